@@ -1,0 +1,41 @@
+# Two commands set everything up: `make demo` and `make test`. A stamp file remembers each installation.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALLED := $(VENV)/.installed
+DEVELOPER := $(VENV)/.installed-dev
+
+.PHONY: demo test lint format clean
+
+demo: $(INSTALLED)
+	$(BIN)/tiltproof demo
+
+test: $(DEVELOPER)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src tests
+
+lint: $(DEVELOPER)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(DEVELOPER)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info tiltproof-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing tiltproof into $(VENV) (torch is large: this takes a few minutes the first time)"
+	$(PIP) -e .
+	@touch $@
+
+$(DEVELOPER): $(INSTALLED)
+	$(PIP) -e ".[dev]"
+	@touch $@

@@ -1,0 +1,60 @@
+"""tiltproof: proof that an image network keeps its answer when the picture tilts.
+
+    certificate = tiltproof.certify(model, images, labels, "R(30)")
+    print(certificate.summary())
+
+Everything a user needs is on this page; nothing else is public.
+"""
+
+from tiltproof.bounds import AffineForm, bound_pixels
+from tiltproof.certify import AttackResult, Budget, Certificate, Progress, Verdict, attack, certify
+from tiltproof.data import load_data
+from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.network import bound_network
+from tiltproof.transforms import (
+    Brightness,
+    Compose,
+    Contrast,
+    Rotation,
+    Scaling,
+    Shearing,
+    Transform,
+    TranslationU,
+    TranslationV,
+    parse,
+)
+from tiltproof.zoo import load_model
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # what may happen to a picture
+    "Transform",
+    "Compose",
+    "Rotation",
+    "TranslationU",
+    "TranslationV",
+    "Scaling",
+    "Shearing",
+    "Contrast",
+    "Brightness",
+    "parse",
+    # prove it, or find out that it is not so
+    "certify",
+    "attack",
+    "Certificate",
+    "AttackResult",
+    "Verdict",
+    "Budget",
+    "Progress",
+    # the bounds behind a proof
+    "bound_pixels",
+    "bound_network",
+    "AffineForm",
+    # bundled networks, data sets and samples
+    "load_model",
+    "load_data",
+    # what bad input raises
+    "InputError",
+    "UnsupportedOperation",
+]

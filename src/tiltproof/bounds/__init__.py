@@ -1,0 +1,7 @@
+"""What holds for all those pictures at once: affine forms, intervals, pixel bounds, and the paper's Algorithm 1."""
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.interval import Interval
+from tiltproof.bounds.pixels import METHODS, bound_pixels, check_images, pair_bounds
+
+__all__ = ["METHODS", "AffineForm", "Interval", "bound_pixels", "check_images", "pair_bounds"]

@@ -1,0 +1,195 @@
+"""The currency of every proof: ``center + sum_k slopes[k] * e_k + [-radius, radius]`` with each e_k in [-1, 1].
+
+The symbols e_k are the (scaled) transformation parameters of a box and are shared by every pixel, channel and neuron of a
+row; that is what lets errors cancel. A plain interval is the case of no symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.rounding import SMALLEST, UNIT, widen
+
+
+class AffineForm:
+    """A batch of P sets of tensors; ``stack`` holds center and slopes, [1 + d, P, ...], ``radius`` [P, ...].
+
+    ``unit`` is the unit roundoff that the form's arithmetic absorbs into ``radius``; 0 turns that off, for
+    training, where a bound has to be differentiable and cheap but proves nothing.
+    """
+
+    def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None) -> None:
+        self.stack, self.radius = stack, radius
+        self.unit = UNIT[stack.dtype] if unit is None else unit
+        self._reach: Tensor | None = None
+        self._magnitude: Tensor | None = None
+
+    @classmethod
+    def constant(cls, value: Tensor, symbols: int = 0, unit: float | None = None) -> AffineForm:
+        """An exactly known value, written over ``symbols`` symbols."""
+        stack = torch.cat([value[None], value.new_zeros(symbols, *value.shape)])
+        return cls(stack, torch.zeros_like(value), unit)
+
+    @classmethod
+    def between(cls, lower: Tensor, upper: Tensor, unit: float | None = None) -> AffineForm:
+        """The interval [lower, upper] as a form without symbols."""
+        center = (lower + upper) / 2
+        radius = torch.maximum(upper - center, center - lower)
+        unit = UNIT[lower.dtype] if unit is None else unit
+        return cls(center[None], widen(radius, center.abs(), 1, unit), unit)
+
+    @property
+    def center(self) -> Tensor:
+        return self.stack[0]
+
+    @property
+    def slopes(self) -> Tensor:
+        return self.stack[1:]
+
+    @property
+    def symbols(self) -> int:
+        return len(self.stack) - 1
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.radius.shape
+
+    def __len__(self) -> int:
+        return len(self.radius)
+
+    def __getitem__(self, rows: Any) -> AffineForm:
+        """Some of the P rows."""
+        form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit)
+        form._reach = None if self._reach is None else self._reach[rows]
+        return form
+
+    def deviation(self) -> Tensor:
+        """How far the set reaches from its center: radius + sum_k |slopes[k]|, rounded up."""
+        if not self.symbols:
+            return self.radius
+        return widen(self.radius + _size(self.slopes), 0.0, self.symbols, self.unit)
+
+    def magnitude(self) -> Tensor:
+        """At least |center| + sum_k |slopes[k]|: what the roundings of a linear map are relative to."""
+        return _size(self.stack) if self._magnitude is None else self._magnitude
+
+    def with_magnitude(self, magnitude: Tensor) -> AffineForm:
+        """The same form with a bound of its magnitude that was found on the way."""
+        self._magnitude = magnitude
+        return self
+
+    def reach(self) -> Tensor:
+        """``deviation`` made large enough that center - reach and center + reach, as rounded, are bounds."""
+        if self._reach is None:
+            self._reach = widen(self.deviation(), self.center.abs(), 2, self.unit)
+        return self._reach
+
+    @property
+    def lower(self) -> Tensor:
+        return self.center - self.reach()
+
+    @property
+    def upper(self) -> Tensor:
+        return self.center + self.reach()
+
+    @property
+    def width(self) -> Tensor:
+        return 2 * self.deviation()
+
+    def exactly(self, function: Callable[[Tensor], Tensor]) -> AffineForm:
+        """Apply a function that only moves entries about (reshape, permute, slice, pick): no rounding at all."""
+        rows = function(self.stack.flatten(0, 1))
+        return AffineForm(rows.view(len(self.stack), len(self), *rows.shape[1:]), function(self.radius), self.unit)
+
+    def to(self, dtype: torch.dtype) -> AffineForm:
+        """The same set or a little more in another dtype; each rounded entry moves by at most u |entry|."""
+        if dtype == self.stack.dtype:
+            return self
+        unit = UNIT[dtype] if self.unit else 0.0
+        radius = self.radius if not unit else self.radius + self.magnitude() * (2 * unit)
+        radius = (radius * (1 + 4 * unit) + (8 * SMALLEST[dtype] if unit else 0.0)).to(dtype)
+        return AffineForm(self.stack.to(dtype), radius, unit)
+
+    def __neg__(self) -> AffineForm:
+        return AffineForm(-self.stack, self.radius, self.unit)
+
+    def __add__(self, other: AffineForm | Tensor | float) -> AffineForm:
+        """Sums of centers, of slopes, of radii; one rounding of each entry."""
+        if isinstance(other, AffineForm):
+            result = AffineForm(self.stack + other.stack, self.radius + other.radius, self.unit)
+        else:
+            center = self.center + other
+            result = AffineForm(torch.cat([center[None], self.slopes]), self.radius, self.unit)
+        result.radius = widen(result.radius, result.magnitude(), 2, self.unit)
+        return result
+
+    __radd__ = __add__
+
+    def __sub__(self, other: AffineForm | Tensor | float) -> AffineForm:
+        return self + (-other)
+
+    def __rsub__(self, other: Tensor | float) -> AffineForm:
+        return (-self) + other
+
+    def __mul__(self, other: AffineForm | Tensor | float) -> AffineForm:
+        """(c1 + D1)(c2 + D2) = c1 c2 + c1 D2 + c2 D1 + D1 D2 with |Di| <= deviation_i (method, section 1)."""
+        if not isinstance(other, AffineForm):
+            size = other.abs() if isinstance(other, Tensor) else abs(other)
+            stack = self.stack * other
+            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit)
+        a, b = self.center, other.center
+        stack = torch.cat([(a * b)[None], a * other.slopes + b * self.slopes])
+        radius = a.abs() * other.radius + b.abs() * self.radius + self.deviation() * other.deviation()
+        magnitude = self.magnitude() * other.magnitude()
+        return AffineForm(stack, widen(radius, magnitude, 4, self.unit), self.unit)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> AffineForm:
+        stack = self.stack / other
+        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit)
+
+    def deg2rad(self) -> AffineForm:
+        """Times pi / 180: one rounding for the constant, one for the product (4 are allowed for)."""
+        stack = self.stack.deg2rad()
+        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit)
+
+    def _taylor(self, value: Tensor, slope: Tensor, remainder: Tensor) -> AffineForm:
+        """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= max|f''| deviation^2 / 2 (method, section 1).
+
+        16 roundings cover library functions that are accurate to a few units in the last place.
+        """
+        stack = torch.cat([value[None], slope * self.slopes])
+        radius = slope.abs() * self.radius + remainder
+        magnitude = _size(stack) + 1 + self.deviation()
+        return AffineForm(stack, widen(radius, magnitude, 16, self.unit), self.unit)
+
+    def sin(self) -> AffineForm:
+        deviation = self.deviation()
+        return self._taylor(self.center.sin(), self.center.cos(), deviation * deviation / 2)
+
+    def cos(self) -> AffineForm:
+        deviation = self.deviation()
+        return self._taylor(self.center.cos(), -self.center.sin(), deviation * deviation / 2)
+
+    def reciprocal(self) -> AffineForm:
+        """1 / t for t > 0: |f''| / 2 <= 1 / t_low^3. A set that reaches zero gets an infinite radius (nothing is proved)."""
+        low, deviation, value = self.lower, self.deviation(), self.center.reciprocal()
+        slope = -value * value
+        remainder = torch.where(low > 0, deviation * deviation / low**3, torch.inf)
+        form = self._taylor(value, slope, remainder)
+        # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
+        form.radius = widen(form.radius, value.abs() + slope.abs() * (self.magnitude() + deviation), 16, self.unit)
+        return form
+
+
+def _size(planes: Tensor) -> Tensor:
+    """sum_k |planes[k]|, plane by plane (a reduction over the leading dimension is slow on CPUs)."""
+    total = planes[0].abs()
+    for plane in planes[1:]:
+        total = total + plane.abs()
+    return total

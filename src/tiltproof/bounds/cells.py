@@ -1,0 +1,89 @@
+"""Exact extremes of a bilinearly interpolated picture over coordinate boxes (method, section 3).
+
+Inside a grid cell the picture is a bilinear function, and so it stays when a plane is subtracted; a bilinear function on a
+rectangle has its extremes at the corners. So over a coordinate box it is enough to look at the points
+(box edges and grid lines in u) x (box edges and grid lines in v). Nothing else is assumed: cells between the border and the padding are cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.interval import Interval
+from tiltproof.transforms.sampling import ring_index, with_ring
+
+FAR = 2.0**30
+"""Positions are cut off here; every padding is constant or periodic long before."""
+
+
+@dataclass
+class Axis:
+    """The points to look at along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
+
+    index: list[Tensor]  # ring indices of the grid lines base, base + 1, ..., base + cells
+    start: Tensor  # where the box begins inside the first cell, in [0, 1]
+    ends: list[Tensor]  # where the box ends inside each cell, in [0, 1]
+    inside: list[Tensor]  # whether the box reaches into that cell at all
+    points: list[Tensor]  # the positions themselves: low edge, then the end of each cell
+
+
+def axis(box: Interval, size: int, padding: str) -> Axis:
+    low, high = box.lower.clamp(-FAR, FAR), box.upper.clamp(-FAR, FAR)
+    base = low.floor()
+    cells = max(1, int((high.ceil() - base).max().item()))
+    integer = base.long()
+    index = [ring_index(integer + k, size, padding) for k in range(cells + 1)]
+    ends, inside, points = [], [], [low]
+    for k in range(cells):
+        ends.append((high - (base + k)).clamp(0, 1))
+        inside.append(high >= base + k)
+        points.append(torch.minimum(base + (k + 1), high))
+    return Axis(index, low - base, ends, inside, points)
+
+
+class CellWalk:
+    """Yields the picture's value at every point of every pixel's coordinate box, one [P, H, W, C] tensor at a time."""
+
+    def __init__(self, pictures: Tensor, rows_of: Tensor, columns: Interval, rows: Interval, padding: str) -> None:
+        """``pictures`` [N, C, H, W]; ``rows_of`` [P] says which picture each pair looks at."""
+        _, _, height, width = pictures.shape
+        self.flat = with_ring(pictures).reshape(-1, pictures.shape[1])
+        self.offset = rows_of.view(-1, 1, 1) * ((height + 2) * (width + 2))
+        self.stride = width + 2
+        self.x, self.y = axis(columns, width, padding), axis(rows, height, padding)
+
+    @property
+    def count(self) -> int:
+        return len(self.x.points) * len(self.y.points)
+
+    def _line(self, j: int) -> list[Tensor]:
+        """Values on grid line j (a row of the picture) at all points of the x axis."""
+        start = self.offset + self.y.index[j] * self.stride
+        pixels = [self.flat[start + index] for index in self.x.index]
+        return _points(pixels, self.x)
+
+    def __iter__(self) -> Iterator[tuple[int, int, Tensor]]:
+        """(number of the x point, number of the y point, value)."""
+        above, below = self._line(0), self._line(1)
+        values = [torch.lerp(a, b, self.y.start.unsqueeze(-1)) for a, b in zip(above, below, strict=True)]
+        yield from ((i, 0, value) for i, value in enumerate(values))
+        for j, (end, inside) in enumerate(zip(self.y.ends, self.y.inside, strict=True)):
+            if j:
+                above, below = below, self._line(j + 1)
+            for i, (a, b) in enumerate(zip(above, below, strict=True)):
+                value = torch.lerp(a, b, end.unsqueeze(-1))
+                values[i] = torch.where(inside.unsqueeze(-1), value, values[i])
+                yield i, j + 1, values[i]
+
+
+def _points(pixels: list[Tensor], line: Axis) -> list[Tensor]:
+    """Interpolate between neighbouring pixels at the line's points; a cell the box does not reach repeats the last point."""
+    values = [torch.lerp(pixels[0], pixels[1], line.start.unsqueeze(-1))]
+    for k, (end, inside) in enumerate(zip(line.ends, line.inside, strict=True)):
+        value = torch.lerp(pixels[k], pixels[k + 1], end.unsqueeze(-1))
+        values.append(torch.where(inside.unsqueeze(-1), value, values[-1]))
+    return values

@@ -1,0 +1,125 @@
+"""Pixel bounds: what every pixel of every transformed picture can be, over a box of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.algorithm1 import algorithm1
+from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.interval import Interval
+from tiltproof.bounds.relax import clamp01
+from tiltproof.bounds.resample import affine, hull_of_interval
+from tiltproof.errors import InputError
+from tiltproof.transforms.base import Spatial, Transform
+from tiltproof.transforms.notation import parse
+
+METHODS = ("affine", "hull", "fgv")
+
+
+def bound_pixels(
+    images: Tensor,
+    transform: Transform | str,
+    method: str = "affine",
+    low: Tensor | Sequence[float] | None = None,
+    high: Tensor | Sequence[float] | None = None,
+) -> AffineForm:
+    """Bound all pixels of each image over a box of transformation parameters.
+
+    ``low`` and ``high`` give each image its own box [N, d], or one box for all [d]; by default the transform's whole range.
+    ``method``: ``affine`` keeps the parameters as symbols, ``hull`` is the exact interval over the coordinate box, ``fgv`` is the
+    paper's Algorithm 1. The result has ``.lower`` and ``.upper``; the true pixel never leaves them.
+    """
+    transform = parse(transform) if isinstance(transform, str) else transform
+    check_images(images)
+    if method not in METHODS:
+        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    box = [_box(end, whole, images, transform) for end, whole in ((low, transform.low), (high, transform.high))]
+    if bool((box[0] > box[1]).any()):
+        raise InputError("a parameter box has low above high", got=f"low {low}, high {high}")
+    rows_of = torch.arange(len(images), device=images.device)
+    return pair_bounds(images.double(), rows_of, transform, method, *box).to(images.dtype)
+
+
+def pair_bounds(
+    pictures: Tensor, rows_of: Tensor, transform: Transform, method: str, low: Tensor, high: Tensor
+) -> AffineForm:
+    """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout."""
+    if method == "affine":
+        return _affine_bounds(pictures, rows_of, transform, low, high)
+    height, width = pictures.shape[-2:]
+    picture = Interval(pictures, pictures)
+    for kind, run in transform.stages():
+        if kind is Spatial and method == "fgv":
+            picture = algorithm1(transform, run, picture, rows_of, low, high)
+        elif kind is Spatial:
+            place = coordinates(transform, run, symbols(low, high), low, high, height, width)
+            picture = hull_of_interval(picture, rows_of, place, transform.padding).clamp01()
+        else:
+            if len(picture.lower) != len(rows_of) or picture.lower is pictures:
+                picture = Interval(pictures[rows_of], pictures[rows_of])
+            for k in run:
+                value = Interval(low[:, k].view(-1, 1, 1, 1), high[:, k].view(-1, 1, 1, 1))
+                picture = transform.parts[k].pixels(picture, value)
+            picture = picture.clamp01()
+        rows_of = torch.arange(len(rows_of), device=rows_of.device)
+    return AffineForm.between(picture.lower, picture.upper)
+
+
+def _affine_bounds(pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor) -> AffineForm:
+    height, width = pictures.shape[-2:]
+    forms = symbols(low, high)
+    picture: AffineForm | None = None
+    for kind, run in transform.stages():
+        if kind is Spatial:
+            place = coordinates(transform, run, forms, low, high, height, width)
+            source = AffineForm.constant(pictures) if picture is None else picture
+            picture = affine(source, rows_of, place, transform.padding)
+        else:
+            picture = AffineForm.constant(pictures[rows_of], len(forms)) if picture is None else picture
+            for k in run:
+                value = forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
+                picture = transform.parts[k].pixels(picture, value)
+            assert picture is not None
+            picture = clamp01(picture)
+        rows_of = torch.arange(len(rows_of), device=rows_of.device)
+    assert picture is not None
+    return picture
+
+
+def check_images(images: Tensor) -> None:
+    """Refuse anything but a finite floating-point batch [N, C, H, W] with values in [0, 1]."""
+    if not isinstance(images, Tensor):
+        raise InputError("images must be a torch tensor", got=type(images).__name__, do="torch.as_tensor(images)")
+    if images.ndim != 4:
+        raise InputError("images must have shape [N, C, H, W]", got=tuple(images.shape), why="a missing batch dimension", do="images[None]")
+    if images.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            "images must be float32 or float64", got=images.dtype, why="8-bit or half-precision pixels", do="images.float() / 255"
+        )
+    if 0 in images.shape:
+        raise InputError("there are no images", got=f"shape {tuple(images.shape)}", do="check the selection or the folder")
+    if not bool(torch.isfinite(images).all()):
+        raise InputError("images contain NaN or infinity", why="a division by zero in preprocessing", do="clean the data first")
+    low, high = images.min().item(), images.max().item()
+    if low < 0 or high > 1:
+        raise InputError(
+            "pixel values must lie in [0, 1]",
+            got=f"{low:g} to {high:g}",
+            why="pixels not divided by 255, or already normalised",
+            do="scale to [0, 1] and put the normalisation inside the model",
+        )
+
+
+def _box(end: Tensor | Sequence[float] | None, whole: tuple[float, ...], images: Tensor, transform: Transform) -> Tensor:
+    box = torch.as_tensor(whole if end is None else end, dtype=torch.float64, device=images.device)
+    if box.ndim == 1:
+        box = box.expand(len(images), -1)
+    if box.shape != (len(images), len(whole)) or not bool(torch.isfinite(box).all()):
+        raise InputError(
+            f"a parameter box needs {len(whole)} finite numbers per image", got=f"shape {tuple(box.shape)}", do=f"give them in the order {transform}"
+        )
+    return box

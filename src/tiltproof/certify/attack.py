@@ -1,0 +1,163 @@
+"""Looking for counterexamples: corners, a grid and random parameters, then gradient steps in parameter space."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.certify.entry import Inputs, check_inputs
+from tiltproof.certify.memory import Halving
+from tiltproof.errors import InputError
+from tiltproof.transforms import Transform
+
+DOUBT = 2.0**-30
+"""A counterexample counts only if its float64 margin is below -DOUBT times the outputs' size: rounding cannot have made it."""
+
+
+@dataclass
+class AttackResult:
+    """One entry per image. ``parameters``: a checked counterexample or None; ``margins``: the lowest margin seen."""
+
+    parameters: list[tuple[float, ...] | None]
+    margins: list[float]
+    correct: list[bool]
+
+
+def attack(
+    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, *, samples: int = 200, steps: int = 10, seed: int = 0
+) -> AttackResult:
+    """Search each image's range of parameters for one that makes the network answer wrong.
+
+    Every counterexample is checked again in float64 on the exact transformation before it is reported.
+    """
+    inputs = check_inputs(model, images, labels, transform)
+    with inputs.eval_mode():
+        return Attacker(inputs, seed).search(samples, steps)
+
+
+class Attacker:
+    """Evaluates margins at concrete parameters; also used by the search at the boxes it cannot prove."""
+
+    def __init__(self, inputs: Inputs, seed: int) -> None:
+        self.model, self.images, self.labels, self.transform = inputs.model, inputs.images, inputs.labels, inputs.transform
+        self.exact = copy.deepcopy(inputs.model).double()
+        self.low, self.high = (torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high))
+        self.generator = torch.Generator().manual_seed(seed)
+        self.batch = Halving(4096 if inputs.images.is_cuda else 256)
+        with torch.no_grad():
+            clean = torch.cat([self._margin(model_input, y) for model_input, y in self._clean_batches()])
+        self.correct = (clean > 0).cpu()
+        self.margin = clean.double().cpu()
+        self.found: list[tuple[float, ...] | None] = [None] * len(self.images)
+        self.falsified = torch.zeros(len(self.images), dtype=torch.bool)
+
+    def _clean_batches(self) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(self.images.split(512), self.labels.split(512), strict=True))
+
+    def _margin(self, pictures: Tensor, labels: Tensor) -> Tensor:
+        return margin_of(self.model(pictures), labels)
+
+    def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
+        """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype."""
+
+        def work(size: int) -> Tensor:
+            pieces = []
+            for chunk in torch.arange(len(rows)).split(size):
+                index = rows[chunk].to(self.images.device)
+                values = parameters[chunk].to(self.images.device, self.images.dtype)
+                pieces.append(self._margin(self.transform.apply(self.images[index], values), self.labels[index]).cpu())
+            return torch.cat(pieces)
+
+        with torch.no_grad():
+            return self.batch.run(work).double()
+
+    def confirm(self, rows: Tensor, parameters: Tensor) -> None:
+        """Check candidates in float64 on the exact transformation and record those that hold."""
+        for chunk in (~self.falsified[rows]).nonzero().flatten().split(128):
+            index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
+            with torch.no_grad():
+                outputs = self.exact(self.transform.apply(self.images[index].double(), values)).double()
+            margin = margin_of(outputs, self.labels[index])
+            wrong = margin < -DOUBT * (1 + outputs.abs().amax(1))
+            for k in wrong.nonzero().flatten().tolist():
+                row = int(rows[chunk][k])
+                if self.found[row] is None:
+                    self.found[row] = tuple(parameters[chunk][k].tolist())
+                    self.falsified[row] = True
+                    self.margin[row] = margin[k]
+
+    def alive(self) -> Tensor:
+        """Images that are classified right and not falsified yet."""
+        return (self.correct & ~self.falsified).nonzero().flatten()
+
+    def candidates(self, samples: int) -> Tensor:
+        """Center, corners, a grid and random points, ``samples`` in all (float64 [S, d]); corners count beyond five parameters as random."""
+        d = len(self.low)
+        points = [torch.zeros(1, d, dtype=torch.float64)]
+        if d <= 5:
+            points.append(torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d)), dtype=torch.float64))
+        left = max(0, samples - sum(map(len, points)))
+        per_axis = left if d == 1 else int((left / 2) ** (1 / d))
+        if per_axis > 1:
+            line = torch.linspace(-1, 1, per_axis, dtype=torch.float64)
+            points.append(torch.cartesian_prod(*[line] * d).view(-1, d))
+        left = max(0, samples - sum(map(len, points)))
+        points.append(torch.rand(left, d, dtype=torch.float64, generator=self.generator) * 2 - 1)
+        return torch.cat(points)[: max(samples, 1)]
+
+    def at(self, unit: Tensor) -> Tensor:
+        """Parameters for positions in [-1, 1]^d; both ends of the range are met exactly."""
+        t = (unit + 1) / 2
+        return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
+
+    def search(self, samples: int, steps: int) -> AttackResult:
+        if samples < 1 or steps < 0:
+            raise InputError("the attack needs at least one sample and no negative number of steps", got=(samples, steps))
+        best = torch.zeros(len(self.images), len(self.low), dtype=torch.float64)
+        units = self.candidates(samples)
+        for chunk in units.split(max(1, min(len(units), 32))):
+            rows = self.alive()
+            if not len(rows):
+                break
+            many, points = rows.repeat_interleave(len(chunk)), chunk.repeat(len(rows), 1)
+            margins = self.margins_at(many, self.at(points))
+            table = margins.view(len(rows), len(chunk))
+            least, which = table.min(1)
+            lower = least < self.margin[rows]
+            best[rows[lower]] = chunk[which[lower]]
+            self.margin[rows[lower]] = least[lower]
+            self.confirm(rows[least < 0], self.at(chunk[which[least < 0]]))
+        self._descend(best, steps)
+        return AttackResult(self.found, self.margin.tolist(), self.correct.tolist())
+
+    def _descend(self, start: Tensor, steps: int) -> None:
+        """Signed gradient steps on the margin, from each image's best point so far; the step halves every third time."""
+        rows = self.alive()
+        device, dtype = self.images.device, self.images.dtype
+        for number in range(steps):
+            for chunk in rows.split(self.batch.size):
+                index = chunk.to(device)
+                unit = start[chunk].to(device, dtype).requires_grad_()
+                low, high = self.low.to(device, dtype), self.high.to(device, dtype)
+                pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
+                margin = self._margin(pictures, self.labels[index])
+                (gradient,) = torch.autograd.grad(margin.sum(), unit)
+                step = 0.2 * 0.5 ** (number // 3)
+                moved = (unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double()
+                reached = self.margins_at(chunk, self.at(moved))
+                better = reached < self.margin[chunk]
+                start[chunk[better]] = moved[better]
+                self.margin[chunk[better]] = reached[better]
+                self.confirm(chunk[reached < 0], self.at(moved[reached < 0]))
+            rows = self.alive()
+
+
+def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:
+    """f_label - max over the other classes, [N]."""
+    own = outputs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    others = outputs.scatter(1, labels.unsqueeze(1), -torch.inf)
+    return own - others.amax(1)

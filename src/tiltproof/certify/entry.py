@@ -1,0 +1,76 @@
+"""The door: everything handed to `certify` and `attack` is checked here, once, and trusted afterwards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.bounds import check_images
+from tiltproof.errors import InputError
+from tiltproof.network import Network, check_labels, export_network
+from tiltproof.transforms import Transform, parse
+
+
+@dataclass
+class Inputs:
+    """Checked inputs, on one device."""
+
+    model: nn.Module
+    network: Network
+    images: Tensor
+    labels: Tensor
+    transform: Transform
+
+    @contextmanager
+    def eval_mode(self) -> Iterator[None]:
+        """The model in eval mode inside, and as it was afterwards."""
+        before = {module: module.training for module in self.model.modules()}
+        if any(before.values()):
+            warnings.warn("the model is in training mode; it is evaluated in eval mode and handed back as it was", stacklevel=4)
+        try:
+            self.model.eval()
+            yield
+        finally:
+            for module, training in before.items():
+                module.training = training
+
+
+def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str) -> Inputs:
+    if not isinstance(model, nn.Module):
+        raise InputError("the model must be a torch.nn.Module", got=type(model).__name__)
+    transform = parse(transform) if isinstance(transform, str) else transform
+    if not isinstance(transform, Transform):
+        raise InputError("the transform must be a Transform or its notation as text", got=repr(transform), do='e.g. "R(30)"')
+    check_images(images)
+    tensors = [*model.parameters(), *model.buffers()]
+    for tensor in tensors:
+        if tensor.device != images.device:
+            raise InputError(
+                "the model and the images are on different devices",
+                got=f"model on {tensor.device}, images on {images.device}",
+                do="move one of them: model.to(images.device)",
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError("the model's weights contain NaN or infinity", why="training that diverged, or a damaged file")
+    kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+        raise InputError("the model must be all float32 or all float64", got=", ".join(map(str, kinds)), do="model.float()")
+    if kinds and kinds != {images.dtype}:
+        if kinds == {torch.float32}:
+            narrowed = images.float()
+            if not bool((narrowed.double() == images).all()):
+                raise InputError(
+                    "images are float64 but the model is float32",
+                    do="use model.double(), or images.float() if rounding the pixels is what you want",
+                )
+            images = narrowed
+        else:
+            images = images.double()
+    network = export_network(model, tuple(images.shape[1:]), images)
+    labels = check_labels(labels, len(images), network).to(images.device)
+    return Inputs(model, network, images, labels, transform)

@@ -1,0 +1,91 @@
+"""Lower bounds of the margin for pairs of images and parameter boxes: pixels, forward, and backward where forward fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds import pair_bounds
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
+from tiltproof.certify.gate import Gate
+from tiltproof.transforms import Transform
+
+
+@dataclass
+class Outcome:
+    """For each pair: a proved lower bound of the margin, the same from the forward pass alone, and slack per parameter."""
+
+    bound: Tensor  # [P]
+    forward: Tensor  # [P]
+    shares: Tensor  # [P, d], zero where the forward pass was enough
+
+
+class Prover:
+    """Bounds margins of one live network over boxes of one transform."""
+
+    def __init__(
+        self, network: Network, images: Tensor, labels: Tensor, transform: Transform, method: str, dtype: torch.dtype
+    ) -> None:
+        self.network, self.labels, self.transform, self.method, self.dtype = network, labels, transform, method, dtype
+        self.pictures = images.double()
+        self.gate = Gate()
+
+    @torch.no_grad()
+    def bound(self, images: Tensor, low: Tensor, high: Tensor) -> Outcome:
+        """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device."""
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high).to(self.dtype)
+        labels = self.labels[images]
+        forms = run(self.network, pixels)
+        shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
+        if self.method == "fgv":
+            bound = _least(separate_margins(forms[self.network.output], labels).double())
+            return Outcome(bound, bound, shares)
+        form = margins(self.network, forms, labels)
+        lower = form.lower.double().scatter(1, labels.unsqueeze(1), torch.inf)
+        forward = _least(lower)
+        rows = (~(forward > 0)).nonzero().flatten()
+        if len(rows):
+            if pixels.symbols > 1:
+                shares[rows] = forward_shares(self.network, {name: each[rows] for name, each in forms.items()})
+            worst = lower[rows].nan_to_num(-torch.inf).argmin(1, keepdim=True)
+            first_order = (form.center - form.slopes.abs().sum(0))[rows].gather(1, worst).flatten()
+            promising = self.gate.promising(first_order, form.radius[rows].gather(1, worst).flatten())
+            rows = rows[promising.chosen]
+        if len(rows):
+            lower[rows], share = self._backward(forms, labels, lower, rows)
+            self.gate.learn(promising, _least(lower[rows]) > 0)
+            if pixels.symbols > 1:
+                shares[rows] = share
+        return Outcome(_least(lower), forward, shares)
+
+    def _backward(
+        self, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Refine only the classes that the forward pass left open, in pieces that need no more memory than it did."""
+        wanted = {name for operation in self.network.operations for name in operation.inputs} | {self.network.output}
+        mine = {name: form[rows] for name, form in forms.items() if name in wanted}
+        own, best = labels[rows], lower[rows]
+        pairs, classes = (~(best > 0)).nonzero(as_tuple=True)
+        bounds, shares = [], []
+        for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[self.network.input]))):
+            bound, share = refine(self.network, mine, own, pairs[chunk], classes[chunk])
+            bounds.append(bound)
+            shares.append(share)
+        bound = torch.cat(bounds)
+        # the better of two proved bounds; a NaN never replaces a number
+        old = best[pairs, classes]
+        best[pairs, classes] = torch.where(bound > old, bound, old)
+        # the parameter shares of the class that is now worst
+        table = torch.full((len(rows), best.shape[1]), -1, dtype=torch.long, device=rows.device)
+        table[pairs, classes] = torch.arange(len(pairs), device=rows.device)
+        worst = table.gather(1, best.nan_to_num(-torch.inf).argmin(1, keepdim=True)).flatten()
+        share = torch.cat(shares)[worst.clamp(min=0)]
+        return best, share
+
+
+def _least(lower: Tensor) -> Tensor:
+    """Row minimum in which a NaN counts as minus infinity: never proved."""
+    return lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).amin(1)

@@ -1,0 +1,122 @@
+"""``tiltproof certify``: a verdict for every image, a summary, and files for those who want more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from tiltproof.certify import Budget, certify
+from tiltproof.cli import options
+from tiltproof.cli.files import check_writable, prepare_folder, write_json, write_json_lines
+from tiltproof.cli.inputs import choose_device, load_selection, parse_splits, version, without_none
+from tiltproof.cli.options import RESULTS, SEARCH
+from tiltproof.cli.progress import live_progress
+from tiltproof.cli.tables import print_summary
+from tiltproof.errors import InputError
+from tiltproof.transforms import parse
+from tiltproof.zoo import resolve_model
+
+EXAMPLES = options.examples(
+    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',
+    'tiltproof certify --model net.safetensors --arch cifar10_cnn --data cifar10 --transform "R(2), Sh(2)" --limit 100',
+    'tiltproof certify --model mynets.small:build --data photos/ --transform "Sc(5), C(5)" --out runs/photos',
+    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)" --fail-under 95 --quiet',
+    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --method fgv --splits 240',
+)
+
+
+def command(
+    context: typer.Context,
+    model: options.Model,
+    data: options.Data,
+    transform: options.TransformText,
+    arch: options.Architecture = None,
+    data_root: options.DataRoot = None,
+    padding: options.Padding = None,
+    method: options.Method = "affine",
+    device: options.Device = "auto",
+    start: options.Start = 0,
+    end: options.End = None,
+    limit: options.Limit = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]",
+            help="Cut the range into this many equal boxes, as the paper does, instead of splitting where needed; "
+            "with several parameters one number for each, e.g. 10,20.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    boxes: Annotated[
+        int | None, typer.Option(help="Give an image up as unknown after this many boxes.", rich_help_panel=SEARCH)
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Give an image up as unknown after this many seconds.", rich_help_panel=SEARCH)
+    ] = None,
+    samples: options.Samples = None,
+    batch_size: options.BatchSize = None,
+    seed: options.Seed = 0,
+    json_file: options.JsonFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write summary.json, verdicts.jsonl (one record an image) and settings.json.",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Let --out replace what the folder holds.", rich_help_panel=RESULTS)
+    ] = False,
+    fail_under: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", help="Exit code 1 when fewer images are certified.", rich_help_panel=RESULTS),
+    ] = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prove, image by image, that no transformation of the range changes the answer; or find one that does.
+
+    Every image gets one of four verdicts: certified (proved for the whole
+    range), falsified (with the parameters that break it), unknown (the budget
+    ran out) or misclassified (wrong to begin with).
+
+    Exit codes: 0 done, 1 below --fail-under, 2 bad input, 130 interrupted.
+    """
+    if fail_under is not None and not 0 <= fail_under <= 100:
+        raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
+    budget = Budget(**without_none(boxes=boxes, seconds=seconds))
+    search = without_none(splits=parse_splits(splits), samples=samples, batch_size=batch_size)
+    chosen, place = parse(transform, padding), choose_device(device)
+    check_writable(json_file)
+    network = resolve_model(model, arch).to(place)
+    images, labels, first = load_selection(data, data_root, start, end, limit)
+    prepare_folder(out, overwrite)
+    with live_progress(len(images), quiet) as progress:
+        certificate = certify(
+            network,
+            images.to(place),
+            labels.to(place),
+            chosen,
+            method=method,
+            budget=budget,
+            progress=progress,
+            seed=seed,
+            **search,
+        )
+    summary = certificate.summary() | {"model": model, "data": data}
+    records = [record | {"image": first + k, "label": int(labels[k])} for k, record in enumerate(certificate.records())]
+    if json_file is not None:
+        write_json(json_file, summary | {"records": records})
+    if out is not None:
+        used = {"end": first + len(images), "device": str(place), "tiltproof": version(), "torch": torch.__version__}
+        write_json(out / "settings.json", context.params | used)
+        write_json(out / "summary.json", summary)
+        write_json_lines(out / "verdicts.jsonl", records)
+    if not quiet:
+        print_summary(summary)
+    if fail_under is not None and summary["certified_percent"] < fail_under:
+        typer.echo(f"certified {summary['certified_percent']:.2f} % is below --fail-under {fail_under:g} %", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,87 @@
+"""From the texts a user types to the objects the public functions take; what cannot be used is an `InputError`."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.data import load_data
+from tiltproof.errors import InputError
+
+
+def version() -> str:
+    """The installed package's version."""
+    try:
+        return metadata.version("tiltproof")
+    except metadata.PackageNotFoundError:
+        return "(run from its source folder, not installed)"
+
+
+def without_none(**values: Any) -> dict[str, Any]:
+    """The options that were given; the rest keep the defaults of the function they are for."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def choose_device(text: str) -> torch.device:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``, which must be there."""
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError("unknown device", got=text, do="use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            "this device is not available",
+            got=f"{text}, with {torch.cuda.device_count()} CUDA devices visible",
+            why="no NVIDIA GPU or driver, or a torch built for the CPU",
+            do="use --device cpu or --device auto",
+        )
+    return device
+
+
+def parse_splits(text: str | None) -> int | tuple[int, ...] | None:
+    """``240`` (every parameter) or ``10,20`` (one number a parameter).
+
+    >>> parse_splits("240"), parse_splits("10, 20"), parse_splits(None)
+    (240, (10, 20), None)
+    """
+    if text is None:
+        return None
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            "--splits takes whole numbers", got=text, do="write 240, or one number a parameter: 10,20"
+        ) from None
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def load_selection(
+    data: str, root: Path | None, start: int, end: int | None, limit: int | None
+) -> tuple[Tensor, Tensor, int]:
+    """The chosen images and labels, and the index of the first of them."""
+    if end is not None and limit is not None:
+        raise InputError(
+            "--end and --limit say the same thing twice", got=f"--end {end} --limit {limit}", do="give one"
+        )
+    images, labels = load_data(data, root)
+    count = len(images)
+    if limit is not None:
+        if limit < 1:
+            raise InputError("--limit must be at least 1", got=limit)
+        end = min(start + limit, count)
+    end = count if end is None else end
+    if not 0 <= start < end <= count:
+        raise InputError(
+            f"{data} has images 0 to {count - 1}",
+            got=f"--start {start} and --end {end}",
+            do=f"choose 0 <= start < end <= {count}",
+        )
+    return images[start:end], labels[start:end], start

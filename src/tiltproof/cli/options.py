@@ -1,0 +1,86 @@
+"""The options that several commands share, each declared once with the help that teaches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+IMAGES, SEARCH, RESULTS = "Which images", "How hard to look", "Where the results go"
+
+
+def examples(*lines: str) -> str:
+    """An epilog of example calls, one a line."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
+
+
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|FILE|FUNCTION",
+        help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch, or "
+        "package.module:function, called without arguments; the current directory is importable.",
+    ),
+]
+Architecture = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The architecture of a .safetensors file: mnist_cnn or cifar10_cnn.")
+]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|FOLDER",
+        help="mnist, cifar10 (test sets), mnist-sample, cifar10-sample (100 bundled images of each), or a folder of "
+        "images with a labels.csv (first line: filename,label).",
+    ),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="The folder that holds mnist/ or cifar10/ (default: $TILTPROOF_DATA, else they are downloaded).",
+    ),
+]
+TransformText = Annotated[
+    str,
+    typer.Option(
+        "--transform",
+        metavar="TEXT",
+        help='What may happen to an image, in order: "R(30)" is a rotation by -30 to 30 degrees, "R(-10:25)" is not '
+        "symmetric. Tu, Tv: translation (pixels), Sc: scaling (percent), Sh: shearing (percent), C: contrast "
+        "(percent), B: brightness (of 1).",
+    ),
+]
+Padding = Annotated[
+    str | None, typer.Option(metavar="zeros|border|reflect", help="What lies outside the image (default: zeros).")
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        metavar="affine|hull|fgv",
+        help="Pixel bounds as affine forms, as exact intervals, or by the paper's Algorithm 1.",
+    ),
+]
+Start = Annotated[int, typer.Option(help="The first image's index.", rich_help_panel=IMAGES)]
+End = Annotated[int | None, typer.Option(help="The index after the last image's.", rich_help_panel=IMAGES)]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="At most this many images from --start on; not together with --end.", rich_help_panel=IMAGES),
+]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto takes a GPU when there is one.")
+]
+Samples = Annotated[
+    int | None, typer.Option(help="Parameters the attack samples for each image.", rich_help_panel=SEARCH)
+]
+BatchSize = Annotated[
+    int | None, typer.Option(help="Boxes bounded at once (default: what memory takes).", rich_help_panel=SEARCH)
+]
+Seed = Annotated[int, typer.Option(help="Seed of the attack's random parameters.", rich_help_panel=SEARCH)]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write summary and verdicts as JSON.", rich_help_panel=RESULTS),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no table; errors still speak.", rich_help_panel=RESULTS)
+]

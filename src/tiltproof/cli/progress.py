@@ -1,0 +1,58 @@
+"""Live progress of a run on a terminal, and silence everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as LiveDisplay
+
+from tiltproof.certify import Progress
+
+PHASES = {"attack": "attacking", "prove": "proving"}
+COUNTS = ("certified", "falsified", "unknown")
+
+
+@contextmanager
+def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
+    """A callback for `certify` that keeps one line up to date, or None when no one is watching."""
+    if quiet or not sys.stdout.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TextColumn("{task.fields[status]}"),
+    )
+    with LiveDisplay(*columns, transient=True, expand=True) as display:
+        task = display.add_task(PHASES["attack"], total=images, status="")
+
+        def update(progress: Progress) -> None:
+            display.update(
+                task,
+                description=PHASES.get(progress.phase, progress.phase),
+                total=progress.images,
+                completed=progress.done,
+                status=status(progress),
+            )
+
+        yield update
+
+
+def status(progress: Progress) -> str:
+    """Verdicts so far, boxes a second and the time left, in one line.
+
+    >>> status(Progress(images=100, done=40, certified=38, falsified=1, unknown=0, misclassified=1, boxes=9000,
+    ...                 seconds=4.0, phase="prove", seconds_left=6.2))
+    'certified 38, falsified 1, unknown 0 | 2,250 boxes/s | 0:06 left'
+    """
+    parts = [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS)]
+    if progress.seconds > 0 and progress.boxes:
+        parts.append(f"{progress.boxes / progress.seconds:,.0f} boxes/s")
+    if progress.seconds_left is not None:
+        minutes, seconds = divmod(round(progress.seconds_left), 60)
+        parts.append(f"{minutes}:{seconds:02d} left")
+    return " | ".join(parts)

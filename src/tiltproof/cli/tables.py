@@ -1,0 +1,44 @@
+"""The summaries people read, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+VERDICTS = {
+    "certified": "proved for every parameter of the range",
+    "falsified": "a transformation breaks the answer",
+    "unknown": "neither within the budget",
+    "misclassified": "wrong before any transformation",
+}
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """How many images got which verdict, and what it cost."""
+    images = summary["images"]
+    table = Table(title=f"{summary['transform']}, method {summary['method']}", title_justify="left")
+    table.add_column("verdict")
+    table.add_column("images", justify="right")
+    table.add_column("percent", justify="right")
+    table.add_column("meaning", style="dim")
+    for word, meaning in VERDICTS.items():
+        table.add_row(word, f"{summary[word]:,}", f"{100 * summary[word] / images:.2f}", meaning)
+    table.add_section()
+    table.add_row("all", f"{images:,}", "100.00", f"{summary['correct']:,} correct before any transformation")
+    console = Console()
+    console.print(table)
+    seconds = summary["seconds"]
+    console.print(f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False)
+
+
+def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
+    """A plain table; ``columns`` maps each heading to its justification, ``left`` or ``right``."""
+    table = Table()
+    for heading, justify in columns.items():
+        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,6 @@
+"""The data sets the commands know by name, a folder of the user's own images, and the bundled sample."""
+
+from tiltproof.data.folder import load_folder
+from tiltproof.data.load import DATA_NAMES, load_data
+
+__all__ = ["DATA_NAMES", "load_data", "load_folder"]

@@ -1,0 +1,71 @@
+"""Fetch MNIST or CIFAR-10 into the user's cache folder once, checked against known digests (pooch does the work)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tiltproof.errors import InputError
+
+MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+}
+CIFAR10_MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
+CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
+CIFAR10_DIGEST = "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+CIFAR10_MEMBERS = [
+    f"cifar-10-batches-bin/{name}.bin" for name in ("test_batch", *(f"data_batch_{k}" for k in range(1, 6)))
+]
+
+
+def fetch_mnist() -> Path:
+    """The folder of the four idx files, downloaded at the first call."""
+    folder = cache_folder() / "mnist"
+    for name, digest in MNIST_FILES.items():
+        _retrieve("mnist", MNIST_MIRRORS, name, digest, folder)
+    return folder
+
+
+def fetch_cifar10() -> Path:
+    """The folder of the six binary batches, downloaded and unpacked at the first call."""
+    import pooch
+
+    folder = cache_folder() / "cifar10"
+    unpack = pooch.Untar(members=CIFAR10_MEMBERS, extract_dir=".")
+    _retrieve("cifar10", CIFAR10_MIRRORS, CIFAR10_ARCHIVE, CIFAR10_DIGEST, folder, unpack)
+    return folder / "cifar-10-batches-bin"
+
+
+def cache_folder() -> Path:
+    """The per-user cache folder of the operating system."""
+    import pooch
+
+    return Path(pooch.os_cache("tiltproof"))
+
+
+def _retrieve(
+    data: str, mirrors: tuple[str, ...], name: str, digest: str, folder: Path, processor: object = None
+) -> None:
+    import pooch
+    import requests
+
+    failures = []
+    for mirror in mirrors:
+        try:
+            pooch.retrieve(mirror + name, known_hash=digest, fname=name, path=folder, processor=processor)
+            return
+        except (OSError, ValueError, requests.RequestException) as error:  # ValueError: pooch's wrong digest
+            failures.append(f"{mirror}: {type(error).__name__}")
+    raise InputError(
+        f"{data} could not be downloaded ({name})",
+        got="; ".join(failures),
+        why="no network, or the server is down",
+        do=f"give --data-root (root= in Python) or set $TILTPROOF_DATA to a folder that holds {data}/; "
+        f"{data}-sample needs no download",
+    )

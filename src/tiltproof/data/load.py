@@ -1,0 +1,107 @@
+"""`load_data`: a data set by name, or a folder of images, as tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tiltproof.data.cifar_binary import read_cifar_binary
+from tiltproof.data.compressed import find
+from tiltproof.data.download import fetch_cifar10, fetch_mnist
+from tiltproof.data.folder import load_folder
+from tiltproof.data.idx import read_idx
+from tiltproof.errors import InputError
+
+SAMPLE_ROOT = Path(__file__).parent / "sample"
+DATA_NAMES = ("mnist", "cifar10", "mnist-sample", "cifar10-sample")
+ROOT_VARIABLE = "TILTPROOF_DATA"
+
+
+def load_data(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
+    """Images (float32 [N, C, H, W] in [0, 1]) and labels (int64 [N]) of a data set.
+
+    ``name`` is ``mnist``, ``cifar10``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images, bundled) or the
+    path of a folder of images with a ``labels.csv``. The files of ``mnist`` and ``cifar10`` come from ``root``, else
+    from the folder in ``$TILTPROOF_DATA``, else they are downloaded into a cache folder; ``root`` is the folder that
+    holds ``mnist/`` or ``cifar10/``, or that folder itself.
+
+    >>> images, labels = load_data("mnist-sample")
+    >>> images.shape, labels[:8].tolist()
+    (torch.Size([100, 1, 28, 28]), [7, 2, 1, 0, 4, 1, 4, 9])
+    """
+    if split not in ("test", "train"):
+        raise InputError("unknown split", got=repr(split), do="use 'test' or 'train'")
+    if name not in DATA_NAMES:
+        return _user_folder(name, split)
+    base, _, bundled = str(name).partition("-")
+    if bundled and split == "train":
+        raise InputError("the bundled sample holds test images only", got="split 'train'", do=f"load {base!r}")
+    read, fetch = READERS[base]
+    files = FILES[base, split]
+    folder = _folder(base, SAMPLE_ROOT if bundled else root, files[0], fetch)
+    images, labels = read([_existing(folder, file) for file in files])
+    return torch.from_numpy(images).to(torch.float32) / 255, torch.from_numpy(labels).to(torch.int64)
+
+
+def _user_folder(name: str | Path, split: str) -> tuple[Tensor, Tensor]:
+    if not Path(name).is_dir():
+        raise InputError(
+            "neither a known data set nor a folder",
+            got=str(name),
+            do=f"use one of {', '.join(DATA_NAMES)}, or the path of a folder with a labels.csv",
+        )
+    if split != "test":
+        raise InputError("a folder of images has no splits", got=f"split {split!r}", do="leave the split out")
+    return load_folder(name)
+
+
+def _folder(name: str, root: str | Path | None, first_file: str, fetch: Callable[[], Path]) -> Path:
+    """Where the files lie: ``root/name``, or ``root`` itself when that is the folder meant."""
+    root = root or os.environ.get(ROOT_VARIABLE) or None
+    if root is None:
+        return fetch()
+    root = Path(root).expanduser()
+    for folder in (root / name, root):
+        if find(folder, first_file):
+            return folder
+    raise InputError(
+        f"{name} is not in the data folder",
+        got=root if root.is_dir() else f"{root}, which is no folder",
+        do=f"put {first_file} (plain, .gz or .xz) and the files that go with it into {root / name}",
+    )
+
+
+def _existing(folder: Path, name: str) -> Path:
+    path = find(folder, name)
+    if path is None:
+        raise InputError("a data file is missing", got=folder / name, do="fetch it (plain, .gz or .xz)")
+    return path
+
+
+def _read_mnist(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
+    if len(images) != len(labels):
+        raise InputError(
+            f"the image file and the label file in {paths[0].parent} do not belong together",
+            got=f"{len(images):,} images and {len(labels):,} labels",
+        )
+    return images[:, None].copy(), labels.copy()
+
+
+def _read_cifar10(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = zip(*map(read_cifar_binary, paths), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+READERS = {"mnist": (_read_mnist, fetch_mnist), "cifar10": (_read_cifar10, fetch_cifar10)}
+FILES = {
+    ("mnist", "test"): ["t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"],
+    ("mnist", "train"): ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"],
+    ("cifar10", "test"): ["test_batch.bin"],
+    ("cifar10", "train"): [f"data_batch_{k}.bin" for k in range(1, 6)],
+}

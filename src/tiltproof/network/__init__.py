@@ -1,0 +1,21 @@
+"""A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and backward."""
+
+from tiltproof.network.arithmetic import proof_arithmetic
+from tiltproof.network.backward import forward_shares, refine
+from tiltproof.network.export import export_network
+from tiltproof.network.forward import bound_network, check_labels, margins, run, separate_margins
+from tiltproof.network.graph import Network, Operation
+
+__all__ = [
+    "Network",
+    "Operation",
+    "bound_network",
+    "check_labels",
+    "export_network",
+    "forward_shares",
+    "margins",
+    "proof_arithmetic",
+    "refine",
+    "run",
+    "separate_margins",
+]

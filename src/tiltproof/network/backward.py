@@ -1,0 +1,94 @@
+"""Backward refinement (CROWN): linear lower bounds of single margins, pulled back from the output to the pixels.
+
+The forward form loses a little at every layer because its remainder r goes through |W|. Going backward, the coefficients of the margin
+go through W itself, and only at the pixels are they met with the affine form: a.c - sum_k |a.G_k| - |a|.r (method, section 5).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.rounding import gamma
+from tiltproof.network.graph import Network
+from tiltproof.network.rules import REGISTRY
+from tiltproof.network.rules.base import dot, farthest
+
+RELAXED = ("relu", "sigmoid", "tanh")
+
+
+def refine(network: Network, forms: dict[str, AffineForm], labels: Tensor, pairs: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """Lower bounds (float64 [Q]) of f_label - f_class for pairs (box ``pairs[q]``, class ``classes[q]``).
+
+    Also returns, per pair and parameter [Q, d], how much of the bound's slack that parameter is responsible for.
+    """
+    start = forms[network.input]
+    unit, device = start.unit, start.radius.device
+    constant = torch.zeros(len(pairs), dtype=torch.float64, device=device)
+    error = torch.zeros_like(constant)
+    shares = torch.zeros(len(pairs), start.symbols, dtype=torch.float64, device=device)
+    operations = list(network.operations)
+    coefficients: dict[str, Tensor] = {}
+    if operations and operations[-1].name == network.output and operations[-1].kind == "linear":
+        last = operations.pop()
+        weight, bias = last.settings["weight"], last.settings["bias"]
+        a = weight[labels[pairs]] - weight[classes]
+        coefficients[last.inputs[0]] = a
+        error += dot(a.abs(), farthest(forms[last.inputs[0]])[pairs]) * gamma(4, unit)
+        if bias is not None:
+            constant += bias[labels[pairs]].double() - bias[classes].double()
+    else:
+        a = torch.zeros(len(pairs), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
+        a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)
+        coefficients[network.output] = a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
+    for operation in reversed(operations):
+        a_out = coefficients.pop(operation.name, None)
+        if a_out is None:
+            continue
+        inputs = [forms[name] for name in operation.inputs]
+        if operation.kind in RELAXED and start.symbols > 1:
+            shares += _relaxation_shares(a_out, inputs[0], forms[operation.name], pairs)
+        pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs, pairs)
+        constant, error = constant + pulled.constant, error + pulled.error
+        for name, a in zip(operation.inputs, pulled.inputs, strict=True):
+            if name in coefficients:
+                a = coefficients[name] + a
+                error = error + dot(a.abs(), farthest(forms[name])[pairs]) * gamma(2, unit)
+            coefficients[name] = a
+    a = coefficients[network.input]
+    moves = torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs() if start.symbols else constant.new_zeros(0, len(pairs))
+    remainder = dot(a.abs(), start.radius[pairs])
+    error = error + dot(a.abs(), farthest(start)[pairs]) * gamma(8, unit)
+    bound = constant + dot(a, start.center[pairs]) - moves.sum(0) - remainder
+    # float64 sums of n terms: their error is gamma_n(2^-53) of the terms' sizes, all of which are below these
+    terms = sum(form.radius[0].numel() for form in forms.values()) + 64
+    size = constant.abs() + dot(a.abs(), farthest(start)[pairs]) + error
+    error = (error + size * gamma(terms, 2.0**-53) * 4) * (1 + 2.0**-20)
+    if start.symbols > 1:
+        shares += moves.T + _proportions(start.slopes, start.radius, a.abs(), pairs)
+    return bound - error if unit else bound, shares
+
+
+def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
+    """A cheaper measure for boxes that are split without a backward pass: what all relaxations add, unweighted, [P, d]."""
+    start = forms[network.input]
+    everything = torch.arange(len(start), device=start.radius.device)
+    shares = _proportions(start.slopes, start.radius, torch.ones_like(start.radius), everything)
+    for operation in network.operations:
+        if operation.kind in RELAXED:
+            before, after = forms[operation.inputs[0]], forms[operation.name]
+            shares += _relaxation_shares(torch.ones_like(before.radius), before, after, everything)
+    return shares
+
+
+def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm, pairs: Tensor) -> Tensor:
+    """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its input."""
+    added = (after.radius - before.radius).clamp(min=0)
+    return _proportions(before.slopes, added, a.abs(), pairs)
+
+
+def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor, pairs: Tensor) -> Tensor:
+    sizes = slopes.abs()
+    share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
+    return torch.stack([dot(weight, (size * share)[pairs]) for size in sizes], 1)

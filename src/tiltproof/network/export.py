@@ -1,0 +1,141 @@
+"""From a torch module to a list of operations, through torch.export.
+
+Why torch.export and not torch.fx: it runs the module's real forward (Python control flow, ``len(x)``, shape checks, any mix of modules,
+functions and methods) and hands back one vocabulary, ATen, in functional form; after that no in-place operation is left, whose hidden
+writes a bound could miss. Parameters stay the module's own tensors, so training can bound the live network.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
+
+from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.network.aten import CONVERTERS, Built, Refused, supported
+from tiltproof.network.graph import Network, Operation, Reference
+
+TRACE_BATCH = 2
+"""Batch size used while tracing; operations are then rewritten for any batch."""
+
+
+def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
+    """Trace a module (in eval mode) on pictures of ``shape`` [C, H, W] with the device and dtype of ``like``."""
+    was_training = {module: module.training for module in model.modules()}
+    example = torch.zeros(TRACE_BATCH, *shape, dtype=like.dtype, device=like.device)
+    try:
+        model.eval()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(model, (example,), strict=False).run_decompositions({})
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the model cannot run on pictures of shape {shape}",
+            got=str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__,
+            why="pictures of another size, type or device than the model expects, or Python code that torch.export cannot follow",
+            do="try model(images[:2]) first; put the model and the images on one device",
+        ) from error
+    finally:
+        for module, training in was_training.items():
+            module.training = training
+    return _read(program, shape)
+
+
+def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Network:
+    leaves: dict[str, Callable[[], Tensor]] = {}
+    start = None
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            start = spec.arg.name
+        else:
+            store = program.constants if spec.kind == InputKind.CONSTANT_TENSOR else program.state_dict
+            source = store.get(spec.target, program.constants.get(spec.target))  # type: ignore[arg-type]
+            leaves[spec.arg.name] = lambda tensor=source: tensor  # type: ignore[misc]
+    assert start is not None
+    network = Network(start, start, shape, [], leaves)
+    known = {start: shape}  # operations that depend on the input, with their shapes
+    names = {start: start}  # graph node -> operation name (a tuple's first element is the operation itself)
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            _add(network, known, names, node)
+        elif node.op == "output":
+            (result,) = node.args[0] if isinstance(node.args[0], (tuple, list)) and len(node.args[0]) == 1 else (None,)
+            if result is None or result.name not in names:
+                raise InputError("the model must return one tensor that depends on its input", got=str(node.args[0])[:200])
+            network.output = names[result.name]
+    used = _needed(network)
+    network.operations = [operation for operation in network.operations if operation.name in used]
+    return network
+
+
+def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, str], node: torch.fx.Node) -> None:
+    inputs = [other for other in node.all_input_nodes if other.name in names]
+    if not inputs:
+        network.computed.append((node.name, _constant(node)))
+        return
+    if node.target is operator.getitem and node.args[1] == 0:
+        names[node.name] = names[node.args[0].name]  # type: ignore[union-attr]
+        return
+    kind = str(node.target).removeprefix("aten.")
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) else value
+    where = f"operation {kind!r} at node {node.name!r}" + _source(node)
+    if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != TRACE_BATCH:
+        raise UnsupportedOperation(f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value))
+    if kind not in CONVERTERS:
+        raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return known_name(value) if value.name in names else Reference(value.name)
+        return [argument(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+    def known_name(value: torch.fx.Node) -> Built.Input:
+        return Built.Input(names[value.name], known[names[value.name]])
+
+    shape = tuple(value.shape[1:])
+    try:
+        built = CONVERTERS[kind](shape, *map(argument, node.args), **{k: argument(v) for k, v in node.kwargs.items()})
+    except (Refused, TypeError) as refusal:
+        raise UnsupportedOperation(
+            f"{where} is used in a way that has no bound rule", got=str(refusal), do=f"supported operations: {supported()}"
+        ) from None
+    settings = dict(built.settings)
+    for key, compute in built.derived.items():  # constants worked out from live ones, e.g. batch norm's scale
+        name = f"{node.name}.{key}"
+        network.computed.append((name, compute))
+        settings[key] = Reference(name)
+    network.operations.append(Operation(node.name, built.kind, built.inputs, settings, shape))
+    known[node.name], names[node.name] = shape, node.name
+
+
+def _constant(node: torch.fx.Node) -> Callable[[dict[str, Any]], Any]:
+    """A node that no input reaches is computed as it stands, from live parameters."""
+
+    def compute(constants: dict[str, Any]) -> Any:
+        args = torch.fx.node.map_arg(node.args, lambda other: constants[other.name])
+        kwargs = torch.fx.node.map_arg(node.kwargs, lambda other: constants[other.name])
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    return compute
+
+
+def _source(node: torch.fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = [entry[0] for entry in stack.values() if entry[0]]
+    return f" (module {path[-1]!r})" if path else ""
+
+
+def _needed(network: Network) -> set[str]:
+    needed = {network.output}
+    for operation in reversed(network.operations):
+        if operation.name in needed:
+            needed.update(operation.inputs)
+    return needed

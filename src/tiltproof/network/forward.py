@@ -1,0 +1,102 @@
+"""Bounds of a network's outputs and margins, going forward."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.rounding import SMALLEST, gamma, widen
+from tiltproof.errors import InputError
+from tiltproof.network.arithmetic import proof_arithmetic
+from tiltproof.network.export import export_network
+from tiltproof.network.graph import Network
+from tiltproof.network.rules import REGISTRY
+
+
+def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = None) -> AffineForm:
+    """Bound a network's outputs over everything that ``bounds`` (from `bound_pixels`) contains, [P, K].
+
+    With ``labels`` [P] the margins f_label - f_j are bounded instead, as differences; entry j = label is exactly 0.
+    A model in training mode is bounded in eval mode and handed back as it was.
+    """
+    network = export_network(model, tuple(bounds.shape[1:]), bounds.radius)
+    bounds = bounds.to(network.dtype())
+    with proof_arithmetic(bounds.radius.device):
+        live = network.live()
+        if labels is None:
+            return run(live, bounds)[live.output]
+        return margins(live, run(live, bounds), check_labels(labels, len(bounds), live))
+
+
+def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
+    """Labels as int64 [count], each one of the network's classes."""
+    shape = next((operation.shape for operation in network.operations if operation.name == network.output), network.shape)
+    if len(shape) != 1:
+        raise InputError("a classifier's output has shape [N, classes]", got=f"[N, {', '.join(map(str, shape))}]")
+    labels = torch.as_tensor(labels)
+    if labels.shape != (count,):
+        raise InputError(f"labels must have shape [{count}], one per image", got=tuple(labels.shape))
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise InputError("labels must be integers", got=labels.dtype, do="labels.long()")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= shape[0]:
+        raise InputError(
+            f"labels must lie between 0 and {shape[0] - 1}, the network's classes",
+            got=f"{low} to {high}",
+            why="labels that count from 1, or another data set than the network's",
+        )
+    return labels.long()
+
+
+def run(network: Network, bounds: AffineForm) -> dict[str, AffineForm]:
+    """The form of every operation's output, by name; ``network`` is live."""
+    forms = {network.input: bounds}
+    for operation in network.operations:
+        forms[operation.name] = REGISTRY[operation.kind].forward(operation, [forms[name] for name in operation.inputs])
+    return forms
+
+
+def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
+    """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share cancels."""
+    last = network.last if network.operations and network.last.name == network.output else None
+    if last is None or last.kind != "linear":
+        return _differences(forms[network.output], labels)
+    form = forms[last.inputs[0]]
+    weight, bias = last.settings["weight"], last.settings["bias"]
+    stack = form.stack.new_empty(len(form.stack), len(form), len(weight))
+    radius = form.radius.new_empty(len(form), len(weight))
+    count = weight.shape[1] + 2  # two more roundings for the difference of rows itself
+    entry = form.radius
+    if form.unit:
+        entry = entry + form.magnitude() * (gamma(count, form.unit) * (1 + 8 * form.unit)) + SMALLEST[entry.dtype]
+    for label in labels.unique().tolist():
+        rows = (labels == label).nonzero().flatten()
+        difference = weight[label] - weight
+        stack[:, rows] = F.linear(form.stack[:, rows], difference)
+        radius[rows] = F.linear(entry[rows], difference.abs())
+    if form.unit:
+        radius = radius * (1 + 2 * gamma(count + len(stack) + 8, form.unit)) + 4 * count * SMALLEST[radius.dtype]
+    if bias is not None:
+        shift = bias[labels].unsqueeze(1) - bias
+        stack[0] += shift
+        radius = widen(radius, stack[0].abs() + 2 * shift.abs(), 3, form.unit)
+    own = labels.unsqueeze(1)
+    return AffineForm(stack.scatter(2, own.expand(len(stack), -1, 1), 0.0), radius.scatter(1, own, 0.0), form.unit)
+
+
+def _differences(form: AffineForm, labels: Tensor) -> AffineForm:
+    own = labels.unsqueeze(1)
+    stack = form.stack.gather(2, own.expand(len(form.stack), -1, 1)) - form.stack
+    radius = form.radius.gather(1, own) + form.radius
+    radius = widen(radius, stack.abs().sum(0), 2, form.unit)
+    return AffineForm(stack, radius.scatter(1, own, 0.0), form.unit)
+
+
+def separate_margins(form: AffineForm, labels: Tensor) -> Tensor:
+    """The paper's criterion: lower bound of the label's output minus the upper bound of each other, [P, K] (label: infinity)."""
+    lower, upper = form.lower, form.upper
+    difference = lower.gather(1, labels.unsqueeze(1)) - upper
+    difference = difference - difference.abs() * (2 * form.unit)
+    return difference.scatter(1, labels.unsqueeze(1), torch.inf)

@@ -1,0 +1,70 @@
+"""A model as a list of operations on bounds, with live references to its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Stands for a tensor that does not depend on the input: a parameter, a buffer, or something computed from them."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One step: ``kind`` names its rule, ``inputs`` the operations it reads, ``settings`` all the rest."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    settings: dict[str, Any]
+    shape: tuple[int, ...]  # of the output, without the batch dimension
+
+    def resolve(self, constants: dict[str, Tensor]) -> Operation:
+        """The same operation with every reference replaced by the tensor it stands for now."""
+        settings = {
+            key: constants[value.name] if isinstance(value, Reference) else value for key, value in self.settings.items()
+        }
+        return Operation(self.name, self.kind, self.inputs, settings, self.shape)
+
+
+@dataclass
+class Network:
+    """Operations in an order that can be run; ``input`` and ``output`` are names."""
+
+    input: str
+    output: str
+    shape: tuple[int, ...]  # of one input picture
+    operations: list[Operation]
+    leaves: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
+    computed: list[tuple[str, Callable[[dict[str, Tensor]], Any]]] = field(default_factory=list)
+
+    def live(self, dtype: torch.dtype | None = None) -> Network:
+        """The network with today's parameter values in place of references (gradients flow to them).
+
+        ``dtype`` may only be wider than the parameters' own, so that the conversion is exact.
+        """
+        constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
+        if dtype is not None:
+            constants = {name: x.to(dtype) if x.is_floating_point() else x for name, x in constants.items()}
+        for name, compute in self.computed:
+            constants[name] = compute(constants)
+        return Network(self.input, self.output, self.shape, [operation.resolve(constants) for operation in self.operations])
+
+    @property
+    def last(self) -> Operation:
+        return self.operations[-1]
+
+    def dtype(self) -> torch.dtype:
+        """The parameters' floating-point type (float32 for a network without any)."""
+        for get in self.leaves.values():
+            if get().is_floating_point():
+                return get().dtype
+        return torch.float32

@@ -1,0 +1,101 @@
+"""Rules of activation functions: two-piece linear ones (ReLU, leaky ReLU) and S-shaped ones (sigmoid, tanh)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.relax import relax_kink, relu_chord, relu_gap
+from tiltproof.bounds.rounding import gamma, widen
+from tiltproof.network.graph import Operation
+from tiltproof.network.rules.base import Pullback, dot, farthest, rule
+
+
+@rule("relu")
+class Relu:
+    """f(x) = x for x >= 0, a x below, a <= 1 (0 for ReLU)."""
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        return relax_kink(inputs[0], operation.settings.get("negative_slope", 0.0))
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+        """Lower bound of w f(x), f(x) = a x + (1 - a) relu(x), on [l, h] with l < 0 < h:
+        w >= 0:  relu(x) >= s x for any slope s in [0, 1]; s = 1 where h > -l, else 0;
+        w < 0:   relu(x) <= s x + t with the chord's slope s and t from `relu_gap`.
+        Rounding: 8 of each coefficient and offset, relative to |x| + t, taken off on either side.
+        """
+        (form,) = inputs
+        negative = operation.settings.get("negative_slope", 0.0)
+        above, below, chord = relu_chord(form)
+        offset = relu_gap(chord, above, below) * (1 - negative)
+        lower = (above > below).to(chord.dtype)
+        if negative:
+            chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
+        # a stable neuron has chord 1 or 0 already, and the same lower slope
+        error = (farthest(form) * max(1.0, abs(negative)) + offset) * gamma(8, form.unit)
+        positive = a > 0
+        slope = torch.where(positive, lower[pairs], chord[pairs])
+        return Pullback([a * slope], constant=dot(a, torch.where(positive, -error[pairs], (offset + error)[pairs])))
+
+
+class SShaped:
+    """An increasing f whose slope rises up to x = 0 and falls after it, so its least slope on [l, h] is at an end.
+
+    With s <= min(f'(l), f'(h)), f(x) - s x is increasing on [l, h]:  f(l) - s l <= f(x) - s x <= f(h) - s h.
+    """
+
+    def value(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def derivative(self, value: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _lines(self, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
+        """Slope s and both offsets, in float64; 2^-40 is far more than the library functions' error there."""
+        lower, upper = form.lower.double(), form.upper.double()
+        at_lower, at_upper = self.value(lower), self.value(upper)
+        slope = torch.minimum(self.derivative(at_lower), self.derivative(at_upper))
+        slope = (slope - 2.0**-40).clamp(min=0).to(form.radius.dtype).double() * (1 - 2.0**-20)
+        slope = slope.to(form.radius.dtype).double()
+        slack = 2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0
+        return slope, at_lower - slope * lower - slack, at_upper - slope * upper + slack
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        (form,) = inputs
+        slope, low, high = self._lines(form)
+        dtype = form.radius.dtype
+        gain, middle, half = slope.to(dtype), ((low + high) / 2).to(dtype), ((high - low) / 2).to(dtype)
+        stack = torch.cat([(form.center * gain + middle)[None], form.slopes * gain])
+        magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half
+        radius = widen(form.radius * gain + half, magnitude, 8, form.unit)
+        return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+        (form,) = inputs
+        slope, low, high = self._lines(form)
+        offset = torch.where(a > 0, low[pairs], high[pairs])
+        gain = slope.to(a.dtype)
+        result = Pullback([a * gain[pairs]], constant=dot(a, offset))
+        if form.unit:
+            size = gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype)
+            result.error = dot(a.abs(), size[pairs]) * gamma(8, form.unit)
+        return result
+
+
+@rule("sigmoid")
+class Sigmoid(SShaped):
+    def value(self, x: Tensor) -> Tensor:
+        return x.sigmoid()
+
+    def derivative(self, value: Tensor) -> Tensor:
+        return value * (1 - value)
+
+
+@rule("tanh")
+class Tanh(SShaped):
+    def value(self, x: Tensor) -> Tensor:
+        return x.tanh()
+
+    def derivative(self, value: Tensor) -> Tensor:
+        return 1 - value * value

@@ -1,0 +1,131 @@
+"""Rules of linear operations: convolution, fully connected, scaling by constants (batch norm, normalisation), averaging."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiltproof.network import arithmetic
+from tiltproof.network.graph import Operation
+from tiltproof.network.rules.base import LinearRule, rule
+
+
+@rule("linear")
+class Linear(LinearRule):
+    """y = W x + b."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return F.linear(x, operation.settings["weight"])
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return F.linear(x, operation.settings["weight"].abs())
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        return a @ operation.settings["weight"]
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        outputs, inputs = operation.settings["weight"].shape
+        return inputs, outputs
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        return operation.settings["bias"]
+
+
+@rule("conv2d")
+class Conv2d(LinearRule):
+    """Convolution with stride, padding, dilation and groups."""
+
+    def _geometry(self, operation: Operation) -> tuple[list[int], list[int], list[int], int]:
+        s = operation.settings
+        return s["stride"], s["padding"], s["dilation"], s["groups"]
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return arithmetic.conv2d(x, operation.settings["weight"], *self._geometry(operation))
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return arithmetic.conv2d(x, operation.settings["weight"].abs(), *self._geometry(operation))
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        size = (shape[-2], shape[-1])
+        return arithmetic.conv2d_transposed(a, operation.settings["weight"], *self._geometry(operation), size=size)
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        outputs, inputs, height, width = operation.settings["weight"].shape
+        return inputs * height * width, outputs * height * width
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        bias = operation.settings["bias"]
+        return None if bias is None else bias.view(-1, 1, 1)
+
+
+@rule("scale")
+class Scale(LinearRule):
+    """y = scale * x + shift with constants: normalisation, arithmetic with constants, batch norm in eval mode.
+
+    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms`` allows for.
+    """
+
+    def _scale(self, operation: Operation, like: Tensor) -> Tensor:
+        return operation.settings["scale"].to(like.dtype)
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return x * self._scale(operation, x)
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return x * self._scale(operation, x).abs()
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        return a * self._scale(operation, a)
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        return 4, 4
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        shift = operation.settings["shift"]
+        return None if shift is None else shift.to(like.dtype).expand(operation.shape)
+
+
+class Average(LinearRule):
+    """Means over windows: weights are positive, so |L| = L; the transpose comes from automatic differentiation."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return self.signed(operation, x)
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        _, pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))
+        return pull(a.contiguous())[0]
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        length = math.prod(shape[1:]) // max(1, math.prod(shape[1:-2])) + 4  # a window is no larger than the picture
+        return length, length
+
+
+@rule("avg_pool2d")
+class AvgPool2d(Average):
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        s = operation.settings
+        return F.avg_pool2d(x, s["kernel_size"], s["stride"], s["padding"], s["ceil_mode"], s["count_include_pad"], s["divisor"])
+
+
+@rule("adaptive_avg_pool2d")
+class AdaptiveAvgPool2d(Average):
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, operation.settings["output_size"])
+
+
+@rule("mean")
+class Mean(Average):
+    """Mean over chosen dimensions (global average pooling written by hand)."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.mean(operation.settings["dim"], keepdim=operation.settings["keepdim"])
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        length = math.prod(shape[1:]) + 4
+        return length, length

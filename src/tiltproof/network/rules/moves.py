@@ -1,0 +1,82 @@
+"""Rules of operations that only move entries about, and of branches that join."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.network.graph import Operation
+from tiltproof.network.rules.base import MoveRule, Pullback, rule
+
+
+@rule("reshape")
+class Reshape(MoveRule):
+    """Any reshape that keeps the batch dimension first: flatten, view, squeeze, unsqueeze."""
+
+    def move(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.reshape(len(x), *operation.shape)
+
+
+@rule("permute")
+class Permute(MoveRule):
+    def move(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.permute(operation.settings["dims"])
+
+
+@rule("slice")
+class Slice(MoveRule):
+    def move(self, operation: Operation, x: Tensor) -> Tensor:
+        s = operation.settings
+        index = [slice(None)] * x.ndim
+        index[s["dim"]] = slice(s["start"], s["end"], s["step"])
+        return x[tuple(index)]
+
+
+@rule("identity")
+class Identity(MoveRule):
+    """Also dropout in eval mode, clone, contiguous."""
+
+    def move(self, operation: Operation, x: Tensor) -> Tensor:
+        return x
+
+
+@rule("concat")
+class Concat:
+    """Branches side by side."""
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        dim = operation.settings["dim"]
+        radius = torch.cat([form.radius for form in inputs], dim)
+        return AffineForm(torch.cat([form.stack for form in inputs], dim + 1), radius, inputs[0].unit)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+        dim = operation.settings["dim"]
+        return Pullback(list(a.split([form.shape[dim] for form in inputs], dim)))
+
+
+@rule("add")
+class Add:
+    """Sum of two branches: the shared symbols add up or cancel as they should."""
+
+    sign = 1
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        first, second = inputs
+        return first + second if self.sign > 0 else first - second
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+        return Pullback([_unbroadcast(a, inputs[0]), self.sign * _unbroadcast(a, inputs[1])])
+
+
+@rule("sub")
+class Sub(Add):
+    """Difference of two branches."""
+
+    sign = -1
+
+
+def _unbroadcast(a: Tensor, form: AffineForm) -> Tensor:
+    """Branches are required to have equal shapes (see the export table), so coefficients pass unchanged."""
+    assert a.shape[1:] == form.shape[1:]
+    return a

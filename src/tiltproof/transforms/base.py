@@ -1,0 +1,243 @@
+"""What a transformation is: parameters with ranges, and a function from pictures to pictures.
+
+A *part* has one parameter and is either `Spatial` (it moves pixels) or `Pixelwise` (it changes their values).
+Each part writes its formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal``; the
+formula then runs on torch tensors (concrete parameters, differentiable), on `Interval` and on `AffineForm`
+(all parameters of a box at once), so the three can never drift apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.errors import InputError
+from tiltproof.transforms.sampling import PADDINGS, sample
+
+Matrix = tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]
+"""A 2x3 matrix (rows u, v); entries are the numbers 0 and 1 or anything that has arithmetic."""
+
+
+def number_text(value: float) -> str:
+    """The shortest text that reads back as exactly this float, without a trailing ``.0``."""
+    text = repr(float(value))
+    return text[:-2] if text.endswith(".0") else text
+
+
+class Transform:
+    """A composition of one-parameter parts, applied in the order given, with one padding rule."""
+
+    parts: tuple[Part, ...]
+    padding: str
+
+    @property
+    def low(self) -> tuple[float, ...]:
+        return tuple(part.range[0] for part in self.parts)
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        return tuple(part.range[1] for part in self.parts)
+
+    def stages(self) -> Iterator[tuple[type[Part], list[int]]]:
+        """Runs of parts of one kind: spatial parts in a row are resampled once, pixelwise ones clamped once."""
+        for kind, run in itertools.groupby(range(len(self.parts)), lambda k: self.parts[k].kind):
+            yield kind, list(run)
+
+    def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
+        """Transform each image of a batch [N, C, H, W] with its own parameters [N, d] (or [d] for all).
+
+        Differentiable in both arguments; computed in the images' dtype.
+        """
+        if images.ndim != 4 or not images.dtype.is_floating_point:
+            raise InputError(
+                "images must be a floating-point batch [N, C, H, W]",
+                got=f"shape {tuple(images.shape)}, {images.dtype}",
+                do="add a batch dimension with images[None], or divide 8-bit pixels by 255",
+            )
+        parameters = torch.as_tensor(parameters, dtype=images.dtype, device=images.device)
+        if parameters.ndim == 1:
+            parameters = parameters.expand(len(images), -1)
+        if parameters.shape != (len(images), len(self.parts)):
+            raise InputError(
+                f"parameters must have shape [{len(images)}, {len(self.parts)}], one row per image",
+                got=tuple(parameters.shape),
+                do=f"give the parameters in the order {self}",
+            )
+        height, width = images.shape[-2:]
+        for kind, run in self.stages():
+            if kind is Spatial:
+                matrix = self.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
+                column, row = pixel_coordinates(matrix, height, width, images)
+                images = sample(images, column, row, self.padding)
+            else:
+                for k in run:
+                    images = self.parts[k].pixels(images, parameters[:, k].view(-1, 1, 1, 1))
+                images = images.clamp(0, 1)
+        return images
+
+    def composed_inverse(self, run: list[int], values: list[Any]) -> Matrix:
+        """The inverse map of a run of spatial parts: T = T_n ... T_1, so T^-1 = T_1^-1 ... T_n^-1."""
+        matrices = [self.parts[k].inverse_matrix(value) for k, value in zip(run, values, strict=True)]
+        product = matrices[0]
+        for matrix in matrices[1:]:
+            product = multiply(product, matrix)
+        return product
+
+    def __str__(self) -> str:
+        text = ", ".join(part.text for part in self.parts)
+        return text if self.padding == "zeros" else f"{text}; padding={self.padding}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Transform):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        return (*((type(part), part.range) for part in self.parts), self.padding)
+
+
+class Part(Transform):
+    """One transformation with one parameter in a closed range [low, high]."""
+
+    letter: str
+    unit: str
+    padding = "zeros"
+
+    def __init__(self, low: float, high: float | None = None) -> None:
+        if high is None:
+            low, high = -low, low
+        name = type(self).__name__
+        try:
+            low, high = float(low) + 0.0, float(high) + 0.0  # + 0.0 turns -0.0 into 0.0
+        except (TypeError, ValueError):
+            raise InputError(f"{name} needs numbers in {self.unit}", got=(low, high)) from None
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise InputError(f"{name}'s range must be finite", got=f"{low} to {high} {self.unit}")
+        if low >= high:
+            raise InputError(
+                f"{name}'s range is {'reversed' if low > high else 'empty'}",
+                got=f"{number_text(low)} to {number_text(high)} {self.unit}",
+                why="low and high swapped" if low > high else "low and high are equal, so nothing varies",
+                do=f"give low < high, e.g. {name}(-1, 1); for one fixed position use transform.apply",
+            )
+        self.range = (low, high)
+        self.check(low, high)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:  # type: ignore[override]
+        return (self,)
+
+    @property
+    def kind(self) -> type[Part]:
+        return Spatial if isinstance(self, Spatial) else Pixelwise
+
+    @property
+    def text(self) -> str:
+        low, high = self.range
+        inside = number_text(high) if low == -high else f"{number_text(low)}:{number_text(high)}"
+        return f"{self.letter}({inside})"
+
+    def check(self, low: float, high: float) -> None:
+        """Refuse a range for which the transformation is not defined."""
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        raise NotImplementedError
+
+    def pixels(self, picture: Any, value: Any) -> Any:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        low, high = self.range
+        return f"{type(self).__name__}({number_text(low)}, {number_text(high)})"
+
+
+class Spatial(Part):
+    """Moves pixels: output pixel (u, v) takes the value of the source picture at ``inverse_matrix @ (u, v, 1)``."""
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        raise NotImplementedError
+
+
+class Pixelwise(Part):
+    """Changes each pixel's value by itself; the result is clamped to [0, 1] at the end of a run of such parts."""
+
+    def pixels(self, picture: Any, value: Any) -> Any:
+        raise NotImplementedError
+
+
+class Compose(Transform):
+    """Parts applied one after the other, in the order given.
+
+    Spatial parts that stand next to each other are composed into one map, so the picture is interpolated once; contrast and
+    brightness that stand next to each other are clamped to [0, 1] once, after the last (the paper's definition).
+    ``padding`` says what lies outside the picture: ``zeros``, ``border`` or ``reflect``.
+    """
+
+    def __init__(self, *transforms: Transform, padding: str = "zeros") -> None:
+        if not transforms:
+            raise InputError("a composition needs at least one transformation", got="none")
+        for transform in transforms:
+            if not isinstance(transform, Transform):
+                raise InputError("only transformations can be composed", got=repr(transform))
+            if transform.padding not in ("zeros", padding):
+                raise InputError(
+                    "the parts of a composition share one padding",
+                    got=f"{transform.padding!r} inside {padding!r}",
+                    do="give padding= to the outermost Compose only",
+                )
+        if padding not in PADDINGS:
+            raise InputError("unknown padding", got=repr(padding), do=f"use one of {', '.join(PADDINGS)}")
+        self.parts = tuple(part for transform in transforms for part in transform.parts)
+        self.padding = padding
+
+    def __repr__(self) -> str:
+        inside = ", ".join(map(repr, self.parts))
+        return f"Compose({inside})" if self.padding == "zeros" else f"Compose({inside}, padding={self.padding!r})"
+
+
+def multiply(a: Matrix, b: Matrix) -> Matrix:
+    """a @ b for 2x3 matrices whose missing third row is (0, 0, 1); entries 0 and 1 cost nothing."""
+
+    def entry(i: int, j: int) -> Any:
+        total = plus(times(a[i][0], b[0][j]), times(a[i][1], b[1][j]))
+        return plus(total, a[i][2]) if j == 2 else total
+
+    return (entry(0, 0), entry(0, 1), entry(0, 2)), (entry(1, 0), entry(1, 1), entry(1, 2))
+
+
+def times(x: Any, y: Any) -> Any:
+    if isinstance(x, int) and x in (0, 1):
+        return y if x else 0
+    if isinstance(y, int) and y in (0, 1):
+        return x if y else 0
+    return x * y
+
+
+def plus(x: Any, y: Any) -> Any:
+    if isinstance(x, int) and x == 0:
+        return y
+    return x if isinstance(y, int) and y == 0 else x + y
+
+
+def centred_grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """u of every column [1, 1, W] and v of every row [1, H, 1]: origin at the picture's centre, v upwards."""
+    u = torch.arange(width, dtype=like.dtype, device=like.device) - (width - 1) / 2
+    v = (height - 1) / 2 - torch.arange(height, dtype=like.dtype, device=like.device)
+    return u.view(1, 1, width), v.view(1, height, 1)
+
+
+def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Fractional source column and row (0-based, from the top left) of every output pixel, [N, H, W]."""
+    u, v = centred_grid(height, width, like)
+    source = [row[0] * u + row[1] * v + row[2] for row in matrix]
+    column, row = source[0] + (width - 1) / 2, (height - 1) / 2 - source[1]
+    shape = torch.broadcast_shapes(column.shape, row.shape, (1, height, width))
+    return column.expand(shape), row.expand(shape)

@@ -1,0 +1,50 @@
+"""Bilinear interpolation at fractional positions, and what lies outside the picture.
+
+The picture is stored with one ring of zeros around it. A padding is then only a rule that sends any integer
+index to an index of that ring-extended picture; bounds use the very same rule, so both see the same picture.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PADDINGS = ("zeros", "border", "reflect")
+
+
+def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
+    """Index into an axis of length size + 2 (picture plus ring) for any integer index of the endless picture."""
+    if padding == "zeros":
+        return index.clamp(-1, size) + 1
+    if padding == "border" or size == 1:
+        return index.clamp(0, size - 1) + 1
+    period = 2 * (size - 1)  # reflect about the border pixels' centres: ... 2 1 [0 1 2 ... n-1] n-2 ...
+    folded = index.remainder(period)
+    return torch.minimum(folded, period - folded) + 1
+
+
+def with_ring(images: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, H + 2, W + 2, C], channels last so that one look-up fetches a whole pixel."""
+    return torch.nn.functional.pad(images, (1, 1, 1, 1)).permute(0, 2, 3, 1).contiguous()
+
+
+def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
+    """Bilinear values of each image [N, C, H, W] at its own positions [N, H', W'] -> [N, C, H', W']."""
+    number, _, height, width = images.shape
+    # Far outside, every padding repeats itself or is constant; the clamp only keeps the integer conversion in range.
+    limit = 2.0**30
+    column, row = column.clamp(-limit, limit), row.clamp(-limit, limit)
+    column0, row0 = column.detach().floor(), row.detach().floor()
+    x, y = (column - column0).unsqueeze(-1), (row - row0).unsqueeze(-1)
+    columns = [ring_index(column0.long() + k, width, padding) for k in (0, 1)]
+    rows = [ring_index(row0.long() + k, height, padding) for k in (0, 1)]
+    ring = with_ring(images)
+    flat = ring.reshape(-1, ring.shape[-1])
+    start = torch.arange(number, device=images.device).view(-1, 1, 1) * ((height + 2) * (width + 2))
+
+    def pixel(i: int, j: int) -> Tensor:
+        return flat[start + rows[i] * (width + 2) + columns[j]]
+
+    top = pixel(0, 0) * (1 - x) + pixel(0, 1) * x
+    bottom = pixel(1, 0) * (1 - x) + pixel(1, 1) * x
+    return (top * (1 - y) + bottom * y).permute(0, 3, 1, 2)

@@ -1,0 +1,63 @@
+"""A model from the text a user gives: a bundled name, a ``.safetensors`` file, or ``package.module:function``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from torch import nn
+
+from tiltproof.errors import InputError
+from tiltproof.zoo.architectures import ARCHITECTURES
+from tiltproof.zoo.bundled import load_model
+from tiltproof.zoo.weights_file import PICKLES, build, read_bytes
+
+
+def resolve_model(spec: str, arch: str | None = None) -> nn.Module:
+    """The model that ``spec`` names; ``arch`` is the architecture of a weight file and goes with nothing else."""
+    path = Path(spec)
+    if path.suffix.lower() in (".safetensors", *PICKLES):
+        content = read_bytes(path)
+        if arch is None:
+            raise InputError(
+                "a weight file needs the architecture it belongs to",
+                got=f"--model {spec} without --arch",
+                do=f"add --arch, one of {', '.join(ARCHITECTURES)}",
+            )
+        return build(arch, content, path)
+    if arch is not None:
+        raise InputError("--arch goes with a .safetensors file only", got=f"--model {spec} --arch {arch}")
+    return _call(spec) if ":" in spec else load_model(spec)
+
+
+def _call(spec: str) -> nn.Module:
+    """Import ``package.module:function`` (also from the current directory) and call the function."""
+    module_name, _, function_name = spec.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"the module of --model {spec} was not found",
+            got=error,
+            do="write package.module:function, importable from the current directory or installed",
+        ) from None
+    except AttributeError as error:
+        raise InputError(f"the function of --model {spec} was not found", got=error) from None
+    except Exception as error:
+        raise InputError(f"importing the module of --model {spec} failed", got=_described(error)) from error
+    try:
+        model = function()
+    except Exception as error:
+        raise InputError(
+            f"{spec} failed", got=_described(error), do="give a function that takes no arguments and returns the model"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{spec} did not return a torch.nn.Module", got=type(model).__name__)
+    return model
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,85 @@
+"""A folder to work in: five small pictures, and networks whose verdicts on them can be told by hand."""
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from tiltproof.cli import app
+
+NETWORKS = """
+import torch
+from torch import nn
+
+
+def linear(weights, biases):
+    layer = nn.Linear(64, len(biases))
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(weights)[:, None].expand(-1, 64) / 64)
+        layer.bias.copy_(torch.tensor(biases))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def brightness():
+    '''Class 1 when the mean is above one half.'''
+    return linear([0.0, 1.0], [0.5, 0.0]).eval()
+
+
+def still_training():
+    return linear([0.0, 1.0], [0.5, 0.0]).train()
+
+
+def one_class():
+    return linear([1.0], [0.0]).eval()
+
+
+def not_finite():
+    return linear([0.0, 1.0], [float("nan"), 0.0]).eval()
+
+
+class Sorting(nn.Module):
+    def forward(self, images):
+        return images.flatten(1).sort(1).values
+
+
+def sorting():
+    return Sorting().eval()
+"""
+
+PICTURES = [("bright", 230, 1), ("dark", 25, 0), ("doubtful", 150, 1), ("wrong", 100, 1), ("black", 0, 0)]
+"""Name, grey value of every pixel and label: under B(0.2) certified, certified, falsified, misclassified, certified."""
+
+
+@pytest.fixture
+def workspace(tmp_path, monkeypatch):
+    (tmp_path / "small_networks.py").write_text(NETWORKS)
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rows = ["filename,label"]
+    for name, grey, label in PICTURES:
+        Image.new("L", (8, 8), grey).save(photos / f"{name}.png")
+        rows.append(f"{name}.png,{label}")
+    (photos / "labels.csv").write_text("\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("TILTPROOF_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def tiltproof(workspace):  # noqa: ARG001
+    """Run the program in the workspace, in this process."""
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+    return run
+
+
+@pytest.fixture
+def certify(tiltproof):
+    """`tiltproof certify` on the small pictures; options given later replace these."""
+
+    def run(*arguments, model="small_networks:brightness", data="photos", transform="B(0.2)"):
+        return tiltproof("certify", "--model", model, "--data", data, "--transform", transform, *arguments)
+
+    return run

@@ -1,0 +1,174 @@
+"""`tiltproof certify` from end to end: verdicts, JSON, result folders, exit codes and what is printed."""
+
+import json
+
+import pytest
+from PIL import Image
+
+EXPECTED = ["certified", "certified", "falsified", "misclassified", "certified"]
+SUMMARY_KEYS = {"images", "correct", "certified", "falsified", "unknown", "boxes", "seconds", "method", "transform"}
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_the_table_and_the_json_agree(certify, workspace):
+    result = certify("--json", "result.json")
+    assert result.exit_code == 0, result.output
+    content = read(workspace / "result.json")
+    assert set(content) >= SUMMARY_KEYS
+    assert [record["verdict"] for record in content["records"]] == EXPECTED
+    counts = {
+        word: content[word] for word in ("images", "correct", "certified", "falsified", "unknown", "misclassified")
+    }
+    assert counts == {
+        "images": 5,
+        "correct": 4,
+        "certified": 3,
+        "falsified": 1,
+        "unknown": 0,
+        "misclassified": 1,
+    }
+    assert (content["method"], content["transform"], content["model"]) == (
+        "affine",
+        "B(0.2)",
+        "small_networks:brightness",
+    )
+    rows = {line.split()[1]: line.split()[3] for line in result.stdout.splitlines() if line.startswith("│")}
+    assert all(rows[word] == str(counts[word]) for word in ("certified", "falsified", "unknown", "misclassified"))
+    assert "60.00" in result.stdout
+
+
+def test_a_falsified_image_comes_with_the_parameter_that_breaks_it(certify, workspace):
+    certify("--json", "result.json")
+    record = read(workspace / "result.json")["records"][2]
+    (brightness,) = record["counterexample"]
+    assert brightness >= -0.2
+    assert 150 / 255 + brightness < 0.5
+    assert record["margin"] < 0
+
+
+def test_margins_of_certified_images_are_proved_lower_bounds(certify, workspace):
+    certify("--json", "result.json")
+    bright, dark = read(workspace / "result.json")["records"][:2]
+    assert 0 < bright["margin"] <= 230 / 255 - 0.2 - 0.5 + 1e-6
+    assert 0 < dark["margin"] <= 0.5 - 25 / 255 - 0.2 + 1e-6
+
+
+@pytest.mark.parametrize("options", [("--start", 2, "--end", 4), ("--start", 2, "--limit", 2)])
+def test_a_part_of_the_data_keeps_its_indices(certify, workspace, options):
+    assert certify("--json", "result.json", *options).exit_code == 0
+    records = read(workspace / "result.json")["records"]
+    assert [(record["image"], record["label"], record["verdict"]) for record in records] == [
+        (2, 1, "falsified"),
+        (3, 1, "misclassified"),
+    ]
+
+
+def test_a_limit_beyond_the_end_takes_what_is_there(certify, workspace):
+    assert certify("--json", "result.json", "--start", 3, "--limit", 100).exit_code == 0
+    assert read(workspace / "result.json")["images"] == 2
+
+
+@pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
+def test_every_method_with_uniform_splits(certify, workspace, method):
+    result = certify(
+        "--method", method, "--splits", "3,2", "--json", "result.json", "--limit", 2, transform="R(5), B(0.1)"
+    )
+    assert result.exit_code == 0, result.output
+    content = read(workspace / "result.json")
+    assert content["method"] == method
+    assert content["records"][1]["verdict"] == "certified"
+    assert content["records"][1]["boxes"] == 6
+
+
+def test_padding_is_part_of_the_transform(certify, workspace):
+    assert certify("--padding", "border", "--json", "result.json", transform="R(45)").exit_code == 0
+    content = read(workspace / "result.json")
+    assert content["transform"] == "R(45); padding=border"
+    assert [record["verdict"] for record in content["records"]][2] == "certified"
+
+
+@pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
+def test_a_budget_that_runs_out_leaves_unknown(certify, workspace, method):
+    """A turned square loses its corners: 83 percent of it stays at worst, but one box for all angles proves less."""
+    Image.new("L", (8, 8), 165).save(workspace / "photos" / "bright.png")
+    result = certify("--boxes", 1, "--json", "result.json", "--limit", 1, "--method", method, transform="R(45)")
+    assert result.exit_code == 0, result.output
+    (record,) = read(workspace / "result.json")["records"]
+    assert record["verdict"] == "unknown"
+    low, high = record["open_box"]
+    assert -45.001 <= low[0] < high[0] <= 45.001
+    assert record["margin"] is None or record["margin"] <= 0
+
+
+def test_out_writes_three_files(certify, workspace):
+    assert certify("--out", "runs/one", "--seed", 5).exit_code == 0
+    folder = workspace / "runs" / "one"
+    assert {path.name for path in folder.iterdir()} == {"summary.json", "verdicts.jsonl", "settings.json"}
+    assert set(read(folder / "summary.json")) >= SUMMARY_KEYS
+    lines = (folder / "verdicts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["verdict"] for line in lines] == EXPECTED
+    settings = read(folder / "settings.json")
+    expected = {"model": "small_networks:brightness", "data": "photos", "transform": "B(0.2)", "seed": 5, "end": 5}
+    assert settings.items() >= expected.items()
+    assert "torch" in settings
+
+
+def test_out_does_not_overwrite_unasked(certify, workspace):
+    (workspace / "runs").mkdir()
+    (workspace / "runs" / "precious.txt").write_text("keep me")
+    result = certify("--out", "runs")
+    assert result.exit_code == 2
+    assert "not empty" in result.stderr
+    assert "--overwrite" in result.stderr
+    assert certify("--out", "runs", "--overwrite").exit_code == 0
+    assert (workspace / "runs" / "summary.json").exists()
+    assert (workspace / "runs" / "precious.txt").read_text() == "keep me"
+
+
+@pytest.mark.parametrize(("percent", "code"), [(60, 0), (60.01, 1), (100, 1), (0, 0)])
+def test_fail_under(certify, workspace, percent, code):
+    result = certify("--fail-under", percent, "--json", "result.json", "--quiet")
+    assert result.exit_code == code
+    assert ("certified 60.00 % is below" in result.stderr) == bool(code)
+    assert read(workspace / "result.json")["certified_percent"] == 60
+
+
+def test_quiet_is_quiet(certify):
+    result = certify("--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_no_control_characters_when_no_one_is_watching(certify):
+    result = certify()
+    assert "\x1b" not in result.output
+    assert "\r" not in result.output
+    assert "boxes/s" not in result.output
+
+
+def test_json_replaces_the_old_file_and_leaves_nothing_else(certify, workspace):
+    (workspace / "result.json").write_text("old")
+    before = set(workspace.iterdir())
+    assert certify("--json", "result.json").exit_code == 0
+    assert read(workspace / "result.json")["images"] == 5
+    assert {path for path in workspace.iterdir() if path.name != "__pycache__"} == before - {workspace / "__pycache__"}
+
+
+def test_a_model_in_training_mode_is_noticed(certify, workspace):
+    result = certify("--json", "result.json", model="small_networks:still_training")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("notice: the model is in training mode")
+    assert [record["verdict"] for record in read(workspace / "result.json")["records"]] == EXPECTED
+
+
+def test_ctrl_c_ends_with_130_and_writes_nothing(certify, workspace, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tiltproof.cli.certify.certify", interrupted)
+    result = certify("--json", "result.json")
+    assert result.exit_code == 130
+    assert "interrupted" in result.stderr
+    assert not (workspace / "result.json").exists()

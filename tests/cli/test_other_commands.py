@@ -1,0 +1,122 @@
+"""`attack`, `bound`, `models` and `demo`."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save
+
+from tiltproof.data import load_data
+from tiltproof.zoo import mnist_cnn, models
+
+
+def test_attack_finds_what_certify_finds(tiltproof, workspace):
+    arguments = ["--model", "small_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
+    result = tiltproof("attack", *arguments, "--json", "found.json", "--start", 1)
+    assert result.exit_code == 0, result.output
+    content = json.loads((workspace / "found.json").read_text())
+    assert [content[key] for key in ("images", "correct", "falsified", "unfalsified")] == [4, 3, 1, 2]
+    (found,) = content["counterexamples"]
+    assert (found["image"], found["label"]) == (2, 1)
+    assert 150 / 255 + found["parameters"][0] < 0.5
+    assert "4 images, 3 correct: 1 falsified, 2 unfalsified" in result.stdout
+
+
+def test_attack_quiet_and_bad_input(tiltproof):
+    arguments = ["attack", "--model", "small_networks:brightness", "--data", "photos", "--transform"]
+    assert tiltproof(*arguments, "B(0.01)", "--quiet").output == ""
+    for extra in (["B(0.01)", "--samples", 0], ["B(1:0)"], ["B(0.01)", "--steps", -1]):
+        result = tiltproof(*arguments, *extra)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
+def test_bound_draws_a_picture(tiltproof, workspace, method):
+    arguments = ["--data", "cifar10-sample", "--index", 3, "--transform", "R(1), C(2)", "--method", method]
+    result = tiltproof("bound", *arguments, "--out", "bounds.png")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("bounds.png: mean width 0.")
+    with Image.open(workspace / "bounds.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 4 * 250
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (["--index", 100], "images 0 to 99"),
+        (["--index", -1], "images 0 to 99"),
+        (["--out", "bounds.jpg"], ".png"),
+        (["--out", "nowhere/bounds.png"], "cannot be written"),
+        (["--method", "magic"], "method"),
+        (["--transform", "R(2:1)"], "reversed"),
+    ],
+)
+def test_bound_refuses(tiltproof, options, word):
+    result = tiltproof("bound", "--data", "mnist-sample", "--transform", "R(1)", "--out", "bounds.png", *options)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert word in result.stderr
+
+
+@pytest.fixture
+def zoo_of_one(tmp_path, monkeypatch):
+    """A zoo whose mnist-r30 is untrained."""
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    torch.manual_seed(0)
+    content = save(mnist_cnn().state_dict())
+    (folder / "mnist-r30.safetensors").write_bytes(content)
+    texts = {"name": "mnist-r30", "architecture": "mnist_cnn", "dataset": "mnist", "transform": "R(30)"}
+    notes = {"trained": "not at all", "measured": "no images", "sha256": hashlib.sha256(content).hexdigest()}
+    numbers = {"clean_percent": 9.5, "certified_percent": 1.25, "unfalsified_percent": 2.0}
+    (folder / "mnist-r30.json").write_text(json.dumps(texts | notes | numbers))
+    monkeypatch.setattr("tiltproof.zoo.bundled.WEIGHTS_FOLDER", folder)
+    return folder
+
+
+@pytest.mark.usefixtures("zoo_of_one")
+def test_models_lists_the_zoo(tiltproof):
+    result = tiltproof("models")
+    assert result.exit_code == 0
+    for word in ("mnist-r30", "mnist_cnn", "R(30)", "9.50", "1.25", "2.00", "not at all"):
+        assert word in result.stdout
+
+
+def test_an_empty_zoo_says_so(tiltproof, zoo_of_one):
+    (zoo_of_one / "mnist-r30.json").unlink()
+    assert "no models" in tiltproof("models").stdout
+
+
+@pytest.mark.usefixtures("zoo_of_one")
+def test_an_unknown_model_lists_the_known_ones(tiltproof):
+    result = tiltproof("certify", "--model", "mnist-r31", "--data", "mnist-sample", "--transform", "R(1)")
+    assert result.exit_code == 2
+    assert "use one of mnist-r30" in result.stderr
+
+
+def check_demo(tiltproof, workspace, monkeypatch, count):
+    images, labels = load_data("mnist-sample")
+    monkeypatch.setattr("tiltproof.cli.demo.load_data", lambda _: (images[:count], labels[:count]))
+    result = tiltproof("demo", "--out", "pictures")
+    assert result.exit_code == 0, result.output
+    for name in ("pixel-bounds.png", "margin.png"):
+        assert f"pictures/{name}" in result.stdout
+        with Image.open(workspace / "pictures" / name) as picture:
+            assert picture.width > 800
+    return result
+
+
+@pytest.mark.usefixtures("zoo_of_one")
+def test_demo_draws_its_pictures_whatever_the_verdicts(tiltproof, workspace, monkeypatch):
+    assert "misclassified" in check_demo(tiltproof, workspace, monkeypatch, 2).stdout
+
+
+@pytest.mark.skipif("mnist-r30" not in {card.name for card in models()}, reason="the model is not bundled")
+def test_demo_certifies_digits_with_the_bundled_model(tiltproof, workspace, monkeypatch):
+    result = check_demo(tiltproof, workspace, monkeypatch, 3)
+    certified = next(line for line in result.stdout.splitlines() if "certified" in line and "│" in line)
+    assert certified.split()[3] == "3"

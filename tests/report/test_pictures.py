@@ -1,0 +1,85 @@
+"""The pictures: crisp pixels of the right values, a colour scale, and a plot that shows what was proved."""
+
+import numpy as np
+import pytest
+from PIL import Image, ImageColor
+
+from tiltproof.report import bounds_picture, margin_picture
+from tiltproof.report.bounds_picture import MARGIN, TITLE
+from tiltproof.report.ink import OPEN, PROVED, SAMPLED, coloured, round_ticks
+
+
+def shades(picture):
+    return {colour for _, colour in picture.getcolors(maxcolors=1 << 24)}
+
+
+def has_colour(picture, name):
+    wanted = np.array(ImageColor.getrgb(name))
+    return bool((np.abs(np.asarray(picture).astype(int) - wanted).max(axis=2) < 12).any())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_bounds_are_shown_pixel_by_pixel(channels):
+    original = np.random.default_rng(0).random((channels, 28, 28))
+    picture = bounds_picture(original, original * 0.5, original * 0.5 + 0.5, "title")
+    assert picture.mode == "RGB"
+    enlarge = 252 // 28
+    sheet = np.asarray(picture)
+    for row, column in [(0, 0), (13, 5), (27, 27)]:
+        square = sheet[
+            TITLE + row * enlarge : TITLE + (row + 1) * enlarge,
+            MARGIN + column * enlarge : MARGIN + (column + 1) * enlarge,
+        ]
+        expected = np.broadcast_to((original[:, row, column] * 255).round(), 3)
+        assert (square == expected).all(), "a pixel is one crisp square of its own value"
+
+
+def test_bounds_of_other_shapes():
+    wide, tall = bounds_picture(*np.zeros((3, 1, 4, 300)), "wide"), bounds_picture(*np.zeros((3, 3, 64, 8)), "tall")
+    assert wide.width > 4 * 300
+    assert tall.height > 200
+
+
+def test_a_degenerate_box_has_width_zero_everywhere():
+    picture = bounds_picture(*np.full((3, 1, 8, 8), 0.5), "one point")
+    assert tuple(coloured(np.array(0.0))) in shades(picture)
+
+
+def test_values_a_rounding_outside_the_unit_interval_do_not_wrap_round():
+    sheet = np.asarray(
+        bounds_picture(np.zeros((1, 8, 8)), np.full((1, 8, 8), -1e-6), np.full((1, 8, 8), 1 + 1e-6), "t")
+    )
+    panel = 8 * round(252 / 8)
+    assert (sheet[TITLE + 5, MARGIN + panel + MARGIN + 5] == 0).all()
+    assert (sheet[TITLE + 5, MARGIN + 2 * (panel + MARGIN) + 5] == 255).all()
+
+
+def test_a_proved_range_is_drawn_without_red():
+    angles = np.linspace(-30, 30, 61).tolist()
+    margins = [5 + angle / 30 for angle in angles]
+    boxes = [(low, low + 10.0, 3.0) for low in range(-30, 30, 10)]
+    picture = margin_picture(angles, margins, boxes, "all proved", "angle (degrees)")
+    assert has_colour(picture, SAMPLED)
+    assert has_colour(picture, PROVED)
+    assert not has_colour(picture, OPEN)
+
+
+def test_an_open_box_is_drawn_in_red_even_when_its_bound_is_infinite():
+    picture = margin_picture([-1, 1], [2, 1], [(-1, 0, 0.5), (0, 1, float("-inf"))], "open", "pixels")
+    assert has_colour(picture, PROVED)
+    assert has_colour(picture, OPEN)
+
+
+def test_constant_margins_and_a_single_box(tmp_path):
+    picture = margin_picture([0.0, 1.0], [0.0, 0.0], [(0.0, 1.0, 0.0)], "flat", "brightness")
+    picture.save(tmp_path / "flat.png")
+    assert Image.open(tmp_path / "flat.png").size == picture.size
+
+
+@pytest.mark.parametrize(("low", "high"), [(-30, 30), (0, 1e-4), (-0.013, 0.021), (99.5, 100.5), (-1e6, 3)])
+def test_ticks_are_few_round_and_inside(low, high):
+    ticks = round_ticks(low, high)
+    assert 2 <= len(ticks) <= 8
+    slack = 1e-9 * (high - low)
+    assert all(low - slack <= tick <= high + slack for tick in ticks)
+    assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])

@@ -1,0 +1,146 @@
+"""Pictures, parameter boxes and parameters that are made to hurt, shared by the soundness tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from tiltproof.transforms import LETTERS, Compose, Transform
+
+SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh")
+PIXELWISE = ("C", "B")
+PADDINGS = ("zeros", "border", "reflect")
+PICTURES = (
+    "random",
+    "checkerboard",
+    "constant",
+    "bright pixel",
+    "bright border",
+    "gradient",
+    "white",
+    "black",
+    "faint",
+    "smooth",
+)
+
+# Letter -> (lowest, highest) parameter that the tests use; the transformation's own range only has to hold a box.
+LIMITS = {
+    "R": (-360, 360),
+    "Tu": (-64, 64),
+    "Tv": (-64, 64),
+    "Sc": (-90, 400),
+    "Sh": (-300, 300),
+    "C": (-300, 300),
+    "B": (-3, 3),
+}
+# Letter -> half widths of a medium and a huge box.
+WIDTHS = {"R": (3, 100), "Tu": (0.4, 4), "Tv": (0.4, 4), "Sc": (4, 35), "Sh": (5, 150), "C": (6, 90), "B": (0.05, 0.9)}
+# The paper's running example (scaling by +-2 %), as printed.
+PAPER_PICTURE = [[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]]
+PAPER_BOUNDS = [
+    [(0.53, 0.57), (0.49, 0.51), (0.40, 0.44)],
+    [(0.52, 0.54), (0.49, 0.49), (0.50, 0.52)],
+    [(0.54, 0.58), (0.61, 0.63), (0.43, 0.47)],
+]
+KINDS = ("tiny", "medium", "huge", "degenerate", "straddling", "on grid lines", "from a grid line", "outside")
+
+
+def make_transform(
+    letters: Sequence[str], padding: str = "zeros", box: Sequence[tuple[float, float]] | None = None
+) -> Transform:
+    ranges = box or [LIMITS[letter] for letter in letters]
+    return Compose(*(LETTERS[letter](*limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding)
+
+
+def letters_of(transform: Transform) -> list[str]:
+    return [part.letter for part in transform.parts]
+
+
+def make_picture(kind: str, channels: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    shape = (channels, height, width)
+    i, j = np.indices((height, width))
+    if kind == "random":
+        return rng.random(shape)
+    if kind == "checkerboard":
+        return np.broadcast_to((i + j) % 2, shape).astype(float)
+    if kind == "constant":
+        return np.full(shape, rng.random())
+    if kind == "bright pixel":
+        picture = np.zeros(shape)
+        picture[:, rng.integers(height), rng.integers(width)] = 1
+        return picture
+    if kind == "bright border":
+        border = (i == 0) | (j == 0) | (i == height - 1) | (j == width - 1)
+        return np.broadcast_to(border, shape).astype(float)
+    if kind == "gradient":
+        slope = rng.random((channels, 2, 1, 1))
+        return (slope[:, 0] * i + slope[:, 1] * j) / (height + width)
+    if kind == "white":
+        return np.ones(shape)
+    if kind == "black":
+        return np.zeros(shape)
+    if kind == "faint":
+        return rng.random(shape) * 1e-6
+    if kind == "smooth":
+        return np.broadcast_to(0.5 + 0.4 * np.sin(0.7 * i + 0.3) * np.cos(0.5 * j - 0.2), shape).copy()
+    raise ValueError(kind)
+
+
+def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[float, float]:
+    """A parameter interval of the given kind for one part."""
+    medium, huge = WIDTHS[letter]
+    lowest, highest = LIMITS[letter]
+    spread = {"R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "C": 60, "B": 0.6}[letter]
+    centre = float(rng.uniform(-spread, spread))
+    step = {"R": 90.0, "Tu": 1.0, "Tv": 1.0, "Sc": 100.0, "Sh": 100.0, "C": 100.0, "B": 1.0}[letter]
+    grid = step * float(rng.integers(-1 if letter != "Sc" else 0, 2))
+    if kind == "tiny":
+        low, high = centre, centre + 1e-6
+    elif kind == "medium":
+        half = medium * float(rng.random())
+        low, high = centre - half, centre + half
+    elif kind == "huge":
+        half = huge * float(rng.uniform(0.3, 1))
+        low, high = centre - half, centre + half
+    elif kind == "degenerate":
+        low = high = centre if rng.random() < 0.6 else grid
+    elif kind == "straddling":
+        low, high = -medium * float(rng.random()), medium * float(rng.random())
+    elif kind == "on grid lines":
+        low, high = grid, grid + step * float(rng.integers(1, 3))
+        if letter in ("R", "C", "B", "Sc", "Sh") and rng.random() < 0.5:
+            low, high = grid, grid + medium
+    elif kind == "from a grid line":
+        half = medium * float(rng.random())
+        low, high = (grid, grid + half) if rng.random() < 0.5 else (grid - half, grid)
+    elif kind == "outside":
+        far = {"R": 300.0, "Tu": 50.0, "Tv": -50.0, "Sc": -89.0, "Sh": 250.0, "C": -250.0, "B": 2.0}[letter]
+        low, high = far, far + medium * float(rng.random())
+    else:
+        raise ValueError(kind)
+    low, high = max(low, lowest), min(high, highest)
+    return (low, high) if low <= high else (high, high)
+
+
+def make_thetas(
+    low: Sequence[float], high: Sequence[float], rng: np.random.Generator, many: int = 6
+) -> list[tuple[Fraction, ...]]:
+    """Exact parameters of the box: corners, centre, middles of faces, whole numbers inside, one ulp inside, random ones."""
+    low_, high_ = [Fraction(float(x)) for x in low], [Fraction(float(x)) for x in high]
+    d = len(low_)
+    centre = tuple((a + b) / 2 for a, b in zip(low_, high_, strict=True))
+    corners = list(itertools.product(*zip(low_, high_, strict=True)))
+    if len(corners) > 4:
+        corners = [corners[0], corners[-1], *(corners[int(k)] for k in rng.choice(len(corners), 2, replace=False))]
+    thetas = [centre, *corners]
+    face = list(centre)
+    k = int(rng.integers(d))
+    face[k] = high_[k] if rng.random() < 0.5 else low_[k]
+    thetas.append(tuple(face))
+    whole = [Fraction(round(float(a + (b - a) * Fraction(rng.random())))) for a, b in zip(low_, high_, strict=True)]
+    thetas.append(tuple(min(max(w, a), b) for w, a, b in zip(whole, low_, high_, strict=True)))
+    for _ in range(many):
+        thetas.append(tuple(a + (b - a) * Fraction(float(rng.random())) for a, b in zip(low_, high_, strict=True)))
+    return list(dict.fromkeys(thetas))

@@ -1,0 +1,31 @@
+"""Makes the oracle importable, and keeps hypothesis the same on every machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+settings.register_profile(
+    "soundness",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+settings.load_profile("soundness")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Thousands of tiny tensors: a second thread only gets in the way."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

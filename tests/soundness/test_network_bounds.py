@@ -1,0 +1,364 @@
+# ruff: noqa: ARG005 - the networks are lambdas of (modules, x), and many need no modules
+"""Every operation of a network keeps the promise of an affine form: no member's output outside the bound, at its own symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from forms import assert_inside, candidates, climb, in_float64, make_form
+from small_networks import PICTURE, Function, head, settle
+from tiltproof.bounds import AffineForm
+from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.network import bound_network
+from torch import nn
+
+
+def chain(*modules: nn.Module, features: int) -> nn.Module:
+    return nn.Sequential(*modules, nn.Flatten(), head(features))
+
+
+SUPPORTED: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 7), nn.Linear(7, 3)),
+    "linear without bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 3, bias=False)),
+    "conv": lambda: chain(nn.Conv2d(2, 3, 3), features=3 * 4 * 3),
+    "conv padding": lambda: chain(nn.Conv2d(2, 3, 3, padding=1), features=3 * 6 * 5),
+    "conv stride": lambda: chain(nn.Conv2d(2, 3, 3, stride=2, padding=1), features=3 * 3 * 3),
+    "conv uneven": lambda: chain(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(0, 1)), features=3 * 2 * 6),
+    "conv dilation": lambda: chain(nn.Conv2d(2, 3, 2, dilation=2), features=3 * 4 * 3),
+    "conv groups": lambda: chain(nn.Conv2d(2, 4, 3, groups=2, bias=False), features=4 * 4 * 3),
+    "conv functional": lambda: Function(
+        lambda m, x: F.linear(F.relu(F.conv2d(x, m.w, m.b, stride=2, padding=1)).flatten(1), m.v, m.c),
+        w=torch.randn(3, 2, 3, 3), b=torch.randn(3), v=torch.randn(3, 27), c=torch.randn(3),
+    ),
+    "batch norm 2d": lambda: chain(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), features=36),
+    "batch norm first": lambda: chain(nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3), features=36),
+    "batch norm without weights": lambda: chain(nn.BatchNorm2d(2, affine=False), features=60),
+    "batch norm 1d": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 6), nn.BatchNorm1d(6), nn.ReLU(), head(6)),
+    "batch norm functional": lambda: Function(
+        lambda m, x: m.head(F.batch_norm(x, m.mean, m.var, m.w, m.b, False, 0.1, 1e-3).flatten(1)),
+        mean=torch.randn(2), var=torch.rand(2) + 0.1, w=torch.randn(2), b=torch.randn(2), head=head(60),
+    ),
+    "relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.ReLU(), nn.Linear(9, 5), nn.ReLU(), head(5)),
+    "relu functional": lambda: Function(lambda m, x: m.b(F.relu(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "relu torch": lambda: Function(lambda m, x: m.b(torch.relu(m.a(torch.flatten(x, 1)))), a=nn.Linear(60, 9), b=head(9)),
+    "relu method": lambda: Function(lambda m, x: m.b(m.a(x.flatten(start_dim=1)).relu()), a=nn.Linear(60, 9), b=head(9)),
+    "relu last": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 3), nn.ReLU()),
+    "leaky relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.LeakyReLU(0.125), head(9)),
+    "leaky relu functional": lambda: Function(lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)), 0.25)), a=nn.Linear(60, 9), b=head(9)),
+    "leaky relu default": lambda: Function(lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "sigmoid": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.Sigmoid(), head(9)),
+    "sigmoid functional": lambda: Function(lambda m, x: m.b(torch.sigmoid(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "sigmoid method": lambda: Function(lambda m, x: m.b(m.a(x.flatten(1)).sigmoid()), a=nn.Linear(60, 9), b=head(9)),
+    "tanh": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.Tanh(), head(9)),
+    "tanh functional": lambda: Function(lambda m, x: m.b(torch.tanh(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "max pool": lambda: chain(nn.MaxPool2d(2), features=2 * 3 * 2),
+    "max pool padding": lambda: chain(nn.MaxPool2d(3, stride=2, padding=1), features=2 * 3 * 3),
+    "max pool overlapping": lambda: chain(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2, stride=1), features=3 * 3 * 2),
+    "max pool functional": lambda: Function(lambda m, x: m.head(F.max_pool2d(x, 2, 2).flatten(1)), head=head(12)),
+    "max pool all negative": lambda: chain(nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 1), nn.MaxPool2d(2, padding=1), features=24),
+    "avg pool": lambda: chain(nn.AvgPool2d(2), features=12),
+    "avg pool padding": lambda: chain(nn.AvgPool2d(3, stride=2, padding=1), features=18),
+    "avg pool functional": lambda: Function(lambda m, x: m.head(F.avg_pool2d(x, (3, 2), (2, 1)).flatten(1)), head=head(16)),
+    "adaptive avg pool": lambda: chain(nn.AdaptiveAvgPool2d(1), features=2),
+    "adaptive avg pool uneven": lambda: chain(nn.AdaptiveAvgPool2d((4, 3)), features=24),
+    "adaptive avg pool functional": lambda: Function(lambda m, x: m.head(F.adaptive_avg_pool2d(x, (2, 2)).flatten(1)), head=head(8)),
+    "view": lambda: Function(lambda m, x: m.head(x.view(x.size(0), -1)), head=head(60)),
+    "reshape": lambda: Function(lambda m, x: m.head(x.reshape(x.shape[0], 4, 15).reshape(-1, 60)), head=head(60)),
+    "permute": lambda: Function(lambda m, x: m.head(x.permute(0, 2, 3, 1).flatten(1)), head=head(60)),
+    "transpose negative dims": lambda: Function(lambda m, x: m.head(x.transpose(-1, -3).flatten(1)), head=head(60)),
+    "residual add": lambda: Function(
+        lambda m, x: m.head((x + m.b(F.relu(m.a(x)))).relu().flatten(1)),
+        a=nn.Conv2d(2, 3, 3, padding=1), b=nn.Conv2d(3, 2, 3, padding=1), head=head(60),
+    ),
+    "residual torch.add": lambda: Function(lambda m, x: m.head(torch.add(x, m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)),
+    "residual sub": lambda: Function(lambda m, x: m.head((x - F.relu(m.a(x))).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)),
+    "concat": lambda: Function(
+        lambda m, x: m.head(torch.cat([x, F.relu(m.a(x)), x], dim=1).flatten(1)), a=nn.Conv2d(2, 3, 1), head=head(210)
+    ),
+    "concat negative dim": lambda: Function(lambda m, x: m.head(torch.cat((x, -x), -1).flatten(1)), head=head(120)),
+    "normalisation": lambda: Function(
+        lambda m, x: m.head(((x - m.mean) / m.std).flatten(1)), mean=torch.rand(2, 1, 1), std=torch.rand(1, 2, 1, 1) + 0.2, head=head(60)
+    ),
+    "constant arithmetic": lambda: Function(lambda m, x: m.head((1 - 2 * x / 3 + 0.1 - x * 0.7).flatten(1)), head=head(60)),
+    "negation": lambda: Function(lambda m, x: m.head((-x).flatten(1)), head=head(60)),
+    "dropout": lambda: nn.Sequential(nn.Dropout2d(0.5), nn.Flatten(), nn.Dropout(0.3), head(60)),
+    "dropout functional": lambda: Function(lambda m, x: m.head(F.dropout(x.flatten(1), 0.5, m.training)), head=head(60)),
+    "identity": lambda: nn.Sequential(nn.Identity(), nn.Flatten(), head(60), nn.Identity()),
+    "in-place relu, input used again": lambda: Function(
+        lambda m, x: m.head((lambda y: F.relu(y, inplace=True) + y)(m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 3, padding=1), head=head(60)
+    ),
+    "in-place relu module, input used again": lambda: Function(
+        lambda m, x: m.head((lambda y: m.relu(y) - 3 * y)(m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), relu=nn.ReLU(inplace=True), head=head(60)
+    ),
+    "in-place relu in a sequence": lambda: chain(nn.Conv2d(2, 3, 3), nn.ReLU(inplace=True), nn.Conv2d(3, 2, 2), nn.ReLU(True), features=12),
+    "one module used twice": lambda: Function(
+        lambda m, x: m.head(F.relu(m.a(F.relu(m.a(x)))).flatten(1)), a=nn.Conv2d(2, 2, 3, padding=1), head=head(60)
+    ),
+    "deep": lambda: chain(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.LeakyReLU(0.1),
+        nn.MaxPool2d(2), nn.Conv2d(4, 5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(10, 8), nn.Sigmoid(), features=8,
+    ),
+}  # fmt: skip
+
+
+def build(maker: Callable[[], nn.Module], seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return settle(maker(), seed)
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_every_operation(name):
+    for seed, (symbols, scale, dtype) in enumerate(
+        [(0, 0.3, torch.float32), (2, 1.5, torch.float32), (3, 0.3, torch.float64), (1, 1e-5, torch.float32)]
+    ):
+        model = build(SUPPORTED[name], seed).to(dtype)
+        form = make_form(PICTURE, symbols, seed, scale=scale, dtype=dtype)
+        before = form.center.clone(), form.slopes.clone(), form.radius.clone()
+        bound = bound_network(model, form)
+        assert bound.center.dtype == dtype
+        assert_inside(model, form, bound, seed=seed)
+        assert all(torch.equal(a, b) for a, b in zip(before, (form.center, form.slopes, form.radius), strict=True))
+        labels = torch.tensor([0, 2, 1])
+        margin = bound_network(model, form, labels)
+        assert_inside(model, form, margin, labels, seed)
+        for row, label in enumerate(labels):
+            for tensor in (margin.center[row], margin.radius[row], *margin.slopes[:, row]):
+                assert tensor[label] == 0
+            assert max(-margin.lower[row, label], margin.upper[row, label]) < 1e-30
+
+
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "tanh", "leaky relu", "residual add", "max pool padding", "deep"])
+def test_a_single_picture_is_a_point(name):
+    """Radius 0 and no symbols: the bound is the output and its rounding, and stays narrow."""
+    model = build(SUPPORTED[name], 1)
+    centre = torch.rand(4, *PICTURE, generator=torch.Generator().manual_seed(0))
+    form = AffineForm(centre[None], torch.zeros_like(centre))
+    bound = bound_network(model, form)
+    assert_inside(model, form, bound)
+    assert (bound.upper - bound.lower).max() < 1e-2
+
+
+@pytest.mark.parametrize("name", ["relu", "conv padding", "residual add", "max pool", "batch norm 2d", "deep"])
+def test_more_symbols_never_leave_the_interval_result_far_behind(name):
+    """Symbols are there to be tighter: for small sets the affine bound is inside the plain interval bound of the same set, or nearly."""
+    model = build(SUPPORTED[name], 2)
+    form = make_form(PICTURE, 2, 3, scale=0.01)
+    box = AffineForm(((form.upper + form.lower) / 2)[None], (form.upper - form.lower) / 2 * 1.0001)
+    affine, interval = bound_network(model, form), bound_network(model, box)
+    assert (affine.width <= interval.width * 1.05 + 1e-4).all()
+
+
+def exact_member(form: AffineForm, e, s, row: int) -> np.ndarray:
+    to_fractions = np.vectorize(Fraction, otypes=[object])
+    value = to_fractions(form.center[row].double().numpy())
+    for k in range(form.slopes.shape[0]):
+        value = value + to_fractions(form.slopes[k, row].double().numpy()) * Fraction(float(e[k]))
+    return value + to_fractions(form.radius[row].double().numpy()) * to_fractions(s.numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", [1.0, 1e-4, 1e-7, 0.0])
+@pytest.mark.parametrize("weights", ["plain", "cancelling", "huge", "tiny"])
+def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
+    """Members, weights and outputs as rational numbers: the bound holds with no tolerance, also when large terms cancel."""
+    torch.manual_seed(5)
+    model = (
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6), nn.LeakyReLU(0.25), nn.Linear(6, 3)).to(dtype).eval()
+    )
+    with torch.no_grad():
+        for layer in (model[0], model[2], model[4]):
+            if weights == "cancelling":
+                layer.weight[:, 1::2] = -layer.weight[:, ::2] * (1 + 1e-6)
+                layer.weight *= 1e4
+            elif weights in ("huge", "tiny"):
+                layer.weight *= 1e8 if weights == "huge" else 1e-10
+                layer.bias *= 1e8 if weights == "huge" else 1e-10
+    form = make_form((8,), 2, 6, scale=size, dtype=dtype)
+    if weights == "cancelling":
+        form = AffineForm(torch.cat([form.center[None] * 0 + 0.7, form.slopes]), form.radius)
+    bounds = {None: bound_network(model, form)}
+    labels = torch.tensor([1, 0, 2])
+    bounds["margins"] = bound_network(model, form, labels)
+    e, s = candidates(form, 1, 3)
+    more_e, more_s = climb(in_float64(model), form, None, 1)
+    e, s = torch.cat([e, more_e]), torch.cat([s, more_s])
+    fractions = np.vectorize(Fraction, otypes=[object])
+    layers = [
+        (fractions(m.weight.detach().double().numpy()), fractions(m.bias.detach().double().numpy()))
+        for m in (model[0], model[2], model[4])
+    ]
+    for sample in range(len(e)):
+        for row in range(3):
+            h = exact_member(form, e[sample, row], s[sample, row], row)
+            h = np.maximum(layers[0][0] @ h + layers[0][1], Fraction(0))
+            h = layers[1][0] @ h + layers[1][1]
+            h = np.array([max(t, t / 4) for t in h] + [None], dtype=object)[:-1]
+            outputs = layers[2][0] @ h + layers[2][1]
+            for kind, bound in bounds.items():
+                truth = outputs if kind is None else outputs[labels[row]] - outputs
+                for k in range(3):
+                    assert Fraction(bound.lower[row, k].item()) <= truth[k] <= Fraction(bound.upper[row, k].item()), (
+                        kind,
+                        k,
+                    )
+                    middle = Fraction(bound.center[row, k].item())
+                    for j in range(2):
+                        middle += Fraction(bound.slopes[j, row, k].item()) * Fraction(e[sample, row, j].item())
+                    assert abs(truth[k] - middle) <= Fraction(bound.radius[row, k].item()), (kind, k)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(nn.Sigmoid(), lambda x: 1 / (1 + mpmath.exp(-x))), (nn.Tanh(), mpmath.tanh)],
+    ids=["sigmoid", "tanh"],
+)
+def test_sigmoid_and_tanh_to_the_last_digit(module, function, dtype):
+    """One value per row, a symbol and a remainder: the true function, 60 digits, never outside. Flat tails and zero are the traps."""
+    centres = [0.0, 1e-9, -0.3, 0.5, 1.0, -2.0, 3.0, 5.5, -8.0, 9.2, -17.0, 20.0, 40.0, -95.0, 120.0, -800.0]
+    halves = [0.0, 1e-8, 1e-4, 0.05, 0.6, 2.5, 12.0, 300.0]
+    shares = [0.0, 0.4, 1.0]  # of the half width, how much is slope
+    cases = [(c, h * share, h * (1 - share)) for c in centres for h in halves for share in shares]
+    centre, slope, radius = (torch.tensor([case[k] for case in cases], dtype=dtype).view(-1, 1) for k in range(3))
+    bound = bound_network(nn.Sequential(module), AffineForm(torch.stack([centre, slope]), radius))
+    with mpmath.workdps(60):
+        exactly = lambda tensor, row: mpmath.mpf(tensor[row, 0].item())  # noqa: E731
+        for row in range(len(cases)):
+            for e in (-1, mpmath.mpf("-0.37"), 0, mpmath.mpf("0.71"), 1):
+                for s in (-1, 0, 1):
+                    x = exactly(centre, row) + e * exactly(slope, row) + s * exactly(radius, row)
+                    y = function(x)
+                    assert exactly(bound.lower, row) <= y <= exactly(bound.upper, row), (cases[row], e, s)
+                    middle = exactly(bound.center, row) + e * mpmath.mpf(bound.slopes[0, row, 0].item())
+                    assert abs(y - middle) <= exactly(bound.radius, row), (cases[row], e, s)
+
+
+def test_hand_worked_example():
+    """Inputs x1 = e1, x2 = e2; h1 = x1 + x2 and h2 = x1 - x2, both in [-2, 2]; y = relu(h1) + relu(h2).
+
+    The parallelogram of relu on [-2, 2]: slope 2 / 4 = 1/2, offset and remainder 1/2 * 2 / 2 = 1/2 each. So
+    relu(h1) = 1/2 e1 + 1/2 e2 + 1/2 +- 1/2 and relu(h2) = 1/2 e1 - 1/2 e2 + 1/2 +- 1/2; e2 cancels in their sum:
+    y = 1 + e1 +- 1, in [-1, 3]. The true range is [0, 2]. Plain intervals would give [0, 4].
+    """
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
+        model[2].weight.fill_(1)
+    form = AffineForm(torch.tensor([[[0.0, 0.0]], [[1.0, 0.0]], [[0.0, 1.0]]]), torch.zeros(1, 2))
+    bound = bound_network(model, form)
+    assert bound.center.item() == pytest.approx(1, abs=1e-4)
+    assert bound.slopes.flatten().tolist() == pytest.approx([1, 0], abs=1e-4)
+    assert bound.radius.item() == pytest.approx(1, abs=1e-4)
+    assert bound.lower.item() == pytest.approx(-1, abs=1e-4)
+    assert bound.upper.item() == pytest.approx(3, abs=1e-4)
+
+
+def test_hand_worked_margins():
+    """Logits (x1 + x2, x1 - x2, 3) with x1 = 1 + e1, x2 = 2 e1 +- 0.5: f0 - f1 = 2 x2 = 4 e1 +- 1, f0 - f2 = 3 e1 - 2 +- 0.5."""
+    model = nn.Linear(2, 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]))
+        model.bias.copy_(torch.tensor([0.0, 0.0, 3.0]))
+    form = AffineForm(torch.tensor([[[1.0, 0.0]], [[1.0, 2.0]]]), torch.tensor([[0.0, 0.5]]))
+    bound = bound_network(model, form, torch.tensor([0]))
+    assert bound.center[0].tolist() == pytest.approx([0, 0, -2], abs=1e-4)
+    assert bound.slopes[0, 0].tolist() == pytest.approx([0, 4, 3], abs=1e-4)
+    assert bound.radius[0].tolist() == pytest.approx([0, 1, 0.5], abs=1e-4)
+
+
+def test_interval_case_is_the_papers():
+    """d = 0: mu = W (u + l) / 2 + b, r = |W| (u - l) / 2, and relu maps the ends."""
+    model = build(lambda: nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)), 3)
+    form = make_form((5,), 0, 1)
+    bound = bound_network(model, form)
+    mu, r = form.center, form.radius
+    for layer in model:
+        mu, r = layer(mu), r @ layer.weight.abs().T
+    assert torch.allclose(bound.center, mu, atol=1e-5)
+    assert torch.allclose(bound.radius, r, atol=1e-5)
+    positive = bound_network(nn.Sequential(nn.ReLU()), form)
+    assert torch.allclose(positive.upper, form.upper.clamp(min=0), atol=1e-6)
+    assert torch.allclose(positive.lower, form.lower.clamp(min=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Function(lambda m, x: (x - x).flatten(1)),
+        Function(lambda m, x: (m.identity(x) - x).flatten(1), identity=nn.Identity()),
+        Function(lambda m, x: (2 * x - (x + x)).flatten(1)),
+        Function(lambda m, x: (torch.cat([x, x], 1) - torch.cat([x, x], 1)).flatten(1)),
+    ],
+)
+def test_shared_symbols_cancel(model):
+    form = make_form(PICTURE, 3, 0)
+    form = AffineForm(torch.cat([form.center[None], form.slopes]), torch.zeros_like(form.radius))
+    bound = bound_network(model.eval(), form)
+    assert (bound.slopes == 0).all()
+    assert (bound.center == 0).all()
+    assert bound.radius.max() < 1e-5
+
+
+def test_margins_of_a_shared_last_layer_are_tighter_than_differences_of_logits():
+    """Both logits are nearly the same function; their difference is nearly constant, whatever the logits do."""
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight[1] = model.weight[0]
+        model.bias.copy_(torch.tensor([1.0, 0.0]))
+    bound = bound_network(model, make_form((4,), 1, 0, scale=10.0), torch.zeros(3, dtype=torch.int64))
+    assert (bound.lower[:, 1] > 0.999).all()
+    assert (bound.upper[:, 1] < 1.001).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda m, x: torch.sin(x).flatten(1), "sin"),
+        (lambda m, x: F.softmax(x.flatten(1), dim=1), "softmax"),
+        (lambda m, x: x.flatten(1).cumsum(1), "cumsum"),
+        (lambda m, x: m.module(x).flatten(1), "group_?norm"),
+    ],
+)
+def test_an_operation_without_a_rule_is_named(function, name):
+    model = Function(function, module=nn.GroupNorm(1, 2)).eval()
+    with pytest.raises(UnsupportedOperation, match=f"(?i){name}"):
+        bound_network(model, make_form(PICTURE, 1, 0))
+
+
+def test_the_network_itself_is_left_alone():
+    model = build(SUPPORTED["deep"], 0)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    bound_network(model, make_form(PICTURE, 2, 0), torch.tensor([0, 1, 2]))
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not model.training
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+
+
+def test_rows_do_not_see_each_other():
+    model = build(SUPPORTED["deep"], 0)
+    form = make_form(PICTURE, 2, 0)
+    together = bound_network(model, form)
+    for row in range(3):
+        alone = bound_network(
+            model, AffineForm(torch.cat([form.center[None], form.slopes])[:, row : row + 1], form.radius[row : row + 1])
+        )
+        assert torch.allclose(together.lower[row], alone.lower[0], atol=1e-4)
+        assert torch.allclose(together.upper[row], alone.upper[0], atol=1e-4)
+
+
+def test_nan_weights_give_no_finite_bound():
+    model = build(SUPPORTED["relu"], 0)
+    with torch.no_grad():
+        model[1].weight[0, 0] = float("nan")
+    try:
+        bound = bound_network(model, make_form(PICTURE, 1, 0), torch.tensor([0, 1, 2]))
+    except InputError:
+        return
+    others = torch.ones(3, 3, dtype=torch.bool) & ~torch.eye(3, dtype=torch.bool)
+    assert not (bound.lower[others] > -1e30).any()
