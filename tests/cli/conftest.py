@@ -51,7 +51,7 @@ PICTURES = [("bright", 230, 1), ("dark", 25, 0), ("doubtful", 150, 1), ("wrong",
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    (tmp_path / "small_networks.py").write_text(NETWORKS)
+    (tmp_path / "photo_networks.py").write_text(NETWORKS)
     photos = tmp_path / "photos"
     photos.mkdir()
     rows = ["filename,label"]
@@ -79,7 +79,7 @@ def tiltproof(workspace):  # noqa: ARG001
 def certify(tiltproof):
     """`tiltproof certify` on the small pictures; options given later replace these."""
 
-    def run(*arguments, model="small_networks:brightness", data="photos", transform="B(0.2)"):
+    def run(*arguments, model="photo_networks:brightness", data="photos", transform="B(0.2)"):
         return tiltproof("certify", "--model", model, "--data", data, "--transform", transform, *arguments)
 
     return run

@@ -33,7 +33,7 @@ def test_the_table_and_the_json_agree(certify, workspace):
     assert (content["method"], content["transform"], content["model"]) == (
         "affine",
         "B(0.2)",
-        "small_networks:brightness",
+        "photo_networks:brightness",
     )
     rows = {line.split()[1]: line.split()[3] for line in result.stdout.splitlines() if line.startswith("│")}
     assert all(rows[word] == str(counts[word]) for word in ("certified", "falsified", "unknown", "misclassified"))
@@ -111,7 +111,7 @@ def test_out_writes_three_files(certify, workspace):
     lines = (folder / "verdicts.jsonl").read_text().splitlines()
     assert [json.loads(line)["verdict"] for line in lines] == EXPECTED
     settings = read(folder / "settings.json")
-    expected = {"model": "small_networks:brightness", "data": "photos", "transform": "B(0.2)", "seed": 5, "end": 5}
+    expected = {"model": "photo_networks:brightness", "data": "photos", "transform": "B(0.2)", "seed": 5, "end": 5}
     assert settings.items() >= expected.items()
     assert "torch" in settings
 
@@ -157,7 +157,7 @@ def test_json_replaces_the_old_file_and_leaves_nothing_else(certify, workspace):
 
 
 def test_a_model_in_training_mode_is_noticed(certify, workspace):
-    result = certify("--json", "result.json", model="small_networks:still_training")
+    result = certify("--json", "result.json", model="photo_networks:still_training")
     assert result.exit_code == 0
     assert result.stderr.startswith("notice: the model is in training mode")
     assert [record["verdict"] for record in read(workspace / "result.json")["records"]] == EXPECTED

@@ -13,7 +13,7 @@ from tiltproof.zoo import mnist_cnn, models
 
 
 def test_attack_finds_what_certify_finds(tiltproof, workspace):
-    arguments = ["--model", "small_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
+    arguments = ["--model", "photo_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
     result = tiltproof("attack", *arguments, "--json", "found.json", "--start", 1)
     assert result.exit_code == 0, result.output
     content = json.loads((workspace / "found.json").read_text())
@@ -25,7 +25,7 @@ def test_attack_finds_what_certify_finds(tiltproof, workspace):
 
 
 def test_attack_quiet_and_bad_input(tiltproof):
-    arguments = ["attack", "--model", "small_networks:brightness", "--data", "photos", "--transform"]
+    arguments = ["attack", "--model", "photo_networks:brightness", "--data", "photos", "--transform"]
     assert tiltproof(*arguments, "B(0.01)", "--quiet").output == ""
     for extra in (["B(0.01)", "--samples", 0], ["B(1:0)"], ["B(0.01)", "--steps", -1]):
         result = tiltproof(*arguments, *extra)

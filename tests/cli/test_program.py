@@ -12,7 +12,7 @@ import pytest
 
 import tiltproof
 
-CERTIFY = ["certify", "--model", "small_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
+CERTIFY = ["certify", "--model", "photo_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+
 from tiltproof.transforms import LETTERS, Compose, Transform
 
 SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh")

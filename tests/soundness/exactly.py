@@ -1,7 +1,7 @@
 """Is a true value inside a bound? Decided on exact numbers, with no tolerance.
 
-A float64 comparison with a wide safety margin settles the clear cases; everything near the edge is decided in rational arithmetic. The only
-allowance is the oracle's own `error`: zero, or 2^-300 when a sine was involved.
+A float64 comparison with a wide safety margin settles the clear cases; everything near the edge is decided in
+rational arithmetic. The only allowance is the oracle's own `error`: zero, or 2^-300 when a sine was involved.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ import copy
 import itertools
 
 import torch
-from tiltproof.bounds import AffineForm
 from torch import Tensor, nn
+
+from tiltproof import AffineForm
 
 
 def make_form(
@@ -28,7 +29,7 @@ def make_form(
 
 
 def points(form: AffineForm, e: Tensor, s: Tensor) -> Tensor:
-    """The member of each row's set at symbols e [S, P, d] and remainder positions s [S, P, ...], float64, [S, P, ...]."""
+    """The members [S, P, ...] at symbols e [S, P, d] and remainder positions s [S, P, ...], in float64."""
     return form.center.double() + torch.einsum("spd,dp...->sp...", e, form.slopes.double()) + s * form.radius.double()
 
 
@@ -58,7 +59,7 @@ def candidates(form: AffineForm, seed: int, number: int = 12) -> tuple[Tensor, T
 def climb(
     model: nn.Module, form: AffineForm, labels: Tensor | None, seed: int, one_by_one: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """For each output and direction, three sign steps from a random point: the corners most likely to break the bound."""
+    """For each output and direction, three sign steps from a random point: corners likely to break the bound."""
     e, s = (tensor[-2:-1] for tensor in candidates(form, seed, 1))
     outputs = run_rows(model, points(form, e, s), one_by_one).shape[-1]
     direction = torch.cat([torch.eye(outputs), -torch.eye(outputs)]).double()[:, None]

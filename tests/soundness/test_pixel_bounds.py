@@ -5,6 +5,7 @@ The truth comes from the oracle (exact), the comparison is exact, and nothing is
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -27,9 +28,8 @@ from exactly import symbols, violations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import algorithm_1, composed_inverse, exact_picture, source_positions, transformed
-from tiltproof.bounds import bound_pixels
-from tiltproof.errors import InputError
-from tiltproof.transforms import Compose, Scaling, parse
+
+from tiltproof import Compose, InputError, Scaling, bound_pixels, parse
 
 METHODS = ("affine", "hull", "fgv")
 SIZES = [(1, 1), (1, 2), (1, 7), (2, 1), (6, 1), (2, 2), (3, 3), (4, 6), (7, 5), (9, 9)]
@@ -71,7 +71,7 @@ def random_box(letters, kinds, rng):
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("letter", SPATIAL + PIXELWISE)
 def test_single_transformation(letter, padding, kind):
-    rng = np.random.default_rng(abs(hash((len(letter), padding.__len__(), kind.__len__()))) % 1000)
+    rng = np.random.default_rng([len(letter), len(padding), len(kind)])
     for size in ((4, 5), (1, 3), (1, 1)):
         picture = make_picture("random" if rng.random() < 0.5 else "checkerboard", 1, *size, rng)
         low, high = random_box([letter], [kind], rng)
@@ -132,6 +132,23 @@ def test_larger_pictures(text, padding):
             stop = [s + (b - a) * share for s, a, b in zip(start, transform.low, transform.high, strict=True)]
             thetas = make_thetas(start, stop, rng, 1)[:4]
             assert_sound(letters, padding, picture, start, stop, thetas, dtypes=(torch.float32,))
+
+
+EXTREMES = [
+    ("Tu", 1e6, 1e6 + 0.3), ("Tu", 2.0**30 - 1, 2.0**30 + 0.7), ("Tv", -3e9, -3e9 + 0.5), ("Tu", 1e12, 1e12 + 1), ("Tv", 0.0, 2000.0),
+    ("Sh", -5e8, -5e8 + 3), ("Sh", -3000.0, 3000.0), ("Sc", -99.999, -99.998), ("Sc", 1e6, 1e7), ("Sc", -99.99, 500.0),
+    ("C", -1e5, 1e5), ("C", -100.0, -100.0), ("C", -100.001, -99.999), ("B", -1e5, 1e5), ("B", 0.999, 1.0),
+    ("R", -360.0, 360.0), ("R", 359.9999, 360.0), ("R", -1e-12, 1e-12), ("R", 44.999999, 45.000001), ("R", 90.0, 90.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize(("letter", "low", "high"), EXTREMES)
+def test_extreme_parameters(letter, low, high, padding):
+    """Any finite box is a fair question, however far outside the transformation's usual range."""
+    rng = np.random.default_rng(3)
+    thetas = make_thetas([low], [high], rng, 2)
+    assert_sound([letter], padding, make_picture("random", 1, 4, 5, rng), [low], [high], thetas)
 
 
 @pytest.mark.parametrize("letters", [["R"], ["Tu", "B"], ["C", "Sc", "R"]], ids=",".join)
@@ -234,7 +251,7 @@ def test_hull_of_a_shift_across_grid_lines_is_attained(letter):
 
 @pytest.mark.parametrize("letters", [["R"], ["Sc"], ["R", "Sh"], ["Sc", "R", "C", "B"]], ids=",".join)
 def test_remainder_falls_with_the_square_of_the_box(letters):
-    """Halve the box three times: on a smooth picture, where no grid line is crossed, the radius falls by more than 3 each time."""
+    """Halve the box three times: on a smooth picture, where no grid line is crossed, the radius falls by > 3 each time."""
     size = (8, 8)
     i, j = np.indices(size)
     picture = (0.5 + 0.3 * np.sin(0.4 * i) * np.cos(0.5 * j))[None]
@@ -257,7 +274,7 @@ def test_remainder_falls_with_the_square_of_the_box(letters):
             letters, "zeros", picture, low, high, make_thetas(low, high, np.random.default_rng(0), 2), ("affine",)
         )
     assert radii[0] < 0.05
-    assert all(before > 3 * after for before, after in zip(radii, radii[1:], strict=False)), radii
+    assert all(before > 3 * after for before, after in itertools.pairwise(radii)), radii
 
 
 def test_the_papers_running_example_number_for_number():
@@ -271,7 +288,7 @@ def test_the_papers_running_example_number_for_number():
     ("letter", "low", "high"), [("Sc", -2.0, 2.0), ("Sc", -30.0, 60.0), ("Tu", -0.7, 1.6), ("Tv", 0.0, 1.0)]
 )
 def test_fgv_is_algorithm_1(letter, low, high):
-    """Where interval coordinates are exact, `fgv` is the paper's algorithm to rounding (an upper bound above 1 may be cut to 1)."""
+    """Where interval coordinates are exact, `fgv` is the paper's algorithm (an upper bound above 1 may be cut to 1)."""
     picture = np.random.default_rng(12).random((4, 3))
     form = bound_pixels(
         torch.tensor(picture)[None, None], make_transform([letter]), method="fgv", low=[low], high=[high]
@@ -290,7 +307,7 @@ def test_fgv_is_algorithm_1(letter, low, high):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("letters", [["R"], ["Tu"], ["Sc", "R"], ["C", "B"], ["B", "R", "C"]], ids=",".join)
 def test_pixels_stay_near_the_unit_interval_however_large_the_box(letters, method):
-    """Bounds that are sound because they are enormous help nobody: values are in [0, 1] and no interval needs to be much wider."""
+    """Bounds that are sound because they are enormous help nobody: values are in [0, 1] and none needs to be wider."""
     low = [{"R": -180.0, "Tu": -30.0, "Sc": -50.0, "C": -90.0, "B": -0.5}[letter] for letter in letters]
     high = [-a for a in low]
     image = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))

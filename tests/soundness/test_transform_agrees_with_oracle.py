@@ -12,7 +12,8 @@ from cases import PADDINGS, PICTURES, PIXELWISE, SPATIAL, make_interval, make_pi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import transformed
-from tiltproof.transforms import Compose, Rotation, Shearing, TranslationU, TranslationV
+
+from tiltproof import Compose, Rotation, Shearing, TranslationU, TranslationV
 
 SIZES = [(1, 1), (1, 6), (5, 1), (4, 4), (3, 7), (6, 5)]
 
@@ -86,3 +87,11 @@ def test_sign_conventions_seen_with_one_bright_pixel():
     top = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
     top[0, 0, 0, 2] = 1
     assert where(Shearing(100).apply(top, torch.tensor([50.0]))) == (0, 3)
+
+
+@pytest.mark.parametrize("letter", SPATIAL + PIXELWISE)
+def test_the_result_can_be_viewed_as_vectors(letter):
+    """Networks begin with x.view(len(x), -1); what they are given must allow it, also with three channels."""
+    images = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    result = make_transform([letter]).apply(images, torch.tensor([0.5]))
+    assert result.view(2, -1).shape == (2, 60)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.bounds.coordinates import interval_coordinates
@@ -63,12 +64,18 @@ def make_grid(columns: Interval, rows: Interval, height: int, width: int) -> Spa
 
 
 def interpolate(pictures: Interval, grid: SparseGrid) -> Interval:
-    """Interpolate: multiply, then sum the terms of each output pixel; pictures [N, C, H, W] >= 0 -> [N, C, pixels]."""
-    pixel = torch.repeat_interleave(torch.arange(len(grid.counts), device=grid.counts.device), grid.counts)
+    """Interpolate: multiply, then sum the terms of each output pixel; pictures [N, C, H, W] >= 0 -> [N, C, pixels].
+
+    ``embedding_bag`` is just that: it picks rows (here source pixels), weights them, and sums them bag by bag (here output pixel by pixel).
+    """
+    number, channels, _, width = pictures.lower.shape
+    starts = grid.counts.cumsum(0) - grid.counts
+    places = grid.rows * width + grid.columns
     ends = []
     for picture, weight in ((pictures.lower, grid.weights.lower), (pictures.upper, grid.weights.upper)):
-        terms = picture[:, :, grid.rows, grid.columns] * weight
-        ends.append(terms.new_zeros(*terms.shape[:2], len(grid.counts)).index_add_(2, pixel, terms))
+        table = picture.reshape(number * channels, -1).T.contiguous()
+        sums = F.embedding_bag(places, table, starts, mode="sum", per_sample_weights=weight)
+        ends.append(sums.T.view(number, channels, -1))
     most = int(grid.counts.max().item())
     slack = (2 * most + 32) * UNIT[ends[0].dtype]  # one product and one addition per term; sums of terms <= most
     return Interval(ends[0] * (1 - slack) - slack, ends[1] * (1 + slack) + slack)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from tiltproof.bounds import METHODS
 from tiltproof.certify.attack import Attacker
 from tiltproof.certify.entry import check_inputs
+from tiltproof.certify.ledger import Ledger
 from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.prover import Prover
-from tiltproof.certify.search import OPEN, Search
+from tiltproof.certify.search import AdaptiveSearch
 from tiltproof.certify.start import starting_grid
 from tiltproof.certify.tiling import Tiling
+from tiltproof.certify.uniform import UniformSearch
 from tiltproof.certify.verdict import Budget, Certificate, Progress, Verdict
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
@@ -33,7 +35,7 @@ def certify(
     method: str = "affine",
     splits: int | Sequence[int] | None = None,
     budget: Budget | None = None,
-    samples: int = 64,
+    samples: int = 24,
     batch_size: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     seed: int = 0,
@@ -43,7 +45,7 @@ def certify(
     ``images`` [N, C, H, W] in [0, 1] on the model's device, ``labels`` [N]; normalisation belongs inside the model.
     ``method``: ``affine`` (the default and the best), ``hull`` (exact pixel intervals), ``fgv`` (the paper's verifier).
     ``splits``: None splits adaptively within ``budget``; a number, or one per parameter, cuts the range uniformly, as the paper does.
-    ``samples``: parameters the attack tries on each image before any proof is tried.
+    ``samples``: parameters the attack tries on each image before any proof is tried; images that resist proof are attacked much harder.
     """
     began = time.perf_counter()
     if method not in METHODS:
@@ -56,29 +58,31 @@ def certify(
     device = inputs.images.device
     with inputs.eval_mode(), proof_arithmetic(device):
         attacker = Attacker(inputs, seed)
-        attacker.search(samples, steps=5)
+        attacker.search(attacker.alive(), samples, steps=0)
         attack_seconds = time.perf_counter() - began
-        live = inputs.network.live()
-        prover = Prover(live, inputs.images, inputs.labels, inputs.transform, method, inputs.images.dtype)
+        prover = Prover(inputs, method)
         symbols = len(inputs.transform.parts) if method == "affine" else 0
-        batch = Halving(batch_size or pairs_at_a_time(live, symbols, device))
+        batch = Halving(batch_size or pairs_at_a_time(inputs.network, symbols, device))
         rows = attacker.alive()
-        grid = uniform
-        if grid is None:
+        if uniform is not None:
+            grid = uniform
+        else:
             grid = starting_grid(prover, rows, budget.boxes, batch, seed) if len(rows) else (1,) * len(inputs.transform.parts)
-        search = Search(prover, attacker, Tiling(inputs.transform, grid), budget, batch, refine=uniform is None)
-        reporter = Reporter(search, attacker, began, progress)
+        search = (AdaptiveSearch if uniform is None else UniformSearch)(prover, attacker, Tiling(inputs.transform, grid))
+        reporter = Reporter(search, began, progress)
         reporter.report()
-        search.work(reporter.report)
+        search.work(batch, budget, reporter.report)
+        search.attack_unknown()
+        reporter.report()
     count = len(inputs.images)
-    verdicts = [_verdict(search, attacker, k) for k in range(count)]
+    verdicts = [search.verdict(k) for k in range(count)]
     return Certificate(
         transform=str(inputs.transform),
         method=method,
         verdicts=verdicts,
-        margins=[_margin(search, attacker, k, verdict) for k, verdict in enumerate(verdicts)],
+        margins=[search.margin(k, verdict) for k, verdict in enumerate(verdicts)],
         counterexamples=list(attacker.found),
-        open_boxes=[search.open_box.get(k) for k in range(count)],
+        open_boxes=[search.open_box.get(k) if verdict is Verdict.UNKNOWN else None for k, verdict in enumerate(verdicts)],
         boxes=search.boxes.tolist(),
         image_seconds=(search.seconds + attack_seconds / count).tolist(),
         seconds=time.perf_counter() - began,
@@ -109,7 +113,7 @@ def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int
             got=splits,
             do="e.g. splits=240 for one parameter, or splits=(20, 80, 2, 1)",
         )
-    if math.prod(numbers) > 2**32:
+    if math.prod(numbers) > 2**26:
         raise InputError("that is more boxes than can be listed", got=math.prod(numbers))
     return numbers
 
@@ -117,52 +121,30 @@ def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int
 class Reporter:
     """Turns the search's state into `Progress` for the caller."""
 
-    def __init__(self, search: Search, attacker: Attacker, began: float, callback: Callable[[Progress], None] | None) -> None:
-        self.search, self.attacker, self.began, self.callback = search, attacker, began, callback
+    def __init__(self, search: Ledger, began: float, callback: Callable[[Progress], None] | None) -> None:
+        self.search, self.began, self.callback = search, began, callback
         self.proving = time.perf_counter()
-        self.to_prove = len(attacker.alive())
+        self.to_prove = len(search.attacker.alive())
 
     def report(self) -> None:
         if self.callback is None:
             return
-        counts = Counter(self.search.state)
-        wrong = int((~self.attacker.correct).sum())
-        falsified = int(self.attacker.falsified.sum())
-        done = counts["certified"] + counts["unknown"]
-        finished = done + counts["falsified"]
-        spent = time.perf_counter() - self.proving
-        left = None if not finished else spent * (self.to_prove - finished) / finished
+        attacker = self.search.attacker
+        counts = Counter(self.search.settled.values())
+        wrong, falsified = int((~attacker.correct).sum()), int(attacker.falsified.sum())
+        left_to_prove = len(attacker.alive()) - counts.total()
+        spent, finished = time.perf_counter() - self.proving, self.to_prove - left_to_prove
         self.callback(
             Progress(
-                images=len(self.search.state),
-                done=done + falsified + wrong,
-                certified=counts["certified"],
+                images=len(attacker.correct),
+                done=counts.total() + falsified + wrong,
+                certified=counts[Verdict.CERTIFIED],
                 falsified=falsified,
-                unknown=counts["unknown"],
+                unknown=counts[Verdict.UNKNOWN],
                 misclassified=wrong,
                 boxes=int(self.search.boxes.sum()),
                 seconds=time.perf_counter() - self.began,
                 phase="prove",
-                seconds_left=left,
+                seconds_left=spent * left_to_prove / finished if finished else None,
             )
         )
-
-
-def _verdict(search: Search, attacker: Attacker, image: int) -> Verdict:
-    """Certified only if every box of the image was proved; everything else needs no such care."""
-    if not bool(attacker.correct[image]):
-        return Verdict.MISCLASSIFIED
-    if bool(attacker.falsified[image]):
-        return Verdict.FALSIFIED
-    if search.state[image] == "certified" and float(search.proved[image]) > 0 and int(search.waiting[image]) == 0:
-        return Verdict.CERTIFIED
-    assert search.state[image] != OPEN
-    return Verdict.UNKNOWN
-
-
-def _margin(search: Search, attacker: Attacker, image: int, verdict: Verdict) -> float:
-    if verdict is Verdict.CERTIFIED:
-        return float(search.proved[image])
-    if verdict is Verdict.UNKNOWN:
-        return min(float(search.proved[image]), search.open_bound[image])
-    return float(attacker.margin[image])

@@ -36,7 +36,9 @@ def attack(
     """
     inputs = check_inputs(model, images, labels, transform)
     with inputs.eval_mode():
-        return Attacker(inputs, seed).search(samples, steps)
+        attacker = Attacker(inputs, seed)
+        attacker.search(attacker.alive(), samples, steps)
+        return AttackResult(attacker.found, attacker.margin.tolist(), attacker.correct.tolist())
 
 
 class Attacker:
@@ -114,15 +116,16 @@ class Attacker:
         t = (unit + 1) / 2
         return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
 
-    def search(self, samples: int, steps: int) -> AttackResult:
+    def search(self, rows: Tensor, samples: int, steps: int) -> None:
+        """Attack images ``rows``: first sampled parameters, then gradient steps from each image's worst one."""
         if samples < 1 or steps < 0:
             raise InputError("the attack needs at least one sample and no negative number of steps", got=(samples, steps))
         best = torch.zeros(len(self.images), len(self.low), dtype=torch.float64)
         units = self.candidates(samples)
         for chunk in units.split(max(1, min(len(units), 32))):
-            rows = self.alive()
+            rows = rows[~self.falsified[rows]]
             if not len(rows):
-                break
+                return
             many, points = rows.repeat_interleave(len(chunk)), chunk.repeat(len(rows), 1)
             margins = self.margins_at(many, self.at(points))
             table = margins.view(len(rows), len(chunk))
@@ -131,14 +134,13 @@ class Attacker:
             best[rows[lower]] = chunk[which[lower]]
             self.margin[rows[lower]] = least[lower]
             self.confirm(rows[least < 0], self.at(chunk[which[least < 0]]))
-        self._descend(best, steps)
-        return AttackResult(self.found, self.margin.tolist(), self.correct.tolist())
+        self._descend(rows, best, steps)
 
-    def _descend(self, start: Tensor, steps: int) -> None:
+    def _descend(self, rows: Tensor, start: Tensor, steps: int) -> None:
         """Signed gradient steps on the margin, from each image's best point so far; the step halves every third time."""
-        rows = self.alive()
         device, dtype = self.images.device, self.images.dtype
         for number in range(steps):
+            rows = rows[~self.falsified[rows]]
             for chunk in rows.split(self.batch.size):
                 index = chunk.to(device)
                 unit = start[chunk].to(device, dtype).requires_grad_()
@@ -153,7 +155,6 @@ class Attacker:
                 start[chunk[better]] = moved[better]
                 self.margin[chunk[better]] = reached[better]
                 self.confirm(chunk[reached < 0], self.at(moved[reached < 0]))
-            rows = self.alive()
 
 
 def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
+from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
-from tiltproof.transforms import Transform
+from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
 
 
 @dataclass
@@ -22,56 +22,67 @@ class Outcome:
     forward: Tensor  # [P]
     shares: Tensor  # [P, d], zero where the forward pass was enough
 
+    def cpu(self) -> Outcome:
+        return Outcome(self.bound.cpu(), self.forward.cpu(), self.shares.cpu())
+
+    def put(self, rows: Tensor, other: Outcome) -> None:
+        self.bound[rows], self.forward[rows], self.shares[rows] = other.bound, other.forward, other.shares
+
 
 class Prover:
-    """Bounds margins of one live network over boxes of one transform."""
+    """Bounds margins of one network over boxes of one transform, in the model's own precision or in float64.
 
-    def __init__(
-        self, network: Network, images: Tensor, labels: Tensor, transform: Transform, method: str, dtype: torch.dtype
-    ) -> None:
-        self.network, self.labels, self.transform, self.method, self.dtype = network, labels, transform, method, dtype
-        self.pictures = images.double()
+    In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few hundredths of a margin; a box that
+    only they keep open is worth a second look in float64, where they vanish.
+    """
+
+    def __init__(self, inputs: Inputs, method: str) -> None:
+        self.labels, self.transform, self.method = inputs.labels, inputs.transform, method
+        self.pictures = inputs.images.double()
+        self.dtype = inputs.images.dtype
+        self.networks = {dtype: inputs.network.live(dtype) for dtype in {self.dtype, torch.float64}}
         self.gate = Gate()
 
     @torch.no_grad()
-    def bound(self, images: Tensor, low: Tensor, high: Tensor) -> Outcome:
+    def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device."""
-        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high).to(self.dtype)
+        network = self.networks[dtype or self.dtype]
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high).to(dtype or self.dtype)
         labels = self.labels[images]
-        forms = run(self.network, pixels)
+        forms = run(network, pixels)
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
         if self.method == "fgv":
-            bound = _least(separate_margins(forms[self.network.output], labels).double())
+            bound = _least(separate_margins(forms[network.output], labels).double())
             return Outcome(bound, bound, shares)
-        form = margins(self.network, forms, labels)
+        form = margins(network, forms, labels)
         lower = form.lower.double().scatter(1, labels.unsqueeze(1), torch.inf)
         forward = _least(lower)
         rows = (~(forward > 0)).nonzero().flatten()
         if len(rows):
             if pixels.symbols > 1:
-                shares[rows] = forward_shares(self.network, {name: each[rows] for name, each in forms.items()})
+                shares[rows] = forward_shares(network, {name: each[rows] for name, each in forms.items()})
             worst = lower[rows].nan_to_num(-torch.inf).argmin(1, keepdim=True)
             first_order = (form.center - form.slopes.abs().sum(0))[rows].gather(1, worst).flatten()
             promising = self.gate.promising(first_order, form.radius[rows].gather(1, worst).flatten())
             rows = rows[promising.chosen]
         if len(rows):
-            lower[rows], share = self._backward(forms, labels, lower, rows)
+            lower[rows], share = self._backward(network, forms, labels, lower, rows)
             self.gate.learn(promising, _least(lower[rows]) > 0)
             if pixels.symbols > 1:
                 shares[rows] = share
         return Outcome(_least(lower), forward, shares)
 
     def _backward(
-        self, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor, rows: Tensor
+        self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Refine only the classes that the forward pass left open, in pieces that need no more memory than it did."""
-        wanted = {name for operation in self.network.operations for name in operation.inputs} | {self.network.output}
+        wanted = {name for operation in network.operations for name in operation.inputs} | {network.output}
         mine = {name: form[rows] for name, form in forms.items() if name in wanted}
         own, best = labels[rows], lower[rows]
         pairs, classes = (~(best > 0)).nonzero(as_tuple=True)
         bounds, shares = [], []
-        for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[self.network.input]))):
-            bound, share = refine(self.network, mine, own, pairs[chunk], classes[chunk])
+        for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
+            bound, share = refine(network, mine, own, pairs[chunk], classes[chunk])
             bounds.append(bound)
             shares.append(share)
         bound = torch.cat(bounds)

@@ -18,7 +18,7 @@ from tiltproof.certify.prover import Prover
 from tiltproof.certify.tiling import Tiling
 from tiltproof.transforms import Contrast, Spatial, Transform
 
-PILOT_PAIRS = 48
+PILOT_PAIRS = 32
 BACKWARD_COST = 3.0
 """What a backward pass costs, in forward passes."""
 PIXEL_CONTRAST = 0.2

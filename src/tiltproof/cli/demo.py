@@ -25,7 +25,7 @@ from tiltproof.zoo import load_model
 
 MODEL, DATA, TRANSFORM = "mnist-r30", "mnist-sample", Rotation(30)
 SMALL_BOX = Rotation(10, 11)
-BOXES, SAMPLES = 240, 961
+BOXES, SAMPLES = 60, 961
 EXAMPLES = options.examples("tiltproof demo", "tiltproof demo --out pictures")
 
 

@@ -13,12 +13,12 @@ EXAMPLES = options.examples(
 )
 COLUMNS = {
     "name": "left",
-    "architecture": "left",
+    "network": "left",
     "data": "left",
     "transform": "left",
-    "clean %": "right",
-    "certified %": "right",
-    "unfalsified %": "right",
+    "clean": "right",
+    "certified": "right",
+    "unfalsified": "right",
 }
 
 
@@ -32,7 +32,7 @@ def command() -> None:
         COLUMNS,
         [
             [card.name, card.architecture, card.dataset, card.transform]
-            + [f"{share:.2f}" for share in (card.clean_percent, card.certified_percent, card.unfalsified_percent)]
+            + [f"{share:.2f} %" for share in (card.clean_percent, card.certified_percent, card.unfalsified_percent)]
             for card in cards
         ],
     )

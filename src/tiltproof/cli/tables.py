@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +37,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; ``columns`` maps each heading to its justification, ``left`` or ``right``."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD)
     for heading, justify in columns.items():
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:

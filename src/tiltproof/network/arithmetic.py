@@ -7,14 +7,15 @@ Winograd or FFT and offers no way to forbid them. On a CPU torch asks oneDNN for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-UNFOLD_BYTES = 2**30
+UNFOLD_BYTES = 2**31
 """Memory that the unfolded input of one convolution may take at a time."""
 
 
@@ -35,46 +36,76 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = cudnn
 
 
-def conv2d(x: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Tensor:
+@dataclass(frozen=True)
+class Window:
+    """Geometry of a convolution: all but the numbers of channels."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    def output_size(self, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
+        height, width = (
+            (size[k] + 2 * self.padding[k] - self.dilation[k] * (kernel[k] - 1) - 1) // self.stride[k] + 1 for k in (0, 1)
+        )
+        return height, width
+
+
+def conv2d(x: Tensor, weight: Tensor, window: Window) -> Tensor:
     """Convolution without bias whose every output is one sum of products."""
     if x.device.type == "cpu":
-        return F.conv2d(x, weight, None, stride, padding, dilation, groups)
-    kernel = weight.shape[2:]
-    out_height, out_width = (
-        (x.shape[2 + k] + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k in (0, 1)
-    )
-    matrix = weight.reshape(groups, weight.shape[0] // groups, -1)
-    results = []
-    for rows in x.split(_rows_at_a_time(x.shape[1] * kernel.numel() * out_height * out_width, x)):
-        columns = F.unfold(rows, kernel, dilation, padding, stride)
-        if groups == 1:
-            result = torch.matmul(matrix[0], columns)
-        else:
-            result = torch.matmul(matrix, columns.unflatten(1, (groups, -1))).flatten(1, 2)
-        results.append(result)
-    return torch.cat(results).view(len(x), weight.shape[0], out_height, out_width)
+        return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
+    return conv2d_as_product(x, weight, window)
 
 
-def conv2d_transposed(
-    a: Tensor, weight: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int, size: tuple[int, int]
-) -> Tensor:
+def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
     """The transpose of `conv2d` as a linear map, from output coefficients to input coefficients of ``size``."""
+    if a.device.type != "cpu":
+        return conv2d_transposed_as_product(a, weight, window, size)
     kernel = weight.shape[2:]
-    if a.device.type == "cpu":
-        extra = [
-            size[k] - ((a.shape[2 + k] - 1) * stride[k] - 2 * padding[k] + dilation[k] * (kernel[k] - 1) + 1) for k in (0, 1)
-        ]
-        return F.conv_transpose2d(a, weight, None, stride, padding, extra, groups, dilation)
-    matrix = weight.reshape(groups, weight.shape[0] // groups, -1).transpose(1, 2)
-    channels = weight.shape[1] * groups
+    extra = [
+        size[k] - ((a.shape[2 + k] - 1) * window.stride[k] - 2 * window.padding[k] + window.dilation[k] * (kernel[k] - 1) + 1)
+        for k in (0, 1)
+    ]
+    return F.conv_transpose2d(a, weight, None, window.stride, window.padding, extra, window.groups, window.dilation)
+
+
+def conv2d_as_product(x: Tensor, weight: Tensor, window: Window) -> Tensor:
+    """Copy the window of each output into a column (one strided copy), then one matrix product."""
+    kernel = weight.shape[2:]
+    height, width = window.output_size(x.shape[2:], kernel)
+    matrix = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
+    (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
     results = []
-    for rows in a.split(_rows_at_a_time(channels * kernel.numel() * a.shape[2] * a.shape[3], a)):
-        values = rows.flatten(2)
-        if groups == 1:
-            columns = torch.matmul(matrix[0], values)
-        else:
-            columns = torch.matmul(matrix, values.unflatten(1, (groups, -1))).flatten(1, 2)
-        results.append(F.fold(columns, size, kernel, dilation, padding, stride))
+    for rows in x.split(_rows_at_a_time(x.shape[1] * kernel.numel() * height * width, x)):
+        rows = F.pad(rows, (left, left, top, top)).contiguous()
+        batch, channel, line, step = rows.stride()
+        shape = (len(rows), rows.shape[1], *kernel, height, width)
+        strides = (batch, channel, far_down * line, far_right * step, down * line, right * step)
+        columns = rows.as_strided(shape, strides).reshape(len(rows), window.groups, -1, height * width)
+        product = torch.matmul(matrix[0], columns[:, 0]) if window.groups == 1 else torch.matmul(matrix, columns).flatten(1, 2)
+        results.append(product)
+    return torch.cat(results).view(len(x), weight.shape[0], height, width)
+
+
+def conv2d_transposed_as_product(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
+    """One matrix product, then each kernel position's share is added where it came from."""
+    kernel = weight.shape[2:]
+    height, width = a.shape[2:]
+    matrix = weight.reshape(window.groups, weight.shape[0] // window.groups, -1).transpose(1, 2)
+    channels = weight.shape[1] * window.groups
+    (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
+    results = []
+    for rows in a.split(_rows_at_a_time(channels * kernel.numel() * height * width, a)):
+        values = rows.reshape(len(rows), window.groups, -1, height * width)
+        columns = torch.matmul(matrix, values).view(len(rows), channels, *kernel, height, width)
+        target = rows.new_zeros(len(rows), channels, size[0] + 2 * top, size[1] + 2 * left)
+        for i in range(kernel[0]):
+            for j in range(kernel[1]):
+                y, x = i * far_down, j * far_right
+                target[:, :, y : y + down * height : down, x : x + right * width : right][:, :, :height, :width] += columns[:, :, i, j]
+        results.append(target[:, :, top : top + size[0], left : left + size[1]])
     return torch.cat(results)
 
 

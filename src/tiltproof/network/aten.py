@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tiltproof.network.arithmetic import Window
 from tiltproof.network.graph import Reference
 
 
@@ -52,9 +53,10 @@ def _one_input(x: Any, *constants: Any) -> None:
         raise Refused("the weights must not depend on the picture")
 
 
-def _pair(value: Any) -> list[int]:
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values * 2 if len(values) == 1 else values
+def _pair(value: Any) -> tuple[int, int]:
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    first, second = values * 2 if len(values) == 1 else values
+    return first, second
 
 
 @converter("conv2d.default", "conv2d.padding")
@@ -64,8 +66,8 @@ def conv2d(shape: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, p
         if padding != "valid":
             raise Refused("padding='same'; give the padding as numbers")
         padding = 0
-    settings = {"weight": weight, "bias": bias, "stride": _pair(stride), "padding": _pair(padding)}
-    return Built("conv2d", (x.name,), settings | {"dilation": _pair(dilation), "groups": groups})
+    window = Window(_pair(stride), _pair(padding), _pair(dilation), groups)
+    return Built("conv2d", (x.name,), {"weight": weight, "bias": bias, "window": window})
 
 
 @converter("linear.default")

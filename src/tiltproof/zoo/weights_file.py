@@ -58,7 +58,7 @@ def _parse(content: bytes, path: Path) -> dict[str, Tensor]:
 
 def _check(weights: dict[str, Tensor], expected: dict[str, Tensor], architecture: str, path: Path) -> None:
     problems = [f"{name} is missing" for name in expected if name not in weights]
-    for name, tensor in weights.items():
+    for name, tensor in sorted(weights.items()):
         if name not in expected:
             problems.append(f"{name} is unknown")
         elif tensor.shape != expected[name].shape:

@@ -38,19 +38,16 @@ class Linear(LinearRule):
 class Conv2d(LinearRule):
     """Convolution with stride, padding, dilation and groups."""
 
-    def _geometry(self, operation: Operation) -> tuple[list[int], list[int], list[int], int]:
-        s = operation.settings
-        return s["stride"], s["padding"], s["dilation"], s["groups"]
-
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        return arithmetic.conv2d(x, operation.settings["weight"], *self._geometry(operation))
+        return arithmetic.conv2d(x, operation.settings["weight"], operation.settings["window"])
 
     def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return arithmetic.conv2d(x, operation.settings["weight"].abs(), *self._geometry(operation))
+        return arithmetic.conv2d(x, operation.settings["weight"].abs(), operation.settings["window"])
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        size = (shape[-2], shape[-1])
-        return arithmetic.conv2d_transposed(a, operation.settings["weight"], *self._geometry(operation), size=size)
+        return arithmetic.conv2d_transposed(
+            a, operation.settings["weight"], operation.settings["window"], (shape[-2], shape[-1])
+        )
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs, height, width = operation.settings["weight"].shape

@@ -1,0 +1,98 @@
+"""What is known of each image while a search runs; both ways of searching keep one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tiltproof.certify.attack import Attacker
+from tiltproof.certify.prover import Outcome, Prover
+from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.verdict import Verdict
+
+THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
+
+
+class Ledger:
+    """Per image: boxes bounded, boxes still to prove, the least bound proved, and, once it is settled, the verdict."""
+
+    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling) -> None:
+        self.prover, self.attacker, self.tiling = prover, attacker, tiling
+        count = len(prover.labels)
+        self.settled: dict[int, Verdict] = {}
+        self.boxes = torch.zeros(count, dtype=torch.int64)
+        self.waiting = torch.zeros(count, dtype=torch.int64)  # boxes of each image not proved yet
+        self.seconds = torch.zeros(count, dtype=torch.float64)
+        self.proved = torch.full((count,), torch.inf, dtype=torch.float64)
+        self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
+        self.open_bound: dict[int, float] = {}
+
+    def bound(self, rows: Tensor, boxes: Boxes, precise: Tensor | None = None) -> Outcome:
+        """Bounds of pairs (image ``rows[p]``, box p), on the CPU; the ``precise`` ones in float64."""
+        device = self.prover.labels.device
+        low, high = (end.to(device) for end in self.tiling.bounds(boxes))
+        images = rows.to(device)
+        if precise is None or not bool(precise.any()):
+            return self.prover.bound(images, low, high).cpu()
+        count, axes = boxes.index.shape
+        result = Outcome(torch.empty(count).double(), torch.empty(count).double(), torch.zeros(count, axes).double())
+        plain, fine = (mask.nonzero().flatten() for mask in (~precise, precise))
+        for mine, dtype, size in ((plain, None, count), (fine, torch.float64, max(1, count // 2))):  # float64 takes twice the memory
+            for part in mine.split(size) if len(mine) else ():
+                where = part.to(device)
+                result.put(part, self.prover.bound(images[where], low[where], high[where], dtype).cpu())
+        return result
+
+    def record(self, rows: Tensor, bound: Tensor, seconds: float) -> Tensor:
+        """Book the bounds of pairs; returns which of them were proved. ``> 0`` is false for NaN."""
+        count = len(self.boxes)
+        self.boxes += torch.bincount(rows, minlength=count)
+        self.seconds.index_add_(0, rows, torch.full((len(rows),), seconds / max(1, len(rows)), dtype=torch.float64))
+        passed = bound > 0
+        self.waiting -= torch.bincount(rows[passed], minlength=count)
+        self.proved.scatter_reduce_(0, rows[passed], bound[passed], "amin")
+        return passed
+
+    def attack_middles(self, rows: Tensor, boxes: Boxes) -> None:
+        """Try the middle of boxes that were not proved as counterexamples."""
+        low, high = self.tiling.bounds(boxes)
+        middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
+        margin = self.attacker.margins_at(rows, middle)
+        self.attacker.confirm(rows[margin < 0], middle[margin < 0])
+
+    def attack_unknown(self) -> None:
+        """A last, thorough attack on what could not be proved."""
+        unknown = [image for image, verdict in self.settled.items() if verdict is Verdict.UNKNOWN]
+        rows = torch.tensor([image for image in unknown if not bool(self.attacker.falsified[image])], dtype=torch.int64)
+        self.attacker.search(rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
+
+    def settle_certified(self, rows: Tensor) -> None:
+        """Images all of whose boxes are proved."""
+        for image in rows[self.waiting[rows] == 0].unique().tolist():
+            if image not in self.settled:
+                self.settled[image] = Verdict.CERTIFIED
+
+    def settle_unknown(self, image: int, bound: float, low: Tensor, high: Tensor) -> None:
+        self.settled[image] = Verdict.UNKNOWN
+        self.open_bound[image] = bound
+        self.open_box[image] = (tuple(low.tolist()), tuple(high.tolist()))
+
+    def verdict(self, image: int) -> Verdict:
+        """Certified only if every box of the image was proved with a positive bound."""
+        if not bool(self.attacker.correct[image]):
+            return Verdict.MISCLASSIFIED
+        verdict = self.settled.get(image)
+        if bool(self.attacker.falsified[image]):
+            assert verdict is not Verdict.CERTIFIED, "a counterexample to a proof: a bound is wrong"
+            return Verdict.FALSIFIED
+        assert verdict is not None
+        if verdict is Verdict.CERTIFIED:
+            assert int(self.waiting[image]) == 0 and int(self.boxes[image]) > 0 and float(self.proved[image]) > 0
+        return verdict
+
+    def margin(self, image: int, verdict: Verdict) -> float:
+        if verdict is Verdict.CERTIFIED:
+            return float(self.proved[image])
+        if verdict is Verdict.UNKNOWN:
+            return min(float(self.proved[image]), self.open_bound[image])
+        return float(self.attacker.margin[image])
