@@ -68,7 +68,11 @@ def main() -> None:
                 f"{name:22s} {method:6s} correct {summary['correct']:5d}  certified {summary['certified']:5d}"
                 f"  unfalsified {summary['unfalsified']:5d}  unknown {summary['unknown']:4d}"
                 f"  boxes/image {summary['boxes_per_image']:8.1f}  seconds {summary['seconds']:7.2f}  paper {paper}"
-                + (f"  only here {summary['only_here']}, only authors {summary['only_authors']}" if "only_here" in summary else ""),
+                + (
+                    f"  only here {summary['only_here']}, only authors {summary['only_authors']}"
+                    if "only_here" in summary
+                    else ""
+                ),
                 flush=True,
             )
             if arguments.json:

@@ -23,13 +23,17 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--angles", type=int, default=4, help="sampled angles per image, of which the worst is trained on")
+    parser.add_argument(
+        "--angles", type=int, default=4, help="sampled angles per image, of which the worst is trained on"
+    )
     parser.add_argument("--l1", type=float, default=1e-5)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.manual_seed(arguments.seed)
     transform = tiltproof.parse("R(30)")
-    images, labels = (tensor.to(arguments.device) for tensor in tiltproof.load_data("mnist", root=arguments.data_root, split="train"))
+    images, labels = (
+        tensor.to(arguments.device) for tensor in tiltproof.load_data("mnist", root=arguments.data_root, split="train")
+    )
     model = ARCHITECTURES["mnist_cnn"]().to(arguments.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=5e-4)
     batch, steps = 256, len(images) // 256
@@ -41,7 +45,9 @@ def main() -> None:
             angles = torch.rand(arguments.angles * batch, 1, device=arguments.device) * 60 - 30
             turned = transform.apply(x.repeat(arguments.angles, 1, 1, 1), angles)
             with torch.no_grad():
-                losses = F.cross_entropy(model(turned), y.repeat(arguments.angles), reduction="none").view(arguments.angles, batch)
+                losses = F.cross_entropy(model(turned), y.repeat(arguments.angles), reduction="none").view(
+                    arguments.angles, batch
+                )
             worst = losses.argmax(0) * batch + torch.arange(batch, device=arguments.device)
             loss = F.cross_entropy(model(turned[worst]), y)
             sparsity = sum(p.abs().sum() for p in model.parameters() if p.ndim > 1)

@@ -128,7 +128,7 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
 def make_thetas(
     low: Sequence[float], high: Sequence[float], rng: np.random.Generator, many: int = 6
 ) -> list[tuple[Fraction, ...]]:
-    """Exact parameters of the box: corners, centre, middles of faces, whole numbers inside, one ulp inside, random ones."""
+    """Exact parameters of the box: corners, centre, the middle of a face, whole numbers inside, random ones."""
     low_, high_ = [Fraction(float(x)) for x in low], [Fraction(float(x)) for x in high]
     d = len(low_)
     centre = tuple((a + b) / 2 for a, b in zip(low_, high_, strict=True))
@@ -142,6 +142,8 @@ def make_thetas(
     thetas.append(tuple(face))
     whole = [Fraction(round(float(a + (b - a) * Fraction(rng.random())))) for a, b in zip(low_, high_, strict=True)]
     thetas.append(tuple(min(max(w, a), b) for w, a, b in zip(whole, low_, high_, strict=True)))
-    for _ in range(many):
-        thetas.append(tuple(a + (b - a) * Fraction(float(rng.random())) for a, b in zip(low_, high_, strict=True)))
+    thetas += [
+        tuple(a + (b - a) * Fraction(float(rng.random())) for a, b in zip(low_, high_, strict=True))
+        for _ in range(many)
+    ]
     return list(dict.fromkeys(thetas))

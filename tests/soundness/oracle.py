@@ -1,10 +1,10 @@
 """What a transformed picture really is, in exact arithmetic, written from the equations and from nothing else.
 
 Every number is an integer over one common denominator, so there is no rounding at all: translation, scaling, shearing,
-contrast, brightness and turns by multiples of 90 degrees are exact; other angles use a sine and cosine that are right to
+contrast, brightness and turns by multiples of 90 degrees are exact; other angles use a sine and cosine right to
 2^-400 (about 120 digits), which moves no pixel by as much as `ROTATION_ERROR`.
 
-Equations (u to the right, v upwards, origin at the picture's centre; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
+Equations (u to the right, v upwards, origin at the centre; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
     x'_ij = sum_nm x_nm max(0, 1 - |v' - v_n|) max(0, 1 - |u' - u_m|)   with (u', v') = T^-1(u, v)
     T = T_n o ... o T_1 for parts 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1
     contrast and brightness: min(1, max(0, (1 + a) x + b)), clamped once at the end of each run of such parts

@@ -81,7 +81,7 @@ def plant(
 ) -> tuple[nn.Sequential, torch.Tensor]:
     """A network and a picture whose margin dips to rest - drop at theta, in a sliver of `share` of each range.
 
-    One reading per parameter, each scaled so that a step of `share` / 2 of the range in its parameter moves it by one half or more.
+    One reading per parameter, scaled so that half of `share` of the range in that parameter moves it by a half or more.
     """
     rng = np.random.default_rng(seed)
     picture = rng.random((1, *size)).astype(np.float32).astype(np.float64)

@@ -63,7 +63,10 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "conv groups": lambda: chain(nn.Conv2d(2, 4, 3, groups=2, bias=False), features=4 * 4 * 3),
     "conv functional": lambda: Function(
         lambda m, x: F.linear(F.relu(F.conv2d(x, m.w, m.b, stride=2, padding=1)).flatten(1), m.v, m.c),
-        w=torch.randn(3, 2, 3, 3), b=torch.randn(3), v=torch.randn(3, 27), c=torch.randn(3),
+        w=torch.randn(3, 2, 3, 3),
+        b=torch.randn(3),
+        v=torch.randn(3, 27),
+        c=torch.randn(3),
     ),
     "batch norm 2d": lambda: chain(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), features=36),
     "batch norm first": lambda: chain(nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3), features=36),
@@ -71,18 +74,32 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "batch norm 1d": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 6), nn.BatchNorm1d(6), nn.ReLU(), head(6)),
     "batch norm functional": lambda: Function(
         lambda m, x: m.head(F.batch_norm(x, m.mean, m.var, m.w, m.b, False, 0.1, 1e-3).flatten(1)),
-        mean=torch.randn(2), var=torch.rand(2) + 0.1, w=torch.randn(2), b=torch.randn(2), head=head(60),
+        mean=torch.randn(2),
+        var=torch.rand(2) + 0.1,
+        w=torch.randn(2),
+        b=torch.randn(2),
+        head=head(60),
     ),
     "relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.ReLU(), nn.Linear(9, 5), nn.ReLU(), head(5)),
     "relu functional": lambda: Function(lambda m, x: m.b(F.relu(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
-    "relu torch": lambda: Function(lambda m, x: m.b(torch.relu(m.a(torch.flatten(x, 1)))), a=nn.Linear(60, 9), b=head(9)),
-    "relu method": lambda: Function(lambda m, x: m.b(m.a(x.flatten(start_dim=1)).relu()), a=nn.Linear(60, 9), b=head(9)),
+    "relu torch": lambda: Function(
+        lambda m, x: m.b(torch.relu(m.a(torch.flatten(x, 1)))), a=nn.Linear(60, 9), b=head(9)
+    ),
+    "relu method": lambda: Function(
+        lambda m, x: m.b(m.a(x.flatten(start_dim=1)).relu()), a=nn.Linear(60, 9), b=head(9)
+    ),
     "relu last": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 3), nn.ReLU()),
     "leaky relu": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.LeakyReLU(0.125), head(9)),
-    "leaky relu functional": lambda: Function(lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)), 0.25)), a=nn.Linear(60, 9), b=head(9)),
-    "leaky relu default": lambda: Function(lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "leaky relu functional": lambda: Function(
+        lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)), 0.25)), a=nn.Linear(60, 9), b=head(9)
+    ),
+    "leaky relu default": lambda: Function(
+        lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)
+    ),
     "sigmoid": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.Sigmoid(), head(9)),
-    "sigmoid functional": lambda: Function(lambda m, x: m.b(torch.sigmoid(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "sigmoid functional": lambda: Function(
+        lambda m, x: m.b(torch.sigmoid(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)
+    ),
     "sigmoid method": lambda: Function(lambda m, x: m.b(m.a(x.flatten(1)).sigmoid()), a=nn.Linear(60, 9), b=head(9)),
     "tanh": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 9), nn.Tanh(), head(9)),
     "tanh functional": lambda: Function(lambda m, x: m.b(torch.tanh(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
@@ -90,50 +107,86 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "max pool padding": lambda: chain(nn.MaxPool2d(3, stride=2, padding=1), features=2 * 3 * 3),
     "max pool overlapping": lambda: chain(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2, stride=1), features=3 * 3 * 2),
     "max pool functional": lambda: Function(lambda m, x: m.head(F.max_pool2d(x, 2, 2).flatten(1)), head=head(12)),
-    "max pool all negative": lambda: chain(nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 1), nn.MaxPool2d(2, padding=1), features=24),
+    "max pool all negative": lambda: chain(
+        nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 2, 1), nn.MaxPool2d(2, padding=1), features=24
+    ),
     "avg pool": lambda: chain(nn.AvgPool2d(2), features=12),
     "avg pool padding": lambda: chain(nn.AvgPool2d(3, stride=2, padding=1), features=18),
-    "avg pool functional": lambda: Function(lambda m, x: m.head(F.avg_pool2d(x, (3, 2), (2, 1)).flatten(1)), head=head(16)),
+    "avg pool functional": lambda: Function(
+        lambda m, x: m.head(F.avg_pool2d(x, (3, 2), (2, 1)).flatten(1)), head=head(16)
+    ),
     "adaptive avg pool": lambda: chain(nn.AdaptiveAvgPool2d(1), features=2),
     "adaptive avg pool uneven": lambda: chain(nn.AdaptiveAvgPool2d((4, 3)), features=24),
-    "adaptive avg pool functional": lambda: Function(lambda m, x: m.head(F.adaptive_avg_pool2d(x, (2, 2)).flatten(1)), head=head(8)),
+    "adaptive avg pool functional": lambda: Function(
+        lambda m, x: m.head(F.adaptive_avg_pool2d(x, (2, 2)).flatten(1)), head=head(8)
+    ),
     "view": lambda: Function(lambda m, x: m.head(x.view(x.size(0), -1)), head=head(60)),
     "reshape": lambda: Function(lambda m, x: m.head(x.reshape(x.shape[0], 4, 15).reshape(-1, 60)), head=head(60)),
     "permute": lambda: Function(lambda m, x: m.head(x.permute(0, 2, 3, 1).flatten(1)), head=head(60)),
     "transpose negative dims": lambda: Function(lambda m, x: m.head(x.transpose(-1, -3).flatten(1)), head=head(60)),
     "residual add": lambda: Function(
         lambda m, x: m.head((x + m.b(F.relu(m.a(x)))).relu().flatten(1)),
-        a=nn.Conv2d(2, 3, 3, padding=1), b=nn.Conv2d(3, 2, 3, padding=1), head=head(60),
+        a=nn.Conv2d(2, 3, 3, padding=1),
+        b=nn.Conv2d(3, 2, 3, padding=1),
+        head=head(60),
     ),
-    "residual torch.add": lambda: Function(lambda m, x: m.head(torch.add(x, m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)),
-    "residual sub": lambda: Function(lambda m, x: m.head((x - F.relu(m.a(x))).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)),
+    "residual torch.add": lambda: Function(
+        lambda m, x: m.head(torch.add(x, m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)
+    ),
+    "residual sub": lambda: Function(
+        lambda m, x: m.head((x - F.relu(m.a(x))).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)
+    ),
     "concat": lambda: Function(
         lambda m, x: m.head(torch.cat([x, F.relu(m.a(x)), x], dim=1).flatten(1)), a=nn.Conv2d(2, 3, 1), head=head(210)
     ),
     "concat negative dim": lambda: Function(lambda m, x: m.head(torch.cat((x, -x), -1).flatten(1)), head=head(120)),
     "normalisation": lambda: Function(
-        lambda m, x: m.head(((x - m.mean) / m.std).flatten(1)), mean=torch.rand(2, 1, 1), std=torch.rand(1, 2, 1, 1) + 0.2, head=head(60)
+        lambda m, x: m.head(((x - m.mean) / m.std).flatten(1)),
+        mean=torch.rand(2, 1, 1),
+        std=torch.rand(1, 2, 1, 1) + 0.2,
+        head=head(60),
     ),
-    "constant arithmetic": lambda: Function(lambda m, x: m.head((1 - 2 * x / 3 + 0.1 - x * 0.7).flatten(1)), head=head(60)),
+    "constant arithmetic": lambda: Function(
+        lambda m, x: m.head((1 - 2 * x / 3 + 0.1 - x * 0.7).flatten(1)), head=head(60)
+    ),
     "negation": lambda: Function(lambda m, x: m.head((-x).flatten(1)), head=head(60)),
     "dropout": lambda: nn.Sequential(nn.Dropout2d(0.5), nn.Flatten(), nn.Dropout(0.3), head(60)),
-    "dropout functional": lambda: Function(lambda m, x: m.head(F.dropout(x.flatten(1), 0.5, m.training)), head=head(60)),
+    "dropout functional": lambda: Function(
+        lambda m, x: m.head(F.dropout(x.flatten(1), 0.5, m.training)), head=head(60)
+    ),
     "identity": lambda: nn.Sequential(nn.Identity(), nn.Flatten(), head(60), nn.Identity()),
     "in-place relu, input used again": lambda: Function(
-        lambda m, x: m.head((lambda y: F.relu(y, inplace=True) + y)(m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 3, padding=1), head=head(60)
+        lambda m, x: m.head((lambda y: F.relu(y, inplace=True) + y)(m.a(x)).flatten(1)),
+        a=nn.Conv2d(2, 2, 3, padding=1),
+        head=head(60),
     ),
     "in-place relu module, input used again": lambda: Function(
-        lambda m, x: m.head((lambda y: m.relu(y) - 3 * y)(m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), relu=nn.ReLU(inplace=True), head=head(60)
+        lambda m, x: m.head((lambda y: m.relu(y) - 3 * y)(m.a(x)).flatten(1)),
+        a=nn.Conv2d(2, 2, 1),
+        relu=nn.ReLU(inplace=True),
+        head=head(60),
     ),
-    "in-place relu in a sequence": lambda: chain(nn.Conv2d(2, 3, 3), nn.ReLU(inplace=True), nn.Conv2d(3, 2, 2), nn.ReLU(True), features=12),
+    "in-place relu in a sequence": lambda: chain(
+        nn.Conv2d(2, 3, 3), nn.ReLU(inplace=True), nn.Conv2d(3, 2, 2), nn.ReLU(True), features=12
+    ),
     "one module used twice": lambda: Function(
         lambda m, x: m.head(F.relu(m.a(F.relu(m.a(x)))).flatten(1)), a=nn.Conv2d(2, 2, 3, padding=1), head=head(60)
     ),
     "deep": lambda: chain(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1, groups=2), nn.LeakyReLU(0.1),
-        nn.MaxPool2d(2), nn.Conv2d(4, 5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(10, 8), nn.Sigmoid(), features=8,
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, padding=1, groups=2),
+        nn.LeakyReLU(0.1),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 5, 2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(10, 8),
+        nn.Sigmoid(),
+        features=8,
     ),
-}  # fmt: skip
+}
 
 
 def build(maker: Callable[[], nn.Module], seed: int) -> nn.Module:

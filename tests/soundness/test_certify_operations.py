@@ -122,7 +122,7 @@ def alias_spellings() -> dict:
 
 @pytest.mark.parametrize("spelling", alias_spellings())
 def test_in_place_relu_under_another_name(spelling):
-    """Margin 1 - 2 relu(hat) - relu(-5): a reader who misses that y has changed sees 6 - 2 hat, which is never below 4."""
+    """Margin 1 - 2 relu(hat) - relu(-5): a reader who misses that y has changed sees 6 - 2 hat, never below 4."""
     transform = parse("Tu(2)")
     for seed in range(20):
         planted, picture = plant(["Tu"], transform.low, transform.high, [1.234], seed=seed)

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 - the networks are lambdas of (modules, x), and many need no modules
-"""Every operation of a network keeps an affine form's promise: no member's output outside the bound, at its own symbols."""
+"""Every operation keeps an affine form's promise: no member's output outside the bound, at its own symbols."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_single_picture_is_a_point(name):
 
 @pytest.mark.parametrize("name", ["relu", "conv padding", "residual add", "max pool", "batch norm 2d", "deep"])
 def test_more_symbols_never_leave_the_interval_result_far_behind(name):
-    """Symbols are there to be tighter: for small sets the affine bound is inside the plain interval bound of the same set, or nearly."""
+    """Symbols are there to be tighter: for small sets the affine bound is no wider than the interval bound, or nearly."""
     model = build(SUPPORTED[name], 2)
     form = make_form(PICTURE, 2, 3, scale=0.01)
     box = AffineForm(((form.upper + form.lower) / 2)[None], (form.upper - form.lower) / 2 * 1.0001)
@@ -75,7 +75,7 @@ def exact_member(form: AffineForm, e, s, row: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [1.0, 1e-4, 1e-7, 0.0])
 @pytest.mark.parametrize("weights", ["plain", "cancelling", "huge", "tiny"])
 def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
-    """Members, weights and outputs as rational numbers: the bound holds with no tolerance, also when large terms cancel."""
+    """Members, weights and outputs as rational numbers: the bound holds with no tolerance, even when terms cancel."""
     torch.manual_seed(5)
     model = (
         nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6), nn.LeakyReLU(0.25), nn.Linear(6, 3)).to(dtype).eval()
@@ -129,7 +129,7 @@ def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
     ids=["sigmoid", "tanh"],
 )
 def test_sigmoid_and_tanh_to_the_last_digit(module, function, dtype):
-    """One value per row, a symbol and a remainder: the true function, 60 digits, never outside. Flat tails and zero are the traps."""
+    """One value per row, a symbol and a remainder: the true function, to 60 digits, never outside."""
     centres = [0.0, 1e-9, -0.3, 0.5, 1.0, -2.0, 3.0, 5.5, -8.0, 9.2, -17.0, 20.0, 40.0, -95.0, 120.0, -800.0]
     halves = [0.0, 1e-8, 1e-4, 0.05, 0.6, 2.5, 12.0, 300.0]
     shares = [0.0, 0.4, 1.0]  # of the half width, how much is slope
@@ -169,7 +169,7 @@ def test_hand_worked_example():
 
 
 def test_hand_worked_margins():
-    """Logits (x1 + x2, x1 - x2, 3) with x1 = 1 + e1, x2 = 2 e1 +- 0.5: f0 - f1 = 2 x2 = 4 e1 +- 1, f0 - f2 = 3 e1 - 2 +- 0.5."""
+    """Logits (x1 + x2, x1 - x2, 3), x1 = 1 + e1, x2 = 2 e1 +- 0.5: f0 - f1 = 4 e1 +- 1, f0 - f2 = 3 e1 - 2 +- 0.5."""
     model = nn.Linear(2, 3)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]))

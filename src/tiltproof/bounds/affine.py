@@ -1,7 +1,7 @@
 """The currency of every proof: ``center + sum_k slopes[k] * e_k + [-radius, radius]`` with each e_k in [-1, 1].
 
-The symbols e_k are the (scaled) transformation parameters of a box and are shared by every pixel, channel and neuron of a
-row; that is what lets errors cancel. A plain interval is the case of no symbols.
+The symbols e_k are the (scaled) transformation parameters of a box and are shared by every pixel, channel and neuron
+of a row; that is what lets errors cancel. A plain interval is the case of no symbols.
 """
 
 from __future__ import annotations

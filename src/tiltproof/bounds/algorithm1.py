@@ -1,8 +1,8 @@
 """The paper's Algorithm 1 ("Fast interval interpolated transformation"), line by line; method name ``fgv``.
 
-Interpolation distances between every output pixel and every source pixel are intervals; nearly all are [0, 0], so the grid is
-kept in coordinate form: rows r, columns c, intervals w, and z, how many entries belong to each output pixel. Padding other than zeros
-is the paper's appendix: pad the picture first, interpolate over the larger one.
+Interpolation distances between every output pixel and every source pixel are intervals; nearly all are [0, 0], so the
+grid is kept in coordinate form: rows r, columns c, intervals w, and z, how many entries belong to each output pixel.
+Padding other than zeros is the paper's appendix: pad the picture first, interpolate over the larger one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from torch import Tensor
 from tiltproof.bounds.coordinates import interval_coordinates
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import UNIT
+from tiltproof.errors import InputError
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.sampling import ring_index
+
+FARTHEST = 2**15
+"""Largest side to which a picture is padded for paddings other than zeros."""
 
 CHUNK_ENTRIES = 2**24
 """Entries of the dense grid that are held at a time; memory stays bounded at any picture size."""
@@ -59,14 +63,19 @@ def make_grid(columns: Interval, rows: Interval, height: int, width: int) -> Spa
         lower = vertical.lower[pixel, r] * horizontal.lower[pixel, c]
         parts.append((r, c, Interval.outward(lower, upper[pixel, r, c])))
         counts.append(torch.bincount(pixel, minlength=len(upper)))
-    weights = Interval(torch.cat([w.lower for _, _, w in parts]).clamp(min=0), torch.cat([w.upper for _, _, w in parts]))
-    return SparseGrid(torch.cat([r for r, _, _ in parts]), torch.cat([c for _, c, _ in parts]), weights, torch.cat(counts))
+    weights = Interval(
+        torch.cat([w.lower for _, _, w in parts]).clamp(min=0), torch.cat([w.upper for _, _, w in parts])
+    )
+    return SparseGrid(
+        torch.cat([r for r, _, _ in parts]), torch.cat([c for _, c, _ in parts]), weights, torch.cat(counts)
+    )
 
 
 def interpolate(pictures: Interval, grid: SparseGrid) -> Interval:
     """Interpolate: multiply, then sum the terms of each output pixel; pictures [N, C, H, W] >= 0 -> [N, C, pixels].
 
-    ``embedding_bag`` is just that: it picks rows (here source pixels), weights them, and sums them bag by bag (here output pixel by pixel).
+    ``embedding_bag`` is just that: it picks rows (here source pixels), weights them, and sums them bag by bag (here
+    output pixel by pixel).
     """
     number, channels, _, width = pictures.lower.shape
     starts = grid.counts.cumsum(0) - grid.counts
@@ -105,12 +114,18 @@ def algorithm1(
 
 
 def _padded(pictures: Interval, columns: Interval, rows: Interval, padding: str) -> tuple[Interval, Interval, Interval]:
-    """Extend the pictures as far as the positions reach, by the paper's appendix on padding, and shift the positions."""
+    """Extend the pictures as far as the positions reach, by the paper's appendix on padding, and shift the
+    positions."""
     height, width = pictures.lower.shape[-2:]
     extended, shifted = [], []
     for positions, size in ((rows, height), (columns, width)):
-        first = int(positions.lower.min().floor().clamp(-(2**20), 0).item())
-        last = int(positions.upper.max().ceil().clamp(size - 1, 2**20).item())
+        first = min(0, int(positions.lower.min().floor().item()))
+        last = max(size - 1, int(positions.upper.max().ceil().item()))
+        if last - first > FARTHEST:
+            raise InputError(
+                f"Algorithm 1 would have to pad the picture to {last - first} pixels",
+                do="use method affine or hull, or a smaller range",
+            )
         line = torch.arange(first, last + 1, device=positions.lower.device)
         extended.append(ring_index(line, size, padding) - 1)
         shifted.append(Interval(positions.lower - first, positions.upper - first))

@@ -1,8 +1,9 @@
 """Exact extremes of a bilinearly interpolated picture over coordinate boxes (method, section 3).
 
-Inside a grid cell the picture is a bilinear function, and so it stays when a plane is subtracted; a bilinear function on a
-rectangle has its extremes at the corners. So over a coordinate box it is enough to look at the points
-(box edges and grid lines in u) x (box edges and grid lines in v). Nothing else is assumed: cells between the border and the padding are cells.
+Inside a grid cell the picture is a bilinear function, and so it stays when a plane is subtracted; a bilinear function
+on a rectangle has its extremes at the corners. So over a coordinate box it is enough to look at the points (box edges
+and grid lines in u) x (box edges and grid lines in v). Nothing else is assumed: cells between the border and the
+padding are cells.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tiltproof.bounds.interval import Interval
 from tiltproof.transforms.sampling import ring_index, with_ring
 
 FAR = 2.0**30
-"""Positions are cut off here; every padding is constant or periodic long before."""
+"""Beyond this, zeros and border padding are constant, and a reflected picture is treated as if any part of it could
+be seen."""
 
 
 @dataclass
@@ -29,10 +31,15 @@ class Axis:
     ends: list[Tensor]  # where the box ends inside each cell, in [0, 1]
     inside: list[Tensor]  # whether the box reaches into that cell at all
     points: list[Tensor]  # the positions themselves: low edge, then the end of each cell
+    true: bool  # whether ``points`` are the true positions (not so for reflections far outside)
 
 
 def axis(box: Interval, size: int, padding: str) -> Axis:
     low, high = box.lower.clamp(-FAR, FAR), box.upper.clamp(-FAR, FAR)
+    far = padding == "reflect" and bool(((box.lower < -FAR) | (box.upper > FAR)).any())
+    if far:  # one whole period of the reflection holds every value there is
+        outside = (box.lower < -FAR) | (box.upper > FAR)
+        low, high = torch.where(outside, 0.0, low), torch.where(outside, 2.0 * size, high)
     base = low.floor()
     cells = max(1, int((high.ceil() - base).max().item()))
     integer = base.long()
@@ -42,7 +49,7 @@ def axis(box: Interval, size: int, padding: str) -> Axis:
         ends.append((high - (base + k)).clamp(0, 1))
         inside.append(high >= base + k)
         points.append(torch.minimum(base + (k + 1), high))
-    return Axis(index, low - base, ends, inside, points)
+    return Axis(index, low - base, ends, inside, points, not far)
 
 
 class CellWalk:
@@ -81,7 +88,9 @@ class CellWalk:
 
 
 def _points(pixels: list[Tensor], line: Axis) -> list[Tensor]:
-    """Interpolate between neighbouring pixels at the line's points; a cell the box does not reach repeats the last point."""
+    """Interpolate between neighbouring pixels at the line's points; a cell the box does not reach repeats the last
+    point.
+    """
     values = [torch.lerp(pixels[0], pixels[1], line.start.unsqueeze(-1))]
     for k, (end, inside) in enumerate(zip(line.ends, line.inside, strict=True)):
         value = torch.lerp(pixels[k], pixels[k + 1], end.unsqueeze(-1))

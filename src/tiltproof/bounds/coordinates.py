@@ -17,8 +17,8 @@ from tiltproof.transforms.base import Transform, centred_grid, plus, times
 class Coordinates:
     """Source column and row of every output pixel as affine forms [P, H, W], and the box they stay in.
 
-    The box is the meet of the forms' ranges with plain interval arithmetic: the first is tight for small boxes, the second
-    for large ones, and the true position lies in both.
+    The box is the meet of the forms' ranges with plain interval arithmetic: the first is tight for small boxes, the
+    second for large ones, and the true position lies in both.
     """
 
     column: AffineForm
@@ -43,7 +43,9 @@ def symbols(low: Tensor, high: Tensor) -> list[AffineForm]:
 def interval_coordinates(
     transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
 ) -> tuple[Interval, Interval]:
-    """The paper's line 5: inverse maps applied one after the other in interval arithmetic; columns and rows [P, H, W]."""
+    """The paper's line 5: inverse maps applied one after the other in interval arithmetic; columns and rows [P, H,
+    W].
+    """
     grid_u, grid_v = centred_grid(height, width, low)
     shape = (len(low), height, width)
     u: Interval = Interval(grid_u.expand(shape), grid_u.expand(shape))
@@ -65,7 +67,9 @@ def coordinates(
 
     def combine(row: tuple[object, object, object], sign: int, offset: float) -> AffineForm:
         entries = [
-            entry if isinstance(entry, AffineForm) else AffineForm.constant(torch.full_like(low[:, 0], float(entry)), symbol_count)  # type: ignore[arg-type]
+            entry
+            if isinstance(entry, AffineForm)
+            else AffineForm.constant(torch.full_like(low[:, 0], float(entry)), symbol_count)  # type: ignore[arg-type]
             for entry in row
         ]
         a, b, c = (entry.stack[:, :, None, None] for entry in entries)

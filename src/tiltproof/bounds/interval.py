@@ -42,7 +42,9 @@ class Interval:
 
     def __mul__(self, other: Interval | Tensor | float) -> Interval:
         low, high = (other.lower, other.upper) if isinstance(other, Interval) else (other, other)
-        products = torch.stack(torch.broadcast_tensors(self.lower * low, self.lower * high, self.upper * low, self.upper * high))
+        products = torch.stack(
+            torch.broadcast_tensors(self.lower * low, self.lower * high, self.upper * low, self.upper * high)
+        )
         return Interval.outward(products.amin(0), products.amax(0))
 
     __rmul__ = __mul__

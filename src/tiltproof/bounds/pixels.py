@@ -29,9 +29,10 @@ def bound_pixels(
 ) -> AffineForm:
     """Bound all pixels of each image over a box of transformation parameters.
 
-    ``low`` and ``high`` give each image its own box [N, d], or one box for all [d]; by default the transform's whole range.
-    ``method``: ``affine`` keeps the parameters as symbols, ``hull`` is the exact interval over the coordinate box, ``fgv`` is the
-    paper's Algorithm 1. The result has ``.lower`` and ``.upper``; the true pixel never leaves them.
+    ``low`` and ``high`` give each image its own box [N, d], or one box for all [d]; by default the transform's whole
+    range. ``method``: ``affine`` keeps the parameters as symbols, ``hull`` is the exact interval over the coordinate
+    box, ``fgv`` is the paper's Algorithm 1. The result has ``.lower`` and ``.upper``; the true pixel never leaves
+    them.
     """
     transform = parse(transform) if isinstance(transform, str) else transform
     check_images(images)
@@ -95,15 +96,27 @@ def check_images(images: Tensor) -> None:
     if not isinstance(images, Tensor):
         raise InputError("images must be a torch tensor", got=type(images).__name__, do="torch.as_tensor(images)")
     if images.ndim != 4:
-        raise InputError("images must have shape [N, C, H, W]", got=tuple(images.shape), why="a missing batch dimension", do="images[None]")
+        raise InputError(
+            "images must have shape [N, C, H, W]",
+            got=tuple(images.shape),
+            why="a missing batch dimension",
+            do="images[None]",
+        )
     if images.dtype not in (torch.float32, torch.float64):
         raise InputError(
-            "images must be float32 or float64", got=images.dtype, why="8-bit or half-precision pixels", do="images.float() / 255"
+            "images must be float32 or float64",
+            got=images.dtype,
+            why="8-bit or half-precision pixels",
+            do="images.float() / 255",
         )
     if 0 in images.shape:
-        raise InputError("there are no images", got=f"shape {tuple(images.shape)}", do="check the selection or the folder")
+        raise InputError(
+            "there are no images", got=f"shape {tuple(images.shape)}", do="check the selection or the folder"
+        )
     if not bool(torch.isfinite(images).all()):
-        raise InputError("images contain NaN or infinity", why="a division by zero in preprocessing", do="clean the data first")
+        raise InputError(
+            "images contain NaN or infinity", why="a division by zero in preprocessing", do="clean the data first"
+        )
     low, high = images.min().item(), images.max().item()
     if low < 0 or high > 1:
         raise InputError(
@@ -114,12 +127,16 @@ def check_images(images: Tensor) -> None:
         )
 
 
-def _box(end: Tensor | Sequence[float] | None, whole: tuple[float, ...], images: Tensor, transform: Transform) -> Tensor:
+def _box(
+    end: Tensor | Sequence[float] | None, whole: tuple[float, ...], images: Tensor, transform: Transform
+) -> Tensor:
     box = torch.as_tensor(whole if end is None else end, dtype=torch.float64, device=images.device)
     if box.ndim == 1:
         box = box.expand(len(images), -1)
     if box.shape != (len(images), len(whole)) or not bool(torch.isfinite(box).all()):
         raise InputError(
-            f"a parameter box needs {len(whole)} finite numbers per image", got=f"shape {tuple(box.shape)}", do=f"give them in the order {transform}"
+            f"a parameter box needs {len(whole)} finite numbers per image",
+            got=f"shape {tuple(box.shape)}",
+            do=f"give them in the order {transform}",
         )
     return box

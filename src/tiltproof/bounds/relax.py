@@ -1,4 +1,5 @@
-"""The parallelogram relaxation of a function with one kink at zero: ReLU, leaky ReLU and, from them, the clamp to [0, 1]."""
+"""The parallelogram relaxation of a function with one kink at zero: ReLU, leaky ReLU and, from them, the clamp to [0,
+1]."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def relu_chord(form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
 def relu_gap(slope: Tensor, above: Tensor, below: Tensor) -> Tensor:
     """t with 0 <= relu(x) - s x <= t for all x in [l, h] and any slope s in [0, 1].
 
-    relu(x) - s x is (1 - s) x >= 0 for x >= 0 and -s x >= 0 for x < 0, so it is largest at an end: t = max(s max(-l, 0), (1 - s) max(h, 0)).
-    It holds for the slope actually used, however that was rounded.
+    relu(x) - s x is (1 - s) x >= 0 for x >= 0 and -s x >= 0 for x < 0, so it is largest at an end: t = max(s max(-l,
+    0), (1 - s) max(h, 0)). It holds for the slope actually used, however that was rounded.
     """
     return torch.maximum(slope * below, (1 - slope) * above)
 
@@ -31,9 +32,9 @@ def relu_gap(slope: Tensor, above: Tensor, below: Tensor) -> Tensor:
 def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     """f(x) = x for x >= 0, a x for x < 0, with a <= 1; that is a x + (1 - a) relu(x).
 
-    relu(x) = s x + t/2 + [-t/2, t/2] with t from `relu_gap`. Slope: the chord's makes t least; but where the remainder r of x is large
-    (2 r > h) the new remainder s r + t/2 is least for s = 0. Without symbols r is half the width, so s = 0 wherever the kink is inside, and the
-    rule is then interval arithmetic.
+    relu(x) = s x + t/2 + [-t/2, t/2] with t from `relu_gap`. Slope: the chord's makes t least; but where the
+    remainder r of x is large (2 r > h) the new remainder s r + t/2 is least for s = 0. Without symbols r is half the
+    width, so s = 0 wherever the kink is inside, and the rule is then interval arithmetic.
     """
     above, below, slope = relu_chord(form)
     slope = torch.where(2 * form.radius > above, 0.0, slope)

@@ -21,7 +21,8 @@ def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) ->
     for _, _, value in CellWalk(pictures, rows_of, place.columns, place.rows, padding):
         low = value if low is None else torch.minimum(low, value)
         high = value if high is None else torch.maximum(high, value)
-    assert low is not None and high is not None
+    assert low is not None
+    assert high is not None
     # Two nested interpolations round at most 12 times, relative to the largest pixel.
     slack = _largest(pictures) * (12 * UNIT[pictures.dtype])
     return Interval((low - slack).permute(0, 3, 1, 2), (high + slack).permute(0, 3, 1, 2))
@@ -31,15 +32,17 @@ def hull_of_interval(picture: Interval, rows_of: Tensor, place: Coordinates, pad
     """The same for a picture known only up to intervals: interpolation weights are not negative."""
     if picture.lower is picture.upper:
         return hull(picture.lower, rows_of, place, padding)
-    return Interval(hull(picture.lower, rows_of, place, padding).lower, hull(picture.upper, rows_of, place, padding).upper)
+    return Interval(
+        hull(picture.lower, rows_of, place, padding).lower, hull(picture.upper, rows_of, place, padding).upper
+    )
 
 
 def affine(picture: AffineForm, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
     """The resampled picture as an affine form over the box's parameters.
 
-    A picture that itself depends on the parameters, c + sum_k G_k e_k + [-r, r] (contrast before a rotation), is resampled
-    term by term: interpolation is linear in the picture with weights >= 0, so the value lies in
-    S(c) + sum_k S(G_k) e_k + [-S(r), S(r)], S(G_k) in its hull m_k +- w_k gives slope m_k and remainder w_k.
+    A picture that itself depends on the parameters, c + sum_k G_k e_k + [-r, r] (contrast before a rotation), is
+    resampled term by term: interpolation is linear in the picture with weights >= 0, so the value lies in S(c) +
+    sum_k S(G_k) e_k + [-S(r), S(r)], S(G_k) in its hull m_k +- w_k gives slope m_k and remainder w_k.
     """
     form = _affine_of_exact(picture.center, rows_of, place, padding)
     if bool((picture.slopes != 0).any()) or bool((picture.radius != 0).any()):
@@ -57,7 +60,7 @@ def affine(picture: AffineForm, rows_of: Tensor, place: Coordinates, padding: st
 def _affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
     """p = residual + g_u (u - u_c) + g_v (v - v_c): the residual's exact hull, and u, v as affine forms."""
     walk = CellWalk(pictures, rows_of, place.columns, place.rows, padding)
-    if walk.count > MANY_POINTS:
+    if walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)
         return AffineForm(torch.cat([interval.stack, empty]), interval.radius)
@@ -76,7 +79,8 @@ def _affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, padd
         residual = value - across[i] - down[j]
         low = residual if low is None else torch.minimum(low, residual)
         high = residual if high is None else torch.maximum(high, residual)
-    assert low is not None and high is not None
+    assert low is not None
+    assert high is not None
     unit = UNIT[pictures.dtype]
     u, v = place.column, place.row
     center = (low + high) / 2

@@ -15,8 +15,8 @@ UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 """Unit roundoff of each dtype that proofs are made in."""
 
 SMALLEST = {torch.float32: 2.0**-100, torch.float64: 2.0**-900}
-"""Stands for the underflow error, at most the smallest normal number (2^-126, 2^-1022): larger, so that it and its products with
-weights stay clear of denormal numbers, on which processors are slow."""
+"""Stands for the underflow error, at most the smallest normal number (2^-126, 2^-1022): larger, so that it and its
+products with weights stay clear of denormal numbers, on which processors are slow."""
 
 
 def gamma(terms: int, unit: float) -> float:
@@ -33,5 +33,9 @@ def widen(radius: Tensor, magnitude: Tensor | float, operations: int, unit: floa
     """
     if unit == 0.0:
         return radius
-    total = radius + magnitude * (operations * unit) if isinstance(magnitude, float) else torch.add(radius, magnitude, alpha=operations * unit)
+    total = (
+        radius + magnitude * (operations * unit)
+        if isinstance(magnitude, float)
+        else torch.add(radius, magnitude, alpha=operations * unit)
+    )
     return total.mul_(1 + (operations + 8) * unit).add_(SMALLEST[radius.dtype] * (operations + 8))

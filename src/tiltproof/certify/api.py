@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from tiltproof.bounds import METHODS
@@ -43,9 +42,10 @@ def certify(
     """Prove, image by image, that the network keeps the right answer for every parameter of the transform's range.
 
     ``images`` [N, C, H, W] in [0, 1] on the model's device, ``labels`` [N]; normalisation belongs inside the model.
-    ``method``: ``affine`` (the default and the best), ``hull`` (exact pixel intervals), ``fgv`` (the paper's verifier).
-    ``splits``: None splits adaptively within ``budget``; a number, or one per parameter, cuts the range uniformly, as the paper does.
-    ``samples``: parameters the attack tries on each image before any proof is tried; images that resist proof are attacked much harder.
+    ``method``: ``affine`` (the default and the best), ``hull`` (exact pixel intervals), ``fgv`` (the paper's
+    verifier). ``splits``: None splits adaptively within ``budget``; a number, or one per parameter, cuts the range
+    uniformly, as the paper does. ``samples``: parameters the attack tries on each image before any proof is tried;
+    images that resist proof are attacked much harder.
     """
     began = time.perf_counter()
     if method not in METHODS:
@@ -67,8 +67,14 @@ def certify(
         if uniform is not None:
             grid = uniform
         else:
-            grid = starting_grid(prover, rows, budget.boxes, batch, seed) if len(rows) else (1,) * len(inputs.transform.parts)
-        search = (AdaptiveSearch if uniform is None else UniformSearch)(prover, attacker, Tiling(inputs.transform, grid))
+            grid = (
+                starting_grid(prover, rows, budget.boxes, batch, seed)
+                if len(rows)
+                else (1,) * len(inputs.transform.parts)
+            )
+        search = (AdaptiveSearch if uniform is None else UniformSearch)(
+            prover, attacker, Tiling(inputs.transform, grid)
+        )
         reporter = Reporter(search, began, progress)
         reporter.report()
         search.work(batch, budget, reporter.report)
@@ -82,7 +88,9 @@ def certify(
         verdicts=verdicts,
         margins=[search.margin(k, verdict) for k, verdict in enumerate(verdicts)],
         counterexamples=list(attacker.found),
-        open_boxes=[search.open_box.get(k) if verdict is Verdict.UNKNOWN else None for k, verdict in enumerate(verdicts)],
+        open_boxes=[
+            search.open_box.get(k) if verdict is Verdict.UNKNOWN else None for k, verdict in enumerate(verdicts)
+        ],
         boxes=search.boxes.tolist(),
         image_seconds=(search.seconds + attack_seconds / count).tolist(),
         seconds=time.perf_counter() - began,

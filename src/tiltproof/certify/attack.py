@@ -15,7 +15,8 @@ from tiltproof.errors import InputError
 from tiltproof.transforms import Transform
 
 DOUBT = 2.0**-30
-"""A counterexample counts only if its float64 margin is below -DOUBT times the outputs' size: rounding cannot have made it."""
+"""A counterexample counts only if its float64 margin is below -DOUBT times the outputs' size: rounding cannot have
+made it."""
 
 
 @dataclass
@@ -28,7 +29,14 @@ class AttackResult:
 
 
 def attack(
-    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, *, samples: int = 200, steps: int = 10, seed: int = 0
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    transform: Transform | str,
+    *,
+    samples: int = 200,
+    steps: int = 10,
+    seed: int = 0,
 ) -> AttackResult:
     """Search each image's range of parameters for one that makes the network answer wrong.
 
@@ -45,9 +53,16 @@ class Attacker:
     """Evaluates margins at concrete parameters; also used by the search at the boxes it cannot prove."""
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
-        self.model, self.images, self.labels, self.transform = inputs.model, inputs.images, inputs.labels, inputs.transform
+        self.model, self.images, self.labels, self.transform = (
+            inputs.model,
+            inputs.images,
+            inputs.labels,
+            inputs.transform,
+        )
         self.exact = copy.deepcopy(inputs.model).double()
-        self.low, self.high = (torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high))
+        self.low, self.high = (
+            torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
+        )
         self.generator = torch.Generator().manual_seed(seed)
         self.batch = Halving(4096 if inputs.images.is_cuda else 256)
         with torch.no_grad():
@@ -97,7 +112,8 @@ class Attacker:
         return (self.correct & ~self.falsified).nonzero().flatten()
 
     def candidates(self, samples: int) -> Tensor:
-        """Center, corners, a grid and random points, ``samples`` in all (float64 [S, d]); corners count beyond five parameters as random."""
+        """Center, corners, a grid and random points, ``samples`` in all (float64 [S, d]); corners count
+        beyond five parameters as random."""
         d = len(self.low)
         points = [torch.zeros(1, d, dtype=torch.float64)]
         if d <= 5:
@@ -119,7 +135,9 @@ class Attacker:
     def search(self, rows: Tensor, samples: int, steps: int) -> None:
         """Attack images ``rows``: first sampled parameters, then gradient steps from each image's worst one."""
         if samples < 1 or steps < 0:
-            raise InputError("the attack needs at least one sample and no negative number of steps", got=(samples, steps))
+            raise InputError(
+                "the attack needs at least one sample and no negative number of steps", got=(samples, steps)
+            )
         best = torch.zeros(len(self.images), len(self.low), dtype=torch.float64)
         units = self.candidates(samples)
         for chunk in units.split(max(1, min(len(units), 32))):
@@ -137,7 +155,8 @@ class Attacker:
         self._descend(rows, best, steps)
 
     def _descend(self, rows: Tensor, start: Tensor, steps: int) -> None:
-        """Signed gradient steps on the margin, from each image's best point so far; the step halves every third time."""
+        """Signed gradient steps on the margin, from each image's best point so far; the step halves every
+        third time."""
         device, dtype = self.images.device, self.images.dtype
         for number in range(steps):
             rows = rows[~self.falsified[rows]]

@@ -31,7 +31,9 @@ class Inputs:
         """The model in eval mode inside, and as it was afterwards."""
         before = {module: module.training for module in self.model.modules()}
         if any(before.values()):
-            warnings.warn("the model is in training mode; it is evaluated in eval mode and handed back as it was", stacklevel=4)
+            warnings.warn(
+                "the model is in training mode; it is evaluated in eval mode and handed back as it was", stacklevel=4
+            )
         try:
             self.model.eval()
             yield
@@ -45,7 +47,9 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Tr
         raise InputError("the model must be a torch.nn.Module", got=type(model).__name__)
     transform = parse(transform) if isinstance(transform, str) else transform
     if not isinstance(transform, Transform):
-        raise InputError("the transform must be a Transform or its notation as text", got=repr(transform), do='e.g. "R(30)"')
+        raise InputError(
+            "the transform must be a Transform or its notation as text", got=repr(transform), do='e.g. "R(30)"'
+        )
     check_images(images)
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
@@ -56,10 +60,14 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Tr
                 do="move one of them: model.to(images.device)",
             )
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise InputError("the model's weights contain NaN or infinity", why="training that diverged, or a damaged file")
+            raise InputError(
+                "the model's weights contain NaN or infinity", why="training that diverged, or a damaged file"
+            )
     kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
-        raise InputError("the model must be all float32 or all float64", got=", ".join(map(str, kinds)), do="model.float()")
+        raise InputError(
+            "the model must be all float32 or all float64", got=", ".join(map(str, kinds)), do="model.float()"
+        )
     if kinds and kinds != {images.dtype}:
         if kinds == {torch.float32}:
             narrowed = images.float()

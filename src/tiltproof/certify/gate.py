@@ -1,7 +1,8 @@
 """When a backward pass is worth its price: learned during the run from how often it closed a box.
 
-What it can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So where f <= 0 it is not
-tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. This decides only where work goes, never a bound.
+What it can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So
+where f <= 0 it is not tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. This
+decides only where work goes, never a bound.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Gate:
         chosen = torch.zeros(len(bucket), dtype=torch.bool)
         for k in range(BUCKETS):
             mine = (bucket == k).nonzero().flatten()
-            chosen[mine if worthwhile[k] and self.tried[k] >= TRIES else mine[: max(0, TRIES - int(self.tried[k]))]] = True
+            chosen[mine if worthwhile[k] and self.tried[k] >= TRIES else mine[: max(0, TRIES - int(self.tried[k]))]] = (
+                True
+            )
         where = chosen.nonzero().flatten()
         return Promising(where.to(first_order.device), bucket[where])
 

@@ -37,7 +37,10 @@ class Ledger:
         count, axes = boxes.index.shape
         result = Outcome(torch.empty(count).double(), torch.empty(count).double(), torch.zeros(count, axes).double())
         plain, fine = (mask.nonzero().flatten() for mask in (~precise, precise))
-        for mine, dtype, size in ((plain, None, count), (fine, torch.float64, max(1, count // 2))):  # float64 takes twice the memory
+        for mine, dtype, size in (
+            (plain, None, count),
+            (fine, torch.float64, max(1, count // 2)),
+        ):  # float64 takes twice the memory
             for part in mine.split(size) if len(mine) else ():
                 where = part.to(device)
                 result.put(part, self.prover.bound(images[where], low[where], high[where], dtype).cpu())
@@ -87,7 +90,9 @@ class Ledger:
             return Verdict.FALSIFIED
         assert verdict is not None
         if verdict is Verdict.CERTIFIED:
-            assert int(self.waiting[image]) == 0 and int(self.boxes[image]) > 0 and float(self.proved[image]) > 0
+            assert int(self.waiting[image]) == 0
+            assert int(self.boxes[image]) > 0
+            assert float(self.proved[image]) > 0
         return verdict
 
     def margin(self, image: int, verdict: Verdict) -> float:

@@ -28,7 +28,11 @@ def pairs_at_a_time(network: Network, symbols: int, device: torch.device) -> int
         entries += count
     per_pair = entries * 4 * (symbols + 4) + pixels * 8 * (30 + 4 * symbols)
     if device.type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = (
+            torch.cuda.mem_get_info(device)[0]
+            + torch.cuda.memory_reserved(device)
+            - torch.cuda.memory_allocated(device)
+        )
         return int(max(1, min(16_384, 0.4 * free / per_pair)))
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(max(1, min(4096, CPU_BYTES / per_pair, 0.4 * available / per_pair)))
@@ -38,7 +42,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text or "cublas_status_alloc" in text)
+    return isinstance(error, RuntimeError) and (
+        "out of memory" in text or "can't allocate memory" in text or "cublas_status_alloc" in text
+    )
 
 
 class Halving:

@@ -1,4 +1,5 @@
-"""Lower bounds of the margin for pairs of images and parameter boxes: pixels, forward, and backward where forward fails."""
+"""Lower bounds of the margin for pairs of images and parameter boxes: pixels, forward, and backward where forward
+fails."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from tiltproof.network import Network, forward_shares, margins, refine, run, sep
 
 @dataclass
 class Outcome:
-    """For each pair: a proved lower bound of the margin, the same from the forward pass alone, and slack per parameter."""
+    """For each pair: a proved lower bound of the margin, the same from the forward pass alone, and slack per
+    parameter.
+    """
 
     bound: Tensor  # [P]
     forward: Tensor  # [P]
@@ -32,8 +35,8 @@ class Outcome:
 class Prover:
     """Bounds margins of one network over boxes of one transform, in the model's own precision or in float64.
 
-    In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few hundredths of a margin; a box that
-    only they keep open is worth a second look in float64, where they vanish.
+    In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few
+    hundredths of a margin; a box that only they keep open is worth a second look in float64, where they vanish.
     """
 
     def __init__(self, inputs: Inputs, method: str) -> None:

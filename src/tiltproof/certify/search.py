@@ -25,7 +25,11 @@ class AdaptiveSearch(Ledger):
         rows, first = self.attacker.alive().flip(0), self.tiling.first()  # flipped: the first image lies on top
         self.image, self.inherited = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
         self.stack = first[slice(0, 0)]
-        self._push(rows.repeat_interleave(len(first)), first.repeat(len(rows)), torch.full((len(rows) * len(first),), -torch.inf).double())
+        self._push(
+            rows.repeat_interleave(len(first)),
+            first.repeat(len(rows)),
+            torch.full((len(rows) * len(first),), -torch.inf).double(),
+        )
         while len(self.image):
             began = time.perf_counter()
             rows, boxes, outcome = batch.run(self._top)
@@ -65,7 +69,8 @@ class AdaptiveSearch(Ledger):
             self._push(rows[keep].repeat(2), halves, bound[keep].repeat(2))
 
     def _give_up(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
-        """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their parents' bounds)."""
+        """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their
+        parents' bounds)."""
         low, high = self.tiling.bounds(boxes)
         for image in rows.unique().tolist():
             mine = (rows == image).nonzero().flatten()

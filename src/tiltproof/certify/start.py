@@ -1,8 +1,8 @@
 """Where the search begins: how finely to cut the range before adaptive splitting takes over.
 
-Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A ladder of ever finer grids is
-tried on a few random (image, box) pairs each, and the rung with the least expected number of bounds is taken. This
-only decides where work is spent; whatever grid is chosen, every box still has to be proved.
+Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A ladder of ever
+finer grids is tried on a few random (image, box) pairs each, and the rung with the least expected number of bounds is
+taken. This only decides where work is spent; whatever grid is chosen, every box still has to be proved.
 """
 
 from __future__ import annotations

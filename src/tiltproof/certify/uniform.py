@@ -1,7 +1,9 @@
-"""Uniform splitting, the paper's way: a fixed grid, box by box over all images, so that images share a box's coordinates."""
+"""Uniform splitting, the paper's way: a fixed grid, box by box over all images, so that images share a box's
+coordinates."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -15,7 +17,9 @@ from tiltproof.certify.verdict import Budget
 
 
 class UniformSearch(Ledger):
-    """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else unknown."""
+    """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else
+    unknown.
+    """
 
     def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
         boxes = self.tiling.first()
@@ -28,10 +32,13 @@ class UniformSearch(Ledger):
             done = 0
             while done < len(rows):
                 began = time.perf_counter()
-                mine, bound = batch.run(lambda size, at=done, r=rows, w=which: self._bound(r[at : at + size], boxes[w[at : at + size]]))
+                piece = functools.partial(self._piece, rows[done:], boxes[which[done:]])
+                mine, bound = batch.run(piece)
                 passed = self.record(mine, bound, time.perf_counter() - began)
                 if not bool(passed.all()):
-                    self._leave(mine[~passed], boxes[which[done : done + len(mine)][~passed]], bound[~passed], len(boxes))
+                    self._leave(
+                        mine[~passed], boxes[which[done : done + len(mine)][~passed]], bound[~passed], len(boxes)
+                    )
                 done += len(mine)
                 report()
             start += len(chunk)
@@ -39,11 +46,14 @@ class UniformSearch(Ledger):
             images = self._still_open(images)
             if budget.seconds is not None and start < len(boxes):
                 late = images[self.seconds[images] >= budget.seconds]
-                self._leave(late, boxes[torch.full_like(late, start)], torch.full((len(late),), -torch.inf).double(), len(boxes))
+                self._leave(
+                    late, boxes[torch.full_like(late, start)], torch.full((len(late),), -torch.inf).double(), len(boxes)
+                )
                 images = self._still_open(images)
 
-    def _bound(self, rows: Tensor, boxes: Boxes) -> tuple[Tensor, Tensor]:
+    def _piece(self, rows: Tensor, boxes: Boxes, size: int) -> tuple[Tensor, Tensor]:
         """A box that fails is tried once more in float64: rounding alone may have kept it open."""
+        rows, boxes = rows[:size], boxes[slice(0, size)]
         bound = self.bound(rows, boxes).bound
         failed = (~(bound > 0)).nonzero().flatten()
         if len(failed) and self.prover.dtype != torch.float64:

@@ -58,8 +58,9 @@ class Certificate:
     method: str
     verdicts: list[Verdict] = field(repr=False)
     margins: list[float] = field(repr=False)
-    """certified: proved lower bound over the whole range; falsified: at the counterexample; unknown: best bound proved;
-    misclassified: of the image itself."""
+    """certified: proved lower bound over the whole range; falsified: at the counterexample; unknown: best bound
+    proved; misclassified: of the image itself.
+    """
     counterexamples: list[tuple[float, ...] | None] = field(repr=False)
     open_boxes: list[tuple[tuple[float, ...], tuple[float, ...]] | None] = field(repr=False)
     boxes: list[int] = field(repr=False)

@@ -1,4 +1,5 @@
-"""A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and backward."""
+"""A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and
+backward."""
 
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import forward_shares, refine

@@ -1,8 +1,8 @@
 """Which machine arithmetic may take part in a proof: IEEE float32 or float64 sums of products, in any order.
 
-TF32, bf16 and Winograd or FFT convolutions have errors outside that model. `proof_arithmetic` switches the first two off whatever
-the user's global settings are; convolutions on a GPU are done as unfold + matrix product, because cuDNN may choose
-Winograd or FFT and offers no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
+TF32, bf16 and Winograd or FFT convolutions have errors outside that model. `proof_arithmetic` switches the first two
+off whatever the user's global settings are; convolutions on a GPU are done as unfold + matrix product, because cuDNN
+may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,18 +23,28 @@ UNFOLD_BYTES = 2**31
 @contextmanager
 def proof_arithmetic(device: torch.device) -> Iterator[None]:
     """Full-precision products and no autocast inside; the user's settings come back afterwards."""
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    precision = torch.get_float32_matmul_precision()
+    switches = _switches()
+    before = [getattr(owner, name) for owner, name, _ in switches]
     try:
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
+        for owner, name, strict in switches:
+            setattr(owner, name, strict)
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cuda.matmul.allow_tf32 = matmul
-        torch.backends.cudnn.allow_tf32 = cudnn
+        for (owner, name, _), value in zip(switches, before, strict=True):
+            setattr(owner, name, value)
+
+
+def _switches() -> list[tuple[Any, str, Any]]:
+    """Where torch keeps its leave to compute float32 with fewer bits, and the value that takes it away.
+
+    Torch 2.9 brought one text setting per backend and warns where old and new ones are mixed, so only one kind is used.
+    """
+    backends = torch.backends
+    if hasattr(backends, "fp32_precision"):
+        owners = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)  # type: ignore[attr-defined]
+        return [(owner, "fp32_precision", "ieee") for owner in owners]
+    return [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,8 @@ class Window:
 
     def output_size(self, size: Sequence[int], kernel: Sequence[int]) -> tuple[int, int]:
         height, width = (
-            (size[k] + 2 * self.padding[k] - self.dilation[k] * (kernel[k] - 1) - 1) // self.stride[k] + 1 for k in (0, 1)
+            (size[k] + 2 * self.padding[k] - self.dilation[k] * (kernel[k] - 1) - 1) // self.stride[k] + 1
+            for k in (0, 1)
         )
         return height, width
 
@@ -65,7 +77,8 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
         return conv2d_transposed_as_product(a, weight, window, size)
     kernel = weight.shape[2:]
     extra = [
-        size[k] - ((a.shape[2 + k] - 1) * window.stride[k] - 2 * window.padding[k] + window.dilation[k] * (kernel[k] - 1) + 1)
+        size[k]
+        - ((a.shape[2 + k] - 1) * window.stride[k] - 2 * window.padding[k] + window.dilation[k] * (kernel[k] - 1) + 1)
         for k in (0, 1)
     ]
     return F.conv_transpose2d(a, weight, None, window.stride, window.padding, extra, window.groups, window.dilation)
@@ -84,7 +97,11 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window) -> Tensor:
         shape = (len(rows), rows.shape[1], *kernel, height, width)
         strides = (batch, channel, far_down * line, far_right * step, down * line, right * step)
         columns = rows.as_strided(shape, strides).reshape(len(rows), window.groups, -1, height * width)
-        product = torch.matmul(matrix[0], columns[:, 0]) if window.groups == 1 else torch.matmul(matrix, columns).flatten(1, 2)
+        product = (
+            torch.matmul(matrix[0], columns[:, 0])
+            if window.groups == 1
+            else torch.matmul(matrix, columns).flatten(1, 2)
+        )
         results.append(product)
     return torch.cat(results).view(len(x), weight.shape[0], height, width)
 
@@ -104,7 +121,9 @@ def conv2d_transposed_as_product(a: Tensor, weight: Tensor, window: Window, size
         for i in range(kernel[0]):
             for j in range(kernel[1]):
                 y, x = i * far_down, j * far_right
-                target[:, :, y : y + down * height : down, x : x + right * width : right][:, :, :height, :width] += columns[:, :, i, j]
+                target[:, :, y : y + down * height : down, x : x + right * width : right][:, :, :height, :width] += (
+                    columns[:, :, i, j]
+                )
         results.append(target[:, :, top : top + size[0], left : left + size[1]])
     return torch.cat(results)
 

@@ -18,13 +18,16 @@ class Refused(Exception):
     """The operation is known but not in this use; the text says why."""
 
 
+class Input(NamedTuple):
+    """An argument that depends on the picture: the operation that makes it, and its shape without the batch."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
 @dataclass
 class Built:
     """What a converter makes of a call; ``derived`` are constants to compute from the live ones."""
-
-    class Input(NamedTuple):
-        name: str
-        shape: tuple[int, ...]
 
     kind: str
     inputs: tuple[str, ...]
@@ -32,7 +35,6 @@ class Built:
     derived: dict[str, Callable[[dict[str, Tensor]], Any]] = field(default_factory=dict)
 
 
-Input = Built.Input
 CONVERTERS: dict[str, Callable[..., Built]] = {}
 
 
@@ -60,7 +62,16 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 @converter("conv2d.default", "conv2d.padding")
-def conv2d(shape: Any, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Built:
+def conv2d(
+    shape: Any,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Built:
     _one_input(x, weight, bias)
     if isinstance(padding, str):
         if padding != "valid":
@@ -79,7 +90,9 @@ def linear(shape: Any, x: Any, weight: Any, bias: Any = None) -> Built:
 
 
 @converter("_native_batch_norm_legit_no_training.default")
-def batch_norm(shape: Any, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float) -> Built:
+def batch_norm(
+    shape: Any, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
+) -> Built:
     _one_input(x, weight, bias, mean, variance)
     view = (-1, *[1] * (len(shape) - 1))
 
@@ -96,7 +109,16 @@ def batch_norm(shape: Any, x: Any, weight: Any, bias: Any, mean: Any, variance: 
 
 @converter("batch_norm.default")
 def batch_norm_module(
-    shape: Any, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, epsilon: float, cudnn: bool
+    shape: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+    cudnn: bool,
 ) -> Built:
     if training:
         raise Refused("batch norm that uses the batch's own statistics")
@@ -109,7 +131,9 @@ def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
     return value.double()
 
 
-def _scaled(shape: tuple[int, ...], x: Any, other: Any, scale: Callable[[Tensor], Any], shift: Callable[[Tensor], Any] | None) -> Built:
+def _scaled(
+    shape: tuple[int, ...], x: Any, other: Any, scale: Callable[[Tensor], Any], shift: Callable[[Tensor], Any] | None
+) -> Built:
     if shape != x.shape:
         raise Refused(f"a constant that changes the shape from {x.shape} to {shape}")
 
@@ -118,7 +142,9 @@ def _scaled(shape: tuple[int, ...], x: Any, other: Any, scale: Callable[[Tensor]
         return value.flatten(0, value.ndim - len(shape)) if value.ndim > len(shape) > 0 else value
 
     def make(function: Callable[[Tensor], Any]) -> Callable[[dict[str, Tensor]], Any]:
-        return lambda constants: torch.as_tensor(function(fitted(constants)), dtype=torch.float64, device=_device(constants))
+        return lambda constants: torch.as_tensor(
+            function(fitted(constants)), dtype=torch.float64, device=_device(constants)
+        )
 
     derived = {"scale": make(scale)} | ({"shift": make(shift)} if shift else {})
     return Built("scale", (x.name,), {} if shift else {"shift": None}, derived)
@@ -197,7 +223,9 @@ def tanh(shape: Any, x: Any) -> Built:
 
 
 @converter("max_pool2d.default")
-def max_pool2d(shape: Any, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Built:
+def max_pool2d(
+    shape: Any, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Built:
     if ceil_mode:
         raise Refused("max pooling with ceil_mode")
     kernel = _pair(kernel_size)
@@ -212,11 +240,20 @@ def max_pool2d_with_indices(shape: Any, *args: Any, **kwargs: Any) -> Built:
 
 @converter("avg_pool2d.default")
 def avg_pool2d(
-    shape: Any, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, include: bool = True, divisor: Any = None
+    shape: Any,
+    x: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    include: bool = True,
+    divisor: Any = None,
 ) -> Built:
     kernel = _pair(kernel_size)
     settings = {"kernel_size": kernel, "stride": _pair(stride) if stride else kernel, "padding": _pair(padding)}
-    return Built("avg_pool2d", (x.name,), settings | {"ceil_mode": ceil_mode, "count_include_pad": include, "divisor": divisor})
+    return Built(
+        "avg_pool2d", (x.name,), settings | {"ceil_mode": ceil_mode, "count_include_pad": include, "divisor": divisor}
+    )
 
 
 @converter("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
@@ -232,7 +269,15 @@ def mean(shape: Any, x: Any, dim: Any, keepdim: bool = False, dtype: Any = None)
     return Built("mean", (x.name,), {"dim": dims, "keepdim": keepdim})
 
 
-@converter("view.default", "reshape.default", "flatten.using_ints", "squeeze.dim", "squeeze.dims", "unsqueeze.default", "_unsafe_view.default")
+@converter(
+    "view.default",
+    "reshape.default",
+    "flatten.using_ints",
+    "squeeze.dim",
+    "squeeze.dims",
+    "unsqueeze.default",
+    "_unsafe_view.default",
+)
 def reshape(shape: Any, x: Any, *_: Any) -> Built:
     if math.prod(shape) != math.prod(x.shape):
         raise Refused(f"a reshape from {x.shape} to {shape} that mixes pictures of the batch")
@@ -274,7 +319,14 @@ def concat(shape: Any, parts: Any, dim: int = 0) -> Built:
     return Built("concat", tuple(part.name for part in parts), {"dim": dim})
 
 
-@converter("clone.default", "contiguous.default", "alias.default", "detach.default", "dropout.default", "lift_fresh_copy.default")
+@converter(
+    "clone.default",
+    "contiguous.default",
+    "alias.default",
+    "detach.default",
+    "dropout.default",
+    "lift_fresh_copy.default",
+)
 def identity(shape: Any, x: Any, *settings: Any, **options: Any) -> Built:
     if len(settings) == 2 and settings[1] is True:
         raise Refused("dropout in training mode")

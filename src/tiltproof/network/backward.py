@@ -1,7 +1,8 @@
 """Backward refinement (CROWN): linear lower bounds of single margins, pulled back from the output to the pixels.
 
-The forward form loses a little at every layer because its remainder r goes through |W|. Going backward, the coefficients of the margin
-go through W itself, and only at the pixels are they met with the affine form: a.c - sum_k |a.G_k| - |a|.r (method, section 5).
+The forward form loses a little at every layer because its remainder r goes through |W|. Going backward, the
+coefficients of the margin go through W itself, and only at the pixels are they met with the affine form: a.c - sum_k
+|a.G_k| - |a|.r (method, section 5).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tiltproof.network.rules.base import dot, farthest
 RELAXED = ("relu", "sigmoid", "tanh")
 
 
-def refine(network: Network, forms: dict[str, AffineForm], labels: Tensor, pairs: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+def refine(
+    network: Network, forms: dict[str, AffineForm], labels: Tensor, pairs: Tensor, classes: Tensor
+) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of f_label - f_class for pairs (box ``pairs[q]``, class ``classes[q]``).
 
     Also returns, per pair and parameter [Q, d], how much of the bound's slack that parameter is responsible for.
@@ -57,7 +60,11 @@ def refine(network: Network, forms: dict[str, AffineForm], labels: Tensor, pairs
                 error = error + dot(a.abs(), farthest(forms[name])[pairs]) * gamma(2, unit)
             coefficients[name] = a
     a = coefficients[network.input]
-    moves = torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs() if start.symbols else constant.new_zeros(0, len(pairs))
+    moves = (
+        torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs()
+        if start.symbols
+        else constant.new_zeros(0, len(pairs))
+    )
     remainder = dot(a.abs(), start.radius[pairs])
     error = error + dot(a.abs(), farthest(start)[pairs]) * gamma(8, unit)
     bound = constant + dot(a, start.center[pairs]) - moves.sum(0) - remainder
@@ -71,7 +78,9 @@ def refine(network: Network, forms: dict[str, AffineForm], labels: Tensor, pairs
 
 
 def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
-    """A cheaper measure for boxes that are split without a backward pass: what all relaxations add, unweighted, [P, d]."""
+    """A cheaper measure for boxes that are split without a backward pass: what all relaxations add, unweighted, [P,
+    d].
+    """
     start = forms[network.input]
     everything = torch.arange(len(start), device=start.radius.device)
     shares = _proportions(start.slopes, start.radius, torch.ones_like(start.radius), everything)
@@ -83,7 +92,9 @@ def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
 
 
 def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm, pairs: Tensor) -> Tensor:
-    """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its input."""
+    """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its
+    input.
+    """
     added = (after.radius - before.radius).clamp(min=0)
     return _proportions(before.slopes, added, a.abs(), pairs)
 

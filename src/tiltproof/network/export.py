@@ -1,8 +1,9 @@
 """From a torch module to a list of operations, through torch.export.
 
-Why torch.export and not torch.fx: it runs the module's real forward (Python control flow, ``len(x)``, shape checks, any mix of modules,
-functions and methods) and hands back one vocabulary, ATen, in functional form; after that no in-place operation is left, whose hidden
-writes a bound could miss. Parameters stay the module's own tensors, so training can bound the live network.
+Why torch.export and not torch.fx: it runs the module's real forward (Python control flow, ``len(x)``, shape checks,
+any mix of modules, functions and methods) and hands back one vocabulary, ATen, in functional form; after that no
+in-place operation is left, whose hidden writes a bound could miss. Parameters stay the module's own tensors, so
+training can bound the live network.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 
 from tiltproof.errors import InputError, UnsupportedOperation
-from tiltproof.network.aten import CONVERTERS, Built, Refused, supported
+from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
 from tiltproof.network.graph import Network, Operation, Reference
 
 TRACE_BATCH = 2
@@ -56,7 +57,7 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
             start = spec.arg.name
         else:
             store = program.constants if spec.kind == InputKind.CONSTANT_TENSOR else program.state_dict
-            source = store.get(spec.target, program.constants.get(spec.target))  # type: ignore[arg-type]
+            source = store.get(spec.target, program.constants.get(spec.target))
             leaves[spec.arg.name] = lambda tensor=source: tensor  # type: ignore[misc]
     assert start is not None
     network = Network(start, start, shape, [], leaves)
@@ -68,7 +69,9 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
         elif node.op == "output":
             (result,) = node.args[0] if isinstance(node.args[0], (tuple, list)) and len(node.args[0]) == 1 else (None,)
             if result is None or result.name not in names:
-                raise InputError("the model must return one tensor that depends on its input", got=str(node.args[0])[:200])
+                raise InputError(
+                    "the model must return one tensor that depends on its input", got=str(node.args[0])[:200]
+                )
             network.output = names[result.name]
     used = _needed(network)
     network.operations = [operation for operation in network.operations if operation.name in used]
@@ -81,14 +84,16 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
         network.computed.append((node.name, _constant(node)))
         return
     if node.target is operator.getitem and node.args[1] == 0:
-        names[node.name] = names[node.args[0].name]  # type: ignore[union-attr]
+        names[node.name] = names[inputs[0].name]
         return
     kind = str(node.target).removeprefix("aten.")
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) else value
     where = f"operation {kind!r} at node {node.name!r}" + _source(node)
     if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != TRACE_BATCH:
-        raise UnsupportedOperation(f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value))
+        raise UnsupportedOperation(
+            f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value)
+        )
     if kind not in CONVERTERS:
         raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
 
@@ -97,15 +102,17 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
             return known_name(value) if value.name in names else Reference(value.name)
         return [argument(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
-    def known_name(value: torch.fx.Node) -> Built.Input:
-        return Built.Input(names[value.name], known[names[value.name]])
+    def known_name(value: torch.fx.Node) -> Input:
+        return Input(names[value.name], known[names[value.name]])
 
     shape = tuple(value.shape[1:])
     try:
         built = CONVERTERS[kind](shape, *map(argument, node.args), **{k: argument(v) for k, v in node.kwargs.items()})
     except (Refused, TypeError) as refusal:
         raise UnsupportedOperation(
-            f"{where} is used in a way that has no bound rule", got=str(refusal), do=f"supported operations: {supported()}"
+            f"{where} is used in a way that has no bound rule",
+            got=str(refusal),
+            do=f"supported operations: {supported()}",
         ) from None
     settings = dict(built.settings)
     for key, compute in built.derived.items():  # constants worked out from live ones, e.g. batch norm's scale

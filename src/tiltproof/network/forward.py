@@ -32,9 +32,13 @@ def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = 
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
     """Labels as int64 [count], each one of the network's classes."""
-    shape = next((operation.shape for operation in network.operations if operation.name == network.output), network.shape)
+    shape = next(
+        (operation.shape for operation in network.operations if operation.name == network.output), network.shape
+    )
     if len(shape) != 1:
         raise InputError("a classifier's output has shape [N, classes]", got=f"[N, {', '.join(map(str, shape))}]")
+    if shape[0] < 2:
+        raise InputError("a classifier has at least two classes", got=f"{shape[0]} output")
     labels = torch.as_tensor(labels)
     if labels.shape != (count,):
         raise InputError(f"labels must have shape [{count}], one per image", got=tuple(labels.shape))
@@ -59,7 +63,9 @@ def run(network: Network, bounds: AffineForm) -> dict[str, AffineForm]:
 
 
 def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
-    """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share cancels."""
+    """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share
+    cancels.
+    """
     last = network.last if network.operations and network.last.name == network.output else None
     if last is None or last.kind != "linear":
         return _differences(forms[network.output], labels)
@@ -95,7 +101,8 @@ def _differences(form: AffineForm, labels: Tensor) -> AffineForm:
 
 
 def separate_margins(form: AffineForm, labels: Tensor) -> Tensor:
-    """The paper's criterion: lower bound of the label's output minus the upper bound of each other, [P, K] (label: infinity)."""
+    """The paper's criterion: lower bound of the label's output minus the upper bound of each other, [P, K]
+    (label: infinity)."""
     lower, upper = form.lower, form.upper
     difference = lower.gather(1, labels.unsqueeze(1)) - upper
     difference = difference - difference.abs() * (2 * form.unit)

@@ -30,7 +30,8 @@ class Operation:
     def resolve(self, constants: dict[str, Tensor]) -> Operation:
         """The same operation with every reference replaced by the tensor it stands for now."""
         settings = {
-            key: constants[value.name] if isinstance(value, Reference) else value for key, value in self.settings.items()
+            key: constants[value.name] if isinstance(value, Reference) else value
+            for key, value in self.settings.items()
         }
         return Operation(self.name, self.kind, self.inputs, settings, self.shape)
 
@@ -56,7 +57,9 @@ class Network:
             constants = {name: x.to(dtype) if x.is_floating_point() else x for name, x in constants.items()}
         for name, compute in self.computed:
             constants[name] = compute(constants)
-        return Network(self.input, self.output, self.shape, [operation.resolve(constants) for operation in self.operations])
+        return Network(
+            self.input, self.output, self.shape, [operation.resolve(constants) for operation in self.operations]
+        )
 
     @property
     def last(self) -> Operation:

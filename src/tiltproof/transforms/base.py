@@ -176,9 +176,9 @@ class Pixelwise(Part):
 class Compose(Transform):
     """Parts applied one after the other, in the order given.
 
-    Spatial parts that stand next to each other are composed into one map, so the picture is interpolated once; contrast and
-    brightness that stand next to each other are clamped to [0, 1] once, after the last (the paper's definition).
-    ``padding`` says what lies outside the picture: ``zeros``, ``border`` or ``reflect``.
+    Spatial parts that stand next to each other are composed into one map, so the picture is interpolated once;
+    contrast and brightness that stand next to each other are clamped to [0, 1] once, after the last (the paper's
+    definition). ``padding`` says what lies outside the picture: ``zeros``, ``border`` or ``reflect``.
     """
 
     def __init__(self, *transforms: Transform, padding: str = "zeros") -> None:

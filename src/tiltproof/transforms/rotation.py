@@ -9,7 +9,8 @@ from tiltproof.transforms.base import Matrix, Spatial
 
 
 class Rotation(Spatial):
-    """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30, ``Rotation(-10, 25)`` is asymmetric; text ``R(30)``.
+    """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30, ``Rotation(-10, 25)`` is asymmetric; text
+    ``R(30)``.
 
     Convention
         centre:   the middle of the picture, between the pixels when the size is even

@@ -23,6 +23,15 @@ def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
     return torch.minimum(folded, period - folded) + 1
 
 
+def _in_reach(position: Tensor, size: int, padding: str) -> Tensor:
+    """The same place of the endless picture, near enough for an integer index: far outside it repeats itself or is
+    constant.
+    """
+    if padding == "reflect" and size > 1:
+        return position.remainder(2 * (size - 1))
+    return position.clamp(-(2.0**30), 2.0**30)
+
+
 def with_ring(images: Tensor) -> Tensor:
     """[N, C, H, W] -> [N, H + 2, W + 2, C], channels last so that one look-up fetches a whole pixel."""
     return torch.nn.functional.pad(images, (1, 1, 1, 1)).permute(0, 2, 3, 1).contiguous()
@@ -31,9 +40,7 @@ def with_ring(images: Tensor) -> Tensor:
 def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
     """Bilinear values of each image [N, C, H, W] at its own positions [N, H', W'] -> [N, C, H', W']."""
     number, _, height, width = images.shape
-    # Far outside, every padding repeats itself or is constant; the clamp only keeps the integer conversion in range.
-    limit = 2.0**30
-    column, row = column.clamp(-limit, limit), row.clamp(-limit, limit)
+    column, row = _in_reach(column, width, padding), _in_reach(row, height, padding)
     column0, row0 = column.detach().floor(), row.detach().floor()
     x, y = (column - column0).unsqueeze(-1), (row - row0).unsqueeze(-1)
     columns = [ring_index(column0.long() + k, width, padding) for k in (0, 1)]

@@ -1,8 +1,8 @@
 """What a rule is: how one operation treats bounds going forward and coefficients going backward.
 
-Forward: affine forms in, an affine form out that contains every output.
-Backward: a linear lower bound ``a . y`` of the margin in terms of the operation's output y becomes one in terms of its inputs:
-``a . y >= sum_i a_i . x_i + constant - error`` for every x inside the forward bounds; ``error`` pays for rounding.
+Forward: affine forms in, an affine form out that contains every output. Backward: a linear lower bound ``a . y`` of
+the margin in terms of the operation's output y becomes one in terms of its inputs: ``a . y >= sum_i a_i . x_i +
+constant - error`` for every x inside the forward bounds; ``error`` pays for rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Rule(Protocol):
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm: ...
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
-        """``a`` [Q, ...]; ``inputs`` are the forward forms of the boxes; ``pairs`` [Q] says which box a pair belongs to."""
+        """``a`` [Q, ...]; ``inputs`` are the forward forms of the boxes; ``pairs`` [Q] says which box a pair
+        belongs to."""
         ...
 
 
@@ -65,8 +66,9 @@ class LinearRule:
         return None
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        """Center and slopes through L, radius through |L|. Roundings (method, section 7): every entry of L c and L G_k is off by at
-        most gamma_n |L| (|c| + sum_k |G_k|), so that magnitude joins the radius before the |L| product that is made anyway.
+        """Center and slopes through L, radius through |L|. Roundings (method, section 7): every entry of L c and L
+        G_k is off by at most gamma_n |L| (|c| + sum_k |G_k|), so that magnitude joins the radius before the |L|
+        product that is made anyway.
         """
         (form,) = inputs
         rows = self.signed(operation, form.stack.flatten(0, 1))
@@ -111,7 +113,7 @@ class MoveRule:
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
         zeros = a.new_zeros(len(a), *inputs[0].shape[1:])
-        _, pull = torch.func.vjp(lambda x: self.move(operation, x), zeros)
+        pull = torch.func.vjp(lambda x: self.move(operation, x), zeros)[1]
         return Pullback([pull(a.contiguous())[0]])
 
 

@@ -1,4 +1,5 @@
-"""Rules of linear operations: convolution, fully connected, scaling by constants (batch norm, normalisation), averaging."""
+"""Rules of linear operations: convolution, fully connected, scaling by constants (batch norm, normalisation),
+averaging."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class Conv2d(LinearRule):
 class Scale(LinearRule):
     """y = scale * x + shift with constants: normalisation, arithmetic with constants, batch norm in eval mode.
 
-    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms`` allows for.
+    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms``
+    allows for.
     """
 
     def _scale(self, operation: Operation, like: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ class Average(LinearRule):
         return self.signed(operation, x)
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        _, pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))
+        pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))[1]
         return pull(a.contiguous())[0]
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
@@ -107,7 +109,9 @@ class Average(LinearRule):
 class AvgPool2d(Average):
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         s = operation.settings
-        return F.avg_pool2d(x, s["kernel_size"], s["stride"], s["padding"], s["ceil_mode"], s["count_include_pad"], s["divisor"])
+        return F.avg_pool2d(
+            x, s["kernel_size"], s["stride"], s["padding"], s["ceil_mode"], s["count_include_pad"], s["divisor"]
+        )
 
 
 @rule("adaptive_avg_pool2d")

@@ -1,4 +1,5 @@
-"""Rule of max pooling: follow the entry with the highest center, and pay for the others only as far as they can exceed it."""
+"""Rule of max pooling: follow the entry with the highest center, and pay for the others only as far as they can
+exceed it."""
 
 from __future__ import annotations
 

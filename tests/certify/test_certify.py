@@ -1,0 +1,227 @@
+"""Verdicts, budgets, batches and bad input of `certify` and `attack`."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import tiltproof
+from tiltproof import Budget, InputError, Rotation, Verdict
+from tiltproof.certify import memory
+
+
+class Brightness(nn.Module):
+    """Class 0 while the mean pixel stays above a threshold, class 1 below it."""
+
+    def __init__(self, threshold):
+        super().__init__()
+        self.linear = nn.Linear(36, 2)
+        with torch.no_grad():
+            self.linear.weight[0] = 1 / 36
+            self.linear.weight[1] = 0
+            self.linear.bias.copy_(torch.tensor([-threshold, 0.0]))
+        self.eval()
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+
+
+IMAGES = torch.full((3, 1, 6, 6), 0.5)
+LABELS = torch.tensor([0, 0, 1])
+
+
+def test_the_four_verdicts():
+    """Brightness by +-0.1 moves the mean from 0.4 to 0.6."""
+    certified = tiltproof.certify(Brightness(0.39), IMAGES, LABELS, "B(0.1)")
+    assert certified.verdicts == [Verdict.CERTIFIED, Verdict.CERTIFIED, Verdict.MISCLASSIFIED]
+    assert certified.margins[0] == pytest.approx(0.01, abs=1e-5)
+    assert certified.margins[0] <= 0.01 + 1e-9
+    falsified = tiltproof.certify(Brightness(0.45), IMAGES, LABELS, "B(0.1)")
+    assert falsified.verdicts[0] is Verdict.FALSIFIED
+    (amount,) = falsified.counterexamples[0]
+    assert -0.1 <= amount < -0.05
+    assert falsified.margins[0] < 0
+    tied = tiltproof.certify(Brightness(0.4), IMAGES, LABELS, "B(0.1)", budget=Budget(boxes=60))
+    assert tied.verdicts[0] is Verdict.UNKNOWN  # the margin reaches zero, and is never below it
+    assert tied.margins[0] <= 0
+    (low,), (high,) = tied.open_boxes[0]
+    assert low <= -0.1 < high
+
+
+def test_summary_counts_and_records():
+    result = tiltproof.certify(Brightness(0.39), IMAGES, LABELS, Rotation(3))
+    summary = result.summary()
+    assert summary["images"] == 3
+    assert summary["correct"] == 2
+    assert summary["misclassified"] == 1
+    assert summary["certified"] + summary["falsified"] + summary["unknown"] == 2
+    assert summary["boxes"] == sum(result.boxes)
+    assert summary["transform"] == "R(3)"
+    assert [record["verdict"] for record in result.to_json()["records"]] == [str(v) for v in result.verdicts]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A trained-like random network on which every verdict but unknown occurs."""
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16), nn.ReLU(), nn.Linear(16, 4)
+    )
+    images = torch.rand(12, 1, 8, 8)
+    with torch.no_grad():
+        model[-1].bias -= model(images).mean(0)  # so that all classes occur, with small margins
+    return model.eval(), images, model(images).argmax(1)
+
+
+@pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
+def test_batch_size_changes_nothing(small, method):
+    runs = [
+        tiltproof.certify(*small, "R(4), B(0.02)", method=method, batch_size=size, budget=Budget(boxes=400))
+        for size in (1, 7, 1000)
+    ]
+    assert runs[0].verdicts == runs[1].verdicts == runs[2].verdicts
+
+
+def test_certified_images_resist_the_attack(small):
+    result = tiltproof.certify(*small, "R(10), Tu(0.3)")
+    found = tiltproof.attack(*small, "R(10), Tu(0.3)", samples=300, steps=10)
+    assert {Verdict.CERTIFIED, Verdict.FALSIFIED} <= set(result.verdicts)
+    for verdict, parameters in zip(result.verdicts, found.parameters, strict=True):
+        assert verdict is not Verdict.CERTIFIED or parameters is None
+
+
+def test_counterexamples_lie_inside_the_range(small):
+    model, images, labels = small
+    transform = tiltproof.parse("R(10), Tu(0.3)")
+    result = tiltproof.certify(model, images, labels, transform)
+    exact = copy.deepcopy(model).double()
+    for k, parameters in enumerate(result.counterexamples):
+        if parameters is not None:
+            assert all(a <= p <= b for a, p, b in zip(transform.low, parameters, transform.high, strict=True))
+            moved = transform.apply(images[k : k + 1].double(), torch.tensor(parameters, dtype=torch.float64))
+            assert int(exact(moved).argmax()) != int(labels[k])
+
+
+def test_uniform_splits_that_do_not_divide(small):
+    """Every piece of the range is looked at, the last one too."""
+    one = tiltproof.certify(*small, "R(2)", splits=7, method="hull")
+    for verdict, boxes in zip(one.verdicts, one.boxes, strict=True):
+        assert verdict is not Verdict.CERTIFIED or boxes == 7
+    assert tiltproof.certify(*small, "R(2), Tu(0.2)", splits=(3, 2)).settings["splits"] == [3, 2]
+
+
+def test_running_out_of_memory_halves_the_batch(small, monkeypatch):
+    from tiltproof.certify.prover import Prover
+
+    plain, sizes = Prover.bound, []
+
+    def scarce(self, images, low, high, dtype=None):
+        sizes.append(len(images))
+        if len(images) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory (pretended)")
+        return plain(self, images, low, high, dtype)
+
+    expected = tiltproof.certify(*small, "R(4)")
+    monkeypatch.setattr(Prover, "bound", scarce)
+    result = tiltproof.certify(*small, "R(4)", batch_size=64)
+    assert max(sizes) > 5
+    assert result.verdicts == expected.verdicts
+
+
+def test_no_memory_at_all_is_a_clear_error():
+    def never(size):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(InputError, match="not enough memory"):
+        memory.Halving(8).run(never)
+
+
+def test_training_mode_is_noticed_and_restored(small):
+    model, images, labels = small
+    model.train()
+    try:
+        with pytest.warns(UserWarning, match="training mode"):
+            tiltproof.certify(model, images[:2], labels[:2], "R(1)")
+        assert all(module.training for module in model.modules())
+    finally:
+        model.eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tiltproof.certify(model, images[:2], labels[:2], "R(1)")
+
+
+def test_global_tf32_settings_change_no_verdict(small):
+    before = torch.get_float32_matmul_precision()
+    expected = tiltproof.certify(*small, "R(4)")
+    try:
+        torch.set_float32_matmul_precision("medium")
+        again = tiltproof.certify(*small, "R(4)")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert again.verdicts == expected.verdicts
+    assert again.margins == expected.margins
+
+
+def test_progress_is_reported(small):
+    seen = []
+    tiltproof.certify(*small, "R(4)", progress=seen.append)
+    assert seen[-1].done == seen[-1].images == 12
+    assert seen[-1].certified + seen[-1].falsified + seen[-1].unknown + seen[-1].misclassified == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": torch.rand(2, 8, 8)}, "shape"),
+        ({"images": torch.rand(0, 1, 8, 8), "labels": torch.zeros(0, dtype=torch.long)}, "no images"),
+        ({"images": torch.rand(2, 1, 8, 8) * 2}, "[0, 1]"),
+        ({"images": torch.full((2, 1, 8, 8), torch.nan)}, "NaN"),
+        ({"images": torch.rand(2, 3, 8, 8)}, "cannot run"),
+        ({"images": torch.rand(2, 1, 8, 8, dtype=torch.float64)}, "float64"),
+        ({"labels": torch.tensor([0, 4])}, "between 0 and 3"),
+        ({"labels": torch.tensor([0, -1])}, "between 0 and 3"),
+        ({"labels": torch.tensor([0.0, 1.0])}, "integers"),
+        ({"labels": torch.tensor([0])}, "one per image"),
+        ({"transform": "Q(3)"}, "letter"),
+        ({"transform": 30}, "Transform"),
+        ({"model": lambda x: x}, "nn.Module"),
+        ({"method": "magic"}, "method"),
+        ({"splits": 0}, "splits"),
+        ({"splits": (2, 2)}, "splits"),
+        ({"batch_size": 0}, "batch size"),
+        ({"samples": 0}, "sample"),
+    ],
+    ids=str,
+)
+def test_bad_input(small, change, message):
+    model, images, labels = small
+    given = {"model": model, "images": images[:2], "labels": labels[:2], "transform": "R(2)"} | change
+    with pytest.raises(InputError) as error:
+        tiltproof.certify(**given)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("budget", [{"boxes": 0}, {"boxes": -3}, {"seconds": 0}, {"seconds": float("nan")}])
+def test_a_budget_of_nothing(budget):
+    with pytest.raises(InputError, match="budget"):
+        Budget(**budget)
+
+
+def test_weights_that_are_not_numbers(small):
+    model = copy.deepcopy(small[0])
+    with torch.no_grad():
+        model[0].weight[0] = torch.nan
+    with pytest.raises(InputError, match="NaN"):
+        tiltproof.certify(model, *small[1:], "R(2)")
+
+
+def test_overflow_is_never_certified():
+    """Weights so large that float32 overflows: infinities and NaN end as anything but certified."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1e38)
+    result = tiltproof.certify(model, IMAGES, torch.zeros(3, dtype=torch.long), "R(2)", budget=Budget(boxes=20))
+    assert Verdict.CERTIFIED not in result.verdicts

@@ -1,0 +1,89 @@
+"""Reading a module's graph: what is understood, and what is refused by name."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network
+from tiltproof.network import export_network
+
+PICTURE = torch.zeros(1)
+
+
+class Written(nn.Module):
+    """A forward as people write it: length checks, constants, in-place operations, both spellings."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.fc = nn.Linear(64, 3)
+        self.mean = torch.tensor([0.3]).view(1, 1, 1, 1)
+
+    def forward(self, x):
+        if len(x) == 0 or x.shape[1] != 1:
+            raise ValueError
+        x = (x - self.mean) / 0.5
+        y = self.conv(x)
+        F.relu(y, inplace=True)
+        y = y + y.mul(2)  # y is the rectified one by now
+        return self.fc(y.view(x.size(0), -1))
+
+
+def test_point_bounds_equal_the_network():
+    """A form without extent must come out as the network's own output, up to rounding."""
+    torch.manual_seed(0)
+    model = Written().eval()
+    x = torch.rand(3, 1, 4, 4)
+    with torch.no_grad():
+        bounds = bound_network(model, AffineForm.constant(x))
+        assert torch.allclose(bounds.center, model(x), atol=1e-5)
+    assert float(bounds.width.max()) < 1e-4
+
+
+def test_live_parameters():
+    """The graph is read once; the parameters are today's, and gradients reach them."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    network = export_network(model, (1, 2, 2), PICTURE)
+    with torch.no_grad():
+        model[1].weight.fill_(3.0)
+    weight = network.live().operations[-1].settings["weight"]
+    assert weight is model[1].weight
+    bounds = bound_network(model, AffineForm(torch.rand(2, 1, 1, 2, 2), torch.rand(1, 1, 2, 2), unit=0.0))
+    bounds.upper.sum().backward()
+    assert model[1].weight.grad is not None
+    assert float(model[1].weight.grad.abs().sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax(1)), "softmax"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.GELU()), "gelu"),
+        (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), "max_pool2d"),
+    ],
+)
+def test_an_unsupported_operation_is_named(model, name):
+    with pytest.raises(UnsupportedOperation) as error:
+        export_network(model, (1, 6, 6), PICTURE)
+    text = str(error.value)
+    assert name in text
+    assert "node" in text
+    assert "conv2d" in text  # the list of what is supported
+
+
+def test_a_model_that_cannot_run_is_refused_and_left_as_it_was():
+    model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)).train()
+    with pytest.raises(InputError, match="cannot run"):
+        export_network(model, (1, 6, 6), PICTURE)
+    assert all(module.training for module in model.modules())
+
+
+def test_training_mode_is_bounded_in_eval_mode_and_handed_back():
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(32, 2)
+    ).train()
+    x = torch.rand(2, 1, 6, 6)
+    bounds = bound_network(model, AffineForm.constant(x))
+    assert all(module.training for module in model.modules())
+    assert torch.allclose(bounds.center, model.eval()(x), atol=1e-5)

@@ -1,0 +1,71 @@
+"""What a certificate of a planted network may say, and what must be true of a counterexample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from cases import letters_of
+from planted import clean_margin, margin_at, plant
+from torch import nn
+
+from tiltproof import Verdict, parse
+
+METHODS = ("affine", "hull", "fgv")
+
+
+def planted_case(text, seed, **options):
+    """A transformation, parameters drawn inside it, and a network and a picture that fail there but not at rest."""
+    transform = parse(text)
+    letters = letters_of(transform)
+    rng = np.random.default_rng(seed)
+    for attempt in range(50):
+        theta = [float(a + (b - a) * rng.random()) for a, b in zip(transform.low, transform.high, strict=True)]
+        model, picture = plant(
+            letters, transform.low, transform.high, theta, padding=transform.padding, seed=seed + attempt, **options
+        )
+        if clean_margin(model, picture) > 0 and margin_at(model, picture, letters, theta, transform.padding) < 0:
+            return transform, letters, theta, model, picture
+    raise AssertionError("could not plant")
+
+
+def assert_confirmed(certificate, index, transform, model, picture, label=0):
+    """A falsified verdict has parameters inside the range at which the exact network on the exact picture is wrong."""
+    theta = certificate.counterexamples[index]
+    assert len(theta) == len(transform.parts)
+    assert all(a <= t <= b for a, t, b in zip(transform.low, theta, transform.high, strict=True))
+    margin = margin_at(model, picture, letters_of(transform), theta, transform.padding, label)
+    assert margin <= 0, f"counterexample {theta} has margin {float(margin)}"
+    assert certificate.margins[index] <= 0
+    assert certificate.margins[index] == pytest.approx(float(margin), abs=1e-6)
+
+
+def check_not_certified(certificate, transform, model, picture):
+    (verdict,) = certificate.verdicts
+    assert verdict in (Verdict.FALSIFIED, Verdict.UNKNOWN)
+    if verdict is Verdict.FALSIFIED:
+        assert_confirmed(certificate, 0, transform, model, picture)
+        assert certificate.open_boxes[0] is None
+    else:
+        assert certificate.counterexamples[0] is None
+        assert certificate.margins[0] <= 0
+
+
+class Plus(nn.Module):
+    def __init__(self, constant):
+        super().__init__()
+        self.constant = constant
+
+    def forward(self, x):
+        return x + self.constant
+
+
+def random_network(seed, pixels=25, classes=3):
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(pixels, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, classes)
+    )
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=1.5 / layer.weight.shape[1] ** 0.5)
+    return model.eval()

@@ -1,0 +1,63 @@
+"""The public API is what __init__ exports; a change here is a decision, not an accident."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import tiltproof
+
+PUBLIC = {
+    "AffineForm",
+    "AttackResult",
+    "Brightness",
+    "Budget",
+    "Certificate",
+    "Compose",
+    "Contrast",
+    "InputError",
+    "Progress",
+    "Rotation",
+    "Scaling",
+    "Shearing",
+    "Transform",
+    "TranslationU",
+    "TranslationV",
+    "UnsupportedOperation",
+    "Verdict",
+    "attack",
+    "bound_network",
+    "bound_pixels",
+    "certify",
+    "load_data",
+    "load_model",
+    "parse",
+}
+
+
+def test_the_public_names_are_frozen():
+    assert set(tiltproof.__all__) == PUBLIC
+    assert all(hasattr(tiltproof, name) for name in PUBLIC)
+
+
+def test_every_public_thing_says_what_it_is():
+    assert all(getattr(tiltproof, name).__doc__ for name in PUBLIC)
+
+
+def test_bad_input_is_a_value_error():
+    assert issubclass(tiltproof.InputError, ValueError)
+    assert issubclass(tiltproof.UnsupportedOperation, tiltproof.InputError)
+
+
+def test_the_verdicts_are_the_four_words():
+    assert [verdict.value for verdict in tiltproof.Verdict] == ["certified", "falsified", "unknown", "misclassified"]
+
+
+def test_import_needs_only_torch_and_numpy():
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib'): sys.modules[name] = None\n"
+        "import tiltproof\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(tiltproof.__file__).parent.parent)}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0

@@ -1,0 +1,98 @@
+"""Text, objects and repr of transformations."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tiltproof import Brightness, Compose, Contrast, InputError, Rotation, Scaling, Shearing, TranslationU, parse
+from tiltproof.transforms import LETTERS
+
+NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("R(30)", Rotation(30)),
+        ("R(-10:25)", Rotation(-10, 25)),
+        ("Sc(5), R(5), C(5), B(0.01)", Compose(Scaling(5), Rotation(5), Contrast(5), Brightness(0.01))),
+        (" Sh( 2 ) ,Tu(1e-1:0.5)", Compose(Shearing(2), TranslationU(0.1, 0.5))),
+        ("R(30); padding=border", Compose(Rotation(30), padding="border")),
+    ],
+)
+def test_text_reads_as_objects_and_back(text, expected):
+    assert parse(text) == expected
+    assert parse(str(expected)) == expected
+
+
+parts = st.builds(
+    lambda part, low, width: part(low, low + width),
+    st.sampled_from(list(LETTERS.values())),
+    st.floats(-50, 50),
+    st.floats(1e-3, 40),
+)
+
+
+@given(st.lists(parts, min_size=1, max_size=5), st.sampled_from(["zeros", "border", "reflect"]))
+@settings(max_examples=80, deadline=None)
+def test_repr_and_text_rebuild_the_transform(some, padding):
+    transform = Compose(*some, padding=padding)
+    assert eval(repr(transform), NAMES) == transform
+    assert parse(str(transform)) == transform
+    assert hash(parse(str(transform))) == hash(transform)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Q(3)", "R (Rotation"),
+        ("R(5:5)", "empty"),
+        ("R(0)", "empty"),
+        ("R(6:5)", "reversed"),
+        ("R(-5)", "reversed"),
+        ("Sc(-100:3)", "-100"),
+        ("R(361)", "full turn"),
+        ("R(nan)", "finite"),
+        ("R(inf)", "finite"),
+        ("R(a)", "not a number"),
+        ("R(3) Sh(2)", "comma"),
+        ("", "cannot read"),
+        ("R()", "cannot read"),
+        ("R(3),", "cannot read"),
+        ("R(3); padding=wrap", "zeros"),
+        ("R(3); centre=0", "padding"),
+    ],
+)
+def test_bad_notation_is_refused(text, message):
+    with pytest.raises(InputError, match=None) as error:
+        parse(text)
+    assert message in str(error.value)
+
+
+def test_identity_shift_and_quarter_turn():
+    x = torch.rand(2, 3, 7, 7, dtype=torch.float64)
+    assert torch.equal(Rotation(30).apply(x, torch.zeros(1)), x)
+    assert torch.equal(parse("Tu(2)").apply(x, torch.ones(1))[..., 1:], x[..., :-1])
+    assert torch.equal(parse("Tv(2)").apply(x, torch.ones(1))[..., :-1, :], x[..., 1:, :])
+    turned = Rotation(90).apply(x, torch.tensor([90.0]))
+    assert torch.allclose(turned, torch.rot90(x, 1, (2, 3)), atol=1e-12)
+
+
+def test_each_image_has_its_own_parameters_and_gradients():
+    x = torch.rand(3, 1, 9, 5, dtype=torch.float64)
+    transform = parse("Sc(5), R(5), C(5), B(0.01)")
+    theta = torch.tensor(
+        [[1.0, 2, 3, 0.001], [-4, 5, 0, 0], [0, -1, -5, 0.01]], dtype=torch.float64, requires_grad=True
+    )
+    together = transform.apply(x, theta)
+    for k in range(3):
+        assert torch.allclose(together[k], transform.apply(x[k : k + 1], theta[k])[0])
+    assert torch.autograd.gradcheck(lambda t: transform.apply(x, t), theta, atol=1e-5)
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(InputError, match="one row per image"):
+        Rotation(3).apply(torch.rand(2, 1, 4, 4), torch.zeros(3, 1))
+    with pytest.raises(InputError, match="batch"):
+        Rotation(3).apply(torch.rand(1, 4, 4), torch.zeros(1))
