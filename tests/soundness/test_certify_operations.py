@@ -79,7 +79,7 @@ def test_right_by_a_little_is_proved_with_an_honest_margin(name):
     shift = torch.zeros(3)
     shift[label] = -margins.min() + 0.1 * (margins.max() - margins.min()) + 1e-4
     model = Function(lambda m, x: m.net(x) + m.shift, net=net, shift=shift).eval()
-    certificate = certify(model, image[None], torch.tensor([label]), transform, samples=1, budget=Budget(boxes=600))
+    certificate = certify(model, image[None], torch.tensor([label]), transform, samples=1, budget=Budget(boxes=200))
     margins, _ = sampled_margins(model, image, label, transform, 301 if len(transform.parts) == 1 else 41)
     assert certificate.verdicts[0] is not Verdict.FALSIFIED
     assert certificate.margins[0] <= margins.min() + 1e-9

@@ -41,7 +41,7 @@ def test_a_sliver_is_never_certified(text, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("splits", [1, 2, 3, 7, 64, 999])
+@pytest.mark.parametrize("splits", [1, 3, 7, 300])
 @pytest.mark.parametrize("text", ["Tu(-0.1:0.7)", "R(-10:25)"])
 def test_a_sliver_is_never_certified_by_uniform_splits(text, splits, method):
     """Also when the number of splits does not divide the range."""
@@ -119,7 +119,7 @@ def test_no_budget_makes_it_certified(budget):
         check_not_certified(certificate, transform, model, picture)
 
 
-@pytest.mark.parametrize("excess", [3e-7, 1e-6, 1e-4, 0.0])
+@pytest.mark.parametrize("excess", [3e-7, 1e-4, 0.0])
 @pytest.mark.parametrize("text", ["Tu(2)", "R(10)", "Sh(30)"])
 def test_a_dip_to_just_below_zero_or_exactly_zero(text, excess):
     """The margin falls from 1 to -excess, at one point alone: rounding must not carry the bound back above zero.

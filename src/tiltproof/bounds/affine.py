@@ -120,12 +120,10 @@ class AffineForm:
     def __add__(self, other: AffineForm | Tensor | float) -> AffineForm:
         """Sums of centers, of slopes, of radii; one rounding of each entry."""
         if isinstance(other, AffineForm):
-            result = AffineForm(self.stack + other.stack, self.radius + other.radius, self.unit)
+            stack, radius = self.stack + other.stack, self.radius + other.radius
         else:
-            center = self.center + other
-            result = AffineForm(torch.cat([center[None], self.slopes]), self.radius, self.unit)
-        result.radius = widen(result.radius, result.magnitude(), 2, self.unit)
-        return result
+            stack, radius = torch.cat([(self.center + other)[None], self.slopes]), self.radius
+        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit)
 
     __radd__ = __add__
 
@@ -183,8 +181,8 @@ class AffineForm:
         remainder = torch.where(low > 0, deviation * deviation / low**3, torch.inf)
         form = self._taylor(value, slope, remainder)
         # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
-        form.radius = widen(form.radius, value.abs() + slope.abs() * (self.magnitude() + deviation), 16, self.unit)
-        return form
+        magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation)
+        return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit)
 
 
 def _size(planes: Tensor) -> Tensor:

@@ -44,7 +44,8 @@ def hat(position: Interval, lines: Tensor) -> Interval:
     near = torch.where((low <= 0) & (high >= 0), 0.0, torch.minimum(low.abs(), high.abs()))
     # |position - line| < 1 wherever it matters and positions carry their own slack: 4 roundings of numbers up to the picture's size
     slack = 4 * UNIT[low.dtype] * (1 + lines.abs())
-    return Interval((1 - far - slack).clamp(min=0), torch.where(near < 1, (1 - near + slack).clamp(max=1), 0.0))
+    lower = (1 - far - slack).clamp(min=0).nan_to_num(0.0)
+    return Interval(lower, torch.where(near >= 1, 0.0, (1 - near + slack).clamp(max=1).nan_to_num(1.0)))
 
 
 def make_grid(columns: Interval, rows: Interval, height: int, width: int) -> SparseGrid:

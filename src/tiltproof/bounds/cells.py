@@ -18,8 +18,7 @@ from tiltproof.bounds.interval import Interval
 from tiltproof.transforms.sampling import ring_index, with_ring
 
 FAR = 2.0**30
-"""Beyond this, zeros and border padding are constant, and a reflected picture is treated as if any part of it could
-be seen."""
+"""Positions of a reflected picture beyond this are taken to see any part of it."""
 
 
 @dataclass
@@ -31,25 +30,32 @@ class Axis:
     ends: list[Tensor]  # where the box ends inside each cell, in [0, 1]
     inside: list[Tensor]  # whether the box reaches into that cell at all
     points: list[Tensor]  # the positions themselves: low edge, then the end of each cell
-    true: bool  # whether ``points`` are the true positions (not so for reflections far outside)
+    true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
 
 
 def axis(box: Interval, size: int, padding: str) -> Axis:
-    low, high = box.lower.clamp(-FAR, FAR), box.upper.clamp(-FAR, FAR)
-    far = padding == "reflect" and bool(((box.lower < -FAR) | (box.upper > FAR)).any())
-    if far:  # one whole period of the reflection holds every value there is
-        outside = (box.lower < -FAR) | (box.upper > FAR)
-        low, high = torch.where(outside, 0.0, low), torch.where(outside, 2.0 * size, high)
-    base = low.floor()
-    cells = max(1, int((high.ceil() - base).max().item()))
+    """Cells that each box meets. Zeros and border padding are constant below -1 and above size, so cells further out add nothing:
+    they are left out, and the constant's two ends, the grid line next to the picture and the box's true edge, are both looked at.
+    """
+    low, high = box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
+    first, last, true = low, high, True
+    if padding == "reflect" and size > 1:
+        everything = (low < -FAR) | (high > FAR) | (high - low > 2 * size)  # a whole period holds every value there is
+        true = not bool(everything.any())
+        first, last = torch.where(everything, 0.0, low), torch.where(everything, 2.0 * size, high)
+    else:
+        first, last = low.clamp(-2, size + 1), high.clamp(-2, size + 1)
+    base = first.floor()
+    cells = max(1, int((last.ceil() - base).max().item()))
     integer = base.long()
     index = [ring_index(integer + k, size, padding) for k in range(cells + 1)]
     ends, inside, points = [], [], [low]
     for k in range(cells):
-        ends.append((high - (base + k)).clamp(0, 1))
-        inside.append(high >= base + k)
-        points.append(torch.minimum(base + (k + 1), high))
-    return Axis(index, low - base, ends, inside, points, not far)
+        ends.append((last - (base + k)).clamp(0, 1))
+        inside.append(last >= base + k)
+        line = base + (k + 1)
+        points.append(torch.where(line < last, line, high))
+    return Axis(index, first - base, ends, inside, points, true)
 
 
 class CellWalk:

@@ -45,7 +45,9 @@ class Interval:
         products = torch.stack(
             torch.broadcast_tensors(self.lower * low, self.lower * high, self.upper * low, self.upper * high)
         )
-        return Interval.outward(products.amin(0), products.amax(0))
+        unknown = products.isnan().any(0)  # 0 times infinity: anything
+        lower, upper = products.amin(0), products.amax(0)
+        return Interval.outward(torch.where(unknown, -torch.inf, lower), torch.where(unknown, torch.inf, upper))
 
     __rmul__ = __mul__
 

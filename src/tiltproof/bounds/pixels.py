@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.algorithm1 import algorithm1
+from tiltproof.bounds.check import check_images
 from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.relax import clamp01
@@ -89,42 +90,6 @@ def _affine_bounds(pictures: Tensor, rows_of: Tensor, transform: Transform, low:
         rows_of = torch.arange(len(rows_of), device=rows_of.device)
     assert picture is not None
     return picture
-
-
-def check_images(images: Tensor) -> None:
-    """Refuse anything but a finite floating-point batch [N, C, H, W] with values in [0, 1]."""
-    if not isinstance(images, Tensor):
-        raise InputError("images must be a torch tensor", got=type(images).__name__, do="torch.as_tensor(images)")
-    if images.ndim != 4:
-        raise InputError(
-            "images must have shape [N, C, H, W]",
-            got=tuple(images.shape),
-            why="a missing batch dimension",
-            do="images[None]",
-        )
-    if images.dtype not in (torch.float32, torch.float64):
-        raise InputError(
-            "images must be float32 or float64",
-            got=images.dtype,
-            why="8-bit or half-precision pixels",
-            do="images.float() / 255",
-        )
-    if 0 in images.shape:
-        raise InputError(
-            "there are no images", got=f"shape {tuple(images.shape)}", do="check the selection or the folder"
-        )
-    if not bool(torch.isfinite(images).all()):
-        raise InputError(
-            "images contain NaN or infinity", why="a division by zero in preprocessing", do="clean the data first"
-        )
-    low, high = images.min().item(), images.max().item()
-    if low < 0 or high > 1:
-        raise InputError(
-            "pixel values must lie in [0, 1]",
-            got=f"{low:g} to {high:g}",
-            why="pixels not divided by 255, or already normalised",
-            do="scale to [0, 1] and put the normalisation inside the model",
-        )
 
 
 def _box(

@@ -39,12 +39,13 @@ def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     above, below, slope = relu_chord(form)
     slope = torch.where(2 * form.radius > above, 0.0, slope)
     half = relu_gap(slope, above, below) / 2
+    steepness = slope  # what the roundings of the slope are relative to: its two parts may nearly cancel
     if negative_slope:
+        steepness = abs(negative_slope) + (1 - negative_slope) * slope
         slope, half = negative_slope + (1 - negative_slope) * slope, half * (1 - negative_slope)
     stack = form.stack * slope
     stack[0] += half
-    steepness = slope if negative_slope >= 0 else slope.abs()
-    radius = form.radius * steepness + half
+    radius = form.radius * (slope if negative_slope >= 0 else slope.abs()) + half
     magnitude = None
     if form.unit:
         # 8 roundings of s, s x, t / 2 and their sum, relative to s |x| + t

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
 from tiltproof.bounds import METHODS
 from tiltproof.certify.attack import Attacker
-from tiltproof.certify.entry import check_inputs
-from tiltproof.certify.ledger import Ledger
+from tiltproof.certify.entry import check_inputs, check_splits
 from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.prover import Prover
+from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.search import AdaptiveSearch
 from tiltproof.certify.start import starting_grid
 from tiltproof.certify.tiling import Tiling
@@ -57,6 +55,8 @@ def certify(
     uniform = None if splits is None else check_splits(splits, inputs.transform)
     device = inputs.images.device
     with inputs.eval_mode(), proof_arithmetic(device):
+        reporter = Reporter(len(inputs.images), began, progress)
+        reporter.attacking()
         attacker = Attacker(inputs, seed)
         attacker.search(attacker.alive(), samples, steps=0)
         attack_seconds = time.perf_counter() - began
@@ -75,8 +75,7 @@ def certify(
         search = (AdaptiveSearch if uniform is None else UniformSearch)(
             prover, attacker, Tiling(inputs.transform, grid)
         )
-        reporter = Reporter(search, began, progress)
-        reporter.report()
+        reporter.proving(search)
         search.work(batch, budget, reporter.report)
         search.attack_unknown()
         reporter.report()
@@ -105,54 +104,3 @@ def certify(
             "precision": str(inputs.images.dtype).removeprefix("torch."),
         },
     )
-
-
-def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:
-    """One positive number of splits per parameter; a single number is spread over one parameter only."""
-    count = len(transform.parts)
-    numbers = (splits,) if isinstance(splits, int) else tuple(splits)
-    if len(numbers) == 1 and count > 1:
-        root = round(numbers[0] ** (1 / count)) if isinstance(numbers[0], int) and numbers[0] > 0 else 0
-        if root**count == numbers[0]:
-            numbers = (root,) * count
-    if len(numbers) != count or not all(isinstance(n, int) and n >= 1 for n in numbers):
-        raise InputError(
-            f"splits must be {count} positive whole number(s), one per parameter of {transform}",
-            got=splits,
-            do="e.g. splits=240 for one parameter, or splits=(20, 80, 2, 1)",
-        )
-    if math.prod(numbers) > 2**26:
-        raise InputError("that is more boxes than can be listed", got=math.prod(numbers))
-    return numbers
-
-
-class Reporter:
-    """Turns the search's state into `Progress` for the caller."""
-
-    def __init__(self, search: Ledger, began: float, callback: Callable[[Progress], None] | None) -> None:
-        self.search, self.began, self.callback = search, began, callback
-        self.proving = time.perf_counter()
-        self.to_prove = len(search.attacker.alive())
-
-    def report(self) -> None:
-        if self.callback is None:
-            return
-        attacker = self.search.attacker
-        counts = Counter(self.search.settled.values())
-        wrong, falsified = int((~attacker.correct).sum()), int(attacker.falsified.sum())
-        left_to_prove = len(attacker.alive()) - counts.total()
-        spent, finished = time.perf_counter() - self.proving, self.to_prove - left_to_prove
-        self.callback(
-            Progress(
-                images=len(attacker.correct),
-                done=counts.total() + falsified + wrong,
-                certified=counts[Verdict.CERTIFIED],
-                falsified=falsified,
-                unknown=counts[Verdict.UNKNOWN],
-                misclassified=wrong,
-                boxes=int(self.search.boxes.sum()),
-                seconds=time.perf_counter() - self.began,
-                phase="prove",
-                seconds_left=spent * left_to_prove / finished if finished else None,
-            )
-        )

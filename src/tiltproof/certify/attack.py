@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from tiltproof.bounds import pair_bounds
 from tiltproof.certify.entry import Inputs, check_inputs
 from tiltproof.certify.memory import Halving
 from tiltproof.errors import InputError
+from tiltproof.network import margins, run
 from tiltproof.transforms import Transform
-
-DOUBT = 2.0**-30
-"""A counterexample counts only if its float64 margin is below -DOUBT times the outputs' size: rounding cannot have
-made it."""
 
 
 @dataclass
@@ -59,7 +56,8 @@ class Attacker:
             inputs.labels,
             inputs.transform,
         )
-        self.exact = copy.deepcopy(inputs.model).double()
+        self.pictures = inputs.images.double()
+        self.exact = inputs.network.live(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )
@@ -89,21 +87,32 @@ class Attacker:
                 pieces.append(self._margin(self.transform.apply(self.images[index], values), self.labels[index]).cpu())
             return torch.cat(pieces)
 
+        if not len(rows):
+            return torch.empty(0, dtype=torch.float64)
         with torch.no_grad():
             return self.batch.run(work).double()
 
+    @torch.no_grad()
     def confirm(self, rows: Tensor, parameters: Tensor) -> None:
-        """Check candidates in float64 on the exact transformation and record those that hold."""
-        for chunk in (~self.falsified[rows]).nonzero().flatten().split(128):
+        """Check candidates in float64 on the exact transformation, with error bounds, and record those that hold."""
+        rows, parameters = rows[~self.falsified[rows]], parameters[~self.falsified[rows]]
+        for chunk in torch.arange(len(rows)).split(128) if len(rows) else ():
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
-            with torch.no_grad():
-                outputs = self.exact(self.transform.apply(self.images[index].double(), values)).double()
-            margin = margin_of(outputs, self.labels[index])
-            wrong = margin < -DOUBT * (1 + outputs.abs().amax(1))
-            for k in wrong.nonzero().flatten().tolist():
-                row = int(rows[chunk][k])
+            labels = self.labels[index]
+            pixels = pair_bounds(
+                self.images[index].double(),
+                torch.arange(len(index), device=index.device),
+                self.transform,
+                "affine",
+                values,
+                values,
+            )
+            form = margins(self.exact, run(self.exact, pixels), labels)
+            margin = form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1)
+            for k in (margin < 0).nonzero().flatten().tolist():
+                row = int(rows[chunk[k]])
                 if self.found[row] is None:
-                    self.found[row] = tuple(parameters[chunk][k].tolist())
+                    self.found[row] = tuple(parameters[chunk[k]].tolist())
                     self.falsified[row] = True
                     self.margin[row] = margin[k]
 
@@ -145,8 +154,8 @@ class Attacker:
             if not len(rows):
                 return
             many, points = rows.repeat_interleave(len(chunk)), chunk.repeat(len(rows), 1)
-            margins = self.margins_at(many, self.at(points))
-            table = margins.view(len(rows), len(chunk))
+            seen = self.margins_at(many, self.at(points))
+            table = seen.view(len(rows), len(chunk))
             least, which = table.min(1)
             lower = least < self.margin[rows]
             best[rows[lower]] = chunk[which[lower]]

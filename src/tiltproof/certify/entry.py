@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import check_images
 from tiltproof.errors import InputError
-from tiltproof.network import Network, check_labels, export_network
+from tiltproof.network import Network, check_labels, read_network
 from tiltproof.transforms import Transform, parse
 
 
@@ -79,6 +80,25 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Tr
             images = narrowed
         else:
             images = images.double()
-    network = export_network(model, tuple(images.shape[1:]), images)
+    network = read_network(model, tuple(images.shape[1:]), images)
     labels = check_labels(labels, len(images), network).to(images.device)
     return Inputs(model, network, images, labels, transform)
+
+
+def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:
+    """One positive number of splits per parameter; a single number is spread over one parameter only."""
+    count = len(transform.parts)
+    numbers = (splits,) if isinstance(splits, int) else tuple(splits)
+    if len(numbers) == 1 and count > 1:
+        root = round(numbers[0] ** (1 / count)) if isinstance(numbers[0], int) and numbers[0] > 0 else 0
+        if root**count == numbers[0]:
+            numbers = (root,) * count
+    if len(numbers) != count or not all(isinstance(n, int) and n >= 1 for n in numbers):
+        raise InputError(
+            f"splits must be {count} positive whole number(s), one per parameter of {transform}",
+            got=splits,
+            do="e.g. splits=240 for one parameter, or splits=(20, 80, 2, 1)",
+        )
+    if math.prod(numbers) > 2**26:
+        raise InputError("that is more boxes than can be listed", got=math.prod(numbers))
+    return numbers

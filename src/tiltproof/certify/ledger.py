@@ -86,14 +86,13 @@ class Ledger:
             return Verdict.MISCLASSIFIED
         verdict = self.settled.get(image)
         if bool(self.attacker.falsified[image]):
-            assert verdict is not Verdict.CERTIFIED, "a counterexample to a proof: a bound is wrong"
+            if verdict is Verdict.CERTIFIED:
+                raise RuntimeError(f"image {image}: a counterexample to a proof; a bound is wrong, please report this")
             return Verdict.FALSIFIED
-        assert verdict is not None
-        if verdict is Verdict.CERTIFIED:
-            assert int(self.waiting[image]) == 0
-            assert int(self.boxes[image]) > 0
-            assert float(self.proved[image]) > 0
-        return verdict
+        proved = int(self.waiting[image]) == 0 and int(self.boxes[image]) > 0 and float(self.proved[image]) > 0
+        if verdict is Verdict.CERTIFIED and not proved:
+            raise RuntimeError(f"image {image}: certified without all of its boxes proved; please report this")
+        return Verdict.UNKNOWN if verdict is None else verdict
 
     def margin(self, image: int, verdict: Verdict) -> float:
         if verdict is Verdict.CERTIFIED:

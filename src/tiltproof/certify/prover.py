@@ -58,7 +58,8 @@ class Prover:
             bound = _least(separate_margins(forms[network.output], labels).double())
             return Outcome(bound, bound, shares)
         form = margins(network, forms, labels)
-        lower = form.lower.double().scatter(1, labels.unsqueeze(1), torch.inf)
+        # a negative radius can only come from a wrong rule: such a bound proves nothing
+        lower = torch.where(form.radius >= 0, form.lower.double(), torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
         forward = _least(lower)
         rows = (~(forward > 0)).nonzero().flatten()
         if len(rows):

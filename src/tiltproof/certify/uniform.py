@@ -61,6 +61,8 @@ class UniformSearch(Ledger):
         return rows, bound
 
     def _leave(self, rows: Tensor, boxes: Boxes, bound: Tensor, count: int) -> None:
+        if not len(rows):
+            return
         self.attack_middles(rows, boxes)
         low, high = self.tiling.bounds(boxes)
         for k, image in enumerate(rows.tolist()):

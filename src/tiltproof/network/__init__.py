@@ -1,10 +1,12 @@
 """A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and
 backward."""
 
+from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import forward_shares, refine
+from tiltproof.network.bound import bound_network
 from tiltproof.network.export import export_network
-from tiltproof.network.forward import bound_network, check_labels, margins, run, separate_margins
+from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "forward_shares",
     "margins",
     "proof_arithmetic",
+    "read_network",
     "refine",
     "run",
     "separate_margins",

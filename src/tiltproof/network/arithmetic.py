@@ -7,6 +7,7 @@ may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.errors import InputError
+
 UNFOLD_BYTES = 2**31
 """Memory that the unfolded input of one convolution may take at a time."""
 
@@ -23,12 +26,18 @@ UNFOLD_BYTES = 2**31
 @contextmanager
 def proof_arithmetic(device: torch.device) -> Iterator[None]:
     """Full-precision products and no autocast inside; the user's settings come back afterwards."""
+    mode = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper()
+    if mode != "STRICT":
+        raise InputError(
+            "oneDNN is told to compute with fewer bits", got=f"ONEDNN_DEFAULT_FPMATH_MODE={mode}", do="unset it"
+        )
     switches = _switches()
     before = [getattr(owner, name) for owner, name, _ in switches]
     try:
         for owner, name, strict in switches:
             setattr(owner, name, strict)
-        with torch.autocast(device.type, enabled=False):
+        # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
+        with torch.backends.nnpack.flags(enabled=False), torch.autocast(device.type, enabled=False):
             yield
     finally:
         for (owner, name, _), value in zip(switches, before, strict=True):

@@ -100,11 +100,20 @@ def batch_norm(
         gain = (_value(variance, constants) + epsilon).rsqrt()
         return (gain if weight is None else gain * _value(weight, constants)).view(view)
 
-    def shift(constants: dict[str, Tensor]) -> Tensor:
-        start = torch.zeros(()) if bias is None else _value(bias, constants).view(view)
-        return start - _value(mean, constants).view(view) * scale(constants)
+    def parts(constants: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        product = _value(mean, constants).view(view) * scale(constants)
+        return torch.zeros_like(product) if bias is None else _value(bias, constants).view(view), product
 
-    return Built("scale", (x.name,), derived={"scale": scale, "shift": shift})
+    def shift(constants: dict[str, Tensor]) -> Tensor:
+        start, product = parts(constants)
+        return start - product
+
+    def size(constants: dict[str, Tensor]) -> Tensor:
+        """What the shift's own rounding is relative to: its two parts may nearly cancel."""
+        start, product = parts(constants)
+        return start.abs() + product.abs()
+
+    return Built("scale", (x.name,), derived={"scale": scale, "shift": shift, "shift_size": size})
 
 
 @converter("batch_norm.default")
@@ -126,9 +135,12 @@ def batch_norm_module(
 
 
 def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
-    """A live constant in float64, without the batch dimension of size 1 that broadcasting constants often carry."""
-    value = constants[constant.name] if isinstance(constant, Reference) else torch.tensor(constant)
-    return value.double()
+    """A live constant in float64; a Python number stands for exactly the float64 number it is."""
+    return (
+        constants[constant.name].double()
+        if isinstance(constant, Reference)
+        else torch.tensor(constant, dtype=torch.float64)
+    )
 
 
 def _scaled(
@@ -228,6 +240,8 @@ def max_pool2d(
 ) -> Built:
     if ceil_mode:
         raise Refused("max pooling with ceil_mode")
+    if _pair(dilation) != (1, 1) and _pair(padding) != (0, 0):
+        raise Refused("max pooling with both dilation and padding, whose windows may hold padding only")
     kernel = _pair(kernel_size)
     settings = {"kernel_size": kernel, "stride": _pair(stride) if stride else kernel, "padding": _pair(padding)}
     return Built("max_pool2d", (x.name,), settings | {"dilation": _pair(dilation)})
@@ -249,6 +263,8 @@ def avg_pool2d(
     include: bool = True,
     divisor: Any = None,
 ) -> Built:
+    if divisor is not None and divisor <= 0:
+        raise Refused(f"average pooling with divisor {divisor}")
     kernel = _pair(kernel_size)
     settings = {"kernel_size": kernel, "stride": _pair(stride) if stride else kernel, "padding": _pair(padding)}
     return Built(

@@ -33,6 +33,11 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
         model.eval()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            answer = model(example)
+            if not isinstance(answer, Tensor):
+                raise InputError(
+                    "the model must return one tensor", got=type(answer).__name__, do="wrap it in a module that does"
+                )
             program = torch.export.export(model, (example,), strict=False).run_decompositions({})
     except InputError:
         raise
@@ -81,6 +86,9 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
 def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, str], node: torch.fx.Node) -> None:
     inputs = [other for other in node.all_input_nodes if other.name in names]
     if not inputs:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags or "empty" in str(node.target):
+            raise UnsupportedOperation(f"operation {node.target} at node {node.name!r} gives another value every time")
         network.computed.append((node.name, _constant(node)))
         return
     if node.target is operator.getitem and node.args[1] == 0:

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.rounding import SMALLEST, gamma, widen
+from tiltproof.bounds.rounding import widen
 from tiltproof.errors import InputError
-from tiltproof.network.arithmetic import proof_arithmetic
-from tiltproof.network.export import export_network
-from tiltproof.network.graph import Network
+from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
-
-
-def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = None) -> AffineForm:
-    """Bound a network's outputs over everything that ``bounds`` (from `bound_pixels`) contains, [P, K].
-
-    With ``labels`` [P] the margins f_label - f_j are bounded instead, as differences; entry j = label is exactly 0.
-    A model in training mode is bounded in eval mode and handed back as it was.
-    """
-    network = export_network(model, tuple(bounds.shape[1:]), bounds.radius)
-    bounds = bounds.to(network.dtype())
-    with proof_arithmetic(bounds.radius.device):
-        live = network.live()
-        if labels is None:
-            return run(live, bounds)[live.output]
-        return margins(live, run(live, bounds), check_labels(labels, len(bounds), live))
 
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
@@ -71,23 +53,18 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         return _differences(forms[network.output], labels)
     form = forms[last.inputs[0]]
     weight, bias = last.settings["weight"], last.settings["bias"]
-    stack = form.stack.new_empty(len(form.stack), len(form), len(weight))
-    radius = form.radius.new_empty(len(form), len(weight))
-    count = weight.shape[1] + 2  # two more roundings for the difference of rows itself
-    entry = form.radius
-    if form.unit:
-        entry = entry + form.magnitude() * (gamma(count, form.unit) * (1 + 8 * form.unit)) + SMALLEST[entry.dtype]
+    stack = form.stack.new_zeros(len(form.stack), len(form), len(weight))
+    radius = form.radius.new_zeros(len(form), len(weight))
     for label in labels.unique().tolist():
         rows = (labels == label).nonzero().flatten()
-        difference = weight[label] - weight
-        stack[:, rows] = F.linear(form.stack[:, rows], difference)
-        radius[rows] = F.linear(entry[rows], difference.abs())
-    if form.unit:
-        radius = radius * (1 + 2 * gamma(count + len(stack) + 8, form.unit)) + 4 * count * SMALLEST[radius.dtype]
-    if bias is not None:
-        shift = bias[labels].unsqueeze(1) - bias
-        stack[0] += shift
-        radius = widen(radius, stack[0].abs() + 2 * shift.abs(), 3, form.unit)
+        settings = {
+            "weight": weight[label] - weight,
+            "bias": None if bias is None else bias[label] - bias,
+            "roundings": 2,  # one of each difference, which the shift's slack covers for the bias
+        }
+        difference = Operation(last.name, "linear", last.inputs, settings, last.shape)
+        part = REGISTRY["linear"].forward(difference, [form[rows]])
+        stack[:, rows], radius[rows] = part.stack, part.radius
     own = labels.unsqueeze(1)
     return AffineForm(stack.scatter(2, own.expand(len(stack), -1, 1), 0.0), radius.scatter(1, own, 0.0), form.unit)
 

@@ -53,10 +53,10 @@ class Network:
         ``dtype`` may only be wider than the parameters' own, so that the conversion is exact.
         """
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
-        if dtype is not None:
-            constants = {name: x.to(dtype) if x.is_floating_point() else x for name, x in constants.items()}
-        for name, compute in self.computed:
+        for name, compute in self.computed:  # in the parameters' own precision, so that it is the same network in any
             constants[name] = compute(constants)
+        if dtype is not None:
+            constants = {name: _widened(x, dtype) for name, x in constants.items()}
         return Network(
             self.input, self.output, self.shape, [operation.resolve(constants) for operation in self.operations]
         )
@@ -71,3 +71,7 @@ class Network:
             if get().is_floating_point():
                 return get().dtype
         return torch.float32
+
+
+def _widened(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float32 else value

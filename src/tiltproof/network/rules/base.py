@@ -65,6 +65,10 @@ class LinearRule:
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return None
 
+    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
+        """What the roundings of the shift itself are relative to."""
+        return shift.abs()
+
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         """Center and slopes through L, radius through |L|. Roundings (method, section 7): every entry of L c and L
         G_k is off by at most gamma_n |L| (|c| + sum_k |G_k|), so that magnitude joins the radius before the |L|
@@ -85,7 +89,7 @@ class LinearRule:
             # the |L| product and its inputs round too (all terms >= 0, so relatively); the shift rounds once
             radius = radius * (1 + 2 * gamma(count + len(stack) + 8, form.unit)) + count * 4 * SMALLEST[stack.dtype]
             if shift is not None:
-                radius = widen(radius, stack[0].abs() + shift.abs(), 2, form.unit)
+                radius = widen(radius, stack[0].abs() + self.shift_size(operation, shift), 8, form.unit)
         return AffineForm(stack, radius, form.unit)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
@@ -97,7 +101,9 @@ class LinearRule:
             result.constant = dot(a, shift.expand_as(a))
         if form.unit:
             count = gamma(2 * sum(self.terms(operation, form.shape)) + 16, form.unit)
-            size = self.absolute(operation, farthest(form)) + (0 if shift is None else shift.abs())
+            size = self.absolute(operation, farthest(form))
+            if shift is not None:
+                size = size + self.shift_size(operation, shift)
             result.error = dot(a.abs(), size[pairs]) * count + SMALLEST[a.dtype] * a[0].numel()
         return result
 

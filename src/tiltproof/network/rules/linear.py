@@ -29,7 +29,8 @@ class Linear(LinearRule):
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs = operation.settings["weight"].shape
-        return inputs, outputs
+        more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
+        return inputs + more, outputs + more
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return operation.settings["bias"]
@@ -80,11 +81,15 @@ class Scale(LinearRule):
         return a * self._scale(operation, a)
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        return 4, 4
+        return 8, 8
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         shift = operation.settings["shift"]
         return None if shift is None else shift.to(like.dtype).expand(operation.shape)
+
+    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
+        size = operation.settings.get("shift_size")
+        return shift.abs() if size is None else size.to(shift.dtype).expand(operation.shape)
 
 
 class Average(LinearRule):

@@ -1,0 +1,53 @@
+"""A network is used only if what was read from its graph agrees with what the module computes.
+
+Tracing freezes whatever the module decided while it was traced: a branch on the batch size, a random draw, a constant. Here the operations
+are run as bounds of single points, and the module itself on the same points alone and in batches; should they differ by more than
+float arithmetic explains, the module is refused.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.errors import InputError
+from tiltproof.network.arithmetic import proof_arithmetic
+from tiltproof.network.export import export_network
+from tiltproof.network.forward import run
+from tiltproof.network.graph import Network
+
+POINTS = 5
+TOLERANCE = 2.0**-7
+"""Relative to the outputs' size. This catches a graph that was read wrongly; it has no part in any bound."""
+
+
+def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
+    """`export_network`, and a check that the operations compute what the module does."""
+    network = export_network(model, shape, like)
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(POINTS, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        with torch.no_grad(), proof_arithmetic(like.device):
+            live = network.live()
+            form = run(live, AffineForm.constant(points.to(network.dtype())))[live.output]
+            answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    allowed = form.reach() + TOLERANCE * (1 + form.center.abs().amax())
+    for answer in answers:
+        if answer.shape != form.shape or not bool(((answer - form.center).abs() <= allowed).all()):
+            if not bool(torch.isfinite(form.center).all()):
+                continue  # overflow: bounds will be infinite and prove nothing
+            raise InputError(
+                "the model does not compute the same function every time, or not the one that tracing saw",
+                got=f"outputs that differ by {float((answer - form.center).abs().max()):.2g}"
+                if answer.shape == form.shape
+                else answer.shape,
+                why="randomness in forward, or code that depends on the batch size or on values",
+                do="make forward a fixed function of each picture by itself",
+            )
+    return network
