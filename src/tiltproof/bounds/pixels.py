@@ -17,6 +17,7 @@ from tiltproof.bounds.resample import affine, hull_of_interval
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.notation import parse
+from tiltproof.transforms.scaling import Scaling
 
 METHODS = ("affine", "hull", "fgv")
 
@@ -42,6 +43,9 @@ def bound_pixels(
     box = [_box(end, whole, images, transform) for end, whole in ((low, transform.low), (high, transform.high))]
     if bool((box[0] > box[1]).any()):
         raise InputError("a parameter box has low above high", got=f"low {low}, high {high}")
+    for k, part in enumerate(transform.parts):
+        if isinstance(part, Scaling):
+            part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
     rows_of = torch.arange(len(images), device=images.device)
     return pair_bounds(images.double(), rows_of, transform, method, *box).to(images.dtype)
 

@@ -99,14 +99,7 @@ class Attacker:
         for chunk in torch.arange(len(rows)).split(128) if len(rows) else ():
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
-            pixels = pair_bounds(
-                self.images[index].double(),
-                torch.arange(len(index), device=index.device),
-                self.transform,
-                "affine",
-                values,
-                values,
-            )
+            pixels = pair_bounds(self.pictures, index, self.transform, "affine", values, values)
             form = margins(self.exact, run(self.exact, pixels), labels)
             margin = form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1)
             for k in (margin < 0).nonzero().flatten().tolist():

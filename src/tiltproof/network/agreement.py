@@ -17,16 +17,16 @@ from tiltproof.network.export import export_network
 from tiltproof.network.forward import run
 from tiltproof.network.graph import Network
 
-POINTS = 5
 TOLERANCE = 2.0**-7
 """Relative to the outputs' size. This catches a graph that was read wrongly; it has no part in any bound."""
 
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
-    """`export_network`, and a check that the operations compute what the module does."""
+    """`export_network`, and a check that the operations compute what the module does, on ``like`` and on random points."""
     network = export_network(model, shape, like)
     generator = torch.Generator().manual_seed(0)
-    points = torch.rand(POINTS, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+    noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+    points = torch.cat([like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise])
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()

@@ -16,7 +16,7 @@ def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = 
     With ``labels`` [P] the margins f_label - f_j are bounded instead, as differences; entry j = label is exactly 0.
     A model in training mode is bounded in eval mode and handed back as it was.
     """
-    network = read_network(model, tuple(bounds.shape[1:]), bounds.radius)
+    network = read_network(model, tuple(bounds.shape[1:]), bounds.center.detach())
     bounds = bounds.to(network.dtype())
     with proof_arithmetic(bounds.radius.device):
         live = network.live()

@@ -54,4 +54,4 @@ def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
 
     top = pixel(0, 0) * (1 - x) + pixel(0, 1) * x
     bottom = pixel(1, 0) * (1 - x) + pixel(1, 1) * x
-    return (top * (1 - y) + bottom * y).permute(0, 3, 1, 2)
+    return (top * (1 - y) + bottom * y).permute(0, 3, 1, 2).contiguous()
