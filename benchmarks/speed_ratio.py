@@ -2,8 +2,9 @@
 
     python benchmarks/speed_ratio.py --networks DIR --data-root DIR [--images 100] [--boxes 40] [--device cpu]
 
-The paper's verifier (``fgv``) is timed on a random sample of its splits and extrapolated to all of them; it gets no attack and every
-image is taken through every sampled split, as in the paper. The affine verifier's time is the whole of `certify`: attack, search, everything.
+The paper's verifier (``fgv``) is timed on a random sample of its splits and extrapolated to all of them; it gets no
+attack and every image is taken through every sampled split, as in the paper. The affine verifier's time is the whole of
+`certify`: attack, search, everything.
 """
 
 from __future__ import annotations

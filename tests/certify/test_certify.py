@@ -131,7 +131,7 @@ def test_running_out_of_memory_halves_the_batch(small, monkeypatch):
 
 
 def test_no_memory_at_all_is_a_clear_error():
-    def never(size):
+    def never(_size):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(InputError, match="not enough memory"):
@@ -206,6 +206,12 @@ def test_bad_input(small, change, message):
 def test_a_budget_of_nothing(budget):
     with pytest.raises(InputError, match="budget"):
         Budget(**budget)
+
+
+def test_a_model_on_another_device(small):
+    model = copy.deepcopy(small[0]).to("meta")
+    with pytest.raises(InputError, match="different devices"):
+        tiltproof.certify(model, *small[1:], "R(2)")
 
 
 def test_weights_that_are_not_numbers(small):

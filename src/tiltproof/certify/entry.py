@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import check_images
 from tiltproof.errors import InputError
-from tiltproof.network import Network, check_labels, read_network
+from tiltproof.network import Network, check_labels, eval_mode, read_network
 from tiltproof.transforms import Transform, parse
 
 
@@ -27,20 +27,12 @@ class Inputs:
     labels: Tensor
     transform: Transform
 
-    @contextmanager
-    def eval_mode(self) -> Iterator[None]:
-        """The model in eval mode inside, and as it was afterwards."""
-        before = {module: module.training for module in self.model.modules()}
-        if any(before.values()):
-            warnings.warn(
-                "the model is in training mode; it is evaluated in eval mode and handed back as it was", stacklevel=4
-            )
-        try:
-            self.model.eval()
-            yield
-        finally:
-            for module, training in before.items():
-                module.training = training
+    def eval_mode(self) -> AbstractContextManager[None]:
+        """The model in eval mode inside, with a notice if it was not, and as it was afterwards."""
+        if any(module.training for module in self.model.modules()):
+            text = "the model is in training mode; it is evaluated in eval mode and handed back as it was"
+            warnings.warn(text, stacklevel=3)
+        return eval_mode(self.model)
 
 
 def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str) -> Inputs:

@@ -78,6 +78,7 @@ class Ledger:
     def settle_unknown(self, image: int, bound: float, low: Tensor, high: Tensor) -> None:
         self.settled[image] = Verdict.UNKNOWN
         self.open_bound[image] = bound
+        low, high = (end.clamp(self.tiling.low, self.tiling.high) for end in (low, high))  # as the user wrote the range
         self.open_box[image] = (tuple(low.tolist()), tuple(high.tolist()))
 
     def verdict(self, image: int) -> Verdict:

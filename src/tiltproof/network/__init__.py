@@ -5,6 +5,7 @@ from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import forward_shares, refine
 from tiltproof.network.bound import bound_network
+from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
@@ -14,6 +15,7 @@ __all__ = [
     "Operation",
     "bound_network",
     "check_labels",
+    "eval_mode",
     "export_network",
     "forward_shares",
     "margins",

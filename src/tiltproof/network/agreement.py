@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.errors import InputError
 from tiltproof.network.arithmetic import proof_arithmetic
+from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
 from tiltproof.network.forward import run
 from tiltproof.network.graph import Network
@@ -27,16 +28,10 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Netw
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
     points = torch.cat([like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise])
-    training = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        with torch.no_grad(), proof_arithmetic(like.device):
-            live = network.live()
-            form = run(live, AffineForm.constant(points.to(network.dtype())))[live.output]
-            answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
-    finally:
-        for module, mode in training.items():
-            module.training = mode
+    with eval_mode(model), torch.no_grad(), proof_arithmetic(like.device):
+        live = network.live()
+        form = run(live, AffineForm.constant(points.to(network.dtype())))[live.output]
+        answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
     allowed = form.reach() + TOLERANCE * (1 + form.center.abs().amax())
     for answer in answers:
         if answer.shape != form.shape or not bool(((answer - form.center).abs() <= allowed).all()):

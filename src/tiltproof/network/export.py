@@ -19,6 +19,7 @@ from torch.export.graph_signature import InputKind
 
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
+from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.graph import Network, Operation, Reference
 
 TRACE_BATCH = 2
@@ -27,11 +28,9 @@ TRACE_BATCH = 2
 
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """Trace a module (in eval mode) on pictures of ``shape`` [C, H, W] with the device and dtype of ``like``."""
-    was_training = {module: module.training for module in model.modules()}
     example = torch.zeros(TRACE_BATCH, *shape, dtype=like.dtype, device=like.device)
     try:
-        model.eval()
-        with torch.no_grad(), warnings.catch_warnings():
+        with eval_mode(model), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             answer = model(example)
             if not isinstance(answer, Tensor):
@@ -48,9 +47,6 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
             why="pictures of another size, type or device than the model expects, or Python code that torch.export cannot follow",
             do="try model(images[:2]) first; put the model and the images on one device",
         ) from error
-    finally:
-        for module, training in was_training.items():
-            module.training = training
     return _read(program, shape)
 
 
