@@ -21,6 +21,9 @@ from tiltproof.transforms.scaling import Scaling
 
 METHODS = ("affine", "hull", "fgv")
 
+CHUNK_ENTRIES = 2**20
+"""Pixels bounded at a time by `bound_pixels`; some forty float64 numbers are held for each."""
+
 
 def bound_pixels(
     images: Tensor,
@@ -46,8 +49,15 @@ def bound_pixels(
     for k, part in enumerate(transform.parts):
         if isinstance(part, Scaling):
             part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
-    rows_of = torch.arange(len(images), device=images.device)
-    return pair_bounds(images.double(), rows_of, transform, method, *box).to(images.dtype)
+    low, high = box
+    size = max(1, CHUNK_ENTRIES // images[0].numel())
+    forms = [
+        pair_bounds(part.double(), torch.arange(len(part), device=part.device), transform, method, *ends).to(
+            images.dtype
+        )
+        for part, *ends in zip(images.split(size), low.split(size), high.split(size), strict=True)
+    ]
+    return AffineForm(torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms]))
 
 
 def pair_bounds(
