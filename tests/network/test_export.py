@@ -72,6 +72,27 @@ def test_an_unsupported_operation_is_named(model, name):
     assert "conv2d" in text  # the list of what is supported
 
 
+class DropoutThenInPlace(nn.Module):
+    """Dropout in eval mode is its input, so the ReLU below changes ``y`` too."""
+
+    def __init__(self, reuse):
+        super().__init__()
+        self.reuse, self.dropout, self.relu, self.fc = reuse, nn.Dropout(), nn.ReLU(inplace=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.fc(x.flatten(1))
+        z = self.relu(self.dropout(y))
+        return z + y if self.reuse else z
+
+
+def test_writes_that_tracing_would_miss_are_refused():
+    with pytest.raises(UnsupportedOperation, match="in place"):
+        export_network(DropoutThenInPlace(reuse=True), (1, 2, 2), PICTURE)
+    export_network(DropoutThenInPlace(reuse=False), (1, 2, 2), PICTURE)
+    usual = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4, 2))
+    export_network(usual, (1, 2, 2), PICTURE)
+
+
 def test_a_model_that_cannot_run_is_refused_and_left_as_it_was():
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)).train()
     with pytest.raises(InputError, match="cannot run"):

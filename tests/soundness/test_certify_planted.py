@@ -31,7 +31,7 @@ TEXTS = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_sliver_is_never_certified(text, method):
-    for seed in (len(text), 40 + len(method)):
+    for seed in (len(text) + len(method),):
         transform, _, _, model, picture = planted_case(text, seed)
         images, labels = picture[None], torch.tensor([0])
         certificate = certify(

@@ -72,7 +72,7 @@ def exact_member(form: AffineForm, e, s, row: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("size", [1.0, 1e-4, 1e-7, 0.0])
+@pytest.mark.parametrize("size", [1.0, 1e-7, 0.0])
 @pytest.mark.parametrize("weights", ["plain", "cancelling", "huge", "tiny"])
 def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
     """Members, weights and outputs as rational numbers: the bound holds with no tolerance, even when terms cancel."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 
 from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.network.aliases import refuse_hidden_writes
 from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.graph import Network, Operation, Reference
@@ -37,7 +38,9 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
                 raise InputError(
                     "the model must return one tensor", got=type(answer).__name__, do="wrap it in a module that does"
                 )
-            program = torch.export.export(model, (example,), strict=False).run_decompositions({})
+            program = torch.export.export(model, (example,), strict=False)
+            refuse_hidden_writes(program.graph)
+            program = program.run_decompositions({})
     except InputError:
         raise
     except Exception as error:
