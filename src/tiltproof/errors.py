@@ -8,7 +8,7 @@ class InputError(ValueError):
 
     def __init__(self, what: str, *, got: object = None, why: str = "", do: str = "") -> None:
         self.what, self.got, self.why, self.do = what, got, why, do
-        text = what.rstrip(".")
+        text = what if what.endswith("...") else what.rstrip(".")
         if got is not None:
             text += f". Got: {got}"
         if why:

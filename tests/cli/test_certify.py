@@ -1,9 +1,13 @@
 """`tiltproof certify` from end to end: verdicts, JSON, result folders, exit codes and what is printed."""
 
 import json
+import os
+import threading
 
 import pytest
 from PIL import Image
+
+from tiltproof.cli.files import check_writable, write_atomically
 
 EXPECTED = ["certified", "certified", "falsified", "misclassified", "certified"]
 SUMMARY_KEYS = {"images", "correct", "certified", "falsified", "unknown", "boxes", "seconds", "method", "transform"}
@@ -172,3 +176,22 @@ def test_ctrl_c_ends_with_130_and_writes_nothing(certify, workspace, monkeypatch
     assert result.exit_code == 130
     assert "interrupted" in result.stderr
     assert not (workspace / "result.json").exists()
+
+
+def test_json_follows_a_link_and_writes_into_a_pipe(tmp_path):
+    """A result path is not always a plain file: replacing a link or a device would surprise its owner."""
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(real)
+    write_atomically(link, "text")
+    assert link.is_symlink()
+    assert real.read_text() == "text"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    seen = []
+    reader = threading.Thread(target=lambda: seen.append(pipe.read_text()))
+    reader.start()
+    check_writable(pipe)
+    write_atomically(pipe, "through")
+    reader.join()
+    assert seen == ["through"]
+    assert pipe.is_fifo()

@@ -38,7 +38,7 @@ def test_bound_draws_a_picture(tiltproof, workspace, method):
     arguments = ["--data", "cifar10-sample", "--index", 3, "--transform", "R(1), C(2)", "--method", method]
     result = tiltproof("bound", *arguments, "--out", "bounds.png")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("bounds.png: mean width 0.")
+    assert result.stdout.startswith("bounds.png: widest pixel 0.")
     with Image.open(workspace / "bounds.png") as picture:
         assert picture.format == "PNG"
         assert picture.width > 4 * 250

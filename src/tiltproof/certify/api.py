@@ -50,7 +50,9 @@ def certify(
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     if batch_size is not None and batch_size < 1:
         raise InputError("the batch size must be at least 1", got=batch_size)
-    budget = budget or Budget()
+    budget = Budget() if budget is None else budget
+    if not isinstance(budget, Budget):
+        raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
     inputs = check_inputs(model, images, labels, transform)
     uniform = None if splits is None else check_splits(splits, inputs.transform)
     device = inputs.images.device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from typing import Annotated, Any, TextIO
@@ -14,7 +15,7 @@ from tiltproof.cli.inputs import version
 from tiltproof.cli.options import examples
 from tiltproof.errors import InputError
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
 
 
 class Program(TyperGroup):
@@ -28,6 +29,11 @@ class Program(TyperGroup):
             except InputError as error:
                 typer.echo(f"error: {error}", err=True)
                 raise typer.Exit(BAD_INPUT) from None
+            except (
+                BrokenPipeError
+            ):  # whoever read our output has gone: not a failure of the run, nor --fail-under's code
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(PIPE_CLOSED) from None
             except KeyboardInterrupt:
                 typer.echo("interrupted: the run was stopped and its results were not written", err=True)
                 raise typer.Exit(INTERRUPTED) from None

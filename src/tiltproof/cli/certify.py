@@ -27,6 +27,8 @@ EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --method fgv --splits 240',
 )
 
+BOXES_HELP = f"Give an image up as unknown after this many boxes (default {Budget().boxes:,})."
+
 
 def command(
     context: typer.Context,
@@ -51,7 +53,11 @@ def command(
         ),
     ] = None,
     boxes: Annotated[
-        int | None, typer.Option(help="Give an image up as unknown after this many boxes.", rich_help_panel=SEARCH)
+        int | None,
+        typer.Option(
+            help=BOXES_HELP,
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Give an image up as unknown after this many seconds.", rich_help_panel=SEARCH)
@@ -108,6 +114,8 @@ def command(
         )
     summary = certificate.summary() | {"model": model, "data": data}
     records = [record | {"image": first + k, "label": int(labels[k])} for k, record in enumerate(certificate.records())]
+    if not quiet:
+        print_summary(summary)
     if json_file is not None:
         write_json(json_file, summary | {"records": records})
     if out is not None:
@@ -115,8 +123,6 @@ def command(
         write_json(out / "settings.json", context.params | used)
         write_json(out / "summary.json", summary)
         write_json_lines(out / "verdicts.jsonl", records)
-    if not quiet:
-        print_summary(summary)
     if fail_under is not None and summary["certified_percent"] < fail_under:
         typer.echo(f"certified {summary['certified_percent']:.2f} % is below --fail-under {fail_under:g} %", err=True)
         raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,23 @@ def check_writable(path: Path | None) -> None:
     """Refuse a file that could not be written at the end of the run, before it begins."""
     if path is None:
         return
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return  # a pipe or a device
+    folder = path.resolve().parent
+    if path.is_dir() or not _takes_files(folder):
         raise InputError(
             "the result file cannot be written there",
             got=f"{path}, which is a folder" if path.is_dir() else f"{path}, whose folder is missing or read-only",
             do="give a file name in an existing folder",
         )
+
+
+def _takes_files(folder: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def prepare_folder(folder: Path | None, overwrite: bool = True) -> None:
@@ -55,9 +66,16 @@ def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write beside the target and rename, so that a reader sees the old file or the whole new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write beside the target and rename, so that a reader sees the old file or the whole new one.
+
+    A link is followed to its file; into a pipe or a device such as /dev/stdout the text is simply written.
+    """
     try:
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             temporary.write_text(text, encoding="utf-8")
             temporary.replace(path)

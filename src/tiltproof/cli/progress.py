@@ -1,8 +1,9 @@
-"""Live progress of a run on a terminal, and silence everywhere else."""
+"""Live progress of a run: one changing line on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,14 +13,18 @@ from rich.progress import Progress as LiveDisplay
 from tiltproof.certify import Progress
 
 PHASES = {"attack": "attacking", "prove": "proving"}
+EVERY_SECONDS = 30
 COUNTS = ("certified", "falsified", "unknown")
 
 
 @contextmanager
 def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
-    """A callback for `certify` that keeps one line up to date, or None when no one is watching."""
-    if quiet or not sys.stdout.isatty():
+    """A callback for `certify`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
+    if quiet:
         yield None
+        return
+    if not sys.stdout.isatty():
+        yield Occasionally()
         return
     columns = (
         TextColumn("{task.description}"),
@@ -40,6 +45,18 @@ def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progre
             )
 
         yield update
+
+
+class Occasionally:
+    """For logs: says nothing about a short run, and then one line every half minute."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        if time.monotonic() - self.last >= EVERY_SECONDS:
+            self.last = time.monotonic()
+            print(f"{progress.done:,}/{progress.images:,} images | {status(progress)}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def status(progress: Progress) -> str:

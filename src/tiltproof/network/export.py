@@ -8,9 +8,12 @@ training can bound the live network.
 
 from __future__ import annotations
 
+import io
+import logging
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -30,10 +33,11 @@ TRACE_BATCH = 2
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """Trace a module (in eval mode) on pictures of ``shape`` [C, H, W] with the device and dtype of ``like``."""
     example = torch.zeros(TRACE_BATCH, *shape, dtype=like.dtype, device=like.device)
+    runs = False
     try:
-        with eval_mode(model), torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with eval_mode(model), torch.no_grad(), _quiet():
             answer = model(example)
+            runs = True
             if not isinstance(answer, Tensor):
                 raise InputError(
                     "the model must return one tensor", got=type(answer).__name__, do="wrap it in a module that does"
@@ -44,13 +48,29 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
     except InputError:
         raise
     except Exception as error:
+        text = str(error).strip()
         raise InputError(
-            f"the model cannot run on pictures of shape {shape}",
-            got=str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__,
-            why="pictures of another size, type or device than the model expects, or Python code that torch.export cannot follow",
-            do="try model(images[:2]) first; put the model and the images on one device",
+            "the model's forward cannot be traced" if runs else f"the model cannot run on pictures of shape {shape}",
+            got=text.splitlines()[0][:300] if text else type(error).__name__,
+            why="Python code in forward that depends on the values it computes"
+            if runs
+            else "pictures of another size, type or device",
+            do="write forward without such branches" if runs else "try model(images[:2]) first",
         ) from error
     return _read(program, shape)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs whole graphs when tracing fails; the error that follows says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Network:

@@ -126,7 +126,7 @@ class Part(Transform):
                 f"{name}'s range is {'reversed' if low > high else 'empty'}",
                 got=f"{number_text(low)} to {number_text(high)} {self.unit}",
                 why="low and high swapped" if low > high else "low and high are equal, so nothing varies",
-                do=f"give low < high, e.g. {name}(-1, 1); for one fixed position use transform.apply",
+                do=f'give low < high, e.g. {name}(-1, 1) or, as text, "{self.letter}(-1:1)" or "{self.letter}(1)"',
             )
         self.range = (low, high)
         self.check(low, high)
