@@ -12,7 +12,7 @@ from rich.table import Table
 VERDICTS = {
     "certified": "proved for every parameter of the range",
     "falsified": "a transformation breaks the answer",
-    "unknown": "neither, within the budget or these splits",
+    "unknown": "not decided by the budget or the splits",
     "misclassified": "wrong before any transformation",
 }
 
