@@ -1,0 +1,21 @@
+"""The README's example runs, and it names the two commands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.skipif(not README.exists(), reason="not in a source checkout")
+def test_the_example_runs(capsys):
+    text = README.read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(example, names)
+    assert names["certificate"].summary()["certified"] >= 18
+    assert "certified" in capsys.readouterr().out
+    assert "make demo" in text
+    assert "make test" in text
+    assert "@@" not in text
