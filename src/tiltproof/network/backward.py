@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network
 from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import dot, farthest
+from tiltproof.network.rules.base import backward_gamma, dot, farthest
 
 RELAXED = ("relu", "sigmoid", "tanh")
 
@@ -38,9 +37,11 @@ def refine(
         weight, bias = last.settings["weight"], last.settings["bias"]
         a = weight[labels[pairs]] - weight[classes]
         coefficients[last.inputs[0]] = a
-        error += dot(a.abs(), farthest(forms[last.inputs[0]])[pairs]) * gamma(4, unit)
+        error += dot(a.abs(), farthest(forms[last.inputs[0]])[pairs]) * backward_gamma(4, a[0].numel(), unit)
         if bias is not None:
-            constant += bias[labels[pairs]].double() - bias[classes].double()
+            own, other = bias[labels[pairs]].double(), bias[classes].double()
+            constant += own - other
+            error += (own.abs() + other.abs()) * backward_gamma(0, 1, unit)
     else:
         a = torch.zeros(len(pairs), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
         a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)
@@ -57,7 +58,7 @@ def refine(
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
             if name in coefficients:
                 a = coefficients[name] + a
-                error = error + dot(a.abs(), farthest(forms[name])[pairs]) * gamma(2, unit)
+                error = error + dot(a.abs(), farthest(forms[name])[pairs]) * backward_gamma(2, a[0].numel(), unit)
             coefficients[name] = a
     a = coefficients[network.input]
     moves = (
@@ -66,12 +67,10 @@ def refine(
         else constant.new_zeros(0, len(pairs))
     )
     remainder = dot(a.abs(), start.radius[pairs])
-    error = error + dot(a.abs(), farthest(start)[pairs]) * gamma(8, unit)
+    error = error + dot(a.abs(), farthest(start)[pairs]) * backward_gamma(8, a[0].numel(), unit)
     bound = constant + dot(a, start.center[pairs]) - moves.sum(0) - remainder
-    # float64 sums of n terms: their error is gamma_n(2^-53) of the terms' sizes, all of which are below these
-    terms = sum(form.radius[0].numel() for form in forms.values()) + 64
-    size = constant.abs() + dot(a.abs(), farthest(start)[pairs]) + error
-    error = (error + size * gamma(terms, 2.0**-53) * 4) * (1 + 2.0**-20)
+    # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
+    error = error * (1 + 2.0**-20) + bound.abs() * 2.0**-50
     if start.symbols > 1:
         shares += moves.T + _proportions(start.slopes, start.radius, a.abs(), pairs)
     return bound - error if unit else bound, shares

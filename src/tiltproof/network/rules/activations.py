@@ -7,9 +7,9 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.relax import relax_kink, relu_chord, relu_gap
-from tiltproof.bounds.rounding import gamma, widen
+from tiltproof.bounds.rounding import widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import Pullback, dot, farthest, rule
+from tiltproof.network.rules.base import Pullback, backward_gamma, dot, farthest, rule
 
 
 @rule("relu")
@@ -33,7 +33,8 @@ class Relu:
         if negative:
             chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
         # a stable neuron has chord 1 or 0 already, and the same lower slope
-        error = (farthest(form) * max(1.0, abs(negative)) + offset) * gamma(8, form.unit)
+        allowance = backward_gamma(8, a[0].numel(), form.unit)
+        error = (farthest(form) * max(1.0, abs(negative)) + offset) * allowance
         positive = a > 0
         slope = torch.where(positive, lower[pairs], chord[pairs])
         return Pullback([a * slope], constant=dot(a, torch.where(positive, -error[pairs], (offset + error)[pairs])))
@@ -79,7 +80,7 @@ class SShaped:
         result = Pullback([a * gain[pairs]], constant=dot(a, offset))
         if form.unit:
             size = gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype)
-            result.error = dot(a.abs(), size[pairs]) * gamma(8, form.unit)
+            result.error = dot(a.abs(), size[pairs]) * backward_gamma(8, a[0].numel(), form.unit)
         return result
 
 

@@ -41,6 +41,15 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).flatten(1).sum(1, dtype=torch.float64)
 
 
+def backward_gamma(count: int, entries: int, unit: float) -> float:
+    """Relative error of a backward step: ``count`` roundings in the bounds' dtype, and the float64 sums of `dot`.
+
+    A sum of ``entries`` products in float64 is off by at most gamma_entries(2^-53) of their sizes, in any order; 1024 more
+    cover the additions of up to that many steps' constants.
+    """
+    return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
+
+
 def farthest(form: AffineForm) -> Tensor:
     """A bound of |x| over the form."""
     return form.center.abs() + form.reach()
@@ -100,7 +109,7 @@ class LinearRule:
         if shift is not None:
             result.constant = dot(a, shift.expand_as(a))
         if form.unit:
-            count = gamma(2 * sum(self.terms(operation, form.shape)) + 16, form.unit)
+            count = backward_gamma(2 * sum(self.terms(operation, form.shape)) + 16, a[0].numel(), form.unit)
             size = self.absolute(operation, farthest(form))
             if shift is not None:
                 size = size + self.shift_size(operation, shift)

@@ -10,7 +10,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import Pullback, dot, farthest, rule
+from tiltproof.network.rules.base import Pullback, backward_gamma, dot, farthest, rule
 
 
 @rule("max_pool2d")
@@ -69,5 +69,5 @@ class MaxPool2d:
         if form.unit:
             entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]
             size = farthest(form).flatten(2).gather(2, index) + excess
-            result.error = dot(a.abs(), size[pairs]) * gamma(entries + 8, form.unit)
+            result.error = dot(a.abs(), size[pairs]) * backward_gamma(entries + 8, a[0].numel(), form.unit)
         return result
