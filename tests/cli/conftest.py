@@ -24,6 +24,11 @@ def brightness():
     return linear([0.0, 1.0], [0.5, 0.0]).eval()
 
 
+def darkness():
+    '''The same with other weights.'''
+    return linear([0.0, 1.25], [0.5, 0.0]).eval()
+
+
 def still_training():
     return linear([0.0, 1.0], [0.5, 0.0]).train()
 

@@ -107,17 +107,58 @@ def test_a_budget_that_runs_out_leaves_unknown(certify, workspace, method):
     assert record["margin"] is None or record["margin"] <= 0
 
 
-def test_out_writes_three_files(certify, workspace):
+def test_out_writes_a_run_folder(certify, workspace):
     assert certify("--out", "runs/one", "--seed", 5).exit_code == 0
     folder = workspace / "runs" / "one"
-    assert {path.name for path in folder.iterdir()} == {"summary.json", "verdicts.jsonl", "settings.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        "manifest.json",
+        "verdicts.jsonl",
+        "batches.jsonl",
+        "summary.json",
+    }
     assert set(read(folder / "summary.json")) >= SUMMARY_KEYS
     lines = (folder / "verdicts.jsonl").read_text().splitlines()
     assert [json.loads(line)["verdict"] for line in lines] == EXPECTED
-    settings = read(folder / "settings.json")
-    expected = {"model": "photo_networks:brightness", "data": "photos", "transform": "B(0.2)", "seed": 5, "end": 5}
-    assert settings.items() >= expected.items()
-    assert "torch" in settings
+    manifest = read(folder / "manifest.json")
+    assert manifest["notes"] == {"model": "photo_networks:brightness", "arch": None, "data": "photos"}
+    assert (manifest["claim"]["transform"], manifest["settings"]["seed"]) == ("B(0.2)", 5)
+    assert "torch" in manifest["environment"]
+
+
+def test_a_finished_run_is_resumed_at_no_cost_and_says_the_same(certify, workspace):
+    assert certify("--out", "runs").exit_code == 0
+    before = (workspace / "runs" / "verdicts.jsonl").read_bytes()
+    again = certify("--out", "runs", "--resume", "--json", "result.json")
+    assert again.exit_code == 0
+    assert (workspace / "runs" / "verdicts.jsonl").read_bytes() == before
+    assert [record["verdict"] for record in read(workspace / "result.json")["records"]] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (("--transform", "B(0.1)"), "transform"),
+        (("--limit", 4), "images"),
+        (("--start", 1, "--end", 5), "first"),
+        (("--seed", 9), "seed"),
+        (("--method", "hull"), "method"),
+        (("--semantics", "float32"), "semantics"),
+        (("--model", "photo_networks:darkness"), "weights"),
+    ],
+)
+def test_another_run_is_not_resumed(certify, workspace, changed, named):
+    assert certify("--out", "runs").exit_code == 0
+    before = {path: path.read_bytes() for path in (workspace / "runs").iterdir()}
+    result = certify("--out", "runs", "--resume", *changed)
+    assert result.exit_code == 2, result.output
+    assert named in result.stderr
+    assert {path: path.read_bytes() for path in (workspace / "runs").iterdir()} == before
+
+
+def test_resume_needs_a_folder(certify):
+    result = certify("--resume")
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
 
 
 def test_out_does_not_overwrite_unasked(certify, workspace):
@@ -167,7 +208,7 @@ def test_a_model_in_training_mode_is_noticed(certify, workspace):
     assert [record["verdict"] for record in read(workspace / "result.json")["records"]] == EXPECTED
 
 
-def test_ctrl_c_ends_with_130_and_writes_nothing(certify, workspace, monkeypatch):
+def test_ctrl_c_ends_with_130(certify, workspace, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 

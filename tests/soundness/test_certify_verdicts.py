@@ -178,7 +178,6 @@ def test_the_batch_size_changes_no_verdict(batch_size):
     labels = model(images).argmax(1)
     one, other = (certify(model, images, labels, "R(8), B(0.02)", batch_size=size) for size in (None, batch_size))
     assert one.verdicts == other.verdicts
-    assert one.boxes == other.boxes
 
 
 def test_a_tie_is_not_certified():

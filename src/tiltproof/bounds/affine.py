@@ -85,7 +85,8 @@ class AffineForm:
     def reach(self) -> Tensor:
         """``deviation`` made large enough that center - reach and center + reach, as rounded, are bounds."""
         if self._reach is None:
-            self._reach = widen(self.deviation(), self.center.abs(), 2, self.unit)
+            deviation = self.radius + _size(self.slopes) if self.symbols else self.radius
+            self._reach = widen(deviation, self.center.abs(), self.symbols + 2, self.unit)
         return self._reach
 
     @property

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.rounding import SMALLEST, widen
+from tiltproof.bounds.rounding import SMALLEST
 
 
 def relu_chord(form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,21 +38,24 @@ def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     """
     above, below, slope = relu_chord(form)
     slope = torch.where(2 * form.radius > above, 0.0, slope)
-    half = relu_gap(slope, above, below) / 2
-    steepness = slope  # what the roundings of the slope are relative to: its two parts may nearly cancel
+    gap = relu_gap(slope, above, below)
+    # s |x| + t is at most this for every x, because s |x| <= max(s h, -s l) <= max(h, t); likewise s |c| + s sum |G_k| and s r
+    size = torch.add(above, gap, alpha=2) if form.unit else None
     if negative_slope:
-        steepness = abs(negative_slope) + (1 - negative_slope) * slope
-        slope, half = negative_slope + (1 - negative_slope) * slope, half * (1 - negative_slope)
+        # |a x| + (1 - a)(s |x| + t): the two parts of the slope may nearly cancel, so their roundings are relative to both
+        if size is not None:
+            size = size * (1 - negative_slope) + (above + below) * abs(negative_slope)
+        slope, gap = negative_slope + (1 - negative_slope) * slope, gap * (1 - negative_slope)
+    half = gap / 2
     stack = form.stack * slope
     stack[0] += half
-    radius = form.radius * (slope if negative_slope >= 0 else slope.abs()) + half
-    magnitude = None
-    if form.unit:
-        # 8 roundings of s, s x, t / 2 and their sum, relative to s |x| + t
-        magnitude = torch.addcmul(2 * half, steepness, form.center.abs() + form.reach())
-        radius = widen(radius, magnitude, 8, form.unit)
-    result = AffineForm(stack, radius, form.unit)
-    return result if magnitude is None else result.with_magnitude(magnitude)
+    radius = torch.addcmul(half, form.radius, slope if negative_slope >= 0 else slope.abs())
+    if size is None:
+        return AffineForm(stack, radius, form.unit)
+    # With F = s (|c| + sum |G_k| + r): roundings of s x and of the sum 2 F + t, of t 3 t, of the radius and this very sum 5 (F + t / 2); so
+    # at most 7 F + 7 t <= 8 size units roundoff. Twice that where the slope itself is composed of two parts.
+    radius = radius.add_(size, alpha=(16 if negative_slope else 8) * form.unit).add_(16 * SMALLEST[radius.dtype])
+    return AffineForm(stack, radius, form.unit).with_magnitude(size)
 
 
 def clamp01(form: AffineForm) -> AffineForm:

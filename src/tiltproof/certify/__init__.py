@@ -1,7 +1,8 @@
-"""Search over parameters, attack, verdicts."""
+"""Search over parameters, attack, verdicts, certificates."""
 
 from tiltproof.certify.api import certify
 from tiltproof.certify.attack import AttackResult, attack
-from tiltproof.certify.verdict import Budget, Certificate, Progress, Verdict
+from tiltproof.certify.certificate import Certificate, ImageResult
+from tiltproof.certify.verdict import Budget, Progress, Verdict
 
-__all__ = ["AttackResult", "Budget", "Certificate", "Progress", "Verdict", "attack", "certify"]
+__all__ = ["AttackResult", "Budget", "Certificate", "ImageResult", "Progress", "Verdict", "attack", "certify"]

@@ -56,8 +56,8 @@ class Attacker:
             inputs.labels,
             inputs.transform,
         )
-        self.pictures = inputs.images.double()
-        self.exact = inputs.network.live(torch.float64)
+        self.pictures = inputs.pictures
+        self.exact = inputs.live(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )

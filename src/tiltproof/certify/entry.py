@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +17,38 @@ from tiltproof.errors import InputError
 from tiltproof.network import Network, check_labels, eval_mode, read_network
 from tiltproof.transforms import Transform, parse
 
+MOST_PARAMETERS = 26  # one letter each in a tiling's text
+SEMANTICS = {"real": 0.0, "float32": 2.0**-24}
+"""Which evaluations of the network are certified: unit roundoff of each."""
+
 
 @dataclass
 class Inputs:
-    """Checked inputs, on one device."""
+    """Checked inputs, on one device, or a batch of their images."""
 
     model: nn.Module
     network: Network
     images: Tensor
     labels: Tensor
     transform: Transform
+    semantics: str = "real"
+    lives: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
+
+    def part(self, rows: slice) -> Inputs:
+        """Some of the images."""
+        return replace(self, images=self.images[rows], labels=self.labels[rows])
+
+    @functools.cached_property
+    def pictures(self) -> Tensor:
+        """The images in float64, in which pixel bounds are computed."""
+        return self.images.double()
+
+    def live(self, dtype: torch.dtype, semantics: str = "real") -> Network:
+        """The network with its weights in ``dtype``, for bounds of real or of float32 evaluations."""
+        key = dtype, SEMANTICS[semantics]
+        if key not in self.lives:
+            self.lives[key] = self.network.live(*key)
+        return self.lives[key]
 
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in eval mode inside, with a notice if it was not, and as it was afterwards."""
@@ -35,7 +58,11 @@ class Inputs:
         return eval_mode(self.model)
 
 
-def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str) -> Inputs:
+def check_inputs(
+    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, semantics: str = "real"
+) -> Inputs:
+    if semantics not in SEMANTICS:
+        raise InputError("unknown semantics", got=repr(semantics), do=f"use one of {', '.join(SEMANTICS)}")
     if not isinstance(model, nn.Module):
         raise InputError("the model must be a torch.nn.Module", got=type(model).__name__)
     transform = parse(transform) if isinstance(transform, str) else transform
@@ -43,6 +70,8 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Tr
         raise InputError(
             "the transform must be a Transform or its notation as text", got=repr(transform), do='e.g. "R(30)"'
         )
+    if len(transform.parts) > MOST_PARAMETERS:
+        raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
     check_images(images)
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
@@ -72,9 +101,15 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor, transform: Tr
             images = narrowed
         else:
             images = images.double()
+    if semantics == "float32" and images.dtype != torch.float32:
+        raise InputError(
+            "evaluations in float32 can be certified for float32 models only",
+            got="a float64 model",
+            do="model.float(), or leave semantics at 'real'",
+        )
     network = read_network(model, tuple(images.shape[1:]), images)
     labels = check_labels(labels, len(images), network).to(images.device)
-    return Inputs(model, network, images, labels, transform)
+    return Inputs(model, network, images, labels, transform, semantics)
 
 
 def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:

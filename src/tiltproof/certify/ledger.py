@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from tiltproof.certify.attack import Attacker
+from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.prover import Outcome, Prover
 from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tree import Node, tree_text
 from tiltproof.certify.verdict import Verdict
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
@@ -26,6 +30,10 @@ class Ledger:
         self.proved = torch.full((count,), torch.inf, dtype=torch.float64)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
         self.open_bound: dict[int, float] = {}
+        self.splits: dict[
+            int, dict[Node, int]
+        ] = {}  # for each image the boxes that were halved, and along which parameter
+        self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
 
     def bound(self, rows: Tensor, boxes: Boxes, precise: Tensor | None = None) -> Outcome:
         """Bounds of pairs (image ``rows[p]``, box p), on the CPU; the ``precise`` ones in float64."""
@@ -52,7 +60,9 @@ class Ledger:
         self.boxes += torch.bincount(rows, minlength=count)
         self.seconds.index_add_(0, rows, torch.full((len(rows),), seconds / max(1, len(rows)), dtype=torch.float64))
         passed = bound > 0
-        self.waiting -= torch.bincount(rows[passed], minlength=count)
+        proved = torch.bincount(rows[passed], minlength=count)
+        self.waiting -= proved
+        self.leaves += proved
         self.proved.scatter_reduce_(0, rows[passed], bound[passed], "amin")
         return passed
 
@@ -94,6 +104,38 @@ class Ledger:
         if verdict is Verdict.CERTIFIED and not proved:
             raise RuntimeError(f"image {image}: certified without all of its boxes proved; please report this")
         return Verdict.UNKNOWN if verdict is None else verdict
+
+    def tree(self, image: int) -> str:
+        """The tiling of a certified image; every box of it was proved, no more and no fewer."""
+        grid = tuple(self.tiling.base.tolist())
+        splits = self.splits.get(image, {})
+        if int(self.leaves[image]) != math.prod(grid) + len(splits):
+            raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
+        return tree_text(grid, splits)
+
+    def results(self, first: int, more_seconds: float) -> list[ImageResult]:
+        """What is said of each image; the first is number ``first`` of the run."""
+        grid = tuple(self.tiling.base.tolist())
+        columns = zip(self.prover.labels.tolist(), self.boxes.tolist(), self.seconds.tolist(), strict=True)
+        results = []
+        for image, (label, boxes, seconds) in enumerate(columns):
+            verdict = self.verdict(image)
+            certified = verdict is Verdict.CERTIFIED
+            results.append(
+                ImageResult(
+                    image=first + image,
+                    label=label,
+                    verdict=verdict,
+                    margin=self.margin(image, verdict),
+                    grid=grid if certified else None,
+                    tree=self.tree(image) if certified else None,
+                    counterexample=self.attacker.found[image] if verdict is Verdict.FALSIFIED else None,
+                    open_box=self.open_box.get(image) if verdict is Verdict.UNKNOWN else None,
+                    boxes=boxes,
+                    seconds=seconds + more_seconds,
+                )
+            )
+        return results
 
     def margin(self, image: int, verdict: Verdict) -> float:
         if verdict is Verdict.CERTIFIED:

@@ -41,9 +41,9 @@ class Prover:
 
     def __init__(self, inputs: Inputs, method: str) -> None:
         self.labels, self.transform, self.method = inputs.labels, inputs.transform, method
-        self.pictures = inputs.images.double()
+        self.pictures = inputs.pictures
         self.dtype = inputs.images.dtype
-        self.networks = {dtype: inputs.network.live(dtype) for dtype in {self.dtype, torch.float64}}
+        self.networks = {dtype: inputs.live(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.gate = Gate()
 
     @torch.no_grad()

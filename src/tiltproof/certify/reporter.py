@@ -4,47 +4,68 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.ledger import Ledger
 from tiltproof.certify.verdict import Progress, Verdict
 
 
 class Reporter:
-    """Turns the search's state into `Progress` and hands it to the caller's function, if there is one."""
+    """Adds up finished batches and the search under way, and hands a `Progress` to the caller's function, if there is one."""
 
     def __init__(self, images: int, began: float, callback: Callable[[Progress], None] | None) -> None:
         self.images, self.began, self.callback = images, began, callback
+        self.verdicts: Counter[Verdict] = Counter()
+        self.boxes = self.earlier = 0
+        self.search: Ledger | None = None
+
+    def resumed(self, results: Sequence[ImageResult]) -> None:
+        """Results of an earlier process: done, but not in this one's time."""
+        self.earlier = len(results)
+        self.verdicts.update(result.verdict for result in results)
 
     def attacking(self) -> None:
-        if self.callback is not None:
-            self.callback(Progress(self.images, 0, 0, 0, 0, 0, 0, time.perf_counter() - self.began, "attack"))
+        self._say("attack")
 
     def proving(self, search: Ledger) -> None:
         self.search = search
-        self.start = time.perf_counter()
-        self.to_prove = len(search.attacker.alive())
+        self.report()
+
+    def finished(self, results: Sequence[ImageResult]) -> None:
+        """A batch is done."""
+        self.search = None
+        self.verdicts.update(result.verdict for result in results)
+        self.boxes += sum(result.boxes for result in results)
         self.report()
 
     def report(self) -> None:
+        self._say("prove")
+
+    def _say(self, phase: str) -> None:
         if self.callback is None:
             return
-        attacker = self.search.attacker
-        counts = Counter(self.search.settled.values())
-        wrong, falsified = int((~attacker.correct).sum()), int(attacker.falsified.sum())
-        left_to_prove = len(attacker.alive()) - counts.total()
-        spent, finished = time.perf_counter() - self.start, self.to_prove - left_to_prove
+        counts, boxes = self.verdicts.copy(), self.boxes
+        if self.search is not None:
+            attacker = self.search.attacker
+            falsified = attacker.falsified.tolist()
+            counts.update(verdict for image, verdict in self.search.settled.items() if not falsified[image])
+            counts[Verdict.FALSIFIED] += sum(falsified)
+            counts[Verdict.MISCLASSIFIED] += int((~attacker.correct).sum())
+            boxes += int(self.search.boxes.sum())
+        seconds, done = time.perf_counter() - self.began, counts.total()
+        here = done - self.earlier
         self.callback(
             Progress(
                 images=self.images,
-                done=counts.total() + falsified + wrong,
+                done=done,
                 certified=counts[Verdict.CERTIFIED],
-                falsified=falsified,
+                falsified=counts[Verdict.FALSIFIED],
                 unknown=counts[Verdict.UNKNOWN],
-                misclassified=wrong,
-                boxes=int(self.search.boxes.sum()),
-                seconds=time.perf_counter() - self.began,
-                phase="prove",
-                seconds_left=spent * left_to_prove / finished if finished else None,
+                misclassified=counts[Verdict.MISCLASSIFIED],
+                boxes=boxes,
+                seconds=seconds,
+                phase=phase,
+                seconds_left=seconds * (self.images - done) / here if here and phase == "prove" else None,
             )
         )

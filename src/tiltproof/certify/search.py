@@ -64,7 +64,11 @@ class AdaptiveSearch(Ledger):
         if bool(keep.any()):
             # a tiny preference for the least split axis decides where the shares say nothing
             score = shares[keep] + 1e-12 * 0.5 ** boxes[keep].level.double()
-            halves = boxes[keep].split(torch.where(can[keep], score, -1.0).argmax(1))
+            axis = torch.where(can[keep], score, -1.0).argmax(1)
+            halves = boxes[keep].split(axis)
+            nodes = torch.cat([boxes[keep].index, boxes[keep].level], 1)
+            for image, node, along in zip(rows[keep].tolist(), nodes.tolist(), axis.tolist(), strict=True):
+                self.splits.setdefault(image, {})[tuple(node)] = along
             self.waiting -= torch.bincount(rows[keep], minlength=len(self.waiting))
             self._push(rows[keep].repeat(2), halves, bound[keep].repeat(2))
 
@@ -88,5 +92,7 @@ class AdaptiveSearch(Ledger):
         """Forget the waiting boxes of finished images."""
         gone = torch.zeros(len(self.waiting), dtype=torch.bool)
         gone[images] = True
+        for image in images.unique().tolist():
+            self.splits.pop(image, None)
         keep = ~gone[self.image]
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]

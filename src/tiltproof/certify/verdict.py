@@ -1,12 +1,10 @@
-"""What a run says: one verdict per image, with its evidence, and a summary."""
+"""The four verdicts, what a verdict may cost, and how far a run has come."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from tiltproof.errors import InputError
 
@@ -48,65 +46,3 @@ class Progress:
     seconds: float
     phase: str  # "attack" or "prove"
     seconds_left: float | None = None
-
-
-@dataclass
-class Certificate:
-    """The result of `certify`: lists with one entry per image, in the order given."""
-
-    transform: str
-    method: str
-    verdicts: list[Verdict] = field(repr=False)
-    margins: list[float] = field(repr=False)
-    """certified: proved lower bound over the whole range; falsified: at the counterexample; unknown: best bound
-    proved; misclassified: of the image itself.
-    """
-    counterexamples: list[tuple[float, ...] | None] = field(repr=False)
-    open_boxes: list[tuple[tuple[float, ...], tuple[float, ...]] | None] = field(repr=False)
-    boxes: list[int] = field(repr=False)
-    image_seconds: list[float] = field(repr=False)
-    seconds: float = 0.0
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    def count(self, verdict: Verdict) -> int:
-        return sum(each is verdict for each in self.verdicts)
-
-    def summary(self) -> dict[str, Any]:
-        """Counts and totals as plain numbers; ``unfalsified`` is certified plus unknown."""
-        counts = Counter(str(verdict) for verdict in self.verdicts)
-        images = len(self.verdicts)
-        certified = counts["certified"]
-        return {
-            "transform": self.transform,
-            "method": self.method,
-            "images": images,
-            "correct": images - counts["misclassified"],
-            "certified": certified,
-            "falsified": counts["falsified"],
-            "unknown": counts["unknown"],
-            "misclassified": counts["misclassified"],
-            "unfalsified": certified + counts["unknown"],
-            "certified_percent": 100 * certified / images,
-            "boxes": sum(self.boxes),
-            "boxes_per_image": sum(self.boxes) / images,
-            "seconds": self.seconds,
-            "settings": self.settings,
-        }
-
-    def records(self) -> list[dict[str, Any]]:
-        """One plain dictionary per image, ready for JSON."""
-        return [
-            {
-                "image": number,
-                "verdict": str(verdict),
-                "margin": self.margins[number] if math.isfinite(self.margins[number]) else None,
-                "counterexample": self.counterexamples[number],
-                "open_box": self.open_boxes[number],
-                "boxes": self.boxes[number],
-                "seconds": self.image_seconds[number],
-            }
-            for number, verdict in enumerate(self.verdicts)
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.summary() | {"records": self.records()}

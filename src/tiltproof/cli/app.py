@@ -10,8 +10,8 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
+from tiltproof.certify.manifest import package_version
 from tiltproof.cli import attack, bound, certify, demo, models
-from tiltproof.cli.inputs import version
 from tiltproof.cli.options import examples
 from tiltproof.errors import InputError
 
@@ -34,8 +34,8 @@ class Program(TyperGroup):
             ):  # whoever read our output has gone: not a failure of the run, nor --fail-under's code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(PIPE_CLOSED) from None
-            except KeyboardInterrupt:
-                typer.echo("interrupted: the run was stopped and its results were not written", err=True)
+            except KeyboardInterrupt as error:
+                typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
                 raise typer.Exit(INTERRUPTED) from None
 
 
@@ -70,7 +70,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tiltproof {version()}")
+        typer.echo(f"tiltproof {package_version()}")
         raise typer.Exit
 
 

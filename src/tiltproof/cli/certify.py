@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from tiltproof.certify import Budget, certify
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, prepare_folder, write_json, write_json_lines
-from tiltproof.cli.inputs import choose_device, load_selection, parse_splits, version, without_none
+from tiltproof.cli.files import check_writable, prepare_folder, write_json
+from tiltproof.cli.inputs import choose_device, load_selection, parse_splits, without_none
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_summary
@@ -23,6 +24,7 @@ EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',
     'tiltproof certify --model net.safetensors --arch cifar10_cnn --data cifar10 --transform "R(2), Sh(2)" --limit 100',
     'tiltproof certify --model mynets.small:build --data photos/ --transform "Sc(5), C(5)" --out runs/photos',
+    'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --resume',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)" --fail-under 95 --quiet',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --method fgv --splits 240',
 )
@@ -31,7 +33,6 @@ BOXES_HELP = f"Give an image up as unknown after this many boxes (default {Budge
 
 
 def command(
-    context: typer.Context,
     model: options.Model,
     data: options.Data,
     transform: options.TransformText,
@@ -39,6 +40,7 @@ def command(
     data_root: options.DataRoot = None,
     padding: options.Padding = None,
     method: options.Method = "affine",
+    semantics: options.Semantics = "real",
     device: options.Device = "auto",
     start: options.Start = 0,
     end: options.End = None,
@@ -70,12 +72,20 @@ def command(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write summary.json, verdicts.jsonl (one record an image) and settings.json.",
+            help="Write the run as it goes: manifest, verdicts with their tilings and counterexamples, summary; for "
+            "[bold]tiltproof check[/bold] and for --resume.",
             rich_help_panel=RESULTS,
         ),
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the run that --out holds, whatever stopped it.", rich_help_panel=RESULTS
+        ),
+    ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Let --out replace what the folder holds.", rich_help_panel=RESULTS)
+        bool,
+        typer.Option("--overwrite", help="Let --out replace the run that the folder holds.", rich_help_panel=RESULTS),
     ] = False,
     fail_under: Annotated[
         float | None,
@@ -89,6 +99,12 @@ def command(
     range), falsified (with the parameters that break it), unknown (the budget
     ran out) or misclassified (wrong to begin with).
 
+    Certified means proved: for the closed range of parameters, the exact
+    transformation and the network on real numbers; every rounding error of the
+    proof itself is accounted for. --semantics float32 extends this to every
+    float32 evaluation of the network, in any order of summation. TF32, bf16,
+    Winograd and FFT arithmetic never take part in a proof, whatever torch is set to.
+
     Exit codes: 0 done, 1 below --fail-under, 2 bad input, 130 interrupted.
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
@@ -99,30 +115,40 @@ def command(
     check_writable(json_file)
     network = resolve_model(model, arch).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
-    prepare_folder(out, overwrite)
-    with live_progress(len(images), quiet) as progress:
+    if out is not None and not resume:
+        prepare_folder(out, overwrite)
+    with live_progress(len(images), quiet) as progress, _kept(out):
         certificate = certify(
             network,
             images.to(place),
             labels.to(place),
             chosen,
             method=method,
+            semantics=semantics,
             budget=budget,
             progress=progress,
             seed=seed,
+            out=out,
+            resume=resume,
+            first=first,
+            notes={"model": model, "arch": arch, "data": data},
             **search,
         )
     summary = certificate.summary() | {"model": model, "data": data}
-    records = [record | {"image": first + k, "label": int(labels[k])} for k, record in enumerate(certificate.records())]
     if not quiet:
         print_summary(summary)
     if json_file is not None:
-        write_json(json_file, summary | {"records": records})
-    if out is not None:
-        used = {"end": first + len(images), "device": str(place), "tiltproof": version(), "torch": torch.__version__}
-        write_json(out / "settings.json", context.params | used)
-        write_json(out / "summary.json", summary)
-        write_json_lines(out / "verdicts.jsonl", records)
+        write_json(json_file, summary | {"records": certificate.records()})
     if fail_under is not None and summary["certified_percent"] < fail_under:
         typer.echo(f"certified {summary['certified_percent']:.2f} % is below --fail-under {fail_under:g} %", err=True)
         raise typer.Exit(1)
+
+
+@contextmanager
+def _kept(out: Path | None) -> Iterator[None]:
+    """Say after an interruption what became of the results."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"finished batches are kept in {out}; repeat the command with --resume to go on"
+        raise KeyboardInterrupt("nothing was kept (--out keeps finished batches)" if out is None else kept) from None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tiltproof.certify.run_folder import RUN_FILES, replace_file
 from tiltproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,10 +37,8 @@ def _takes_files(folder: Path) -> bool:
         return False
 
 
-def prepare_folder(folder: Path | None, overwrite: bool = True) -> None:
+def prepare_folder(folder: Path, overwrite: bool = True) -> None:
     """Make the folder; one that already holds something is kept as it is unless it may be overwritten."""
-    if folder is None:
-        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         occupied = any(folder.iterdir())
@@ -51,18 +48,15 @@ def prepare_folder(folder: Path | None, overwrite: bool = True) -> None:
         raise InputError(
             "the result folder is not empty",
             got=folder,
-            do="choose another folder, or add --overwrite to replace its results",
+            do="choose another folder, --resume to go on with the run it holds, or --overwrite to replace that run",
         )
+    for name in RUN_FILES if occupied else ():
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write one JSON document."""
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False, default=str) + "\n")
-
-
-def write_json_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    """Write one JSON document a line."""
-    write_atomically(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -74,13 +68,7 @@ def write_atomically(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
-        path = path.resolve()
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path.resolve(), text)
     except OSError as error:
         raise InputError("the result file cannot be written", got=f"{path} ({error.strerror})") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,6 @@ from torch import Tensor
 
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
-
-
-def version() -> str:
-    """The installed package's version."""
-    try:
-        return metadata.version("tiltproof")
-    except metadata.PackageNotFoundError:
-        return "(run from its source folder, not installed)"
 
 
 def without_none(**values: Any) -> dict[str, Any]:

@@ -61,6 +61,14 @@ Method = Annotated[
         help="Pixel bounds as affine forms, as exact intervals, or by the paper's Algorithm 1.",
     ),
 ]
+Semantics = Annotated[
+    str,
+    typer.Option(
+        metavar="real|float32",
+        help="Which function is certified: the network on real numbers, exactly as its weights define it, or in addition every "
+        "float32 evaluation of it, in any order of summation. The transformation is the real-valued one in both.",
+    ),
+]
 Start = Annotated[int, typer.Option(help="The first image's index.", rich_help_panel=IMAGES)]
 End = Annotated[int | None, typer.Option(help="The index after the last image's.", rich_help_panel=IMAGES)]
 Limit = Annotated[

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network
 from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import backward_gamma, dot, farthest
+from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, backward_gamma, dot, farthest
 
 RELAXED = ("relu", "sigmoid", "tanh")
 
@@ -37,11 +38,19 @@ def refine(
         weight, bias = last.settings["weight"], last.settings["bias"]
         a = weight[labels[pairs]] - weight[classes]
         coefficients[last.inputs[0]] = a
-        error += dot(a.abs(), farthest(forms[last.inputs[0]])[pairs]) * backward_gamma(4, a[0].numel(), unit)
+        reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
+        error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
+        # where float32 evaluations are spoken of: both outputs are evaluated by themselves
+        theirs = gamma(weight.shape[1] + 8, network.evaluation)
+        own, other = labels[pairs], classes
+        if theirs:
+            size = dot(weight[own].abs() + weight[other].abs(), reachable) * (1 + 2.0**-10)
+            if bias is not None:
+                size = size + bias[own].abs() + bias[other].abs()
+            error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
         if bias is not None:
-            own, other = bias[labels[pairs]].double(), bias[classes].double()
-            constant += own - other
-            error += (own.abs() + other.abs()) * backward_gamma(0, 1, unit)
+            constant += bias[own].double() - bias[other].double()
+            error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
     else:
         a = torch.zeros(len(pairs), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
         a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)

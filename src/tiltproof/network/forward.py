@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.rounding import widen
+from tiltproof.bounds.rounding import SMALLEST, gamma, widen
 from tiltproof.errors import InputError
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
+from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, evaluated, farthest
 
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
@@ -37,7 +39,14 @@ def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
 
 
 def run(network: Network, bounds: AffineForm) -> dict[str, AffineForm]:
-    """The form of every operation's output, by name; ``network`` is live."""
+    """The form of every operation's output, by name; ``network`` is live.
+
+    Where evaluations in float32 are spoken of, the picture's pixels are rounded to float32 first. No radius is below SMALLEST on
+    the way in, nor after any rule, so that the products of radii with weights cover what flushing tiny numbers to zero may take.
+    """
+    bounds = evaluated(bounds, 2, network.evaluation)
+    if bounds.unit:
+        bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit)
     forms = {network.input: bounds}
     for operation in network.operations:
         forms[operation.name] = REGISTRY[operation.kind].forward(operation, [forms[name] for name in operation.inputs])
@@ -66,6 +75,12 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         part = REGISTRY["linear"].forward(difference, [form[rows]])
         stack[:, rows], radius[rows] = part.stack, part.radius
     own = labels.unsqueeze(1)
+    if network.evaluation:
+        # each output is evaluated by itself: both errors of a difference are taken off
+        size = F.linear(farthest(form) + UNDERFLOW, weight.abs(), None if bias is None else bias.abs())
+        error = size * (gamma(weight.shape[1] + 8, network.evaluation) * (1 + 2.0**-10))
+        radius = torch.where(size < OVERFLOW, radius + error + error.gather(1, own), torch.inf)
+        radius = widen(radius, 0.0, 4, form.unit)
     return AffineForm(stack.scatter(2, own.expand(len(stack), -1, 1), 0.0), radius.scatter(1, own, 0.0), form.unit)
 
 

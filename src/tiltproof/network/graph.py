@@ -26,14 +26,17 @@ class Operation:
     inputs: tuple[str, ...]
     settings: dict[str, Any]
     shape: tuple[int, ...]  # of the output, without the batch dimension
+    evaluation: float = 0.0
+    """Unit roundoff of the evaluation that bounds speak of: 0 for real numbers; 2^-24 for any float32 evaluation,
+    whose rounding errors then belong to what a rule has to contain."""
 
-    def resolve(self, constants: dict[str, Tensor]) -> Operation:
+    def resolve(self, constants: dict[str, Tensor], evaluation: float) -> Operation:
         """The same operation with every reference replaced by the tensor it stands for now."""
         settings = {
             key: constants[value.name] if isinstance(value, Reference) else value
             for key, value in self.settings.items()
         }
-        return Operation(self.name, self.kind, self.inputs, settings, self.shape)
+        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation)
 
 
 @dataclass
@@ -46,20 +49,21 @@ class Network:
     operations: list[Operation]
     leaves: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     computed: list[tuple[str, Callable[[dict[str, Tensor]], Any]]] = field(default_factory=list)
+    evaluation: float = 0.0  # as in `Operation`
 
-    def live(self, dtype: torch.dtype | None = None) -> Network:
+    def live(self, dtype: torch.dtype | None = None, evaluation: float = 0.0) -> Network:
         """The network with today's parameter values in place of references (gradients flow to them).
 
-        ``dtype`` may only be wider than the parameters' own, so that the conversion is exact.
+        ``dtype`` may only be wider than the parameters' own, so that the conversion is exact. ``evaluation`` is the unit
+        roundoff of the evaluations that bounds are to speak of, 0 for real numbers.
         """
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
         for name, compute in self.computed:  # in the parameters' own precision, so that it is the same network in any
             constants[name] = compute(constants)
         if dtype is not None:
             constants = {name: _widened(x, dtype) for name, x in constants.items()}
-        return Network(
-            self.input, self.output, self.shape, [operation.resolve(constants) for operation in self.operations]
-        )
+        operations = [operation.resolve(constants, evaluation) for operation in self.operations]
+        return Network(self.input, self.output, self.shape, operations, evaluation=evaluation)
 
     @property
     def last(self) -> Operation:

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.relax import relax_kink, relu_chord, relu_gap
-from tiltproof.bounds.rounding import widen
+from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import Pullback, backward_gamma, dot, farthest, rule
+from tiltproof.network.rules.base import UNDERFLOW, Pullback, backward_gamma, dot, evaluated, farthest, rule
 
 
 @rule("relu")
@@ -17,7 +17,10 @@ class Relu:
     """f(x) = x for x >= 0, a x below, a <= 1 (0 for ReLU)."""
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        return relax_kink(inputs[0], operation.settings.get("negative_slope", 0.0))
+        negative = operation.settings.get("negative_slope", 0.0)
+        result = relax_kink(inputs[0], negative)
+        # evaluated in floating point ReLU is exact; a leaky one rounds its slope and the product
+        return evaluated(result, 4, operation.evaluation) if negative else result
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
         """Lower bound of w f(x), f(x) = a x + (1 - a) relu(x), on [l, h] with l < 0 < h:
@@ -33,11 +36,15 @@ class Relu:
         if negative:
             chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
         # a stable neuron has chord 1 or 0 already, and the same lower slope
-        allowance = backward_gamma(8, a[0].numel(), form.unit)
-        error = (farthest(form) * max(1.0, abs(negative)) + offset) * allowance
+        allowance = backward_gamma(8, a[0].numel(), form.unit) + (gamma(4, operation.evaluation) if negative else 0.0)
+        error = (farthest(form) * max(1.0, abs(negative)) + offset + UNDERFLOW) * allowance
         positive = a > 0
         slope = torch.where(positive, lower[pairs], chord[pairs])
         return Pullback([a * slope], constant=dot(a, torch.where(positive, -error[pairs], (offset + error)[pairs])))
+
+
+LIBRARY = 32
+"""Units roundoff, relative to 1, by which a float32 sigmoid or tanh of a library is assumed to be off at most."""
 
 
 class SShaped:
@@ -69,7 +76,7 @@ class SShaped:
         gain, middle, half = slope.to(dtype), ((low + high) / 2).to(dtype), ((high - low) / 2).to(dtype)
         stack = torch.cat([(form.center * gain + middle)[None], form.slopes * gain])
         magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half
-        radius = widen(form.radius * gain + half, magnitude, 8, form.unit)
+        radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation
         return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
@@ -81,6 +88,7 @@ class SShaped:
         if form.unit:
             size = gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype)
             result.error = dot(a.abs(), size[pairs]) * backward_gamma(8, a[0].numel(), form.unit)
+            result.error += a.abs().flatten(1).sum(1, dtype=torch.float64) * (LIBRARY * operation.evaluation)
         return result
 
 

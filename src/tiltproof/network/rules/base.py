@@ -55,6 +55,22 @@ def farthest(form: AffineForm) -> Tensor:
     return form.center.abs() + form.reach()
 
 
+OVERFLOW, UNDERFLOW = 2.0**120, SMALLEST[torch.float32]
+"""Where float32 evaluations are certified: sizes of terms beyond which one may overflow on the way (such bounds are infinite), and
+what is added to a size so that its product with a gamma >= 2^-24 is more than an underflow (2^-126) can take."""
+
+
+def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None = None) -> AffineForm:
+    """What a floating-point evaluation may return where the real result lies in ``form``: up to gamma_roundings times ``size``
+    beside it (by default times the largest result)."""
+    if not unit:
+        return form
+    size = (farthest(form) if size is None else size) + UNDERFLOW
+    radius = widen(form.radius + size * gamma(roundings, unit), form.radius, 4, form.unit)
+    radius = torch.where(size < OVERFLOW, radius, torch.inf)
+    return AffineForm(form.stack, radius, form.unit)
+
+
 class LinearRule:
     """y = L x + shift. Subclasses give L, |L| (entrywise absolute values), the transpose and the length of its sums."""
 
@@ -79,26 +95,33 @@ class LinearRule:
         return shift.abs()
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        """Center and slopes through L, radius through |L|. Roundings (method, section 7): every entry of L c and L
-        G_k is off by at most gamma_n |L| (|c| + sum_k |G_k|), so that magnitude joins the radius before the |L|
-        product that is made anyway.
+        """Center and slopes through L, radius through |L|. Roundings (method, section 7): with the shift s as one more term of
+        the sum, every entry of L c + s and L G_k is off by at most gamma_{n+2} (|L| (|c| + sum_k |G_k|) + |s|), so that
+        magnitude joins the radius before the |L| product that is made anyway. An evaluation in float32 is off by at most
+        gamma_{n+8} (|L| |x| + |s|) in its own unit roundoff, in any order of summation; 8 also covers the products
+        and divisions inside a batch norm.
         """
         (form,) = inputs
         rows = self.signed(operation, form.stack.flatten(0, 1))
         stack = rows.view(len(form.stack), len(form), *rows.shape[1:])
         count = self.terms(operation, form.shape)[0]
-        radius = form.radius
+        radius, own, theirs = form.radius, gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)
         if form.unit:
-            radius = radius + form.magnitude() * (gamma(count, form.unit) * (1 + 8 * form.unit)) + SMALLEST[stack.dtype]
+            radius = torch.add(radius, form.magnitude(), alpha=own)
+        if operation.evaluation:
+            radius = torch.add(radius, farthest(form) + UNDERFLOW, alpha=theirs)
         radius = self.absolute(operation, radius)
         shift = self.shift(operation, stack)
         if shift is not None:
             stack[0] += shift
         if form.unit:
-            # the |L| product and its inputs round too (all terms >= 0, so relatively); the shift rounds once
-            radius = radius * (1 + 2 * gamma(count + len(stack) + 8, form.unit)) + count * 4 * SMALLEST[stack.dtype]
+            # the |L| product and its inputs round too (all terms >= 0, so relatively), and products may underflow
+            extra: Tensor | float = count * 4 * (UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype])
             if shift is not None:
-                radius = widen(radius, stack[0].abs() + self.shift_size(operation, shift), 8, form.unit)
+                extra = extra + self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20))
+            radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit)).add_(extra)
+        if operation.evaluation:  # radius / theirs bounds every partial sum of the evaluation
+            radius = torch.where(radius < theirs * OVERFLOW, radius, torch.inf)
         return AffineForm(stack, radius, form.unit)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
@@ -109,8 +132,11 @@ class LinearRule:
         if shift is not None:
             result.constant = dot(a, shift.expand_as(a))
         if form.unit:
-            count = backward_gamma(2 * sum(self.terms(operation, form.shape)) + 16, a[0].numel(), form.unit)
-            size = self.absolute(operation, farthest(form))
+            terms = self.terms(operation, form.shape)
+            count = backward_gamma(2 * sum(terms) + 16, a[0].numel(), form.unit) + gamma(
+                terms[0] + 8, operation.evaluation
+            )
+            size = self.absolute(operation, farthest(form) + UNDERFLOW) + UNDERFLOW
             if shift is not None:
                 size = size + self.shift_size(operation, shift)
             result.error = dot(a.abs(), size[pairs]) * count + SMALLEST[a.dtype] * a[0].numel()

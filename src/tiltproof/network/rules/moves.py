@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import MoveRule, Pullback, rule
+from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pullback, dot, evaluated, farthest, rule
 
 
 @rule("reshape")
@@ -63,10 +64,14 @@ class Add:
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         first, second = inputs
-        return first + second if self.sign > 0 else first - second
+        return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
-        return Pullback([a, self.sign * a])
+        result = Pullback([a, self.sign * a])
+        if operation.evaluation:
+            size = farthest(inputs[0]) + farthest(inputs[1]) + UNDERFLOW
+            result.error = dot(a.abs(), size[pairs]) * gamma(4, operation.evaluation)
+        return result
 
 
 @rule("sub")

@@ -1,0 +1,75 @@
+"""What a run folder's manifest says: the claim, tied to weights and images by digests, and where it was computed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tiltproof.certify.entry import Inputs
+
+
+def claim(inputs: Inputs, first: int) -> dict[str, Any]:
+    """What the run is to prove; a resumed run and a checker must find the same."""
+    return {
+        "transform": str(inputs.transform),
+        "semantics": inputs.semantics,
+        "weights_sha256": weights_digest(inputs.model),
+        "first": first,
+        "shape": list(inputs.images.shape[1:]),
+        "dtype": str(inputs.images.dtype).removeprefix("torch."),
+        "images_sha256": image_digests(inputs.images),
+        "labels": inputs.labels.tolist(),
+    }
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """Versions of what computes, and on what."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "tiltproof": package_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": f"{device} ({name})",
+    }
+
+
+def package_version() -> str:
+    try:
+        return metadata.version("tiltproof")
+    except metadata.PackageNotFoundError:
+        return "(run from its source folder, not installed)"
+
+
+def weights_digest(model: nn.Module) -> str:
+    """sha256 over every parameter and buffer, sorted by name: a line with name, dtype and shape, then the bytes."""
+    digest = hashlib.sha256()
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        digest.update((json.dumps([name, kind, list(tensor.shape)]) + "\n").encode())
+        digest.update(_bytes(tensor.detach().cpu().contiguous().numpy()))
+    return digest.hexdigest()
+
+
+def image_digests(images: Tensor) -> list[str]:
+    """sha256 of each image's pixels [C, H, W]."""
+    return [hashlib.sha256(pixels).hexdigest() for pixels in _pixels(images)]
+
+
+def _pixels(images: Tensor) -> Iterator[bytes]:
+    for part in images.split(1024):
+        yield from map(_bytes, part.detach().cpu().contiguous().numpy())
+
+
+def _bytes(array: np.ndarray) -> bytes:
+    """Little-endian, in C order."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

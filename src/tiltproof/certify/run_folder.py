@@ -1,0 +1,223 @@
+"""A run on disk (docs/run-folder.md): what was asked, and every finished batch, so that nothing done is ever lost.
+
+Results are appended: first a batch's records to verdicts.jsonl, then, when they have reached the disk, one line with their length and
+sha256 to batches.jsonl. A process that dies at any moment leaves some whole batches and perhaps a torn tail, which has no valid line in
+batches.jsonl; a resumed run cuts it off and does that batch again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from tiltproof.certify.certificate import ImageResult
+from tiltproof.certify.entry import Inputs
+from tiltproof.certify.manifest import claim, environment
+from tiltproof.certify.run import Run
+from tiltproof.errors import InputError
+
+MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
+RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
+FORMAT, VERSION = "tiltproof-run", 1
+
+
+class RunFolder(Run):
+    """An open run folder; a resumed one begins with the results of the batches already done."""
+
+    def __init__(
+        self,
+        folder: Path,
+        inputs: Inputs,
+        settings: dict[str, Any],
+        plan: dict[str, int],
+        first: int,
+        notes: dict[str, Any],
+        resume: bool,
+    ) -> None:
+        super().__init__(settings, plan)
+        self.folder, self.batches = folder, 0
+        self.manifest: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "claim": claim(inputs, first),
+            "settings": settings,
+            "plan": plan,
+            "notes": notes,
+            "environment": environment(inputs.images.device),
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            found = {path.name for path in folder.iterdir()} & set(RUN_FILES)
+            if found and not resume:
+                raise InputError(
+                    "the result folder holds a run already",
+                    got=folder,
+                    do="choose another folder, or add --resume (resume=True) to go on with that run",
+                )
+            if MANIFEST in found:
+                self._agree(_read_json(folder / MANIFEST))
+            self.verdicts, self.journal = self._open(VERDICTS), self._open(BATCHES)
+            _lock(self.verdicts, folder)
+            if MANIFEST in found:
+                self._recover()
+            else:
+                replace_file(folder / MANIFEST, _document(self.manifest))
+        except OSError as error:
+            raise _cannot_write(folder, error) from None
+
+    def _open(self, name: str) -> IO[bytes]:
+        path = self.folder / name
+        return path.open("r+b") if path.exists() else path.open("x+b")
+
+    def _agree(self, before: dict[str, Any]) -> None:
+        """Refuse to mix two runs; the first difference is named."""
+        if (before.get("format"), before.get("version")) != (FORMAT, VERSION):
+            raise InputError(f"{self.folder / MANIFEST} is not the manifest of a run of this version")
+        for part in ("claim", "settings"):
+            old, new = before.get(part), json.loads(json.dumps(self.manifest[part]))
+            for key in new:
+                if not isinstance(old, dict) or old.get(key) != new[key]:
+                    then, now = _difference(old.get(key) if isinstance(old, dict) else None, new[key])
+                    raise InputError(
+                        f"this is not the run that {self.folder} holds: {key.replace('_', ' ')} differs",
+                        got=f"{now} now, {then} in the folder",
+                        do="repeat the command of that run with --resume added, or choose another folder",
+                    )
+        self.manifest, self.plan = before, before["plan"]
+
+    def _recover(self) -> None:
+        """Read the batches that are whole, and cut off whatever follows them."""
+        offset = end = 0
+        for line in self.journal.read().splitlines(keepends=True):
+            batch = self._whole_batch(line, offset)
+            if batch is None:
+                break
+            entry, results = batch
+            super().append(results, tuple(entry["grid"]) if entry["grid"] else None, entry["device"], entry["seconds"])
+            self.batches += 1
+            offset, end = offset + entry["bytes"], end + len(line)
+        for stream, length in ((self.verdicts, offset), (self.journal, end)):
+            stream.truncate(length)
+            stream.seek(length)
+        if len(self.results) < len(self.manifest["claim"]["labels"]):
+            (self.folder / SUMMARY).unlink(missing_ok=True)
+
+    def _whole_batch(self, line: bytes, offset: int) -> tuple[dict[str, Any], list[ImageResult]] | None:
+        """The batch that a line of batches.jsonl describes, or None where line or records are torn."""
+        try:
+            entry = json.loads(line)
+            self.verdicts.seek(offset)
+            content = self.verdicts.read(entry["bytes"])
+            records = [ImageResult.of_record(json.loads(each)) for each in content.splitlines()]
+            first = self.manifest["claim"]["first"] + len(self.results)
+            right = (
+                line.endswith(b"\n")
+                and entry["batch"] == self.batches
+                and len(content) == entry["bytes"]
+                and hashlib.sha256(content).hexdigest() == entry["sha256"]
+                and [result.image for result in records] == list(range(first, first + entry["images"]))
+            )
+            return (entry, records) if right else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def append(self, results: Sequence[ImageResult], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
+        """One batch's results; when this returns they survive whatever happens to the process."""
+        content = "".join(json.dumps(result.record(), allow_nan=False) + "\n" for result in results).encode()
+        entry = {
+            "batch": self.batches,
+            "images": len(results),
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "grid": grid,
+            "device": device,
+            "seconds": seconds,
+        }
+        try:
+            for stream, data in ((self.verdicts, content), (self.journal, (json.dumps(entry) + "\n").encode())):
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise _cannot_write(self.folder, error) from None
+        super().append(results, grid, device, seconds)
+        self.batches += 1
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Seal the run: counts, and the digests of the other files."""
+        try:
+            files = {name: _digest(self.folder / name) for name in (MANIFEST, VERDICTS, BATCHES)}
+            replace_file(self.folder / SUMMARY, _document(summary | {"files": files}))
+        except OSError as error:
+            raise _cannot_write(self.folder, error) from None
+
+    def close(self) -> None:
+        for stream in (self.verdicts, self.journal):
+            stream.close()
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write beside the target and rename, so that a reader sees the old file or the whole new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _document(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged", got=error, do="choose another folder") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged", got=type(content).__name__, do="choose another folder")
+    return content
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _lock(stream: IO[bytes], folder: Path) -> None:
+    """One writer at a time, where the system has such locks; the lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError("another process is writing to this run", got=folder, do="wait for it, or stop it") from None
+
+
+def _difference(before: Any, now: Any) -> tuple[str, str]:
+    """Both values as text; of two lists the first entries that differ."""
+    if isinstance(before, list) and isinstance(now, list):
+        if len(before) != len(now):
+            return f"{len(before)} entries", f"{len(now)} entries"
+        k = next(k for k, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1])
+        return f"{before[k]} (entry {k})", str(now[k])
+    return str(before), str(now)
+
+
+def _cannot_write(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        "the result folder cannot be written",
+        got=f"{folder} ({error.strerror or error})",
+        why="no space left, or no permission",
+        do="make room, then repeat the command with --resume: finished batches are kept",
+    )

@@ -1,0 +1,55 @@
+"""A tiling as text that cannot express a gap: the cells of a grid in order, each a binary tree in preorder.
+
+``.`` is a proved box; ``a`` (``b``, ``c``, ...) says that the box is halved along the first (second, third, ...)
+parameter, the lower half follows and then the upper one; a number before ``.`` repeats it (docs/run-folder.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import string
+
+Node = tuple[int, ...]
+"""Index along each parameter, then the number of halvings along each."""
+
+AXES = string.ascii_lowercase
+
+
+def tree_text(grid: tuple[int, ...], splits: dict[Node, int]) -> str:
+    """The tree of an image whose boxes ``splits`` (node -> parameter) were halved, starting from ``grid``.
+
+    >>> tree_text((16,), {(3, 0): 0})
+    '3.a14.'
+    """
+    if not splits:
+        return _leaves(math.prod(grid))
+    letters, leaves = [], 0
+    for cell in itertools.product(*map(range, grid)):
+        todo = [cell + (0,) * len(grid)]
+        while todo:
+            node = todo.pop()
+            axis = splits.get(node)
+            if axis is None:
+                leaves += 1
+                continue
+            letters.append(_leaves(leaves) + AXES[axis])
+            leaves = 0
+            lower, upper = halves(node, axis)
+            todo += [upper, lower]
+    return "".join(letters) + _leaves(leaves)
+
+
+def halves(node: Node, axis: int) -> tuple[Node, Node]:
+    """Both halves of a node along one axis."""
+    level = len(node) // 2 + axis
+    lower = list(node)
+    lower[axis] *= 2
+    lower[level] += 1
+    upper = lower.copy()
+    upper[axis] += 1
+    return tuple(lower), tuple(upper)
+
+
+def _leaves(count: int) -> str:
+    return "" if count == 0 else "." if count == 1 else f"{count}."

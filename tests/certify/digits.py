@@ -1,0 +1,38 @@
+"""A small network and pictures whose run has all four verdicts and many short batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof import Certificate, certify
+
+TRANSFORM = "R(8), B(0.02)"
+IMAGES = 24
+
+
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 4))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.6)
+    images = torch.rand(IMAGES, 1, 5, 5, generator=generator)
+    labels = model(images).argmax(1)
+    labels[5] = (labels[5] + 1) % 4  # one that is wrong to begin with
+    return model.eval(), images, labels
+
+
+def run(folder: Path | None = None, **options: object) -> Certificate:
+    """Batches of two images, each some hundredths of a second."""
+    model, images, labels = problem()
+    return certify(model, images, labels, TRANSFORM, batch_size=8, out=folder, **options)
+
+
+def evidence(folder: Path) -> list[dict]:
+    """The records of a run without what depends on the clock."""
+    lines = (folder / "verdicts.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]
