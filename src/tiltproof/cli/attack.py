@@ -28,6 +28,7 @@ def command(
     data: options.Data,
     transform: options.TransformText,
     arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
     padding: options.Padding = None,
     device: options.Device = "auto",
@@ -49,7 +50,7 @@ def command(
     """
     chosen, place = parse(transform, padding), choose_device(device)
     check_writable(json_file)
-    network = resolve_model(model, arch).to(place)
+    network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
     begin = time.perf_counter()
     settings = without_none(samples=samples, steps=steps)

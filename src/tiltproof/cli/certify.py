@@ -37,6 +37,7 @@ def command(
     data: options.Data,
     transform: options.TransformText,
     arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
     padding: options.Padding = None,
     method: options.Method = "affine",
@@ -113,7 +114,7 @@ def command(
     search = without_none(splits=parse_splits(splits), samples=samples, batch_size=batch_size)
     chosen, place = parse(transform, padding), choose_device(device)
     check_writable(json_file)
-    network = resolve_model(model, arch).to(place)
+    network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
     if out is not None and not resume:
         prepare_folder(out, overwrite)

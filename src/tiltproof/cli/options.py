@@ -26,6 +26,13 @@ Model = Annotated[
 Architecture = Annotated[
     str | None, typer.Option(metavar="NAME", help="The architecture of a .safetensors file: mnist_cnn or cifar10_cnn.")
 ]
+AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle",
+        help="Let --model also be a state dict of torch.save (.pt, .pth, ...); no code in it is run.",
+    ),
+]
 Data = Annotated[
     str,
     typer.Option(

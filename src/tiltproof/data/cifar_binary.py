@@ -12,17 +12,18 @@ from tiltproof.errors import InputError
 CLASSES = 10
 SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
-MOST_RECORDS = 100_000
+MOST_RECORDS = 60_000
+"""In one file: all images of CIFAR-10."""
 
 
 def read_cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images [N, 3, 32, 32] and labels [N] as unsigned bytes, from one batch file (plain, ``.gz`` or ``.xz``)."""
-    content = read_with(path, lambda stream: stream.read(MOST_RECORDS * RECORD_BYTES + 1))
+    content = read_with(path, lambda read: read(MOST_RECORDS * RECORD_BYTES + 1))
     records, rest = divmod(len(content), RECORD_BYTES)
     if records == 0 or rest or records > MOST_RECORDS:
         raise InputError(
             f"not a CIFAR-10 batch of whole records of {RECORD_BYTES:,} bytes: {path}",
-            got=f"{len(content):,} bytes",
+            got=f"{len(content):,} bytes" if records < MOST_RECORDS else f"more than {MOST_RECORDS:,} records",
             why="the file was cut short, or is the Python (pickle) version",
             do="fetch the binary version again",
         )

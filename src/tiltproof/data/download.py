@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
+import zlib
 from pathlib import Path
 
 from tiltproof.errors import InputError
@@ -19,9 +22,10 @@ MNIST_FILES = {
 CIFAR10_MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
 CIFAR10_DIGEST = "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-CIFAR10_MEMBERS = [
-    f"cifar-10-batches-bin/{name}.bin" for name in ("test_batch", *(f"data_batch_{k}" for k in range(1, 6)))
-]
+CIFAR10_MEMBERS = {
+    f"cifar-10-batches-bin/{name}.bin": 10_000 * 3073
+    for name in ("test_batch", *(f"data_batch_{k}" for k in range(1, 6)))
+}
 
 
 def fetch_mnist() -> Path:
@@ -34,11 +38,9 @@ def fetch_mnist() -> Path:
 
 def fetch_cifar10() -> Path:
     """The folder of the six binary batches, downloaded and unpacked at the first call."""
-    import pooch
-
     folder = cache_folder() / "cifar10"
-    unpack = pooch.Untar(members=CIFAR10_MEMBERS, extract_dir=".")
-    _retrieve("cifar10", CIFAR10_MIRRORS, CIFAR10_ARCHIVE, CIFAR10_DIGEST, folder, unpack)
+    _retrieve("cifar10", CIFAR10_MIRRORS, CIFAR10_ARCHIVE, CIFAR10_DIGEST, folder)
+    unpack(folder / CIFAR10_ARCHIVE, CIFAR10_MEMBERS, folder)
     return folder / "cifar-10-batches-bin"
 
 
@@ -49,16 +51,52 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("tiltproof"))
 
 
-def _retrieve(
-    data: str, mirrors: tuple[str, ...], name: str, digest: str, folder: Path, processor: object = None
-) -> None:
+def unpack(archive: Path, members: dict[str, int], folder: Path) -> None:
+    """Unpack these members, of these sizes, and nothing else; those that are there already stay.
+
+    The digest vouches for the archive, and still no name, link or size in it is trusted: a member is a regular file of
+    the expected size, and is written under the name asked for.
+    """
+    wanted = {name: size for name, size in members.items() if not _is_there(folder / name, size)}
+    if not wanted:
+        return
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            for entry in packed:
+                if entry.isreg() and entry.size == wanted.get(entry.name):
+                    stream = packed.extractfile(entry)
+                    _write(folder / entry.name, stream.read(wanted.pop(entry.name)) if stream else b"")
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"the archive {archive} cannot be unpacked", got=error, do="remove it and try again") from None
+    if wanted:
+        raise InputError(
+            f"the archive {archive} does not hold all files that are needed",
+            got="no regular file " + ", ".join(f"{name} of {size:,} bytes" for name, size in wanted.items()),
+            why="the archive is not the published one",
+            do="remove it and try again",
+        )
+
+
+def _is_there(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Beside the target and then renamed: a run that is stopped here leaves no half of a file under its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def _retrieve(data: str, mirrors: tuple[str, ...], name: str, digest: str, folder: Path) -> None:
     import pooch
     import requests
 
     failures = []
     for mirror in mirrors:
         try:
-            pooch.retrieve(mirror + name, known_hash=digest, fname=name, path=folder, processor=processor)
+            pooch.retrieve(mirror + name, known_hash=digest, fname=name, path=folder)
             return
         except (OSError, ValueError, requests.RequestException) as error:  # ValueError: pooch's wrong digest
             failures.append(f"{mirror}: {type(error).__name__}")

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
 import numpy as np
 
-from tiltproof.data.compressed import read_with
+from tiltproof.data.compressed import Read, read_with
 from tiltproof.errors import InputError
 
 UNSIGNED_BYTE = 0x08
-MOST_BYTES = 2**30
+MOST_BYTES = 2**28
+"""Of content: five times the training images of MNIST."""
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
     """Read an idx file of unsigned bytes (plain, ``.gz`` or ``.xz``) with this many dimensions, strict about sizes."""
-    return read_with(path, lambda stream: _parse(stream, path, dimensions))
+    return read_with(path, lambda read: _parse(read, path, dimensions))
 
 
-def _parse(stream: io.BufferedIOBase, path: Path, dimensions: int) -> np.ndarray:
-    header = stream.read(4 + 4 * dimensions)
+def _parse(read: Read, path: Path, dimensions: int) -> np.ndarray:
+    header = read(4 + 4 * dimensions)
     expected = bytes([0, 0, UNSIGNED_BYTE, dimensions])
     if header[:4] != expected:
         raise InputError(
@@ -34,9 +34,14 @@ def _parse(stream: io.BufferedIOBase, path: Path, dimensions: int) -> np.ndarray
     shape = tuple(int(size) for size in np.frombuffer(header, ">u4", dimensions, offset=4))
     count = math.prod(shape)
     if not 0 < count <= MOST_BYTES:
-        raise InputError(f"the idx file {path} has an unusable size", got=" x ".join(map(str, shape)))
+        raise InputError(
+            f"the idx file {path} has an unusable size",
+            got=" x ".join(map(str, shape)),
+            why="the header is damaged",
+            do=f"keep to {MOST_BYTES:,} bytes of content",
+        )
     # One byte more than announced is asked for, so that a file that is too long is noticed without reading it all.
-    content = stream.read(count + 1)
+    content = read(count + 1)
     if len(content) != count:
         raise InputError(
             f"the idx file {path} announces {count:,} bytes of content ({' x '.join(map(str, shape))})",

@@ -45,7 +45,7 @@ def load_data(name: str | Path, root: str | Path | None = None, split: str = "te
     files = FILES[base, split]
     folder = _folder(base, SAMPLE_ROOT if bundled else root, files[0], fetch)
     images, labels = read([_existing(folder, file) for file in files])
-    return torch.from_numpy(images).to(torch.float32) / 255, torch.from_numpy(labels).to(torch.int64)
+    return torch.from_numpy(images).to(torch.float32).div_(255), torch.from_numpy(labels).to(torch.int64)
 
 
 def _user_folder(name: str | Path, split: str) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from tiltproof.errors import InputError
 from tiltproof.zoo.card import Card
-from tiltproof.zoo.weights_file import build, read_bytes
+from tiltproof.zoo.weights_file import build, check_file, read_bytes
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 
@@ -30,7 +30,8 @@ def load_model(name: str, folder: Path | None = None) -> nn.Module:
             "a .safetensors file with --arch, or package.module:function",
         )
     path = (folder or WEIGHTS_FOLDER) / f"{name}.safetensors"
-    content = read_bytes(path)
+    check_file(path)
+    content = read_bytes(path, cards[name].architecture)
     digest = hashlib.sha256(content).hexdigest()
     if digest != cards[name].sha256:
         raise InputError(

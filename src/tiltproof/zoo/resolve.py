@@ -11,21 +11,24 @@ from torch import nn
 from tiltproof.errors import InputError
 from tiltproof.zoo.architectures import ARCHITECTURES
 from tiltproof.zoo.bundled import load_model
-from tiltproof.zoo.weights_file import PICKLES, build, read_bytes
+from tiltproof.zoo.weights_file import PICKLES, build, check_file, read_bytes
 
 
-def resolve_model(spec: str, arch: str | None = None) -> nn.Module:
-    """The model that ``spec`` names; ``arch`` is the architecture of a weight file and goes with nothing else."""
+def resolve_model(spec: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
+    """The model that ``spec`` names; ``arch`` is the architecture of a weight file and goes with nothing else.
+
+    With ``allow_pickle`` a weight file may also be a state dict that torch.save wrote; no code in it is run.
+    """
     path = Path(spec)
     if path.suffix.lower() in (".safetensors", *PICKLES):
-        content = read_bytes(path)
+        check_file(path, allow_pickle)
         if arch is None:
             raise InputError(
                 "a weight file needs the architecture it belongs to",
                 got=f"--model {spec} without --arch",
                 do=f"add --arch, one of {', '.join(ARCHITECTURES)}",
             )
-        return build(arch, content, path)
+        return build(arch, read_bytes(path, arch), path)
     if arch is not None:
         raise InputError("--arch goes with a .safetensors file only", got=f"--model {spec} --arch {arch}")
     return _call(spec) if ":" in spec else load_model(spec)

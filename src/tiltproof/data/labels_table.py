@@ -1,0 +1,100 @@
+"""The ``labels.csv`` of a folder of images: a stranger's text, so its size, its lines and its file names are checked."""
+
+from __future__ import annotations
+
+import csv
+import reprlib
+from pathlib import Path
+
+from tiltproof.errors import InputError
+
+LABELS_FILE = "labels.csv"
+MOST_BYTES = 2**25
+MOST_ROWS = 250_000
+MOST_COLUMNS = 100
+MOST_LETTERS = 1000
+"""Of a file name; no file system takes longer ones."""
+
+_shortened = reprlib.Repr()
+_shortened.maxstring = 100
+
+
+def read_labels(folder: Path) -> list[tuple[str, int]]:
+    """The rows of the table, in order: file name, relative to the folder and not leading out of it, and label."""
+    path = folder / LABELS_FILE
+    try:
+        _check_file(path)
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            table = csv.reader(stream, strict=True)
+            heading = next(table, [])
+            name_column, label_column = _columns(path, heading)
+            rows: list[tuple[str, int]] = []
+            for fields in table:
+                if not fields:  # an empty line
+                    continue
+                if len(rows) == MOST_ROWS:
+                    raise InputError(f"{path} lists too many images", got=f"more than {MOST_ROWS:,} rows")
+                name, label = (fields[k] if k < len(fields) else None for k in (name_column, label_column))
+                rows.append(_row(path, table.line_num, name, label))
+    except FileNotFoundError:
+        raise InputError(
+            f"the folder has no {LABELS_FILE}", got=folder, do="write one with the columns filename,label"
+        ) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as CSV text in UTF-8", got=error) from None
+    if not rows:
+        raise InputError(f"{path} lists no images", got="a header and no rows")
+    return rows
+
+
+def locate(base: Path, name: str) -> Path:
+    """The file that a row names; neither dots nor an absolute path nor a link may lead out of the resolved folder."""
+    try:
+        path = (base / name).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links
+        raise InputError(f"a file that {LABELS_FILE} lists cannot be found", got=f"{name} ({error})") from None
+    if not path.is_relative_to(base):
+        raise InputError(f"{base / LABELS_FILE} points outside the folder", got=name)
+    return path
+
+
+def shown(text: str | None) -> str:
+    """A text of the table for a message: as it is when that is short and printable, else quoted and shortened.
+
+    >>> shown("cat"), shown("a\\x1b[2J")
+    ('cat', "'a\\\\x1b[2J'")
+    """
+    text = text or ""
+    return text if len(text) <= _shortened.maxstring and text.isprintable() else _shortened.repr(text)
+
+
+def _check_file(path: Path) -> None:
+    size = path.stat().st_size
+    if not path.is_file():  # a pipe would wait forever, /dev/zero never end
+        raise InputError(f"{path} is not a regular file")
+    if size > MOST_BYTES:
+        raise InputError(f"{path} is too large", got=f"{size:,} bytes", do=f"keep to {MOST_BYTES:,} bytes")
+
+
+def _columns(path: Path, heading: list[str]) -> tuple[int, int]:
+    if len(heading) > MOST_COLUMNS:
+        raise InputError(f"{path} has too many columns", got=f"{len(heading):,}", do="keep filename and label")
+    missing = sorted({"filename", "label"} - set(heading))
+    if missing:
+        raise InputError(
+            f"{path} lacks the column {' and '.join(missing)}",
+            got=f"the first line {shown(','.join(heading)) or '(empty)'!r}",
+            do="make the first line: filename,label",
+        )
+    return heading.index("filename"), heading.index("label")
+
+
+def _row(path: Path, line: int, name: str | None, label: str | None) -> tuple[str, int]:
+    if not name or label is None:
+        raise InputError(f"line {line} of {path} needs a filename and a label", got=f"{shown(name)},{shown(label)}")
+    if len(name) > MOST_LETTERS or not name.isprintable():
+        raise InputError(f"line {line} of {path} holds an unusable filename", got=shown(name))
+    text = label.strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError(f"line {line} of {path}: a label is a class number 0, 1, 2, ...", got=shown(label))
+    return name, int(text)

@@ -1,0 +1,24 @@
+"""Little memory for a while: a reader that asks for gigabytes gets a MemoryError instead."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def little_memory():
+    """A context in which this process may take so many bytes more than it has."""
+    resource = pytest.importorskip("resource")
+
+    @contextlib.contextmanager
+    def limit(spare_bytes=100 * 2**20):
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + spare_bytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    return limit

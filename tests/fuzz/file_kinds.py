@@ -1,0 +1,169 @@
+"""The kinds of files that are damaged: one entry each in `KINDS`.
+
+A new kind of file needs a function that makes a small valid one and a function that reads it; the reader asserts
+whatever holds for every value it returns.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save
+from torch import nn
+
+from tiltproof.data import load_data, load_folder
+from tiltproof.zoo import resolve_model
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: its name, a valid one, and how it is read; ``read`` gets the path of the damaged file."""
+
+    file: str
+    make_seed: Callable[[], bytes]
+    read: Callable[[Path], object]
+    beside: dict[str, bytes] = field(default_factory=dict)
+    """Undamaged files in the same folder."""
+    finish: Callable[[bytes], bytes] = bytes
+    """What makes a file of the damaged bytes, such as checksums that hide the damage."""
+
+
+def tiny() -> nn.Module:
+    """An architecture whose weight files are small; the reading process knows it by its name."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+IMAGES = struct.pack(">4B3I", 0, 0, 8, 3, 3, 4, 5) + bytes(range(60))
+LABELS = struct.pack(">4BI", 0, 0, 8, 1, 3) + bytes([7, 2, 1])
+CIFAR = b"".join(bytes([label]) + bytes(k % 251 for k in range(3072)) for label in (3, 8))
+IMAGES_FILE, LABELS_FILE, CIFAR_FILE = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", "test_batch.bin"
+TABLE = b"filename,label\nfirst.png,3\nsecond.png,14\n"
+
+
+def read_data(name: str) -> Callable[[Path], object]:
+    return lambda path: check_images(*load_data(name, path.parent))
+
+
+def read_folder(path: Path) -> None:
+    check_images(*load_folder(path.parent))
+
+
+def check_images(images: torch.Tensor, labels: torch.Tensor) -> None:
+    assert images.dtype == torch.float32
+    assert images.ndim == 4
+    assert images.min() >= 0
+    assert images.max() <= 1
+    assert labels.shape == images.shape[:1]
+    assert labels.min() >= 0
+
+
+def read_weights(path: Path) -> None:
+    model = resolve_model(str(path), "tiny", allow_pickle=True)
+    assert not model.training
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+def picture(format: str, mode: str = "RGB", **options: object) -> Callable[[], bytes]:
+    def make() -> bytes:
+        shape = (12, 10, 3) if mode == "RGB" else (12, 10)
+        pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, format, **options)
+        return buffer.getvalue()
+
+    return make
+
+
+def image_kind(file: str, format: str, mode: str = "RGB", finish: Callable[[bytes], bytes] = bytes, **options) -> Kind:
+    table = f"filename,label\n{file},3\n".encode()
+    return Kind(file, picture(format, mode, **options), read_folder, {"labels.csv": table}, finish)
+
+
+def with_right_checksums(content: bytes) -> bytes:
+    """A PNG whose chunks all carry the checksum of what they hold."""
+    pieces, place = [content[:8]], 8
+    while place + 12 <= len(content):
+        end = place + 8 + int.from_bytes(content[place : place + 4], "big")
+        if end + 4 > len(content):
+            break
+        pieces.append(content[place:end] + zlib.crc32(content[place + 4 : end]).to_bytes(4, "big"))
+        place = end + 4
+    return b"".join(pieces) + content[place:]
+
+
+def state() -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return dict(tiny().state_dict())
+
+
+def torch_file() -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state(), buffer)
+    return buffer.getvalue()
+
+
+def pickle_program() -> bytes:
+    with zipfile.ZipFile(io.BytesIO(torch_file())) as archive:
+        return archive.read("archive/data.pkl")
+
+
+def around_program(program: bytes) -> bytes:
+    """The archive of `torch_file` with another pickle in it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(torch_file())) as archive, zipfile.ZipFile(buffer, "w") as packed:
+        for name in archive.namelist():
+            packed.writestr(name, program if name == "archive/data.pkl" else archive.read(name))
+    return buffer.getvalue()
+
+
+def safetensors_header() -> bytes:
+    content = save(state())
+    return json.dumps(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])).encode()
+
+
+def around_header(header: bytes) -> bytes:
+    """The tensors of `state` after another header."""
+    content = save(state())
+    return len(header).to_bytes(8, "little") + header + content[8 + int.from_bytes(content[:8], "little") :]
+
+
+MNIST, CIFAR10 = read_data("mnist"), read_data("cifar10")
+PNG = picture("PNG", "L")()
+
+KINDS = {
+    "idx images": Kind(IMAGES_FILE, lambda: IMAGES, MNIST, {LABELS_FILE: LABELS}),
+    "idx labels": Kind(LABELS_FILE, lambda: LABELS, MNIST, {IMAGES_FILE: IMAGES}),
+    "idx in gz": Kind(f"{IMAGES_FILE}.gz", lambda: gzip.compress(IMAGES, mtime=0), MNIST, {LABELS_FILE: LABELS}),
+    "idx in xz": Kind(f"{IMAGES_FILE}.xz", lambda: lzma.compress(IMAGES), MNIST, {LABELS_FILE: LABELS}),
+    "cifar": Kind(CIFAR_FILE, lambda: CIFAR, CIFAR10),
+    "cifar in gz": Kind(f"{CIFAR_FILE}.gz", lambda: gzip.compress(CIFAR, mtime=0), CIFAR10),
+    "cifar in xz": Kind(f"{CIFAR_FILE}.xz", lambda: lzma.compress(CIFAR), CIFAR10),
+    "labels table": Kind("labels.csv", lambda: TABLE, read_folder, {"first.png": PNG, "second.png": PNG}),
+    "png": image_kind("image.png", "PNG"),
+    "png, right checksums": image_kind("image.png", "PNG", finish=with_right_checksums),
+    "jpeg": image_kind("image.jpg", "JPEG"),
+    "jpeg, progressive": image_kind("image.jpg", "JPEG", "L", progressive=True),
+    "bmp": image_kind("image.bmp", "BMP"),
+    "ppm": image_kind("image.ppm", "PPM"),
+    "webp": image_kind("image.webp", "WEBP"),
+    "webp, lossless": image_kind("image.webp", "WEBP", lossless=True),
+    "tiff": image_kind("image.tiff", "TIFF", "L"),
+    "tiff, deflate": image_kind("image.tiff", "TIFF", compression="tiff_adobe_deflate"),
+    "tiff, lzw": image_kind("image.tiff", "TIFF", compression="tiff_lzw"),
+    "safetensors": Kind("weights.safetensors", lambda: save(state()), read_weights),
+    "safetensors header": Kind("weights.safetensors", safetensors_header, read_weights, finish=around_header),
+    "torch archive": Kind("weights.pt", torch_file, read_weights),
+    "torch pickle": Kind("weights.pt", pickle_program, read_weights, finish=around_program),
+}
