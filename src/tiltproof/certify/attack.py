@@ -166,9 +166,10 @@ class Attacker:
                 index = chunk.to(device)
                 unit = start[chunk].to(device, dtype).requires_grad_()
                 low, high = self.low.to(device, dtype), self.high.to(device, dtype)
-                pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
-                margin = self._margin(pictures, self.labels[index])
-                (gradient,) = torch.autograd.grad(margin.sum(), unit)
+                with torch.enable_grad():  # whatever the caller's setting is
+                    pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
+                    margin = self._margin(pictures, self.labels[index])
+                    (gradient,) = torch.autograd.grad(margin.sum(), unit)
                 step = 0.2 * 0.5 ** (number // 3)
                 moved = (unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double()
                 reached = self.margins_at(chunk, self.at(moved))

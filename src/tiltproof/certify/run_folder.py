@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -157,7 +158,8 @@ class RunFolder(Run):
 
     def close(self) -> None:
         for stream in (self.verdicts, self.journal):
-            stream.close()
+            with suppress(OSError):  # of a full disk once more: whatever is torn has no valid line in batches.jsonl
+                stream.close()
 
 
 def replace_file(path: Path, text: str) -> None:

@@ -1,0 +1,206 @@
+"""With float32 semantics every float32 evaluation of the network stays inside the bounds, in whatever order it sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tiltproof import Budget, InputError, Verdict, bound_pixels, certify, parse
+from tiltproof.network import margins, read_network, refine, run
+
+UNIT = 2.0**-24
+
+
+class Evaluation:
+    """numpy float32 with a random order for every sum, sometimes with fused multiply-add."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def sum(self, terms, weights=None):
+        """Sum over the last axis; `weights` multiply the terms first, or are fused into the additions."""
+        order = self.orders()[self.rng.integers(4)](terms if weights is None else terms * weights)
+        total = np.zeros(terms.shape[:-1], np.float32)
+        fused = self.rng.random() < 0.5
+        for k in order:
+            term = terms[..., k]
+            if weights is None:
+                total = total + term
+            elif fused:  # the product of two float32 numbers is exact in float64
+                total = (total.astype(np.float64) + term.astype(np.float64) * weights[..., k]).astype(np.float32)
+            else:
+                total = total + term * weights[..., k]
+        return total
+
+    def orders(self):
+        size = lambda products: np.abs(products).reshape(-1, products.shape[-1]).mean(0)  # noqa: E731
+        count = lambda products: products.shape[-1]  # noqa: E731
+        return (
+            lambda products: self.rng.permutation(count(products)),
+            lambda products: np.argsort(size(products)),
+            lambda products: np.argsort(-size(products)),
+            lambda products: np.argsort(products.reshape(-1, count(products)).mean(0)),
+        )
+
+    def layer(self, layer, x):
+        if isinstance(layer, nn.Sequential):
+            for each in layer:
+                x = self.layer(each, x)
+            return x
+        if isinstance(layer, Residual):
+            return x + self.layer(layer.inside, x)
+        if isinstance(layer, nn.Flatten):
+            return x.reshape(len(x), -1)
+        if isinstance(layer, nn.ReLU):
+            return np.maximum(x, 0)
+        if isinstance(layer, nn.LeakyReLU):
+            return np.where(x > 0, x, x * np.float32(layer.negative_slope))
+        if isinstance(layer, nn.Tanh):
+            return np.tanh(x)
+        if isinstance(layer, nn.Linear):
+            columns = np.concatenate([x, np.ones((len(x), 1), np.float32)], 1)[:, None, :]
+            weights = np.concatenate([layer.weight.numpy(), layer.bias.numpy()[:, None]], 1)[None]
+            return self.sum(np.broadcast_to(columns, (len(x), *weights.shape[1:])), weights)
+        if isinstance(layer, nn.Conv2d):
+            columns = nn.functional.unfold(torch.tensor(x), layer.kernel_size, 1, layer.padding, layer.stride).numpy()
+            columns = np.concatenate([columns, np.ones_like(columns[:, :1])], 1).transpose(0, 2, 1)[:, :, None, :]
+            weights = np.concatenate(
+                [layer.weight.numpy().reshape(len(layer.bias), -1), layer.bias.numpy()[:, None]], 1
+            )
+            shape = (*columns.shape[:2], *weights.shape)
+            result = self.sum(np.broadcast_to(columns, shape), weights).transpose(0, 2, 1)
+            size = x.shape[2] + 2 * layer.padding[0] - layer.kernel_size[0] + 1
+            return result.reshape(len(x), -1, size, size)
+        if isinstance(layer, nn.BatchNorm2d):
+            mean, variance, gain, shift = (
+                tensor.detach().numpy()[:, None, None]
+                for tensor in (layer.running_mean, layer.running_var, layer.weight, layer.bias)
+            )
+            inverse = np.float32(1) / np.sqrt(variance + np.float32(layer.eps))
+            if self.rng.random() < 0.5:
+                return (x - mean) * inverse * gain + shift
+            scale = inverse * gain
+            return x * scale + (shift - mean * scale)
+        assert isinstance(layer, nn.AvgPool2d)
+        k = layer.kernel_size
+        blocks = x.reshape(*x.shape[:2], x.shape[2] // k, k, x.shape[3] // k, k).transpose(0, 1, 2, 4, 3, 5)
+        return self.sum(blocks.reshape(*blocks.shape[:4], -1)) / np.float32(k * k)
+
+
+class Residual(nn.Module):
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x):
+        return x + self.inside(x)
+
+
+def make_network(kind, seed):
+    """Networks of every operation, with a scale at which rounding shows."""
+    layers = {
+        "plain": [
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(144, 8),
+            nn.ReLU(),
+            nn.Linear(8, 3),
+        ],
+        "batch norm": [nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)],
+        "residual": [
+            nn.Conv2d(1, 2, 3, padding=1),
+            Residual(nn.Sequential(nn.LeakyReLU(0.1), nn.Conv2d(2, 2, 3, padding=1))),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(18, 3),
+        ],
+        "tanh last": [nn.Flatten(), nn.Linear(36, 6), nn.Tanh(), nn.Linear(6, 3), nn.Tanh()],
+    }[kind]
+    model = nn.Sequential(*layers).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                values = torch.randn(tensor.shape, generator=generator) * (0.3 if kind == "tanh last" else 1)
+                tensor.copy_(values.abs() + 0.01 if "running_var" in name else values)
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["plain", "batch norm", "residual", "tanh last"])
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_every_evaluation_is_inside(kind, seed, dtype):
+    model, transform = make_network(kind, seed), parse("R(2), B(0.01)")
+    images = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+    for half in (0.0, 1e-6, 0.3):  # of a box: at a point nothing but rounding is left
+        low, high = [0.5 - half, 0.0], [0.5 + half, 0.0]
+        pixels = bound_pixels(images.double(), transform, low=low, high=high)
+        network = read_network(model, (1, 6, 6), images).live(dtype, UNIT)
+        forms = run(network, pixels.to(dtype))
+        outputs, label = forms[network.output], torch.tensor([0])
+        lowest = margins(network, forms, label).lower[0, 1:].double().numpy()
+        back, _ = refine(network, forms, label, torch.tensor([0, 0]), torch.tensor([1, 2]))
+        for trial in range(12):
+            share = np.random.default_rng(trial).uniform(-half, half)
+            picture = transform.apply(images.double(), torch.tensor([0.5 + share, 0.0])).float().numpy()
+            answer = Evaluation(trial).layer(model, picture)[0].astype(np.float64)
+            assert (answer >= outputs.lower[0].double().numpy()).all()
+            assert (answer <= outputs.upper[0].double().numpy()).all()
+            difference = answer[0] - answer[1:]
+            assert (difference >= lowest).all()
+            assert (difference >= back.numpy()).all()
+
+
+def cancelling(gap):
+    """f_0 is 1/2 plus numbers that cancel; summed in one order float32 gives 0, in another 1/2. f_1 is 1/2 - gap."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[2.0**25, -(2.0**25), 1.0], [0, 0, 0]]))
+        model[1].bias.copy_(torch.tensor([0.0, 0.5 - gap]))
+    return model, torch.full((1, 1, 1, 3), 0.5), torch.tensor([0])
+
+
+def test_what_holds_for_real_numbers_only():
+    problem = cancelling(0.25)
+    assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
+    assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64), semantics="float32").verdicts == [Verdict.UNKNOWN]
+    model, picture, _ = problem
+    terms = picture.flatten() * model[1].weight[0]
+    assert (terms[0] + terms[1]) + terms[2] == 0.5
+    assert (terms[0] + terms[2]) + terms[1] == 0  # wrong: below f_1
+
+
+@pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
+def test_float32_certifies_less_than_real_but_most(method):
+    model = make_network("plain", 1)
+    images = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(5))
+    labels = model(images).argmax(1)
+    real, strict = (
+        certify(model, images, labels, "R(1)", method=method, semantics=each) for each in ("real", "float32")
+    )
+    for one, other in zip(real.results, strict.results, strict=True):
+        assert other.verdict is not Verdict.CERTIFIED or one.verdict is Verdict.CERTIFIED
+    assert strict.count(Verdict.CERTIFIED) >= real.count(Verdict.CERTIFIED) - 1 > 4
+
+
+@torch.no_grad()
+def test_an_overflow_on_the_way_is_no_proof():
+    """The real margin is 1e36, far above rounding, but a sum may pass through infinity."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    model[1].weight.copy_(torch.tensor([[3e38, 3e38, -3e38, -3e38], [0, 0, 0, 0]]))
+    model[1].bias.copy_(torch.tensor([1e36, 0.0]))
+    problem = model, torch.full((1, 1, 2, 2), 0.9), torch.tensor([0])
+    assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
+    assert certify(*problem, "B(1e-12)", semantics="float32", budget=Budget(boxes=4)).verdicts == [Verdict.UNKNOWN]
+
+
+def test_a_float64_model_has_no_float32_evaluation():
+    model, picture, label = cancelling(0.25)
+    with pytest.raises(InputError, match="float32 models only"):
+        certify(model.double(), picture.double(), label, "B(1e-12)", semantics="float32")
+    with pytest.raises(InputError, match="unknown semantics"):
+        certify(model.float(), picture, label, "B(1e-12)", semantics="bf16")
