@@ -1,6 +1,7 @@
 """Certify the paper authors' own networks on full test sets, by this package's default and by the paper's verifier.
 
     python benchmarks/reference_networks.py --networks DIR --data-root DIR [--device cuda] [--method affine fgv] [--rows ...] [--limit N]
+        [--semantics real|float32] [--out RUNS]
 
 DIR of --networks holds the four safetensors files and, for two of them, the list of images that the authors' own code certified. Prints a
 line per row and, for fgv, how many images differ from that list; --json FILE keeps everything.
@@ -44,6 +45,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--limit", type=int)
     parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--semantics", default="real", choices=["real", "float32"])
+    parser.add_argument(
+        "--out", type=Path, help="keep each run as a folder DIR/NETWORK-METHOD that `tiltproof check` reads"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results = []
@@ -55,7 +60,15 @@ def main() -> None:
         for method in arguments.method:
             chosen = splits if method == "fgv" else None
             certificate = tiltproof.certify(
-                model, images, labels, transform, method=method, splits=chosen, samples=arguments.samples
+                model,
+                images,
+                labels,
+                transform,
+                method=method,
+                splits=chosen,
+                samples=arguments.samples,
+                semantics=arguments.semantics,
+                out=arguments.out and arguments.out / f"{name}-{method}",
             )
             summary = certificate.summary() | {"network": name, "paper_percent": paper}
             certified = {k for k, verdict in enumerate(certificate.verdicts) if verdict == "certified"}
