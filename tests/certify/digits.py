@@ -29,7 +29,7 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
 def run(folder: Path | None = None, **options: object) -> Certificate:
     """Batches of two images, each some hundredths of a second."""
     model, images, labels = problem()
-    return certify(model, images, labels, TRANSFORM, batch_size=8, out=folder, **options)
+    return certify(model, images, labels, TRANSFORM, batch_size=2, out=folder, **options)
 
 
 def evidence(folder: Path) -> list[dict]:

@@ -64,7 +64,7 @@ def test_the_program_itself(tmp_path, how):
         "--data",
         "mnist-sample",
         "--batch-size",
-        "16",
+        "4",
     ]
     command += [
         "--transform",

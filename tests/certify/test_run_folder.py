@@ -125,7 +125,7 @@ def test_a_run_is_not_overwritten_nor_shared(whole):
 
 def test_other_weights_images_or_labels_are_refused_by_name(whole):
     model, images, labels = problem()
-    arguments = {"batch_size": 8, "out": whole[0], "resume": True}
+    arguments = {"batch_size": 2, "out": whole[0], "resume": True}
     brighter = images.clone()
     brighter[7, 0, 2, 2] = torch.nextafter(brighter[7, 0, 2, 2], torch.tensor(1.0))
     with pytest.raises(InputError, match=r"images sha256 differs.*entry 7"):

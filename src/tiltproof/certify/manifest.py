@@ -52,7 +52,7 @@ def package_version() -> str:
 def weights_digest(model: nn.Module) -> str:
     """sha256 over every parameter and buffer, sorted by name: a line with name, dtype and shape, then the bytes."""
     digest = hashlib.sha256()
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
         kind = str(tensor.dtype).removeprefix("torch.")
         digest.update((json.dumps([name, kind, list(tensor.shape)]) + "\n").encode())

@@ -8,13 +8,13 @@ from typing import Any
 
 from tiltproof.certify.certificate import ImageResult
 
-SMALLEST_BATCH, LARGEST_BATCH = 16, 4096
+SMALLEST_BATCH, LARGEST_BATCH = 16, 16_384
 
 
 def plan_batches(images: int, pairs: int, smallest: int = SMALLEST_BATCH) -> dict[str, int]:
-    """How a run is cut up: equal batches of about a quarter as many images as pairs are bounded at once, so that each is a few steps
+    """How a run is cut up: equal batches of about as many images as pairs are bounded at once, so that each is a few dozen steps
     of work. A resumed run keeps the plan it began with."""
-    batches = math.ceil(images / max(smallest, min(LARGEST_BATCH, pairs // 4)))
+    batches = math.ceil(images / max(smallest, min(LARGEST_BATCH, pairs)))
     return {"pairs_at_once": pairs, "images_per_batch": math.ceil(images / batches)}
 
 

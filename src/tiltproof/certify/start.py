@@ -18,7 +18,8 @@ from tiltproof.certify.prover import Prover
 from tiltproof.certify.tiling import Tiling
 from tiltproof.transforms import Contrast, Spatial, Transform
 
-PILOT_PAIRS = 32
+FEWEST_PAIRS, MOST_PAIRS = 32, 256
+"""Pilot pairs for each rung: a small share of what is bounded at once."""
 BACKWARD_COST = 3.0
 """What a backward pass costs, in forward passes."""
 PIXEL_CONTRAST = 0.2
@@ -64,28 +65,29 @@ def starting_grid(prover: Prover, rows: Tensor, budget_boxes: int, batch: Halvin
     generator = torch.Generator().manual_seed(seed)
     device = prover.labels.device
     cost, passed = [], []
+    pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, batch.size // 16))
     for rung in rungs:
         tiling = Tiling(transform, rung)
         boxes = tiling.first()
-        chosen = rows[torch.randint(len(rows), (PILOT_PAIRS,), generator=generator)]
-        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (PILOT_PAIRS,), generator=generator)])
+        chosen = rows[torch.randint(len(rows), (pairs,), generator=generator)]
+        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (pairs,), generator=generator)])
         forward = total = 0
 
         def work(size: int, chosen: Tensor = chosen, low: Tensor = low, high: Tensor = high) -> tuple[int, int]:
             counts = [0, 0]
-            for part in torch.arange(PILOT_PAIRS).split(size):
+            for part in torch.arange(pairs).split(size):
                 outcome = prover.bound(chosen[part].to(device), low[part].to(device), high[part].to(device))
                 counts[0] += int((outcome.forward > 0).sum())
                 counts[1] += int((outcome.bound > 0).sum())
             return counts[0], counts[1]
 
         forward, total = batch.run(work)
-        cost.append(1 + BACKWARD_COST * (1 - forward / PILOT_PAIRS))
-        passed.append(total / PILOT_PAIRS)
-        if forward >= 0.98 * PILOT_PAIRS:
+        cost.append(1 + BACKWARD_COST * (1 - forward / pairs))
+        passed.append(total / pairs)
+        if forward >= 0.98 * pairs:
             break
     best, least = len(cost) - 1, math.inf
-    onward = cost[-1] / max(passed[-1], 1 / PILOT_PAIRS)
+    onward = cost[-1] / max(passed[-1], 1 / pairs)
     for k in reversed(range(len(cost))):
         onward = cost[k] + (1 - passed[k]) * 2 * onward
         if math.prod(rungs[k]) * onward <= least:

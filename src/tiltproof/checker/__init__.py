@@ -1,0 +1,10 @@
+"""An independent checker: re-proves a finished run folder with code that it shares with nothing else in the package.
+
+Read it in this order: `form` (the arithmetic), `pixels` (the transformed picture), `moves`, `layers`, `activations` and
+`margins` (the network), `tiling`, `hashes` and `folder` (the run folder), `check` (what has to hold).
+"""
+
+from tiltproof.checker.check import CheckReport, check_run
+from tiltproof.checker.failed import CheckFailed
+
+__all__ = ["CheckFailed", "CheckReport", "check_run"]

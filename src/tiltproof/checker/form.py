@@ -1,0 +1,250 @@
+"""Affine forms: all values that a number takes over a box, as c + sum_k G_k e_k + rho, e_k in [-1, 1], |rho| <= r.
+
+The symbols e_k are the box's parameters; all numbers share them. A `Form` holds P x ... such numbers in one float64
+tensor ``rows`` [2 + d, P, ...]: row 0 is c, rows 1 ... d are G, the last row is r. P counts (picture, box) pairs, which
+never mix.
+
+Rounding. Every operation computes c and G with at most n roundings of numbers whose magnitudes add up to at most
+``size``, so the result is off by at most gamma_n size, gamma_n = n u / (1 - n u), u = 2^-53; `enclose` adds that to r, and
+TINY for underflow, and inflates r by (1 + gamma_(2n + 64)) because r is computed with roundings too. NaN and infinity spread,
+and end in bounds for which ``lower > 0`` is false.
+
+``unit`` is 0 when real numbers are meant. It is 2^-24 when the form must hold whatever a float32 evaluation
+can produce: each operation then adds gamma_m(2^-24) size for the m roundings of that evaluation as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.errors import UnsupportedOperation
+
+UNIT, UNIT32 = 2.0**-53, 2.0**-24
+TINY, TINY32, LARGE32 = 1e-200, 2.0**-100, 2.0**120
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def rule(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The decorated function is what these torch functions do with forms."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(functions, function))
+        return function
+
+    return register
+
+
+def no_rule(name: str, why: str = "") -> UnsupportedOperation:
+    return UnsupportedOperation(f"the checker has no rule for torch function {name}{why and ' ' + why}")
+
+
+def gamma(n: float, unit: float) -> float:
+    """n roundings of a sum change it by at most this much of its terms' magnitudes, in any order and with FMA."""
+    return n * unit / (1 - n * unit) if n * unit < 0.5 else math.inf
+
+
+class Form:
+    """See the module's text. `made_by` remembers the linear layer a form came from, `shared` that it has a view."""
+
+    def __init__(self, data: Tensor, unit: float = 0.0, made_by: tuple[Form, Tensor, Tensor] | None = None) -> None:
+        self.rows, self.unit, self.made_by, self.shared = data, unit, made_by, False
+
+    centre = property(lambda self: self.rows[0])
+    slopes = property(lambda self: self.rows[1:-1])
+    radius = property(lambda self: self.rows[-1])
+    shape = property(lambda self: self.rows.shape[1:])
+    ndim = property(lambda self: self.rows.ndim - 1)
+    device = property(lambda self: self.rows.device)
+    dtype = property(lambda self: self.rows.dtype)
+    is_cuda = property(lambda self: self.rows.is_cuda)
+
+    @property
+    def reach(self) -> Tensor:
+        """|x - c| is at most this: sum |G| + r, rounded up."""
+        return self.rows[1:].abs().sum(0) * (1 + 64 * UNIT)
+
+    @property
+    def magnitude(self) -> Tensor:
+        """|x| is at most this: |c| + sum |G| + r, rounded up."""
+        return self.rows.abs().sum(0) * (1 + 64 * UNIT)
+
+    def lower(self) -> Tensor:
+        return self.centre - self.reach - (8 * UNIT * self.magnitude + TINY)
+
+    def upper(self) -> Tensor:
+        return self.centre + self.reach + (8 * UNIT * self.magnitude + TINY)
+
+    def __add__(self, other: Any) -> Form:
+        return plus(self, other)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Form:
+        return times(self, -1.0)
+
+    def __sub__(self, other: Any) -> Form:
+        return plus(self, -other)
+
+    def __rsub__(self, other: Any) -> Form:
+        return plus(-self, other)
+
+    def __mul__(self, other: Any) -> Form:
+        return times(self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Form:
+        return divided(self, other)
+
+    def __iadd__(self, other: Any) -> Form:
+        return self.become(self + other, "+=")
+
+    def __isub__(self, other: Any) -> Form:
+        return self.become(self - other, "-=")
+
+    def __imul__(self, other: Any) -> Form:
+        return self.become(self * other, "*=")
+
+    def __itruediv__(self, other: Any) -> Form:
+        return self.become(self / other, "/=")
+
+    def become(self, other: Form, name: str) -> Form:
+        """What an in-place operation does; the tensors themselves are never written to."""
+        if self.shared:
+            raise no_rule(name, "in place on a tensor that is a view or has one")
+        if self.shape != other.shape:
+            raise no_rule(name, "in place with another shape")
+        self.rows, self.made_by = other.rows, other.made_by
+        return self
+
+    def __getitem__(self, index: Any) -> Form:
+        return RULES[torch.Tensor.__getitem__](self, index)
+
+    def __getattr__(self, name: str) -> Any:
+        """Tensor methods: those with a rule."""
+        method = RULES.get(getattr(torch.Tensor, name, None))  # type: ignore[arg-type]
+        if method is None:
+            raise AttributeError(f"the checker has no rule for torch function Tensor.{name}")
+        return functools.partial(method, self)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function not in RULES:
+            raise no_rule(getattr(function, "__name__", str(function)))
+        return RULES[function](*args, **(kwargs or {}))
+
+    def _value(self, *_: Any) -> Any:
+        raise UnsupportedOperation(
+            "the forward pass depends on values: a form has no single value to compare or branch on"
+        )
+
+    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _value
+    __hash__ = None  # type: ignore[assignment]
+
+
+def enclose(data: Tensor, size: Tensor, n: int, unit: float, m: int) -> Form:
+    """The form with these freshly computed rows, after n roundings here and m in a float32 evaluation."""
+    data[-1].abs_().add_(gamma(n, UNIT) * size + TINY).mul_(1 + gamma(2 * n + 64, UNIT))
+    if unit and m:
+        error = 1.001 * gamma(m, unit) * size + TINY32
+        data[-1].add_(torch.where(size < LARGE32, error, math.inf))
+    return Form(data, unit)
+
+
+def constant(value: Any, form: Form) -> Tensor:
+    """A number or tensor as float64, exactly; it must not tell one (picture, box) pair from another."""
+    if isinstance(value, Tensor):
+        if value.dtype in (torch.int64, torch.bool) or value.is_complex():
+            raise no_rule("arithmetic", f"with a constant of type {value.dtype}")
+        if value.ndim > form.ndim or (value.ndim == form.ndim and value.shape[0] != 1):
+            raise no_rule("arithmetic", f"with a constant of shape {list(value.shape)} on {list(form.shape)}")
+        return value.detach().to(form.device, torch.float64)
+    if type(value) not in (int, float) or float(value) != value:
+        raise no_rule("arithmetic", f"with {value!r}")
+    return torch.tensor(float(value), dtype=torch.float64, device=form.device)
+
+
+def alike(a: Form, b: Form) -> None:
+    if a.ndim != b.ndim or a.shape[0] != b.shape[0]:
+        raise no_rule("arithmetic", f"on shapes {list(a.shape)} and {list(b.shape)}")
+
+
+@rule(torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
+def plus(a: Any, b: Any, *, alpha: Any = 1) -> Form:
+    """Sum: centres, slopes and radii add."""
+    a, b = (a, b) if isinstance(a, Form) else (b, a)
+    if alpha != 1:
+        raise no_rule("add", "with alpha")
+    if isinstance(b, Form):
+        alike(a, b)
+        return enclose(a.rows + b.rows, a.magnitude + b.magnitude, 4, a.unit, 2)
+    b = constant(b, a)
+    size = a.magnitude + b.abs()
+    data = a.rows.expand(len(a.rows), *size.shape).clone()
+    data[0] += b
+    return enclose(data, size, 4, a.unit, 4)
+
+
+@rule(torch.sub, torch.Tensor.sub, torch.Tensor.__sub__)
+def minus(a: Any, b: Any, *, alpha: Any = 1) -> Form:
+    return plus(a, -b, alpha=alpha)
+
+
+@rule(torch.rsub, torch.Tensor.__rsub__)
+def minus_from(a: Any, b: Any) -> Form:
+    return plus(-a, b)
+
+
+@rule(torch.neg, torch.Tensor.neg, torch.Tensor.__neg__)
+def negative(a: Form) -> Form:
+    return -a
+
+
+@rule(torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__)
+def times(a: Any, b: Any) -> Form:
+    """(c1 + t1)(c2 + t2) = c1 c2 + c1 t2 + c2 t1 + t1 t2; the last term's magnitude is at most reach1 reach2."""
+    a, b = (a, b) if isinstance(a, Form) else (b, a)
+    if not isinstance(b, Form):
+        b = constant(b, a)
+        return enclose(a.rows * b, a.magnitude * b.abs(), 4, a.unit, 4)
+    alike(a, b)
+    data = a.centre * b.rows + b.centre * a.rows
+    data[0] = a.centre * b.centre
+    data[-1] = a.centre.abs() * b.radius + b.centre.abs() * a.radius + a.reach * b.reach
+    return enclose(data, a.magnitude * b.magnitude, 8, a.unit, 4)
+
+
+@rule(torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.true_divide, torch.Tensor.__truediv__)
+def divided(a: Any, b: Any) -> Form:
+    if not isinstance(a, Form) or isinstance(b, Form):
+        raise no_rule("div", "by a tensor that depends on the picture")
+    b = constant(b, a)
+    return enclose(a.rows / b, a.magnitude / b.abs(), 4, a.unit, 4)
+
+
+def taylor(x: Form, value: Tensor, derivative: Tensor, half_second: Tensor | float) -> Form:
+    """f(x) = f(c) + f'(c) t + R, |R| <= max|f''| / 2 t^2, for x = c + t and |t| <= reach."""
+    data = x.rows * derivative
+    data[0] = value
+    data[-1] = x.radius * derivative.abs() + half_second * x.reach * x.reach
+    return enclose(data, 1 + value.abs() + derivative.abs() * x.reach, 32, 0.0, 0)
+
+
+def sine_and_cosine(x: Form) -> tuple[Form, Form]:
+    """|sin''| and |cos''| are at most 1."""
+    s, c = x.centre.sin(), x.centre.cos()
+    return taylor(x, s, c, 0.5), taylor(x, c, -s, 0.5)
+
+
+def reciprocal(x: Form) -> Form:
+    """1 / t has the second derivative 2 / t^3, at most 2 / lower^3 where lower > 0; elsewhere nothing is known."""
+    lower = x.lower()
+    bend = torch.where(lower > 0, (1 + 64 * UNIT) / lower**3, math.inf)
+    return taylor(x, 1 / x.centre, -1 / x.centre**2, bend)

@@ -1,0 +1,141 @@
+"""The transformation's notation, and the tiling of its range: integers until the last step, then rounded outward.
+
+A box is one (index, pieces) for each parameter: the part [index / pieces, (index + 1) / pieces] of its range.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from tiltproof.checker.failed import CheckFailed
+
+MOST_PARTS, MOST_BOXES, MOST_PIECES = 16, 2**26, 2**44
+NUMBER = r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+PART = re.compile(rf"\s*(R|Tu|Tv|Sc|Sh|C|B)\s*\({NUMBER}(?::{NUMBER})?\)\s*")
+PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
+TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-p])")
+
+Box = tuple[tuple[int, int], ...]
+
+
+class Transform(NamedTuple):
+    """Parts in order of application, each with its closed range."""
+
+    letters: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    padding: str
+
+
+def read_transform(text: str) -> Transform:
+    """``"Sc(5), R(-10:25); padding=border"``.
+
+    >>> read_transform("Sc(5), R(-10:25)")
+    Transform(letters=('Sc', 'R'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros')
+    """
+    body, semicolon, option = text.partition(";")
+    padding = PADDING.fullmatch(option)
+    parts = body.split(",")
+    read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
+    if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
+        raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
+    letters, low, high = [], [], []
+    for part in read:
+        assert part is not None
+        letter, first, second = part.groups()
+        ends = (-float(first), float(first)) if second is None else (float(first), float(second))
+        if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
+            raise CheckFailed(f"the transformation {text[:80]!r} has an empty or infinite range")
+        letters.append(letter)
+        low.append(ends[0])
+        high.append(ends[1])
+    return Transform(tuple(letters), tuple(low), tuple(high), padding.group(1) if padding else "zeros")
+
+
+def cell(number: int, grid: Sequence[int]) -> Box:
+    """Cells are numbered with the last parameter running fastest."""
+    box = []
+    for pieces in reversed(grid):
+        number, index = divmod(number, pieces)
+        box.append((index, pieces))
+    return tuple(reversed(box))
+
+
+def halves(box: Box, axis: int) -> tuple[Box, Box]:
+    index, pieces = box[axis]
+    lower, upper = ((2 * index + side, 2 * pieces) for side in (0, 1))
+    return (*box[:axis], lower, *box[axis + 1 :]), (*box[:axis], upper, *box[axis + 1 :])
+
+
+def walk(grid: Sequence[int], tree: str) -> Iterator[tuple[Box | int, int]]:
+    """Leaves in order: (number of the first cell, number of cells) for cells proved whole, (box, 1) for a part of a cell.
+
+    Each step reads a letter, takes a leaf that a letter put there, or takes a run of whole cells, so the time is linear in
+    the tree's length, whatever numbers it holds. A tree that ends early or late, or cuts too finely, is refused.
+    """
+    cells = math.prod(grid)
+    if cells > MOST_BOXES:
+        raise CheckFailed(f"its tiling starts from {cells:,} cells: too many to check")
+    position, next_cell = 0, 0
+    stack: list[Box] = []
+    while position < len(tree):
+        token = TOKEN.match(tree, position)
+        if token is None:
+            raise CheckFailed(f"its tiling cannot be read at {tree[position : position + 20]!r}")
+        position, repeat, letter = token.end(), int(token[1] or 1), token[2]
+        if letter:
+            if not stack and next_cell < cells:
+                stack.append(cell(next_cell, grid))
+                next_cell += 1
+            axis = ord(letter) - ord("a")
+            if not stack or axis >= len(grid) or stack[-1][axis][1] * 2 > MOST_PIECES:
+                raise CheckFailed(
+                    f"its tiling halves along {letter!r} where there is no box, no parameter or too fine a cut"
+                )
+            stack.extend(reversed(halves(stack.pop(), axis)))
+            continue
+        while repeat and stack:
+            yield stack.pop(), 1
+            repeat -= 1
+        if repeat > cells - next_cell:
+            raise CheckFailed("its tiling goes on after the last cell")
+        if repeat:
+            yield next_cell, repeat
+            next_cell += repeat
+    if stack or next_cell != cells:
+        raise CheckFailed("its tiling does not cover the range: it ends before the last cell")
+
+
+def count_boxes(grid: Sequence[int], tree: str) -> int:
+    """How many boxes the tiling has; one that is none is refused."""
+    total = 0
+    for _, number in walk(grid, tree):
+        total += number
+        if total > MOST_BOXES:
+            raise CheckFailed("its tiling has too many boxes to check")
+    return total
+
+
+def boxes(grid: Sequence[int], tree: str) -> Iterator[Box]:
+    for first, number in walk(grid, tree):
+        if isinstance(first, int):
+            yield from (cell(k, grid) for k in range(first, first + number))
+        else:
+            yield first
+
+
+def edges(box: Box, transform: Transform) -> tuple[list[float], list[float]]:
+    """Ends of a box as floats: low + t (high - low) exactly, then outward, so neighbours overlap and the outermost reach beyond."""
+
+    def at(t: Fraction, low: float, high: float) -> float:
+        return float(Fraction(low) + t * (Fraction(high) - Fraction(low)))
+
+    lows, highs = [], []
+    for (index, pieces), low, high in zip(box, transform.low, transform.high, strict=True):
+        lows.append(math.nextafter(at(Fraction(index, pieces), low, high), -math.inf))
+        highs.append(math.nextafter(at(Fraction(index + 1, pieces), low, high), math.inf))
+    return lows, highs

@@ -1,0 +1,87 @@
+"""`tiltproof check` on a run folder of the small pictures: exit codes, and what is said where."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiltproof.data import load_data
+from tiltproof.zoo import resolve_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
+
+from run_folder import manifest_of, record, write_run
+
+
+@pytest.fixture
+def run(workspace):
+    """Images 1 to 3 of the workspace: certified, falsified, misclassified."""
+    images, labels = load_data("photos")
+    model = resolve_model("photo_networks:brightness")
+    manifest = manifest_of(model, images[1:4], labels[1:4], "B(0.2)", first=1)
+    records = [
+        record(1, int(labels[1]), "certified", margin=0.1, grid=[2], tree="2."),
+        record(2, int(labels[2]), "falsified", margin=-0.01, counterexample=[-0.2]),
+        record(3, int(labels[3]), "misclassified", margin=-0.1),
+    ]
+    folder = workspace / "run"
+
+    def write():
+        write_run(folder, manifest, records)
+        return records
+
+    write()
+    return write
+
+
+def check(tiltproof, *arguments, model="photo_networks:brightness"):
+    return tiltproof("check", "run", "--model", model, "--data", "photos", *arguments)
+
+
+def test_it_holds(tiltproof, run):  # noqa: ARG001
+    result = check(tiltproof)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(
+        "the certificate holds: 1 certified image, 2 boxes re-proved (2 sub-boxes), 1 counterexample re-run"
+    )
+    assert check(tiltproof, "--quiet").output == ""
+    assert "sample of 1 images" in check(tiltproof, "--sample", 1).output
+
+
+def test_it_does_not_hold(tiltproof, run):
+    run()[0].update(verdict="misclassified", grid=None, tree=None)
+    run()
+    result = check(tiltproof)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "the certificate does not hold: image 1: it is said to be misclassified, but the network is right about it\n"
+    )
+
+
+def test_spoilt_manifest_and_missing_folder(tiltproof, run, workspace):  # noqa: ARG001
+    (workspace / "run" / "manifest.json").write_text('{"claim": {"first": 1e999, "labels": []}}')
+    assert check(tiltproof).exit_code == 1
+    (workspace / "run" / "manifest.json").unlink()
+    result = check(tiltproof)
+    assert result.exit_code == 2
+    assert "no run folder" in result.stderr
+
+
+def test_a_network_that_the_checker_cannot_follow(tiltproof, run, workspace):
+    folder = workspace / "run"
+    images, labels = load_data("photos")
+    manifest = manifest_of(resolve_model("photo_networks:sorting"), images[1:2], labels[1:2], "B(0.2)", first=1)
+    write_run(folder, manifest, run()[:1])
+    result = check(tiltproof, model="photo_networks:sorting")
+    assert result.exit_code == 2
+    assert "no rule for torch function" in result.stderr
+
+
+def test_help_teaches(tiltproof):
+    result = tiltproof("check", "--help")
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    for word in ("DIR", "--sample", "shares no code", "Examples", "Exit code"):
+        assert word in text
