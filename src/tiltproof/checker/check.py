@@ -22,8 +22,8 @@ from tiltproof.checker.pixels import as_float32, transformed
 from tiltproof.checker.tiling import Box, boxes, cell, edges, halves
 from tiltproof.errors import InputError
 
-MEMORY = 2**28  # bytes that the largest form of a batch may take, roughly
-MOST_PAIRS = 256
+MEMORY = {"cpu": 2**28, "cuda": 2**33}  # bytes that the largest form of a batch may take, roughly
+MOST_PAIRS = {"cpu": 256, "cuda": 4096}
 POINTS = 5  # parameters at which a claimed margin is compared with the truth
 Progress = Callable[[int, int], None]
 
@@ -116,7 +116,8 @@ class Prover:
         self.labels = torch.tensor([record.label for record in run.records], device=images.device)
         self.sub_boxes = 0
         numbers = max(32 * images[0].numel(), largest_activation(model, images[:1])) * (len(run.transform.low) + 2)
-        self.pairs = min(MOST_PAIRS, max(1, MEMORY // (4 * 8 * numbers)))
+        place = "cuda" if images.is_cuda else "cpu"
+        self.pairs = min(MOST_PAIRS[place], max(1, MEMORY[place] // (4 * 8 * numbers)))
 
     def over(
         self, records: Sequence[Record], ends: Sequence[tuple[Any, Any]] | None, semantics: str

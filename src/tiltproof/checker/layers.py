@@ -18,7 +18,7 @@ from torch import Tensor
 from tiltproof.checker.form import LARGE32, TINY, TINY32, UNIT, Form, enclose, gamma, no_rule, rule
 from tiltproof.checker.moves import cat, positive
 
-MOST_NUMBERS = 2**24  # in a convolution's copy at a time
+MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**24, 2**28  # in a convolution's copy at a time
 Product = Callable[[Tensor, Tensor], Tensor]
 """(numbers [rows, P, ...], weights) -> numbers [rows, P, ...], linear in both."""
 
@@ -83,7 +83,8 @@ def conv2d(
 
     def product(rows: Tensor, w: Tensor) -> Tensor:
         flat, outputs = rows.flatten(0, 1), []
-        step = max(1, MOST_NUMBERS // (n * groups * flat[0, 0].numel()))
+        most = MOST_NUMBERS_CUDA if flat.is_cuda else MOST_NUMBERS
+        step = max(1, most // (n * groups * flat[0, 0].numel()))
         for part in flat.split(step):
             columns = windows(part, weight.shape[2:], stride, padding, dilation)
             grouped = columns.view(len(part), groups, n, -1)
