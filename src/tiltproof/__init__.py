@@ -7,7 +7,8 @@ Everything a user needs is on this page; nothing else is public.
 """
 
 from tiltproof.bounds import AffineForm, bound_pixels
-from tiltproof.certify import AttackResult, Budget, Certificate, Progress, Verdict, attack, certify
+from tiltproof.certify import AttackResult, Budget, Certificate, ImageResult, Progress, Verdict, attack, certify
+from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.data import load_data
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import bound_network
@@ -43,10 +44,15 @@ __all__ = [
     "certify",
     "attack",
     "Certificate",
+    "ImageResult",
     "AttackResult",
     "Verdict",
     "Budget",
     "Progress",
+    # check a run folder without trusting the prover
+    "check_run",
+    "CheckReport",
+    "CheckFailed",
     # the bounds behind a proof
     "bound_pixels",
     "bound_network",

@@ -85,3 +85,44 @@ def test_help_teaches(tiltproof):
     text = " ".join(result.output.split())
     for word in ("DIR", "--sample", "shares no code", "Examples", "Exit code"):
         assert word in text
+
+
+def test_what_certify_wrote_holds_and_any_changed_letter_is_found(tiltproof, workspace):
+    """The real writer and the real checker together; a byte in the middle of every line of every file."""
+    arguments = ("--model", "photo_networks:brightness", "--data", "photos")
+    assert tiltproof("certify", *arguments, "--transform", "B(0.2), R(3)", "--out", "true", "--quiet").exit_code == 0
+    assert tiltproof("check", "true", *arguments).exit_code == 0
+    changed = 0
+    for path in sorted((workspace / "true").iterdir()):
+        content, place = path.read_bytes(), 0
+        for line in content.splitlines(keepends=True):
+            spoilt = bytearray(content)
+            spoilt[place + len(line) // 2] ^= 1
+            place += len(line)
+            path.write_bytes(spoilt)
+            result = tiltproof("check", "true", *arguments)
+            in_vain = path.name == "summary.json" and any(key in line for key in INFORMATION)
+            assert in_vain or result.exit_code == 1, (path.name, bytes(line), result.output)
+            changed += 1
+        path.write_bytes(content)
+    assert changed > 50
+    assert tiltproof("check", "true", *arguments).exit_code == 0
+
+
+INFORMATION = (
+    b"seconds",
+    b"boxes",
+    b"settings",
+    b"percent",
+    b"budget",
+    b"splits",
+    b"samples",
+    b"seed",
+    b"grid",
+    b"device",
+    b"precision",
+    b"]",
+    b"}",
+    b"   ",
+)
+"""Lines of summary.json that claim nothing: what the run cost, and how it was asked for (the manifest says so too)."""

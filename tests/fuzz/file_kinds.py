@@ -6,6 +6,7 @@ whatever holds for every value it returns.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import certificate_files
 import numpy as np
 import torch
 from PIL import Image
@@ -139,6 +141,10 @@ def around_header(header: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + int.from_bytes(content[:8], "little") :]
 
 
+def run_file(name: str) -> bytes:
+    return certificate_files.run_files()[name]
+
+
 MNIST, CIFAR10 = read_data("mnist"), read_data("cifar10")
 PNG = picture("PNG", "L")()
 
@@ -166,4 +172,9 @@ KINDS = {
     "safetensors header": Kind("weights.safetensors", safetensors_header, read_weights, finish=around_header),
     "torch archive": Kind("weights.pt", torch_file, read_weights),
     "torch pickle": Kind("weights.pt", pickle_program, read_weights, finish=around_program),
+} | {
+    f"{action.__name__}: {name}": Kind(name, functools.partial(run_file, name), action)
+    for action in (certificate_files.check, certificate_files.resume)
+    for name in certificate_files.RUN_FILES
+    if (action, name) != (certificate_files.resume, "summary.json")  # which a resumed run does not read
 }

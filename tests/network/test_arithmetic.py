@@ -1,9 +1,12 @@
 """Convolutions as sums of products, and the arithmetic that proofs are allowed to use."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import tiltproof
 from tiltproof.network.arithmetic import (
     Window,
     _switches,
@@ -59,3 +62,25 @@ def test_autocast_does_not_reach_a_proof():
     ):
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product.dtype == torch.float32
+
+
+@pytest.mark.parametrize("setting", ["medium", "autocast", "no_grad"])
+def test_a_users_settings_change_no_verdict(setting):
+    """Reduced precision, autocast or switched-off gradients around a call: bounds are the same to the last bit."""
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    images = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = model(images).argmax(1)
+    before = tiltproof.certify(model.eval(), images, labels, "R(5)")
+    precision = torch.get_float32_matmul_precision()
+    context = {"autocast": torch.autocast("cpu", dtype=torch.bfloat16), "no_grad": torch.no_grad()}.get(
+        setting, nullcontext()
+    )
+    try:
+        torch.set_float32_matmul_precision("medium" if setting == "medium" else precision)
+        with context:
+            after = tiltproof.certify(model, images, labels, "R(5)")
+            tiltproof.attack(model, images, labels, "R(5)", samples=5, steps=2)
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    assert after.margins == before.margins
+    assert after.verdicts == before.verdicts

@@ -12,7 +12,7 @@ from tiltproof.bounds import pair_bounds
 from tiltproof.certify.entry import Inputs, check_inputs
 from tiltproof.certify.memory import Halving
 from tiltproof.errors import InputError
-from tiltproof.network import margins, run
+from tiltproof.network import margins, proof_arithmetic, run
 from tiltproof.transforms import Transform
 
 
@@ -40,7 +40,7 @@ def attack(
     Every counterexample is checked again in float64 on the exact transformation before it is reported.
     """
     inputs = check_inputs(model, images, labels, transform)
-    with inputs.eval_mode():
+    with inputs.eval_mode(), proof_arithmetic(inputs.images.device):
         attacker = Attacker(inputs, seed)
         attacker.search(attacker.alive(), samples, steps)
         return AttackResult(attacker.found, attacker.margin.tolist(), attacker.correct.tolist())

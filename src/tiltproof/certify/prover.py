@@ -45,6 +45,7 @@ class Prover:
         self.dtype = inputs.images.dtype
         self.networks = {dtype: inputs.live(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.gate = Gate()
+        self.refined = 0  # single margins taken through a backward pass so far
 
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:
@@ -85,6 +86,7 @@ class Prover:
         own, best = labels[rows], lower[rows]
         pairs, classes = (~(best > 0)).nonzero(as_tuple=True)
         bounds, shares = [], []
+        self.refined += len(pairs)
         for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
             bound, share = refine(network, mine, own, pairs[chunk], classes[chunk])
             bounds.append(bound)

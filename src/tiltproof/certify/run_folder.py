@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -110,20 +111,19 @@ class RunFolder(Run):
     def _whole_batch(self, line: bytes, offset: int) -> tuple[dict[str, Any], list[ImageResult]] | None:
         """The batch that a line of batches.jsonl describes, or None where line or records are torn."""
         try:
-            entry = json.loads(line)
+            entry = _sealed(line)
             self.verdicts.seek(offset)
             content = self.verdicts.read(entry["bytes"])
             records = [ImageResult.of_record(json.loads(each)) for each in content.splitlines()]
             first = self.manifest["claim"]["first"] + len(self.results)
             right = (
-                line.endswith(b"\n")
-                and entry["batch"] == self.batches
+                entry["batch"] == self.batches
                 and len(content) == entry["bytes"]
                 and hashlib.sha256(content).hexdigest() == entry["sha256"]
                 and [result.image for result in records] == list(range(first, first + entry["images"]))
             )
             return (entry, records) if right else None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def append(self, results: Sequence[ImageResult], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
@@ -139,7 +139,7 @@ class RunFolder(Run):
             "seconds": seconds,
         }
         try:
-            for stream, data in ((self.verdicts, content), (self.journal, (json.dumps(entry) + "\n").encode())):
+            for stream, data in ((self.verdicts, content), (self.journal, _seal(entry))):
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -162,6 +162,20 @@ class RunFolder(Run):
                 stream.close()
 
 
+def _seal(entry: dict[str, Any]) -> bytes:
+    """The entry as a line that carries its own checksum."""
+    return (json.dumps(entry | {"crc32": zlib.crc32(json.dumps(entry).encode())}) + "\n").encode()
+
+
+def _sealed(line: bytes) -> dict[str, Any]:
+    """The entry of a whole line; ValueError for any other."""
+    entry = json.loads(line)
+    checksum = entry.pop("crc32")
+    if _seal(entry) != line or zlib.crc32(json.dumps(entry).encode()) != checksum:
+        raise ValueError("not a whole line")
+    return dict(entry)
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write beside the target and rename, so that a reader sees the old file or the whole new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -182,7 +196,7 @@ def _document(content: dict[str, Any]) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged", got=error, do="choose another folder") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is damaged", got=type(content).__name__, do="choose another folder")

@@ -24,7 +24,8 @@ TOLERANCE = 2.0**-7
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """`export_network`, and a check that the operations compute what the module does, on ``like`` and on random points."""
-    network = export_network(model, shape, like)
+    with torch.autocast(like.device.type, enabled=False):  # the module itself, not what autocast makes of it
+        network = export_network(model, shape, like)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
     points = torch.cat([like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise])

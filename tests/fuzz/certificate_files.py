@@ -1,0 +1,93 @@
+"""Damaged run folders: read by the checker and by a run that is to be resumed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tiltproof import CheckFailed, InputError, certify
+from tiltproof.certify.batch import Settings
+from tiltproof.certify.entry import Inputs, check_inputs
+from tiltproof.certify.run_folder import RUN_FILES, RunFolder
+from tiltproof.certify.verdict import Budget
+from tiltproof.checker.folder import read_run
+
+BUDGET = Budget(boxes=40)
+
+
+def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor, str]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    images = torch.rand(6, 1, 2, 3)
+    labels = model(images).argmax(1)
+    labels[0] = 1 - labels[0]
+    return model, images, labels, "R(20), C(3)"
+
+
+@functools.cache
+def run_files() -> dict[str, bytes]:
+    """A real run of three batches."""
+    with tempfile.TemporaryDirectory() as folder:
+        certify(*problem(), out=folder, batch_size=2, budget=BUDGET)
+        return {name: (Path(folder) / name).read_bytes() for name in RUN_FILES}
+
+
+def check(path: Path) -> None:
+    """The checker reads the folder as damaged, and again after a forger has put all digests right."""
+    for name, content in run_files().items():
+        if name != path.name:
+            (path.parent / name).write_bytes(content)
+    with suppress(CheckFailed):
+        read_run(path.parent)
+    reseal(path.parent)
+    try:
+        read_run(path.parent)
+    except CheckFailed as failure:
+        raise InputError(str(failure)) from None
+
+
+def reseal(folder: Path) -> None:
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        verdicts = (folder / "verdicts.jsonl").read_bytes()
+        entry = json.loads((folder / "batches.jsonl").read_bytes().splitlines()[0])
+        sealed = {
+            "batch": 0,
+            "images": len(verdicts.splitlines()),
+            "bytes": len(verdicts),
+            "sha256": hashlib.sha256(verdicts).hexdigest(),
+        }
+        (folder / "batches.jsonl").write_text(json.dumps(entry | sealed) + "\n")
+        summary = json.loads((folder / "summary.json").read_bytes())
+        for name in summary["files"]:
+            summary["files"][name] = hashlib.sha256((folder / Path(name).name).read_bytes()).hexdigest()
+        (folder / "summary.json").write_text(json.dumps(summary))
+
+
+@functools.cache
+def checked() -> Inputs:
+    return check_inputs(*problem())
+
+
+def resume(path: Path) -> None:
+    """Whatever is damaged, a resumed run either refuses the folder or goes on from whole batches of the real run."""
+    for name, content in run_files().items():
+        if name != path.name:
+            (path.parent / name).write_bytes(content)
+    settings = Settings("affine", None, BUDGET, 24, 0)
+    plan = {"pairs_at_once": 2, "images_per_batch": 2}
+    run = RunFolder(path.parent, checked(), settings.record(), plan, 0, {}, resume=True)
+    try:
+        true = [json.loads(line) for line in run_files()["verdicts.jsonl"].splitlines()]
+        kept = json.loads(json.dumps([result.record() for result in run.results]))
+        assert kept == true[: len(kept)]
+        if len(kept) < len(true):
+            raise InputError("batches were lost to the damage")
+    finally:
+        run.close()
