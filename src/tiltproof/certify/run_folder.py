@@ -89,7 +89,10 @@ class RunFolder(Run):
                         got=f"{now} now, {then} in the folder",
                         do="repeat the command of that run with --resume added, or choose another folder",
                     )
-        self.manifest, self.plan = before, before["plan"]
+        plan = before.get("plan")
+        if not isinstance(plan, dict) or not all(type(plan.get(key)) is int and plan[key] > 0 for key in self.plan):
+            raise InputError(f"{self.folder / MANIFEST} is damaged", got=f"plan {plan}", do="choose another folder")
+        self.manifest, self.plan = before, plan
 
     def _recover(self) -> None:
         """Read the batches that are whole, and cut off whatever follows them."""
@@ -112,13 +115,14 @@ class RunFolder(Run):
         """The batch that a line of batches.jsonl describes, or None where line or records are torn."""
         try:
             entry = _sealed(line)
+            if not 0 <= entry["bytes"] <= os.fstat(self.verdicts.fileno()).st_size - offset:
+                return None
             self.verdicts.seek(offset)
             content = self.verdicts.read(entry["bytes"])
             records = [ImageResult.of_record(json.loads(each)) for each in content.splitlines()]
             first = self.manifest["claim"]["first"] + len(self.results)
             right = (
                 entry["batch"] == self.batches
-                and len(content) == entry["bytes"]
                 and hashlib.sha256(content).hexdigest() == entry["sha256"]
                 and [result.image for result in records] == list(range(first, first + entry["images"]))
             )
