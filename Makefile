@@ -6,13 +6,18 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 INSTALLED := $(VENV)/.installed
 DEVELOPER := $(VENV)/.installed-dev
 
-.PHONY: demo test lint format clean
+.PHONY: demo test soundness lint format clean
 
 demo: $(INSTALLED)
 	$(BIN)/tiltproof demo
 
 test: $(DEVELOPER)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src tests
+
+soundness: $(DEVELOPER)
+	$(BIN)/python tests/soundness/campaign.py --cases 100000 --seed 0 --workers 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness
+	$(BIN)/python tests/soundness/mutations.py --workers 2
 
 lint: $(DEVELOPER)
 	$(BIN)/ruff format --check .

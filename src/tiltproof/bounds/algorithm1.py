@@ -7,6 +7,7 @@ Padding other than zeros is the paper's appendix: pad the picture first, interpo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -120,13 +121,13 @@ def _padded(pictures: Interval, columns: Interval, rows: Interval, padding: str)
     height, width = pictures.lower.shape[-2:]
     extended, shifted = [], []
     for positions, size in ((rows, height), (columns, width)):
-        first = min(0, int(positions.lower.min().floor().item()))
-        last = max(size - 1, int(positions.upper.max().ceil().item()))
-        if last - first > FARTHEST:
+        low, high = min(0.0, float(positions.lower.min())), max(size - 1.0, float(positions.upper.max()))
+        if not high - low <= FARTHEST:
             raise InputError(
-                f"Algorithm 1 would have to pad the picture to {last - first} pixels",
+                f"Algorithm 1 would have to pad the picture to {high - low:.6g} pixels",
                 do="use method affine or hull, or a smaller range",
             )
+        first, last = math.floor(low), math.ceil(high)
         line = torch.arange(first, last + 1, device=positions.lower.device)
         extended.append(ring_index(line, size, padding) - 1)
         shifted.append(Interval(positions.lower - first, positions.upper - first))

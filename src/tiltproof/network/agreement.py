@@ -30,7 +30,7 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Netw
     noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
     points = torch.cat([like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise])
     with eval_mode(model), torch.no_grad(), proof_arithmetic(like.device):
-        live = network.live()
+        live = network.live(network.dtype())
         form = run(live, AffineForm.constant(points.to(network.dtype())))[live.output]
         answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
     allowed = form.reach() + TOLERANCE * (1 + form.center.abs().amax())

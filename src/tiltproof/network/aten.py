@@ -221,6 +221,8 @@ def relu(shape: Any, x: Any) -> Built:
 def leaky_relu(shape: Any, x: Any, negative_slope: float = 0.01) -> Built:
     if not (math.isfinite(negative_slope) and negative_slope <= 1):
         raise Refused(f"a negative slope of {negative_slope}; it must be at most 1")
+    if 0 < abs(negative_slope) < 2.0**-100:
+        raise Refused(f"a negative slope of {negative_slope}; write 0 instead")
     return Built("relu", (x.name,), {"negative_slope": float(negative_slope)})
 
 

@@ -14,7 +14,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network
 from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, backward_gamma, dot, farthest
+from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, backward_gamma, dot, farthest, underflow
 
 RELAXED = ("relu", "sigmoid", "tanh")
 
@@ -40,6 +40,8 @@ def refine(
         coefficients[last.inputs[0]] = a
         reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
         error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
+        if unit:
+            error += underflow(a, [forms[last.inputs[0]]], pairs)
         # where float32 evaluations are spoken of: both outputs are evaluated by themselves
         theirs = gamma(weight.shape[1] + 8, network.evaluation)
         own, other = labels[pairs], classes
@@ -64,12 +66,16 @@ def refine(
             shares += _relaxation_shares(a_out, inputs[0], forms[operation.name], pairs)
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs, pairs)
         constant, error = constant + pulled.constant, error + pulled.error
+        if unit:
+            error = error + underflow(a_out, inputs, pairs)
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
             if name in coefficients:
                 a = coefficients[name] + a
                 error = error + dot(a.abs(), farthest(forms[name])[pairs]) * backward_gamma(2, a[0].numel(), unit)
             coefficients[name] = a
     a = coefficients[network.input]
+    if unit:
+        error = error + underflow(a, [start], pairs)
     moves = (
         torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs()
         if start.symbols
@@ -82,7 +88,11 @@ def refine(
     error = error * (1 + 2.0**-20) + bound.abs() * 2.0**-50
     if start.symbols > 1:
         shares += moves.T + _proportions(start.slopes, start.radius, a.abs(), pairs)
-    return bound - error if unit else bound, shares
+    if unit:
+        bound = bound - error
+    if any(operation.vanishing for operation in network.operations):
+        bound = torch.full_like(bound, -torch.inf)
+    return bound, shares
 
 
 def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:

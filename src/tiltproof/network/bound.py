@@ -25,7 +25,7 @@ def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = 
     network = read_network(model, tuple(bounds.shape[1:]), bounds.center.detach())
     bounds = bounds.to(network.dtype())
     with proof_arithmetic(bounds.radius.device):
-        live = network.live()
+        live = network.live(network.dtype())
         if labels is None:
             return run(live, bounds)[live.output]
         return margins(live, run(live, bounds), check_labels(labels, len(bounds), live))

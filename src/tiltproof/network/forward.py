@@ -71,10 +71,12 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
             "bias": None if bias is None else bias[label] - bias,
             "roundings": 2,  # one of each difference, which the shift's slack covers for the bias
         }
-        difference = Operation(last.name, "linear", last.inputs, settings, last.shape)
+        difference = Operation(last.name, "linear", last.inputs, settings, last.shape, vanishing=last.vanishing)
         part = REGISTRY["linear"].forward(difference, [form[rows]])
         stack[:, rows], radius[rows] = part.stack, part.radius
     own = labels.unsqueeze(1)
+    if form.unit:  # a difference of weights that is flushed to zero
+        radius = radius + SMALLEST[radius.dtype] * farthest(form).sum(1, keepdim=True)
     if network.evaluation:
         # each output is evaluated by itself: both errors of a difference are taken off
         size = F.linear(farthest(form) + UNDERFLOW, weight.abs(), None if bias is None else bias.abs())

@@ -29,14 +29,17 @@ class Operation:
     evaluation: float = 0.0
     """Unit roundoff of the evaluation that bounds speak of: 0 for real numbers; 2^-24 for any float32 evaluation,
     whose rounding errors then belong to what a rule has to contain."""
+    vanishing: bool = False
+    """A constant of it is too small for the dtype to hold it to a relative precision; nothing is proved through such an operation."""
 
-    def resolve(self, constants: dict[str, Tensor], evaluation: float) -> Operation:
+    def resolve(self, constants: dict[str, Tensor], evaluation: float, dtype: torch.dtype | None) -> Operation:
         """The same operation with every reference replaced by the tensor it stands for now."""
         settings = {
             key: constants[value.name] if isinstance(value, Reference) else value
             for key, value in self.settings.items()
         }
-        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation)
+        vanishing = dtype is not None and any(_vanishes(value, evaluation, dtype) for value in settings.values())
+        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing)
 
 
 @dataclass
@@ -54,15 +57,16 @@ class Network:
     def live(self, dtype: torch.dtype | None = None, evaluation: float = 0.0) -> Network:
         """The network with today's parameter values in place of references (gradients flow to them).
 
-        ``dtype`` may only be wider than the parameters' own, so that the conversion is exact. ``evaluation`` is the unit
-        roundoff of the evaluations that bounds are to speak of, 0 for real numbers.
+        ``dtype`` is that of the bounds; it may only be wider than the parameters' own, so that the conversion is exact. Proofs give it;
+        training leaves it out and is spared the look at every constant. ``evaluation`` is the unit roundoff of the evaluations
+        that bounds are to speak of, 0 for real numbers.
         """
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
         for name, compute in self.computed:  # in the parameters' own precision, so that it is the same network in any
             constants[name] = compute(constants)
         if dtype is not None:
             constants = {name: _widened(x, dtype) for name, x in constants.items()}
-        operations = [operation.resolve(constants, evaluation) for operation in self.operations]
+        operations = [operation.resolve(constants, evaluation, dtype) for operation in self.operations]
         return Network(self.input, self.output, self.shape, operations, evaluation=evaluation)
 
     @property
@@ -75,6 +79,15 @@ class Network:
             if get().is_floating_point():
                 return get().dtype
         return torch.float32
+
+
+def _vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:
+    """Whether a number of this tensor, not zero, lies below the normal numbers of the dtype (or of float32, if evaluations in it count)."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return False
+    least = torch.finfo(torch.float32 if evaluation else dtype).tiny
+    size = value.detach().abs()
+    return bool(((size > 0) & (size < least)).any())
 
 
 def _widened(value: Any, dtype: torch.dtype) -> Any:

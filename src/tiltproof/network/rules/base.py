@@ -50,6 +50,18 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
     return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
 
 
+def underflow(a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Tensor:
+    """What the underflows of one backward step can take from the bound, float64 [Q].
+
+    A product that underflows is off by at most the smallest normal number m, and so is one with a number that is flushed to zero, times
+    the other factor. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for n
+    m; that is met with |x_i|, which may be huge.
+    """
+    sizes = [farthest(form).flatten(1).sum(1, dtype=torch.float64) for form in inputs]
+    reach = torch.stack(sizes).sum(0) + a[0].numel()
+    return (1 + a.abs().flatten(1).sum(1, dtype=torch.float64)) * reach[pairs] * SMALLEST[a.dtype]
+
+
 def farthest(form: AffineForm) -> Tensor:
     """A bound of |x| over the form."""
     return form.center.abs() + form.reach()
@@ -120,6 +132,8 @@ class LinearRule:
             if shift is not None:
                 extra = extra + self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20))
             radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit)).add_(extra)
+        if operation.vanishing:
+            radius = torch.full_like(radius, torch.inf)
         if operation.evaluation:  # radius / theirs bounds every partial sum of the evaluation
             radius = torch.where(radius < theirs * OVERFLOW, radius, torch.inf)
         return AffineForm(stack, radius, form.unit)
@@ -139,7 +153,9 @@ class LinearRule:
             size = self.absolute(operation, farthest(form) + UNDERFLOW) + UNDERFLOW
             if shift is not None:
                 size = size + self.shift_size(operation, shift)
-            result.error = dot(a.abs(), size[pairs]) * count + SMALLEST[a.dtype] * a[0].numel()
+            # the last term: coefficients that a device flushes to zero take |W| |x| times the smallest normal number with them
+            vanished = size.flatten(1).sum(1, dtype=torch.float64) * SMALLEST[a.dtype]
+            result.error = dot(a.abs(), size[pairs]) * count + vanished[pairs]
         return result
 
 

@@ -1,0 +1,88 @@
+"""Where slivers are planted: deep inside the range, at its very ends and corners, and where boxes meet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from cases import letters_of
+from planted import clean_margin, margin_at, plant
+from torch import nn
+
+from tiltproof import parse
+from tiltproof.transforms import Transform
+
+ONE = (
+    *("Tu(-0.1:0.7)", "Tv(-1:0.3)", "R(-10:25)", "Sc(-20:30)", "Sh(-10:40)", "C(-20:35)", "B(-0.05:0.2)"),
+    "R(-5:20); padding=border",
+)
+TWO = (
+    "Tu(-0.1:0.7), Tv(-0.2:0.5)",
+    "R(-3:10), Sh(-2:10)",
+    "C(-5:10), R(-2:10)",
+    "Sc(-3:5), B(-0.02:0.1); padding=reflect",
+)
+THREE = ("Sc(-2:5), R(-1:5), B(-0.01:0.05)", "Tu(-0.1:0.5), Sh(-3:10), C(-2:10)")
+WIDE, NARROW = (1e-2, 1e-4, 1e-6), (1e-2, 1e-5)
+
+
+@dataclass(frozen=True)
+class Sliver:
+    text: str
+    place: str
+    share: float  # of the range, along each parameter
+    number: int
+
+    @property
+    def splits(self) -> int | tuple[int, ...] | None:
+        """Uniform splits whose edges meet in the sliver; None leaves the search to choose."""
+        parts = len(parse(self.text).parts)
+        return {"between sevenths": (7,) * parts, "between eighths": (8,) * parts}.get(self.place)
+
+    def theta(self, transform: Transform, rng: np.random.Generator) -> list[float]:
+        low, high = transform.low, transform.high
+        axes = len(low)
+        if self.place == "inside":
+            t = rng.random(axes)
+        elif self.place in ("low", "high"):
+            t = np.full(axes, float(self.place == "high"))
+        elif self.place == "corner":
+            t = np.array([(self.number >> k) & 1 for k in range(axes)], dtype=float)
+        elif self.place == "edge":  # at the end of one parameter, inside the others
+            t = rng.random(axes)
+            t[self.number % axes] = self.number % 2
+        elif self.place == "dyadic":
+            pieces = 2.0 ** rng.integers(1, 12, axes)
+            t = rng.integers(1, pieces) / pieces
+        else:
+            pieces = 7 if "sevenths" in self.place else 8
+            t = rng.integers(1, pieces, axes) / pieces
+        return [min(max(float(a + (b - a) * x), a), b) for a, b, x in zip(low, high, t, strict=True)]
+
+    def build(self) -> tuple[Transform, nn.Sequential, torch.Tensor]:
+        """A network that is right at rest and wrong, exactly, in the sliver."""
+        transform = parse(self.text)
+        letters = letters_of(transform)
+        dtype = torch.float32 if self.share > 1e-3 else torch.float64  # float32 cannot aim any finer
+        for attempt in range(50):
+            rng = np.random.default_rng([self.number, attempt])
+            theta = self.theta(transform, rng)
+            model, picture = plant(
+                letters, transform.low, transform.high, theta,
+                share=self.share, padding=transform.padding, seed=1000 * self.number + attempt, size=(4, 4), dtype=dtype,
+            )  # fmt: skip
+            if clean_margin(model, picture) > 0 and margin_at(model, picture, letters, theta, transform.padding) < 0:
+                return transform, model, picture
+        raise AssertionError(f"could not plant {self}")
+
+
+def all_slivers() -> Iterator[Sliver]:
+    count = itertools.count()
+    one = itertools.product(ONE, ("inside", "low", "high", "dyadic", "between sevenths", "between eighths"), WIDE)
+    two = itertools.product(TWO, ("inside", "corner", "edge", "dyadic", "between sevenths"), WIDE)
+    three = itertools.product(THREE, ("inside", "corner", "edge", "dyadic"), NARROW)
+    for text, place, share in itertools.chain(one, two, three):
+        yield Sliver(text, place, share, next(count))

@@ -1,0 +1,90 @@
+"""The backward pass by itself: a refined bound is below every margin, for every operation and to the last digit."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from forms import candidates, climb, in_float64, make_form, margins, points, run_rows
+from noise_networks import FAMILIES, evaluate, exactly
+from small_networks import PICTURE, SUPPORTED, build
+from torch import nn
+
+from tiltproof import AffineForm
+from tiltproof.network import read_network, refine, run
+
+ROWS = 16
+SETS = [(2, 0.5), (0, 0.3), (1, 1e-4)]
+"""Number of symbols, size of the set."""
+
+
+def refined(model: nn.Module, form: AffineForm, labels: torch.Tensor, classes: int) -> torch.Tensor:
+    """Bounds of every margin [P, K]; infinite for the label itself."""
+    network = read_network(model, tuple(form.shape[1:]), form.center).live()
+    with torch.no_grad():
+        forms = run(network, form)
+        pairs, others = (torch.arange(classes) != labels.unsqueeze(1)).nonzero(as_tuple=True)
+        bound, _ = refine(network, forms, labels, pairs, others)
+    result = torch.full((len(form), classes), torch.inf, dtype=torch.float64)
+    result[pairs, others] = bound
+    return result
+
+
+NAMES = [name for name in SUPPORTED if not any(word in name for word in ("functional", "method", "torch"))]
+
+
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "many"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operation_backward(name, many):
+    labels = torch.tensor([0, 2, 1])
+    for seed, (symbols, scale) in enumerate(SETS if many else [SETS[len(name) % 2]]):
+        model, form = build(SUPPORTED[name], seed), make_form(PICTURE, symbols, seed, scale=scale)
+        exact = in_float64(model)
+        e, s = (
+            torch.cat(parts) for parts in zip(candidates(form, seed), climb(exact, form, labels, seed), strict=True)
+        )
+        with torch.no_grad():
+            least = margins(run_rows(exact, points(form, e, s)), labels).amin(0)
+        bound = refined(model, form, labels, 3)
+        own = torch.nn.functional.one_hot(labels, 3).bool()
+        excess = torch.where(own, -torch.inf, bound - least).max().item()
+        assert excess <= 1e-12 * (1 + least.abs().max().item()), f"above a true margin by {excess:.3g}"
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(), nn.LeakyReLU(0.1), nn.LeakyReLU(-0.5), nn.Sigmoid(), nn.Tanh()], ids=str
+)
+def test_one_neuron_backward(activation):
+    """Every value between the bounds is taken, so that a line on the wrong side of the activation shows at once."""
+    rng = np.random.default_rng(0)
+    model = nn.Sequential(nn.Linear(1, 1), activation, nn.Linear(1, 2)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.tensor([0.0, 1.0][: parameter.numel()]).view_as(parameter))
+        model[0].weight.fill_(1)
+    centre, half = torch.tensor(rng.normal(size=(40, 1))), torch.tensor(rng.uniform(0, 3, (40, 1)))
+    form = AffineForm(torch.stack([centre, half * 0.3]).float(), (half * 0.7).float())
+    t = torch.linspace(-1, 1, 41, dtype=torch.float64).view(-1, 1, 1)
+    for labels in (torch.zeros(40, dtype=torch.int64), torch.ones(40, dtype=torch.int64)):
+        with torch.no_grad():
+            x = form.center.double() + t * form.slopes[0].double().abs() + t * form.radius.double()
+            least = margins(run_rows(in_float64(model), x), labels).amin(0)
+        bound = refined(model, form, labels, 2)
+        assert (bound.gather(1, 1 - labels[:, None]) <= least.gather(1, 1 - labels[:, None]) + 1e-9).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rounding_of_the_backward_pass_is_absorbed_exactly(family, dtype):
+    """Single points: the bound is the margin and its rounding, and the margin is known as a rational number."""
+    for seed in range(2):
+        rng = np.random.default_rng([seed, 5])
+        model = nn.Sequential(*FAMILIES[family](rng, 6)).to(dtype).eval()
+        centre = torch.tensor(rng.random((ROWS, 6)), dtype=dtype)
+        labels = torch.arange(ROWS) % 2
+        bound = refined(model, AffineForm(centre[None], torch.zeros_like(centre)), labels, 2)
+        for row, label in enumerate(labels.tolist()):
+            logits = evaluate(model, exactly(centre[row]))
+            assert Fraction(bound[row, 1 - label].item()) <= logits[label] - logits[1 - label], (seed, row)

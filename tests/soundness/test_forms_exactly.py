@@ -1,0 +1,120 @@
+"""Arithmetic of affine forms and intervals, operation by operation, on rational numbers: nothing is allowed for rounding."""
+
+from __future__ import annotations
+
+import operator
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from planted import fractions
+
+from tiltproof import AffineForm
+from tiltproof.bounds import Interval
+from tiltproof.bounds.relax import clamp01, relax_kink
+
+ENTRIES = 60
+
+
+def random_form(rng: np.random.Generator, dtype: torch.dtype, positive: bool = False) -> AffineForm:
+    """Entries of very different size, some of them without remainder, some without slopes."""
+    size = 10.0 ** rng.uniform(-9, 3, ENTRIES)
+    center = size * (rng.uniform(0.5, 1, ENTRIES) if positive else rng.normal(size=ENTRIES))
+    if not positive:
+        center *= np.where(rng.random(ENTRIES) < 0.3, 1e-2, 1.0)  # these may change their sign
+    share = 10.0 ** rng.uniform(-17, -0.5, ENTRIES) * (rng.random(ENTRIES) > 0.3)
+    slopes = size * share * rng.uniform(-0.4, 0.4, (2, ENTRIES))
+    radius = size * share * rng.random(ENTRIES) * 0.4 * (rng.random(ENTRIES) > 0.4)
+    stack, radius = torch.tensor(np.stack([center, *slopes])), torch.tensor(radius)
+    return AffineForm(stack.to(dtype)[:, None], radius.to(dtype)[None])
+
+
+def members(form: AffineForm, e: list[int], sign: int) -> np.ndarray:
+    """The member at symbols e and at the end ``sign`` of every remainder, exactly."""
+    c, g, r = (fractions(x.double().numpy()) for x in (form.center[0], form.slopes[:, 0], form.radius[0]))
+    return c + sum(g[k] * e[k] for k in range(len(g))) + r * sign
+
+
+def assert_holds(result: AffineForm, truth: np.ndarray, e: list[int], what: object) -> None:
+    low, high, r = (fractions(x.double().numpy()) for x in (result.lower[0], result.upper[0], result.radius[0]))
+    middle = members(AffineForm(result.stack, result.radius * 0), e, 0)
+    for k, value in enumerate(truth):
+        assert low[k] <= value <= high[k], (what, k)
+        assert abs(value - middle[k]) <= r[k], (what, k, float(abs(value - middle[k]) - r[k]))
+
+
+CORNERS = [([a, b], sign) for a in (-1, 1) for b in (-1, 1) for sign in (-1, 1)]
+DTYPES = [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["add", "sub", "mul"])
+def test_two_forms(name, dtype):
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        first, second = random_form(rng, dtype), random_form(rng, dtype)
+        result = getattr(operator, name)(first, second)
+        for e, sign in CORNERS:
+            for other in (-1, 1):
+                truth = getattr(operator, name)(members(first, e, sign), members(second, e, other))
+                assert_holds(result, truth, e, (name, seed))
+
+
+UNARY = {
+    "itself": (lambda form: form, lambda x: x),
+    "minus": (lambda form: -form, lambda x: -x),
+    "plus a number": (lambda form: form + 0.1, lambda x: x + Fraction(0.1)),
+    "from a number": (lambda form: 1.0 - form, lambda x: 1 - x),
+    "over a hundred": (lambda form: form / 100, lambda x: x / 100),
+    "in float32": (lambda form: form.to(torch.float32), lambda x: x),
+    "in float64": (lambda form: form.to(torch.float64), lambda x: x),
+    "relu": (relax_kink, lambda x: max(x, Fraction(0))),
+    "leaky relu": (lambda form: relax_kink(form, 0.1), lambda x: max(x, Fraction(0.1) * x)),
+    "clamp": (clamp01, lambda x: min(max(x, Fraction(0)), Fraction(1))),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", UNARY)
+def test_one_form(name, dtype):
+    function, exact = UNARY[name]
+    for seed in range(4):
+        form = random_form(np.random.default_rng(seed), dtype)
+        if name == "plus a number" and dtype == torch.float32:
+            exact = lambda x: x + Fraction(torch.tensor(0.1).item())  # noqa: E731 - a tensor's own arithmetic
+        result = function(form)
+        for e, sign in CORNERS:
+            assert_holds(result, np.array([exact(x) for x in members(form, e, sign)], dtype=object), e, (name, seed))
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "reciprocal", "deg2rad"])
+def test_functions(name):
+    """Against sixty digits, in the precision in which coordinates are made."""
+    exact = {"sin": mpmath.sin, "cos": mpmath.cos, "reciprocal": lambda x: 1 / x, "deg2rad": mpmath.radians}[name]
+    with mpmath.workdps(60):
+        for seed in range(4):
+            form = random_form(np.random.default_rng(seed), torch.float64, positive=name == "reciprocal")
+            result = getattr(form, name)()
+            for e, sign in CORNERS:
+                x = [mpmath.mpf(value.numerator) / value.denominator for value in members(form, e, sign)]
+                truth = [Fraction(str(mpmath.nstr(exact(value), 50))) for value in x]
+                assert_holds(result, np.array(truth, dtype=object), e, (name, seed))
+
+
+def test_between_and_intervals():
+    rng = np.random.default_rng(0)
+    a, b = (torch.tensor(np.sort(rng.normal(size=(2, ENTRIES)), 0) * 10.0 ** rng.uniform(-9, 3, ENTRIES)) for _ in "ab")
+    form = AffineForm.between(a[None, 0], a[None, 1])
+    ends = [fractions(x.numpy()) for x in (*a, *b)]
+    assert (fractions(form.lower[0].numpy()) <= ends[0]).all()
+    assert (fractions(form.upper[0].numpy()) >= ends[1]).all()
+    first, second = Interval(*a), Interval(*b)
+    for name in ("add", "sub", "mul"):
+        function = getattr(operator, name)
+        result = function(first, second)
+        for x in ends[:2]:
+            for y in ends[2:]:
+                assert (fractions(result.lower.numpy()) <= function(x, y)).all()
+                assert (function(x, y) <= fractions(result.upper.numpy())).all()
