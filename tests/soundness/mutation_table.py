@@ -121,7 +121,7 @@ MUTATIONS = [
              "adding the bias rounds once more", (NETWORK, NOISE)),
     Mutation("float32 evaluation forward", RULES, "farthest(form) + UNDERFLOW, alpha=theirs", "farthest(form) + UNDERFLOW, alpha=0",
              "with float32 semantics the evaluation's own rounding belongs to the bound", (FLOAT32,)),
-    Mutation("float32 evaluation backward", RULES, "gamma(terms[0] + 8, operation.evaluation)", "0.0",
+    Mutation("float32 evaluation backward", RULES, "theirs = gamma(terms[0] + 8, operation.evaluation)", "theirs = 0.0",
              "the same in the backward pass", (FLOAT32,)),
     Mutation("float32 evaluation of the margin", "network/forward.py", "radius + error + error.gather(1, own)", "radius",
              "each of the two outputs is evaluated by itself", (FLOAT32,)),

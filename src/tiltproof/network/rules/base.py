@@ -147,9 +147,8 @@ class LinearRule:
             result.constant = dot(a, shift.expand_as(a))
         if form.unit:
             terms = self.terms(operation, form.shape)
-            count = backward_gamma(2 * sum(terms) + 16, a[0].numel(), form.unit) + gamma(
-                terms[0] + 8, operation.evaluation
-            )
+            theirs = gamma(terms[0] + 8, operation.evaluation)
+            count = backward_gamma(2 * sum(terms) + 16, a[0].numel(), form.unit) + theirs
             size = self.absolute(operation, farthest(form) + UNDERFLOW) + UNDERFLOW
             if shift is not None:
                 size = size + self.shift_size(operation, shift)
