@@ -133,7 +133,7 @@ MUTATIONS = [
              "coefficients that underflow are met by activations that may be huge", (NOISE,)),
     Mutation("constants that vanish", "network/graph.py", "(size > 0) & (size < least)", "size < 0",
              "a denormal factor has no relative precision", (NOISE,)),
-    Mutation("gamma backward", RULES, "dot(a.abs(), size[pairs]) * count + ", "",
+    Mutation("gamma backward", RULES, "dot(a.abs(), size[pairs]) * count", "0.0",
              "the transposed product rounds like the forward one", (BACKWARD,)),
     Mutation("size of a batch norm's shift", LINEAR, "return shift.abs() if size is None else",
              "return shift.abs() if True else",

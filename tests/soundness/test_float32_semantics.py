@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -117,6 +119,8 @@ def make_network(kind, seed):
             nn.Flatten(),
             nn.Linear(18, 3),
         ],
+        "cancelling": [nn.Flatten(), nn.Linear(36, 6), nn.ReLU(), nn.Linear(6, 3)],
+        "cancelling last": [nn.Flatten(), nn.Linear(36, 3)],
         "tanh last": [nn.Flatten(), nn.Linear(36, 6), nn.Tanh(), nn.Linear(6, 3), nn.Tanh()],
     }[kind]
     model = nn.Sequential(*layers).eval()
@@ -126,18 +130,28 @@ def make_network(kind, seed):
             if tensor.is_floating_point():
                 values = torch.randn(tensor.shape, generator=generator) * (0.3 if kind == "tanh last" else 1)
                 tensor.copy_(values.abs() + 0.01 if "running_var" in name else values)
+        if "cancelling" in kind:
+            model[1].weight[: 6 if kind == "cancelling" else 1] = LOST_ONES
+            model[1].bias[: 6 if kind == "cancelling" else 1] = 200  # far above zero, so that a ReLU is no excuse
     return model
 
 
+LOST_ONES = torch.tensor([2.0**25, -(2.0**25), *[1.0] * 34])
+"""Times 1/2 and summed: 17; but from the lowest term to the highest float32 gives 0, because 2^24 + 1/2 rounds to 2^24."""
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["plain", "batch norm", "residual", "tanh last"])
+@pytest.mark.parametrize("kind", ["plain", "batch norm", "residual", "cancelling", "cancelling last", "tanh last"])
 @pytest.mark.parametrize("seed", range(4))
 @torch.no_grad()
 def test_every_evaluation_is_inside(kind, seed, dtype):
     model, transform = make_network(kind, seed), parse("R(2), B(0.01)")
     images = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+    if "cancelling" in kind:
+        images, transform = torch.full_like(images, 0.5), parse("C(2), B(0.01)")
     for half in (0.0, 1e-6, 0.3):  # of a box: at a point nothing but rounding is left
-        low, high = [0.5 - half, 0.0], [0.5 + half, 0.0]
+        middle = 0.0 if "cancelling" in kind else 0.5
+        low, high = [middle - half, 0.0], [middle + half, 0.0]
         pixels = bound_pixels(images.double(), transform, low=low, high=high)
         network = read_network(model, (1, 6, 6), images).live(dtype, UNIT)
         forms = run(network, pixels.to(dtype))
@@ -146,7 +160,7 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
         back, _ = refine(network, forms, label, torch.tensor([0, 0]), torch.tensor([1, 2]))
         for trial in range(12):
             share = np.random.default_rng(trial).uniform(-half, half)
-            picture = transform.apply(images.double(), torch.tensor([0.5 + share, 0.0])).float().numpy()
+            picture = transform.apply(images.double(), torch.tensor([middle + share, 0.0])).float().numpy()
             answer = Evaluation(trial).layer(model, picture)[0].astype(np.float64)
             assert (answer >= outputs.lower[0].double().numpy()).all()
             assert (answer <= outputs.upper[0].double().numpy()).all()
@@ -155,23 +169,26 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
             assert (difference >= back.numpy()).all()
 
 
-def cancelling(gap):
-    """f_0 is 1/2 plus numbers that cancel; summed in one order float32 gives 0, in another 1/2. f_1 is 1/2 - gap."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3, 2)).eval()
+def cancelling():
+    """f_0 is 17 as a real number and 0 in an unlucky order; f_1 is 8."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).eval()
     with torch.no_grad():
-        model[1].weight.copy_(torch.tensor([[2.0**25, -(2.0**25), 1.0], [0, 0, 0]]))
-        model[1].bias.copy_(torch.tensor([0.0, 0.5 - gap]))
-    return model, torch.full((1, 1, 1, 3), 0.5), torch.tensor([0])
+        model[1].weight.copy_(torch.stack([LOST_ONES, torch.zeros(36)]))
+        model[1].bias.copy_(torch.tensor([0.0, 8.0]))
+    return model, torch.full((1, 1, 6, 6), 0.5), torch.tensor([0])
 
 
 def test_what_holds_for_real_numbers_only():
-    problem = cancelling(0.25)
+    problem = cancelling()
     assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
     assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64), semantics="float32").verdicts == [Verdict.UNKNOWN]
     model, picture, _ = problem
-    terms = picture.flatten() * model[1].weight[0]
-    assert (terms[0] + terms[1]) + terms[2] == 0.5
-    assert (terms[0] + terms[2]) + terms[1] == 0  # wrong: below f_1
+    terms = (picture.flatten() * model[1].weight[0]).detach().sort().values.numpy()
+    total = np.float32(0)
+    for term in terms:
+        total += term
+    assert total < 8  # wrong
+    assert math.fsum(terms) == 17
 
 
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
@@ -195,11 +212,11 @@ def test_an_overflow_on_the_way_is_no_proof():
     model[1].bias.copy_(torch.tensor([1e36, 0.0]))
     problem = model, torch.full((1, 1, 2, 2), 0.9), torch.tensor([0])
     assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
-    assert certify(*problem, "B(1e-12)", semantics="float32", budget=Budget(boxes=4)).verdicts == [Verdict.UNKNOWN]
+    assert certify(*problem, "B(1e-12)", semantics="float32", budget=Budget(boxes=64)).verdicts == [Verdict.UNKNOWN]
 
 
 def test_a_float64_model_has_no_float32_evaluation():
-    model, picture, label = cancelling(0.25)
+    model, picture, label = cancelling()
     with pytest.raises(InputError, match="float32 models only"):
         certify(model.double(), picture.double(), label, "B(1e-12)", semantics="float32")
     with pytest.raises(InputError, match="unknown semantics"):

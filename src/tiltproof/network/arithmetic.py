@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
         )
     switches = _switches()
     before = [getattr(owner, name) for owner, name, _ in switches]
+    token = _training.set(False)
     try:
         for owner, name, strict in switches:
             setattr(owner, name, strict)
@@ -40,8 +42,22 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
         with torch.backends.nnpack.flags(enabled=False), torch.autocast(device.type, enabled=False):
             yield
     finally:
+        _training.reset(token)
         for (owner, name, _), value in zip(switches, before, strict=True):
             setattr(owner, name, value)
+
+
+_training: ContextVar[bool] = ContextVar("training", default=False)
+
+
+@contextmanager
+def training_arithmetic() -> Iterator[None]:
+    """Inside, convolutions may use any algorithm the device has: for bounds in a loss, which prove nothing."""
+    token = _training.set(True)
+    try:
+        yield
+    finally:
+        _training.reset(token)
 
 
 def _switches() -> list[tuple[Any, str, Any]]:
@@ -75,14 +91,14 @@ class Window:
 
 def conv2d(x: Tensor, weight: Tensor, window: Window) -> Tensor:
     """Convolution without bias whose every output is one sum of products."""
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" or _training.get():
         return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
     return conv2d_as_product(x, weight, window)
 
 
 def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
     """The transpose of `conv2d` as a linear map, from output coefficients to input coefficients of ``size``."""
-    if a.device.type != "cpu":
+    if a.device.type != "cpu" and not _training.get():
         return conv2d_transposed_as_product(a, weight, window, size)
     kernel = weight.shape[2:]
     extra = [

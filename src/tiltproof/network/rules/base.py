@@ -53,9 +53,10 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
 def underflow(a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Tensor:
     """What the underflows of one backward step can take from the bound, float64 [Q].
 
-    A product that underflows is off by at most the smallest normal number m, and so is one with a number that is flushed to zero, times
-    the other factor. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for n
-    m; that is met with |x_i|, which may be huge.
+    A product that underflows is off by at most the smallest normal number m, and one with a weight that is flushed to zero
+    by m |a|. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for
+    n m; that is met with |x_i|, which may be huge. A coefficient of y_j that is flushed takes at most m |y_j| with it, and
+    y_j is an input of the step before this one.
     """
     sizes = [farthest(form).flatten(1).sum(1, dtype=torch.float64) for form in inputs]
     reach = torch.stack(sizes).sum(0) + a[0].numel()
@@ -152,9 +153,7 @@ class LinearRule:
             size = self.absolute(operation, farthest(form) + UNDERFLOW) + UNDERFLOW
             if shift is not None:
                 size = size + self.shift_size(operation, shift)
-            # the last term: coefficients that a device flushes to zero take |W| |x| times the smallest normal number with them
-            vanished = size.flatten(1).sum(1, dtype=torch.float64) * SMALLEST[a.dtype]
-            result.error = dot(a.abs(), size[pairs]) * count + vanished[pairs]
+            result.error = dot(a.abs(), size[pairs]) * count
         return result
 
 
