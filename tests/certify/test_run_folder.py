@@ -106,14 +106,14 @@ def test_a_changed_byte_is_noticed_and_done_again(whole, tmp_path, name):
 
 def copy_of(folder, tmp_path):
     copy = tmp_path / "copy"
-    copy.mkdir()
+    copy.mkdir(parents=True)
     for path in folder.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     return copy
 
 
 def test_a_run_is_not_overwritten_nor_shared(whole):
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="not empty"):
         run(whole[0])
     from tiltproof.certify.run_folder import _lock
 
@@ -165,3 +165,51 @@ def test_a_full_disk_loses_nothing_that_was_done(whole, tmp_path):
     run(folder, resume=True, progress=lambda progress: seen.append(progress.done))
     assert seen[0] >= 2 * done  # nothing of what was done is done again
     assert evidence(folder) == evidence(whole[0])
+
+
+def test_overwriting_waits_until_the_request_is_known_to_be_valid(whole, tmp_path):
+    folder = copy_of(whole[0], tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    model, images, labels = problem()
+    for wrong in ({"batch_size": 0}, {"splits": 0}, {"samples": 0}, {"resume": True}):
+        with pytest.raises(InputError):
+            certify(model, images, labels, "R(1)", out=folder, overwrite=True, **wrong)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    certify(model, images[:2], labels[:2], "R(1)", out=folder, overwrite=True)
+    assert len(evidence(folder)) == 2
+
+
+def test_what_another_run_left_behind_never_enters_this_one(whole, tmp_path):
+    """A manifest that is gone, journals of another run with lines of the same length: nothing of them survives."""
+    folder = copy_of(whole[0], tmp_path)
+    (folder / "manifest.json").unlink()
+    model, images, labels = problem()
+    certify(model, images[:2], labels[:2], "R(8), B(0.03)", out=folder, resume=True, batch_size=1)
+    assert len(evidence(folder)) == 2
+    other = copy_of(whole[0], tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["claim"]["transform"] = "R(8), B(0.03)"
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    seen = []
+    certify(model, images, labels, "R(8), B(0.03)", out=other, resume=True, batch_size=2, progress=seen.append)
+    assert seen[0].done == 0  # not one of the old batches counts
+
+
+def test_the_same_weights_in_another_network_are_another_run(whole, tmp_path):
+    folder = copy_of(whole[0], tmp_path)
+    model, images, labels = problem()
+    model[1] = torch.nn.Tanh()
+    with pytest.raises(InputError, match="graph sha256 differs"):
+        certify(model, images, labels, "R(8), B(0.02)", out=folder, resume=True, batch_size=2)
+
+
+def test_a_folder_replaced_under_a_run_is_noticed(tmp_path):
+    folder = tmp_path / "run"
+
+    def replace(progress):
+        if progress.done > 4 and not (tmp_path / "old").exists():
+            folder.rename(tmp_path / "old")
+            copy_of(tmp_path / "old", tmp_path).rename(folder)
+
+    with pytest.raises(InputError, match="replaced while"):
+        run(folder, progress=replace)

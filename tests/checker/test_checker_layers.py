@@ -294,6 +294,13 @@ class Forward(nn.Module):
         return self.end(self.function(x).flatten(1))
 
 
+def swallowing(x):
+    try:
+        return torch.erf(x)
+    except Exception:
+        return x
+
+
 REFUSED = {
     "softmax": lambda x: torch.softmax(x, 1),
     "sort": lambda x: x.sort(1).values,
@@ -306,9 +313,11 @@ REFUSED = {
     "mixed batch": lambda x: x.transpose(0, 1),
     "first of batch": lambda x: x[0:1],
     "constant a picture": lambda x: x * torch.ones(3, 1, 1, 1),
-    "view then in place": lambda x: (x.flatten(1), x.relu_())[1],
-    "in place on a view": lambda x: F.relu(x.flatten(1), inplace=True),
-    "add in place on a view": lambda x: x.flatten(1).__iadd__(1.0),
+    "view then in place": lambda x: (x.transpose(2, 3), x.relu_())[1],
+    "in place on a view": lambda x: F.relu(x[:, :1], inplace=True),
+    "in place after contiguous": lambda x: x.contiguous().relu_(),
+    "reshape of a permuted copy, in place": lambda x: (x.permute(0, 1, 3, 2) * 2).flatten(1).__iadd__(1.0),
+    "swallowed": swallowing,
     "training dropout": lambda x: F.dropout(x, 0.5, True),
     "training norm": lambda x: F.batch_norm(x, None, None, training=True),
     "data": lambda x: x.detach(),
@@ -319,6 +328,45 @@ REFUSED = {
     "steep leaky": lambda x: F.leaky_relu(x, 1.5),
     "ceil": lambda x: F.max_pool2d(x, 4, ceil_mode=True),
 }
+
+
+class AliasedReshape(nn.Module):
+    """What is written through a reshape is seen in the tensor it came from, and the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(2, 3, 3), nn.Linear(48, 3)
+
+    def forward(self, x):
+        y = self.first(x)
+        flat = y.flatten(1)
+        flat.relu_()
+        y += 0.25
+        outputs = self.last(flat + y.reshape(y.shape[0], -1))
+        again = outputs.view(outputs.shape[0], 3)
+        again *= -1
+        return outputs
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.3])
+def test_writing_through_a_reshape(spread):
+    torch.manual_seed(3)
+    model = AliasedReshape().eval()
+    form, labels = random_form(1, spread), torch.tensor([0, 1, 2])
+    margins = bound_margins(model, Form(form.rows), labels)
+    double = copy.deepcopy(model).double()
+    with torch.no_grad():
+        for trial in range(20):
+            symbols = (
+                torch.rand(len(form.rows) - 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64) * 2
+                - 1
+            )
+            picture = form.centre + torch.einsum("k,k...->...", symbols, form.slopes)
+            outputs = double(picture)
+            own = outputs.gather(1, labels[:, None])[:, 0]
+            margin = own - outputs.scatter(1, labels[:, None], -torch.inf).amax(1)
+            assert (margin >= margins.lower).all()
+            assert (margin <= margins.upper).all()
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -151,6 +151,9 @@ def test_another_axis_is_another_tiling_of_the_same_range(case, letter):
 )
 def test_a_wider_or_another_range(case, text, image):
     case.manifest["claim"]["transform"] = text
+    for each in case.records:
+        if each["open_box"] is not None:
+            each["open_box"] = [[0.0, 0.0], [0.1, 0.1]]
     case.write()
     case.fails("could not be re-proved|smaller than claimed|does not change", image)
 
@@ -168,7 +171,9 @@ def test_one_step_past_the_true_limit(tmp_path):
         if holds:
             check_run(tmp_path / low, model, images, labels)
         else:
-            with pytest.raises(CheckFailed, match="image 0: box .* could not be re-proved"):
+            with pytest.raises(
+                CheckFailed, match="image 0: (box .* could not be re-proved|its margin is smaller than claimed)"
+            ):
                 check_run(tmp_path / low, model, images, labels)
 
 

@@ -99,7 +99,7 @@ def test_edges_reach_outward():
     "text",
     [
         "", "R", "R()", "R(nan)", "R(inf)", "R(1e999)", "R(-5)", "R(5:5)", "R(5:-5)", "Q(5)", "R(5);", "R(5); padding=wrap", "R(5),",
-        "R(5) Sh(2)", "R(1_0)", "r(5)", "R(5:6:7)", "R(5)" + ", R(5)" * 20, "R(" + "9" * 20000 + ")", "R(5); padding=zeros; padding=border",
+        "R(5) Sh(2)", "R(1_0)", "r(5)", "R(5:6:7)", "R(5)" + ", R(5)" * 30, "R(" + "9" * 20000 + ")", "R(5); padding=zeros; padding=border",
     ],
 )  # fmt: skip
 def test_notation_that_cannot_be_read(text):

@@ -63,7 +63,7 @@ def test_transformations(certify, text, words):
         (["--fail-under", "nan"], ["percentage"]),
         (["--json", "no/such/folder/result.json"], ["cannot be written"]),
         (["--json", "photos"], ["is a folder"]),
-        (["--out", "photo_networks.py"], ["result folder cannot be used"]),
+        (["--out", "photo_networks.py"], ["result folder cannot be written"]),
         (["--arch", "mnist_cnn"], ["--arch goes with a .safetensors file only"]),
     ],
     ids=lambda value: " ".join(map(str, value)),

@@ -127,7 +127,7 @@ MUTATIONS = [
              "each of the two outputs is evaluated by itself", (FLOAT32,)),
     Mutation("float32 evaluation of the margin, backward", BACKWARD_PASS, "torch.where(size < OVERFLOW, size * theirs, torch.inf)",
              "0 * size", "each of the two outputs is evaluated by itself", (FLOAT32,)),
-    Mutation("overflow of an evaluation", "network/forward.py", "size < OVERFLOW, radius", "size < torch.inf, radius",
+    Mutation("overflow of an evaluation", "network/forward.py", "largest < OVERFLOW, radius", "size < OVERFLOW, radius",
              "a sum may pass through infinity", (FLOAT32,)),
     Mutation("underflow backward", BACKWARD_PASS, "error = error + underflow(a_out, inputs, pairs)", "error = error + 0",
              "coefficients that underflow are met by activations that may be huge", (NOISE,)),

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tiltproof import Budget, InputError, Verdict, bound_pixels, certify, parse
@@ -221,3 +222,53 @@ def test_a_float64_model_has_no_float32_evaluation():
         certify(model.double(), picture.double(), label, "B(1e-12)", semantics="float32")
     with pytest.raises(InputError, match="unknown semantics"):
         certify(model.float(), picture, label, "B(1e-12)", semantics="bf16")
+
+
+class Chain(nn.Module):
+    """A fixed function of the picture, then a trivial linear layer to two classes."""
+
+    def __init__(self, function, **buffers):
+        super().__init__()
+        self.function, self.last = function, nn.Linear(1, 2)
+        for name, value in buffers.items():
+            self.register_buffer(name, torch.tensor(value))
+        with torch.no_grad():
+            self.last.weight.copy_(torch.tensor([[1.0], [0.0]]))
+            self.last.bias.copy_(torch.tensor([-0.1, 0.0]))
+
+    def forward(self, x):
+        return self.last(self.function(self, x))
+
+
+FRAGILE = {  # functions of (module, picture)
+    "a mean whose sum overflows": lambda _, x: (x * 1.3e36).mean((2, 3)) * 1e-36,
+    "a sum over a window that overflows": lambda _, x: F.avg_pool2d(x * 1.3e36, 28).flatten(1) * 1e-36,
+    "a divisor that may be flushed": lambda _, x: x.mean((2, 3)) * 1e-3 / 5e-39 * 5e-36,
+    "a variance that may be flushed": lambda m, x: F.batch_norm(
+        x.mean((2, 3)) * 1e-19, m.zero, m.variance, None, None, False, 0.1, 0.0
+    ),
+    "a weight that may be flushed": lambda m, x: F.batch_norm(
+        x.mean((2, 3)) * 1e36, m.zero, m.one, m.small, None, False, 0.1, 1e-5
+    ),
+    "a constant that is no float32 number": lambda _, x: x.mean((2, 3)) * 1e-5 * 1e39 * 1e-34,
+}
+
+
+@pytest.mark.parametrize("name", FRAGILE)
+def test_what_an_evaluation_may_lose_on_the_way_is_no_proof(name):
+    """Safe as a real-valued function; but a float32 evaluation may overflow, or flush a constant to zero."""
+    model = Chain(FRAGILE[name], zero=[0.0], one=[1.0], variance=[1e-39], small=[1e-38]).eval()
+    image, label = torch.full((1, 1, 28, 28), 0.5), torch.tensor([0])
+    certificate = certify(model, image, label, "B(0.1)", semantics="float32", budget=Budget(boxes=60))
+    assert certificate.verdicts[0] is not Verdict.CERTIFIED
+
+
+def test_one_tiny_weight_does_no_harm():
+    """Weight decay leaves such weights; lost, it would change nothing that matters."""
+    model = make_network("plain", 1)
+    with torch.no_grad():
+        model[3].weight[0, 0] = 1e-40
+    images = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(5))
+    labels = model(images).argmax(1)
+    for semantics in ("real", "float32"):
+        assert certify(model, images, labels, "R(0.1)", semantics=semantics).verdicts == [Verdict.CERTIFIED] * 4

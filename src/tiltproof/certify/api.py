@@ -40,6 +40,7 @@ def certify(
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     first: int = 0,
     notes: Mapping[str, Any] | None = None,
 ) -> Certificate:
@@ -53,8 +54,8 @@ def certify(
     is tried; images that resist proof are attacked much harder.
 
     ``out``: a folder for the run, written batch by batch, that can be checked by itself (``tiltproof check``) and
-    resumed with ``resume=True`` after whatever stopped it. ``first``: the number of the first image in its records;
-    ``notes``: anything JSON can hold, kept in the manifest for people to read.
+    resumed with ``resume=True`` after whatever stopped it; ``overwrite=True`` replaces a run that is there. ``first``: the
+    number of the first image in its records; ``notes``: anything JSON can hold, kept in the manifest for people to read.
     """
     began = time.perf_counter()
     if method not in METHODS:
@@ -65,6 +66,8 @@ def certify(
         raise InputError("the attack needs at least one sample", got=samples)
     if resume and out is None:
         raise InputError("there is nothing to resume without a run folder", do="give out= (--out) as well")
+    if resume and overwrite:
+        raise InputError("a run is either resumed or replaced", got="resume and overwrite", do="choose one")
     budget = Budget() if budget is None else budget
     if not isinstance(budget, Budget):
         raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
@@ -76,7 +79,7 @@ def certify(
     plan = plan_batches(len(inputs.images), pairs, 1 if batch_size else SMALLEST_BATCH)
     run = Run(settings.record(), plan)
     if out is not None:
-        run = RunFolder(Path(out), inputs, settings.record(), plan, first, dict(notes or {}), resume)
+        run = RunFolder(Path(out), inputs, settings.record(), plan, first, dict(notes or {}), resume, overwrite)
     with closing(run):
         return _work(inputs, settings, run, Reporter(len(inputs.images), began, progress), first)
 

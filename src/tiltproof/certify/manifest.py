@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.certify.entry import Inputs
+from tiltproof.network import Network
 
 
 def claim(inputs: Inputs, first: int) -> dict[str, Any]:
@@ -57,6 +58,19 @@ def weights_digest(model: nn.Module) -> str:
         kind = str(tensor.dtype).removeprefix("torch.")
         digest.update((json.dumps([name, kind, list(tensor.shape)]) + "\n").encode())
         digest.update(_bytes(tensor.detach().cpu().contiguous().numpy()))
+    return digest.hexdigest()
+
+
+def graph_digest(network: Network) -> str:
+    """sha256 of the operations that were read from the module, with all their constants: also what no state dict holds."""
+    digest = hashlib.sha256(json.dumps([network.input, network.output, list(network.shape)]).encode())
+    for operation in network.live(network.dtype()).operations:
+        plain = {key: repr(value) for key, value in operation.settings.items() if not isinstance(value, Tensor)}
+        digest.update(json.dumps([operation.name, operation.kind, operation.inputs, plain, operation.shape]).encode())
+        for key, value in sorted(operation.settings.items()):
+            if isinstance(value, Tensor):
+                digest.update(json.dumps([key, str(value.dtype), list(value.shape)]).encode())
+                digest.update(_bytes(value.detach().cpu().contiguous().numpy()))
     return digest.hexdigest()
 
 

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
-from tiltproof.certify.manifest import claim, environment
+from tiltproof.certify.manifest import claim, environment, graph_digest
 from tiltproof.certify.run import Run
 from tiltproof.errors import InputError
 
@@ -39,9 +39,11 @@ class RunFolder(Run):
         first: int,
         notes: dict[str, Any],
         resume: bool,
+        overwrite: bool = False,
     ) -> None:
         super().__init__(settings, plan)
         self.folder, self.batches = folder, 0
+        settings = settings | {"graph_sha256": graph_digest(inputs.network)}
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -51,25 +53,34 @@ class RunFolder(Run):
             "notes": notes,
             "environment": environment(inputs.images.device),
         }
+        self.claim_digest = hashlib.sha256(json.dumps(self.manifest["claim"]).encode()).hexdigest()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            found = {path.name for path in folder.iterdir()} & set(RUN_FILES)
-            if found and not resume:
-                raise InputError(
-                    "the result folder holds a run already",
-                    got=folder,
-                    do="choose another folder, or add --resume (resume=True) to go on with that run",
-                )
-            if MANIFEST in found:
+            self._check_others(resume or overwrite)
+            self.verdicts = self._open(VERDICTS)
+            _lock(self.verdicts, folder)  # from here on nobody else reads or changes the run
+            self.journal = self._open(BATCHES)
+            if resume and (folder / MANIFEST).exists():
                 self._agree(_read_json(folder / MANIFEST))
-            self.verdicts, self.journal = self._open(VERDICTS), self._open(BATCHES)
-            _lock(self.verdicts, folder)
-            if MANIFEST in found:
                 self._recover()
             else:
+                # a summary without its run, or a run without its manifest, must not outlive this moment
+                (folder / SUMMARY).unlink(missing_ok=True)
+                for stream in (self.verdicts, self.journal):
+                    stream.truncate(0)
                 replace_file(folder / MANIFEST, _document(self.manifest))
         except OSError as error:
             raise _cannot_write(folder, error) from None
+
+    def _check_others(self, allowed: bool) -> None:
+        """Refuse a folder that already holds something, unless the run in it is to be resumed or replaced."""
+        found = sorted(path.name for path in self.folder.iterdir())
+        if found and not allowed:
+            raise InputError(
+                "the result folder is not empty",
+                got=f"{self.folder} with {found[0]}",
+                do="choose another folder, --resume to go on with the run it holds, or --overwrite to replace that run",
+            )
 
     def _open(self, name: str) -> IO[bytes]:
         path = self.folder / name
@@ -123,6 +134,7 @@ class RunFolder(Run):
             first = self.manifest["claim"]["first"] + len(self.results)
             right = (
                 entry["batch"] == self.batches
+                and entry["claim"] == self.claim_digest
                 and hashlib.sha256(content).hexdigest() == entry["sha256"]
                 and [result.image for result in records] == list(range(first, first + entry["images"]))
             )
@@ -135,6 +147,7 @@ class RunFolder(Run):
         content = "".join(json.dumps(result.record(), allow_nan=False) + "\n" for result in results).encode()
         entry = {
             "batch": self.batches,
+            "claim": self.claim_digest,
             "images": len(results),
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
@@ -155,7 +168,14 @@ class RunFolder(Run):
     def finish(self, summary: dict[str, Any]) -> None:
         """Seal the run: counts, and the digests of the other files."""
         try:
-            files = {name: _digest(self.folder / name) for name in (MANIFEST, VERDICTS, BATCHES)}
+            files = {MANIFEST: hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()}
+            for name, stream in ((VERDICTS, self.verdicts), (BATCHES, self.journal)):
+                if not os.path.samestat(os.fstat(stream.fileno()), (self.folder / name).stat()):
+                    raise InputError(
+                        "the run folder was replaced while the run was writing to it", got=self.folder / name
+                    )
+                stream.seek(0)
+                files[name] = hashlib.sha256(stream.read()).hexdigest()
             replace_file(self.folder / SUMMARY, _document(summary | {"files": files}))
         except OSError as error:
             raise _cannot_write(self.folder, error) from None
@@ -207,11 +227,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _lock(stream: IO[bytes], folder: Path) -> None:
     """One writer at a time, where the system has such locks; the lock ends with the process."""
     try:
@@ -238,6 +253,6 @@ def _cannot_write(folder: Path, error: OSError) -> InputError:
     return InputError(
         "the result folder cannot be written",
         got=f"{folder} ({error.strerror or error})",
-        why="no space left, or no permission",
-        do="make room, then repeat the command with --resume: finished batches are kept",
+        why="no space left, no permission, or something else by that name",
+        do="make room or choose another folder; a run whose batches are in the folder goes on with --resume",
     )

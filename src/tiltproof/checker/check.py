@@ -17,7 +17,7 @@ from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Record, Run, read_run
 from tiltproof.checker.form import Form
 from tiltproof.checker.hashes import image_digest, weights_digest
-from tiltproof.checker.margins import Margins, bound_margins, evaluation
+from tiltproof.checker.margins import Margins, bound_margins, evaluation, same_function
 from tiltproof.checker.pixels import as_float32, transformed
 from tiltproof.checker.tiling import Box, boxes, cell, edges, halves
 from tiltproof.errors import InputError
@@ -131,7 +131,13 @@ class Prover:
             low, high = (pictures.new_tensor([end[side] for end in ends]) for side in (0, 1))  # float64, exactly
             form = transformed(pictures, self.run.transform, low, high)
         form = as_float32(form) if semantics == "float32" else form
-        return bound_margins(self.model, Form(form.rows, form.unit), self.labels[k]), form
+        margins = bound_margins(self.model, Form(form.rows, form.unit), self.labels[k])
+        if ends is None or all(low == high for low, high in ends):
+            answers = same_function(self.model, form.centre, self.labels[k], margins)
+            for record, same, finite in zip(records, *(side.tolist() for side in answers), strict=True):
+                if not same and (finite or record.verdict != "misclassified"):
+                    raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
+        return margins, form
 
     def check_clean_answers(self, records: list[Record]) -> None:
         for part in batched(records, self.pairs):
@@ -163,8 +169,10 @@ class Prover:
             points = []
             for record in part:
                 cells = math.prod(record.grid)
-                for k in range(POINTS):
-                    ends = edges(cell(k * (cells - 1) // (POINTS - 1), record.grid), self.run.transform)
+                low, high = self.run.transform.low, self.run.transform.high
+                points += [(list(low), list(low)), (list(high), list(high))]
+                for k in range(POINTS - 2):
+                    ends = edges(cell(k * (cells - 1) // (POINTS - 3), record.grid), self.run.transform)
                     middle = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
                     points.append((middle, middle))
             margins, _ = self.over(repeated, points, self.run.semantics)

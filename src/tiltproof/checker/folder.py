@@ -98,7 +98,8 @@ def read_record(record: dict[str, Any], number: int, label: int, transform: Tran
         verdict = get(record, "verdict", str)
         ensure(verdict in VERDICTS, f"unknown verdict {verdict[:40]!r}")
         natural(record, "boxes"), finite(record, "seconds")
-        margin = None if verdict == "unknown" and record.get("margin", 0) is None else finite(record, "margin")
+        open_ended = verdict in ("unknown", "misclassified") and record.get("margin", 0) is None
+        margin = None if open_ended else finite(record, "margin")
         for key, owner in {
             "grid": "certified",
             "tree": "certified",
@@ -120,7 +121,14 @@ def read_record(record: dict[str, Any], number: int, label: int, transform: Tran
         elif verdict == "unknown" and record["open_box"] is not None:
             ends = get(record, "open_box", list)
             ensure(len(ends) == 2 and all(type(end) is list for end in ends), "open_box is not [lows, highs]")
-            vector(ends[0], parts), vector(ends[1], parts)
+            lows, highs = vector(ends[0], parts), vector(ends[1], parts)
+            ensure(
+                all(
+                    low <= a <= b <= high
+                    for low, a, b, high in zip(transform.low, lows, highs, transform.high, strict=True)
+                ),
+                "its open box is not a box inside the range",
+            )
         return Record(number, label, verdict, margin, [], "", 0, point)
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None

@@ -40,8 +40,13 @@ def rule(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
     return register
 
 
+REFUSED: list[str] = []
+"""What was refused so far: a forward pass that catches the exception does not get away with it."""
+
+
 def no_rule(name: str, why: str = "") -> UnsupportedOperation:
-    return UnsupportedOperation(f"the checker has no rule for torch function {name}{why and ' ' + why}")
+    REFUSED.append(f"the checker has no rule for torch function {name}{why and ' ' + why}")
+    return UnsupportedOperation(REFUSED[-1])
 
 
 def gamma(n: float, unit: float) -> float:
@@ -50,19 +55,44 @@ def gamma(n: float, unit: float) -> float:
 
 
 class Form:
-    """See the module's text. `made_by` remembers the linear layer a form came from, `shared` that it has a view."""
+    """See the module's text. `made_by` remembers the linear layer a form came from, `shared` that it has a view other than
+    a reshape. Reshapes of one form have one ``store`` in common, so that what is written in place through one is seen in all.
+    """
 
-    def __init__(self, data: Tensor, unit: float = 0.0, made_by: tuple[Form, Tensor, Tensor] | None = None) -> None:
-        self.rows, self.unit, self.made_by, self.shared = data, unit, made_by, False
+    shown_dtype = torch.float64
+    """What a forward pass sees as the dtype of its input: the model's own."""
+    strided = False
+    """Whether the forward pass has made a view that is no reshape; from then on a reshape may be a copy instead of a view."""
+
+    def __init__(
+        self,
+        data: Tensor,
+        unit: float = 0.0,
+        made_by: tuple[Form, Tensor, Tensor] | None = None,
+        store: list[Tensor] | None = None,
+    ) -> None:
+        self.unit, self.shared, self.aliased = unit, False, False
+        self.store, self.size_now = [data] if store is None else store, data.shape
+        self.origin = (made_by, self.store[0])
+
+    @property
+    def rows(self) -> Tensor:
+        return self.store[0].reshape(self.size_now)
+
+    @property
+    def made_by(self) -> tuple[Form, Tensor, Tensor] | None:
+        """The linear layer this came from, unless it was written to since."""
+        layer, numbers = self.origin
+        return layer if numbers is self.store[0] else None
 
     centre = property(lambda self: self.rows[0])
     slopes = property(lambda self: self.rows[1:-1])
     radius = property(lambda self: self.rows[-1])
-    shape = property(lambda self: self.rows.shape[1:])
-    ndim = property(lambda self: self.rows.ndim - 1)
-    device = property(lambda self: self.rows.device)
-    dtype = property(lambda self: self.rows.dtype)
-    is_cuda = property(lambda self: self.rows.is_cuda)
+    shape = property(lambda self: self.size_now[1:])
+    ndim = property(lambda self: len(self.size_now) - 1)
+    device = property(lambda self: self.store[0].device)
+    dtype = property(lambda self: self.shown_dtype)
+    is_cuda = property(lambda self: self.store[0].is_cuda)
 
     @property
     def reach(self) -> Tensor:
@@ -116,11 +146,11 @@ class Form:
 
     def become(self, other: Form, name: str) -> Form:
         """What an in-place operation does; the tensors themselves are never written to."""
-        if self.shared:
+        if self.shared or (self.aliased and Form.strided):
             raise no_rule(name, "in place on a tensor that is a view or has one")
         if self.shape != other.shape:
             raise no_rule(name, "in place with another shape")
-        self.rows, self.made_by = other.rows, other.made_by
+        self.store[0] = other.rows.reshape(self.store[0].shape)
         return self
 
     def __getitem__(self, index: Any) -> Form:
@@ -158,6 +188,16 @@ def enclose(data: Tensor, size: Tensor, n: int, unit: float, m: int) -> Form:
     return Form(data, unit)
 
 
+def tame(form: Form, *constants: Tensor) -> Tensor:
+    """Where a float32 evaluation with these constants can neither overflow nor divide by zero on the way nor lose a constant: for
+    real numbers everywhere; else for |x| < 2^60 and constants that are zero or normal float32 numbers up to 2^40."""
+    if not form.unit:
+        return torch.ones_like(form.centre, dtype=torch.bool)
+    sizes = [c.abs() for c in constants]
+    good = all(bool(((size == 0) | ((size >= 2.0**-126) & (size <= 2.0**40))).all()) for size in sizes)
+    return (form.magnitude < 2.0**60) & good
+
+
 def constant(value: Any, form: Form) -> Tensor:
     """A number or tensor as float64, exactly; it must not tell one (picture, box) pair from another."""
     if isinstance(value, Tensor):
@@ -186,7 +226,7 @@ def plus(a: Any, b: Any, *, alpha: Any = 1) -> Form:
         alike(a, b)
         return enclose(a.rows + b.rows, a.magnitude + b.magnitude, 4, a.unit, 2)
     b = constant(b, a)
-    size = a.magnitude + b.abs()
+    size = torch.where(tame(a, b), a.magnitude + b.abs(), math.inf)
     data = a.rows.expand(len(a.rows), *size.shape).clone()
     data[0] += b
     return enclose(data, size, 4, a.unit, 4)
@@ -213,7 +253,7 @@ def times(a: Any, b: Any) -> Form:
     a, b = (a, b) if isinstance(a, Form) else (b, a)
     if not isinstance(b, Form):
         b = constant(b, a)
-        return enclose(a.rows * b, a.magnitude * b.abs(), 4, a.unit, 4)
+        return enclose(a.rows * b, torch.where(tame(a, b), a.magnitude * b.abs(), math.inf), 4, a.unit, 4)
     alike(a, b)
     data = a.centre * b.rows + b.centre * a.rows
     data[0] = a.centre * b.centre
@@ -226,7 +266,7 @@ def divided(a: Any, b: Any) -> Form:
     if not isinstance(a, Form) or isinstance(b, Form):
         raise no_rule("div", "by a tensor that depends on the picture")
     b = constant(b, a)
-    return enclose(a.rows / b, a.magnitude / b.abs(), 4, a.unit, 4)
+    return enclose(a.rows / b, torch.where(tame(a, b, 1 / b), a.magnitude / b.abs(), math.inf), 4, a.unit, 4)
 
 
 def taylor(x: Form, value: Tensor, derivative: Tensor, half_second: Tensor | float) -> Form:

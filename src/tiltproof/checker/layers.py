@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.checker.form import LARGE32, TINY, TINY32, UNIT, Form, enclose, gamma, no_rule, rule
+from tiltproof.checker.form import LARGE32, TINY, TINY32, UNIT, Form, enclose, gamma, no_rule, rule, tame
 from tiltproof.checker.moves import cat, positive
 
 MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**24, 2**28  # in a convolution's copy at a time
@@ -37,6 +37,11 @@ def sum_of_products(
     radius *= 1 + gamma(2 * n + 64, UNIT)
     if x.unit:
         radius[0] += torch.where(size < LARGE32, 1.001 * gamma(n + 2, x.unit) * size + TINY32, math.inf)
+        if bool(
+            ((absolute > 0) & (absolute < 2.0**-126)).any()
+        ):  # flushed to zero, weights take up to 2^-126 |x| with them
+            lost = x.magnitude.flatten(1).sum(1) * TINY32
+            radius[0] += lost.view(-1, *[1] * (radius.ndim - 2))
     return Form(torch.cat([middle, radius]), x.unit)
 
 
@@ -58,8 +63,7 @@ def linear(x: Form, weight: Tensor, bias: Tensor | None = None) -> Form:
     weight = exact(weight, x)
     bias = exact(bias, x) if bias is not None else weight.new_zeros(len(weight))
     result = sum_of_products(x, lambda rows, w: rows @ w.T, weight, bias, weight.shape[1])
-    result.made_by = (Form(x.rows, x.unit), weight, bias) if x.ndim == 2 else None
-    return result
+    return Form(result.rows, x.unit, (Form(x.rows, x.unit), weight, bias) if x.ndim == 2 else None)
 
 
 def windows(x: Tensor, kernel: Any, stride: Any, padding: Any = 0, dilation: Any = 1) -> Tensor:
@@ -107,7 +111,10 @@ def batch_norm(
     mean, variance = exact(running_mean, x).view(column), exact(running_var, x).view(column)
     scale = (variance + eps).rsqrt() * (1 if weight is None else exact(weight, x).view(column))
     shift = torch.zeros_like(mean) if bias is None else exact(bias, x).view(column)
-    size = (x.magnitude + mean.abs()) * scale.abs() + shift.abs()
+    spread = variance + eps
+    factors = [spread, spread.rsqrt() * 2.0**20, shift, mean]  # 1 / sqrt(spread) at most 2^20
+    factors += [] if weight is None else [exact(weight, x)]
+    size = torch.where(tame(x, *factors), (x.magnitude + mean.abs()) * scale.abs() + shift.abs(), math.inf)
     data = x.rows * scale
     data[0] = (x.centre - mean) * scale + shift
     return enclose(data, size, 16, x.unit, 16)
@@ -121,7 +128,11 @@ def mean(x: Form, dim: Any = None, keepdim: bool = False) -> Form:
     dims = [positive(d, x, "mean") for d in ([dim] if isinstance(dim, int) else dim)]
     n = math.prod(x.shape[d] for d in dims)
     data = x.rows.sum([d + 1 for d in dims], keepdim) / n
-    return enclose(data, x.magnitude.sum(dims, keepdim) / n, n + 4, x.unit, n + 4)
+    total = x.magnitude.sum(dims, keepdim)
+    size = (
+        torch.where(total < LARGE32, total / n, math.inf) if x.unit else total / n
+    )  # the sum may overflow before it is divided
+    return enclose(data, size, n + 4, x.unit, n + 4)
 
 
 @rule(F.avg_pool2d, torch._C._nn.avg_pool2d)

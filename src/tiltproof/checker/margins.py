@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tiltproof.checker import activations, moves  # noqa: F401  (their rules)
 from tiltproof.checker.failed import CheckFailed
-from tiltproof.checker.form import Form
+from tiltproof.checker.form import REFUSED, Form
 from tiltproof.checker.layers import sum_of_products
 from tiltproof.errors import InputError
 
@@ -37,13 +37,41 @@ class Margins(NamedTuple):
     upper: Tensor
 
 
+def same_function(model: nn.Module, pictures: Tensor, labels: Tensor, margins: Margins) -> tuple[Tensor, Tensor]:
+    """Whether the module's own answers to these pictures [P] are those that forms gave for the same points, up to float rounding;
+    and whether they are finite numbers at all.
+
+    A forward pass may treat a form otherwise than a tensor (by its type, by a branch, by state it keeps); this is what notices it.
+    """
+    dtype = next((p.dtype for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()), torch.float32)
+    batch = pictures.to(dtype)
+    answers = model(batch).double()
+    alone = model(batch[:1]).double()
+    if answers.ndim != 2 or not torch.allclose(alone, answers[:1], rtol=1e-2, atol=1e-2, equal_nan=True):
+        nothing = torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
+        return nothing, ~nothing
+    own = answers.gather(1, labels[:, None])[:, 0]
+    others = answers.scatter(1, labels[:, None], -math.inf).amax(1)
+    tolerance = 2.0**-7 * (1 + answers.abs().amax(1))
+    difference = own - others
+    inside = (difference >= margins.lower - tolerance) & (difference <= margins.upper + tolerance)
+    bounded = torch.isfinite(margins.lower) & torch.isfinite(margins.upper)
+    return inside | ~bounded, torch.isfinite(difference)
+
+
 def bound_margins(model: nn.Module, pictures: Form, labels: Tensor) -> Margins:
+    Form.strided = False
+    REFUSED.clear()
+    dtypes = [p.dtype for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()]
+    Form.shown_dtype = dtypes[0] if dtypes else torch.float32
     try:
         output = model(pictures)
     except InputError:
         raise
     except (AttributeError, TypeError, RuntimeError, ValueError, NotImplementedError) as error:
         raise InputError("the checker cannot follow the network's forward pass", got=error) from error
+    if REFUSED:
+        raise InputError("the checker cannot follow the network's forward pass", got=REFUSED[0])
     if not isinstance(output, Form) or output.ndim != 2 or output.shape[1] < 2:
         raise InputError("the network must return one row of at least two outputs for each picture")
     if not ((labels >= 0) & (labels < output.shape[1])).all():

@@ -17,7 +17,17 @@ def view_of(form: Form, data: Tensor, name: str) -> Form:
     if data.ndim < 2 or data.shape[:2] != form.rows.shape[:2]:
         raise no_rule(name, "across the batch dimension")
     result = Form(data, form.unit)
-    form.shared = result.shared = True
+    form.shared = result.shared = Form.strided = True
+    return result
+
+
+def reshaped(form: Form, data: Tensor, name: str) -> Form:
+    """The same numbers in the same order: what is written in place through one is seen in the other, as in torch."""
+    if data.ndim < 2 or data.shape[:2] != form.rows.shape[:2]:
+        raise no_rule(name, "across the batch dimension")
+    result = Form(data, form.unit, store=form.store)
+    result.shared = form.shared
+    result.aliased = form.aliased = True
     return result
 
 
@@ -50,13 +60,13 @@ def reshape(x: Form, *sizes: Any, shape: Any = None) -> Form:
         wanted[wanted.index(-1)] = math.prod(x.shape) // rest if rest > 0 else 0
     if not wanted or wanted[0] != x.shape[0] or math.prod(wanted) != math.prod(x.shape):
         raise no_rule("reshape", f"to {wanted} from {list(x.shape)}: the batch dimension must stay")
-    return view_of(x, x.rows.reshape(len(x.rows), *wanted), "reshape")
+    return reshaped(x, x.rows.reshape(len(x.rows), *wanted), "reshape")
 
 
 @rule(torch.flatten, torch.Tensor.flatten)
 def flatten(x: Form, start_dim: int = 0, end_dim: int = -1) -> Form:
     first = positive(start_dim, x, "flatten")
-    return view_of(x, x.rows.flatten(first + 1, end_dim % x.ndim + 1), "flatten")
+    return reshaped(x, x.rows.flatten(first + 1, end_dim % x.ndim + 1), "flatten")
 
 
 @rule(torch.transpose, torch.Tensor.transpose)
@@ -111,7 +121,8 @@ def cat(forms: Sequence[Any], dim: int = 0) -> Form:
 
 @rule(torch.Tensor.contiguous)
 def contiguous(x: Form) -> Form:
-    return x
+    """In torch the tensor itself or a copy, depending on its strides; so writing to either in place is refused."""
+    return view_of(x, x.rows, "contiguous")
 
 
 @rule(torch.clone, torch.Tensor.clone)

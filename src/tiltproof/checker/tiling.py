@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from tiltproof.checker.failed import CheckFailed
 
-MOST_PARTS, MOST_BOXES, MOST_PIECES = 16, 2**26, 2**44
-NUMBER = r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*"
+MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
+NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
 PART = re.compile(rf"\s*(R|Tu|Tv|Sc|Sh|C|B)\s*\({NUMBER}(?::{NUMBER})?\)\s*")
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
-TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-p])")
+TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
 
 Box = tuple[tuple[int, int], ...]
 

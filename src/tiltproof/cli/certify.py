@@ -11,7 +11,7 @@ import typer
 
 from tiltproof.certify import Budget, certify
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, prepare_folder, write_json
+from tiltproof.cli.files import check_writable, write_json
 from tiltproof.cli.inputs import choose_device, load_selection, parse_splits, without_none
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress
@@ -116,8 +116,6 @@ def command(
     check_writable(json_file)
     network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
-    if out is not None and not resume:
-        prepare_folder(out, overwrite)
     with live_progress(len(images), quiet) as progress, _kept(out):
         certificate = certify(
             network,
@@ -131,6 +129,7 @@ def command(
             seed=seed,
             out=out,
             resume=resume,
+            overwrite=overwrite,
             first=first,
             notes={"model": model, "arch": arch, "data": data},
             **search,

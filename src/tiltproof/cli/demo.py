@@ -14,7 +14,7 @@ from tiltproof.bounds import bound_pixels
 from tiltproof.certify import Verdict, certify
 from tiltproof.certify.attack import margin_of
 from tiltproof.cli import options
-from tiltproof.cli.files import prepare_folder, write_picture
+from tiltproof.cli.files import make_folder, write_picture
 from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_summary
 from tiltproof.data import load_data
@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Certify 100 handwritten digits against every rotation by -30 to 30 degrees, on the CPU, in under a minute."""
     begin = time.perf_counter()
-    prepare_folder(out)
+    make_folder(out)
     model = load_model(MODEL)
     images, labels = load_data(DATA)
     typer.echo(

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiltproof.certify.run_folder import RUN_FILES, replace_file
+from tiltproof.certify.run_folder import replace_file
 from tiltproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,21 +37,12 @@ def _takes_files(folder: Path) -> bool:
         return False
 
 
-def prepare_folder(folder: Path, overwrite: bool = True) -> None:
-    """Make the folder; one that already holds something is kept as it is unless it may be overwritten."""
+def make_folder(folder: Path) -> None:
+    """Make the folder; whatever it holds stays."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        occupied = any(folder.iterdir())
     except OSError as error:
         raise InputError("the result folder cannot be used", got=f"{folder} ({error.strerror})") from None
-    if occupied and not overwrite:
-        raise InputError(
-            "the result folder is not empty",
-            got=folder,
-            do="choose another folder, --resume to go on with the run it holds, or --overwrite to replace that run",
-        )
-    for name in RUN_FILES if occupied else ():
-        (folder / name).unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Netw
         live = network.live(network.dtype())
         form = run(live, AffineForm.constant(points.to(network.dtype())))[live.output]
         answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
-    allowed = form.reach() + TOLERANCE * (1 + form.center.abs().amax())
+    allowed = (form.reach() + TOLERANCE * (1 + form.center.abs().amax())).nan_to_num(nan=torch.inf)
     for answer in answers:
         if answer.shape != form.shape or not bool(((answer - form.center).abs() <= allowed).all()):
             if not bool(torch.isfinite(form.center).all()):

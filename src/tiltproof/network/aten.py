@@ -113,7 +113,21 @@ def batch_norm(
         start, product = parts(constants)
         return start.abs() + product.abs()
 
-    return Built("scale", (x.name,), derived={"scale": scale, "shift": shift, "shift_size": size})
+    def constants_used(constants: dict[str, Tensor]) -> Tensor:
+        """All that an evaluation may multiply, add or divide by; the factor makes the limit for 1 / sqrt(variance) 2^20."""
+        spread = _value(variance, constants) + epsilon
+        used = [_value(mean, constants), spread, spread.rsqrt() * 2.0**20]
+        return torch.cat(
+            [tensor.flatten() for tensor in [*used, *(_value(c, constants) for c in (weight, bias) if c is not None)]]
+        )
+
+    derived: dict[str, Callable[[dict[str, Tensor]], Any]] = {
+        "scale": scale,
+        "shift": shift,
+        "shift_size": size,
+        "constants": constants_used,
+    }
+    return Built("scale", (x.name,), derived=derived)
 
 
 @converter("batch_norm.default")
@@ -158,7 +172,11 @@ def _scaled(
             function(fitted(constants)), dtype=torch.float64, device=_device(constants)
         )
 
-    derived = {"scale": make(scale)} | ({"shift": make(shift)} if shift else {})
+    def constants_used(constants: dict[str, Tensor]) -> Tensor:
+        made = [fitted(constants), *(make(function)(constants) for function in (scale, shift) if function is not None)]
+        return torch.cat([value.flatten() for value in made])
+
+    derived = {"scale": make(scale), "constants": constants_used} | ({"shift": make(shift)} if shift else {})
     return Built("scale", (x.name,), {} if shift else {"shift": None}, derived)
 
 

@@ -90,7 +90,7 @@ def refine(
         shares += moves.T + _proportions(start.slopes, start.radius, a.abs(), pairs)
     if unit:
         bound = bound - error
-    if any(operation.vanishing for operation in network.operations):
+    if any(operation.fragile for operation in network.operations):
         bound = torch.full_like(bound, -torch.inf)
     return bound, shares
 

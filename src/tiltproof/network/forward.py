@@ -81,7 +81,8 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         # each output is evaluated by itself: both errors of a difference are taken off
         size = F.linear(farthest(form) + UNDERFLOW, weight.abs(), None if bias is None else bias.abs())
         error = size * (gamma(weight.shape[1] + 8, network.evaluation) * (1 + 2.0**-10))
-        radius = torch.where(size < OVERFLOW, radius + error + error.gather(1, own), torch.inf)
+        largest = torch.maximum(size, size.gather(1, own))
+        radius = torch.where(largest < OVERFLOW, radius + error + error.gather(1, own), torch.inf)
         radius = widen(radius, 0.0, 4, form.unit)
     return AffineForm(stack.scatter(2, own.expand(len(stack), -1, 1), 0.0), radius.scatter(1, own, 0.0), form.unit)
 

@@ -30,7 +30,9 @@ class Operation:
     """Unit roundoff of the evaluation that bounds speak of: 0 for real numbers; 2^-24 for any float32 evaluation,
     whose rounding errors then belong to what a rule has to contain."""
     vanishing: bool = False
-    """A constant of it is too small for the dtype to hold it to a relative precision; nothing is proved through such an operation."""
+    """A constant of it is too small for the dtype to hold it to a relative precision, or may be flushed to zero."""
+    fragile: bool = False
+    """Evaluations are spoken of, and with its constants one may overflow, divide by zero or underflow on the way: nothing is proved."""
 
     def resolve(self, constants: dict[str, Tensor], evaluation: float, dtype: torch.dtype | None) -> Operation:
         """The same operation with every reference replaced by the tensor it stands for now."""
@@ -38,8 +40,10 @@ class Operation:
             key: constants[value.name] if isinstance(value, Reference) else value
             for key, value in self.settings.items()
         }
+        raw = settings.pop("constants", None)
+        fragile = bool(evaluation) and raw is not None and not _tame(raw)
         vanishing = dtype is not None and any(_vanishes(value, evaluation, dtype) for value in settings.values())
-        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing)
+        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing, fragile)
 
 
 @dataclass
@@ -79,6 +83,15 @@ class Network:
             if get().is_floating_point():
                 return get().dtype
         return torch.float32
+
+
+LARGEST_CONSTANT = 2.0**40
+
+
+def _tame(constants: Tensor) -> bool:
+    """Whether each is zero, or a normal float32 number that is not huge (docs/what-is-certified.md)."""
+    size = constants.detach().abs()
+    return bool(((size == 0) | ((size >= torch.finfo(torch.float32).tiny) & (size <= LARGEST_CONSTANT))).all())
 
 
 def _vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:

@@ -103,6 +103,10 @@ class LinearRule:
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return None
 
+    def divisor(self, operation: Operation, shape: torch.Size) -> int:
+        """What sums are divided by at the end."""
+        return 1
+
     def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
         """What the roundings of the shift itself are relative to."""
         return shift.abs()
@@ -133,10 +137,17 @@ class LinearRule:
             if shift is not None:
                 extra = extra + self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20))
             radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit)).add_(extra)
-        if operation.vanishing:
-            radius = torch.full_like(radius, torch.inf)
-        if operation.evaluation:  # radius / theirs bounds every partial sum of the evaluation
-            radius = torch.where(radius < theirs * OVERFLOW, radius, torch.inf)
+        if (
+            operation.vanishing and form.unit
+        ):  # a weight w that is lost takes |w x| <= m |x| with it, m the smallest normal number
+            smallest = UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype]
+            lost = farthest(form).flatten(1).sum(1) * smallest
+            radius = radius + lost.view(-1, *[1] * (radius.ndim - 1))
+        if (
+            operation.evaluation
+        ):  # radius / theirs, times the divisor of an average, bounds every partial sum of the evaluation
+            limit = theirs * OVERFLOW / self.divisor(operation, form.shape)
+            radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
         return AffineForm(stack, radius, form.unit)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.bounds.affine import AffineForm
 from tiltproof.network import arithmetic
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import LinearRule, rule
+from tiltproof.network.rules.base import LinearRule, farthest, rule
 
 
 @rule("linear")
@@ -87,6 +88,13 @@ class Scale(LinearRule):
         shift = operation.settings["shift"]
         return None if shift is None else shift.to(like.dtype).expand(operation.shape)
 
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        """Of an evaluation: its constants are at most 2^40, and with |x| < 2^60 no order of its few steps overflows."""
+        result = super().forward(operation, inputs)
+        if operation.evaluation:
+            result.radius = torch.where(farthest(inputs[0]) < 2.0**60, result.radius, torch.inf)
+        return result
+
     def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
         size = operation.settings.get("shift_size")
         return shift.abs() if size is None else size.to(shift.dtype).expand(operation.shape)
@@ -108,6 +116,9 @@ class Average(LinearRule):
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         length = math.prod(shape[1:]) // max(1, math.prod(shape[1:-2])) + 4  # a window is no larger than the picture
         return length, length
+
+    def divisor(self, operation: Operation, shape: torch.Size) -> int:
+        return self.terms(operation, shape)[0]
 
 
 @rule("avg_pool2d")
