@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from digits import IMAGES, evidence, run
+
+SOURCE = Path(__file__).parents[2] / "src"
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +81,7 @@ def test_the_program_itself(tmp_path, how):
         "--out",
         str(tmp_path / "run"),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     journal = tmp_path / "run" / "batches.jsonl"
     while not (journal.exists() and journal.read_bytes().count(b"\n")):
         assert process.poll() is None, process.stderr.read()
@@ -89,7 +93,7 @@ def test_the_program_itself(tmp_path, how):
     done = journal.read_bytes().count(b"\n")
     assert not (tmp_path / "run" / "summary.json").exists()
     before = (tmp_path / "run" / "verdicts.jsonl").read_bytes()
-    subprocess.run([*command, "--resume"], check=True)
+    subprocess.run([*command, "--resume"], check=True, env=ENVIRONMENT)
     assert (tmp_path / "run" / "verdicts.jsonl").read_bytes()[: len(before) // 2] == before[: len(before) // 2]
     assert journal.read_bytes().count(b"\n") > done
     assert len(evidence(tmp_path / "run")) == IMAGES

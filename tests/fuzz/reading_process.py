@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from file_kinds import KINDS, Kind, tiny
-from mutations import mutants
+from damage import mutants
 
 from tiltproof.errors import InputError
 from tiltproof.zoo import ARCHITECTURES
