@@ -15,8 +15,8 @@ import traceback
 from pathlib import Path
 
 import torch
-from file_kinds import KINDS, Kind, tiny
 from damage import mutants
+from file_kinds import KINDS, Kind, tiny
 
 from tiltproof.errors import InputError
 from tiltproof.zoo import ARCHITECTURES
