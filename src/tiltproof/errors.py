@@ -15,7 +15,7 @@ class InputError(ValueError):
             text += f". Likely cause: {why}"
         if do:
             text += f". What to do: {do}"
-        super().__init__(text + ".")
+        super().__init__(text if text.endswith("?") else text + ".")
 
 
 class UnsupportedOperation(InputError):

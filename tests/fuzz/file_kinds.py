@@ -26,6 +26,7 @@ from safetensors.torch import save
 from torch import nn
 
 from tiltproof.data import load_data, load_folder
+from tiltproof.train.recipe import FOLDER, from_dict, read_recipe
 from tiltproof.zoo import resolve_model
 
 
@@ -75,6 +76,11 @@ def read_weights(path: Path) -> None:
     model = resolve_model(str(path), "tiny", allow_pickle=True)
     assert not model.training
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+def read_recipe_file(path: Path) -> None:
+    recipe = read_recipe(path)
+    assert from_dict(recipe.to_dict(), "itself") == recipe
 
 
 def picture(format: str, mode: str = "RGB", **options: object) -> Callable[[], bytes]:
@@ -170,6 +176,7 @@ KINDS = {
     "tiff, lzw": image_kind("image.tiff", "TIFF", compression="tiff_lzw"),
     "safetensors": Kind("weights.safetensors", lambda: save(state()), read_weights),
     "safetensors header": Kind("weights.safetensors", safetensors_header, read_weights, finish=around_header),
+    "recipe": Kind("recipe.toml", (FOLDER / "mnist-tu2-tv2-paper.toml").read_bytes, read_recipe_file),
     "torch archive": Kind("weights.pt", torch_file, read_weights),
     "torch pickle": Kind("weights.pt", pickle_program, read_weights, finish=around_program),
 } | {

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from tiltproof.certify.manifest import package_version
-from tiltproof.cli import attack, bound, certify, check, demo, models
+from tiltproof.cli import attack, bound, certify, check, demo, models, tune
 from tiltproof.cli.options import examples
 from tiltproof.errors import InputError
 
@@ -83,7 +83,15 @@ def program(
     """Prove that an image classifier keeps its answer under a whole range of transformations, or break it."""
 
 
-COMMANDS = {"certify": certify, "check": check, "attack": attack, "bound": bound, "demo": demo, "models": models}
+COMMANDS = {
+    "certify": certify,
+    "check": check,
+    "attack": attack,
+    "bound": bound,
+    "tune": tune,
+    "demo": demo,
+    "models": models,
+}
 for name, command in COMMANDS.items():
     app.command(name, epilog=command.EXAMPLES)(command.command)
 

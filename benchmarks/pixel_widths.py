@@ -1,0 +1,91 @@
+"""Pixel widths over boxes theta +- nu: the paper's table, and the same quantity by our three methods.
+
+    python benchmarks/pixel_widths.py --data-root DIR [--rows ...] [--images 1000] [--samples 10] [--device cpu]
+
+For each row the training and the certification interval; for each of them the average and the maximum width. ``fgv``
+is the paper's method and ought to give the paper's figure; ``hull`` and ``affine`` are ours, ``remainder`` is the part
+of the affine width that is not explained by the parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import torch
+
+from tiltproof import load_data
+from tiltproof.train import pixel_widths, read_recipe
+
+METHODS = ("fgv", "hull", "affine")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Certification interval sizes, and (average, maximum) of the paper's widths for training and certification."""
+
+    sizes: tuple[float, ...]
+    training: tuple[float, float]
+    certification: tuple[float, float]
+
+
+PAPER = {
+    "mnist-r30": Row((0.25,), (0.019, 0.234), (0.010, 0.124)),
+    "mnist-tu2-tv2": Row((0.05, 0.05), (0.041, 0.334), (0.022, 0.181)),
+    "mnist-sc5-r5-c5-b001": Row((0.5, 0.125, 5, 0.02), (0.043, 0.356), (0.031, 0.223)),
+    "mnist-sh2-r2-sc2-c2-b0001": Row((0.25, 0.0625, 0.25, 4, 0.002), (0.022, 0.253), (0.015, 0.153)),
+    "cifar10-r10": Row((0.0002,), (2.67e-4, 8.53e-4), (5.38e-5, 1.71e-4)),
+    "cifar10-r2-sh2": Row((0.01, 0.025), (8.94e-3, 2.82e-2), (4.52e-3, 1.42e-2)),
+    "cifar10-sc1-r1-c1-b0001": Row((0.005, 0.005, 0.5, 0.002), (6.37e-3, 1.26e-2), (6.37e-3, 1.26e-2)),
+}
+
+
+def training_images(name: str, root: str, count: int | None, seed: int) -> torch.Tensor:
+    images, _ = load_data(name, root, "train")
+    if count is None:
+        return images
+    return images[torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", required=True)
+    parser.add_argument("--rows", nargs="+", default=list(PAPER), choices=list(PAPER))
+    parser.add_argument("--images", type=int, default=1000, help="random training images; 0: all of them")
+    parser.add_argument("--samples", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    headings = ["paper", "fgv", "error", "deviation", "hull", "affine", "remainder"]
+    print(f"{'row':26s} {'interval':14s} {'width':8s}" + "".join(f"{heading:>11s}" for heading in headings))
+    worst = 0.0
+    for name in arguments.rows:
+        recipe, row = read_recipe(f"{name}-paper"), PAPER[name]
+        images = training_images(recipe.data.name, arguments.data_root, arguments.images or None, arguments.seed)
+        images = images.to(arguments.device)
+        boxes = {
+            "training": (recipe.loss.nu, row.training),
+            "certification": (tuple(size / 2 for size in row.sizes), row.certification),
+        }
+        for interval, (nu, paper) in boxes.items():
+            widths = {
+                method: pixel_widths(images, recipe.transform, nu, method, arguments.samples, arguments.seed)
+                for method in arguments.methods
+            }
+            for k, width in enumerate(("average", "maximum")):
+                cells = [f"{paper[k]:.3g}"]
+                for method in METHODS:
+                    cells.append(f"{getattr(widths[method], width):.4g}" if method in widths else "")
+                    if method == "fgv" and method in widths:
+                        deviation = 100 * (getattr(widths[method], width) / paper[k] - 1)
+                        worst = max(worst, abs(deviation))
+                        cells += [f"{getattr(widths[method], width + '_error'):.2g}", f"{deviation:+.1f} %"]
+                if "affine" in widths:
+                    cells.append(f"{getattr(widths['affine'], 'remainder_' + width):.4g}")
+                print(f"{name:26s} {interval:14s} {width:8s}" + "".join(f"{cell:>11s}" for cell in cells), flush=True)
+    print(f"largest deviation of fgv from the paper: {worst:.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""``tiltproof tune``: how wide pixels get over a box of parameters, and the box for which they get so wide."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from torch import Tensor
+
+from tiltproof.bounds import METHODS
+from tiltproof.cli import options
+from tiltproof.cli.files import check_writable, write_json
+from tiltproof.cli.inputs import choose_device
+from tiltproof.cli.options import IMAGES, RESULTS
+from tiltproof.cli.tables import print_rows
+from tiltproof.data import load_data
+from tiltproof.errors import InputError
+from tiltproof.train.tune import SAMPLES, Widths, pixel_widths, tune
+from tiltproof.transforms import Transform, parse
+
+EXAMPLES = options.examples(
+    'tiltproof tune --data mnist-sample --transform "R(30)" --epsilon 0.2',
+    'tiltproof tune --data mnist --transform "R(30)" --nu 0.25 --all',
+    'tiltproof tune --data cifar10 --transform "R(2), Sh(2)" --epsilon 0.03 --start 0.01,0.025 --json widths.json',
+)
+COLUMNS = ("fgv", "hull", "affine")
+DEFAULT_IMAGES = 1000
+
+
+def command(
+    data: options.Data,
+    transform: options.TransformText,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="The pixel width wanted, of 1: the mean over images of the widest pixel. Customary: 0.2 to 0.4 for "
+            "MNIST, 0.0157 (4/255) to 0.0314 (8/255) for CIFAR-10."
+        ),
+    ] = None,
+    nu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS", help="Half widths of the box, one a parameter: 0.25, or 0.5,0.125. Shows its widths."
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Proportions of the nu searched for (default: every parameter widens pixels equally).",
+        ),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(metavar="fgv|hull|affine", help="The pixel bounds whose width is brought to epsilon.")
+    ] = "fgv",
+    data_root: options.DataRoot = None,
+    padding: options.Padding = None,
+    images: Annotated[
+        int | None,
+        typer.Option(help=f"So many images, drawn at random (default: {DEFAULT_IMAGES:,}).", rich_help_panel=IMAGES),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All images, as in the paper; minutes.", rich_help_panel=IMAGES)
+    ] = False,
+    samples: Annotated[int, typer.Option(help="Boxes: sampled parameter vectors, +- nu.")] = SAMPLES,
+    seed: Annotated[int, typer.Option(help="Seed of the sampled parameters and images.")] = 0,
+    device: options.Device = "auto",
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the widths as JSON.", rich_help_panel=RESULTS)
+    ] = None,
+) -> None:
+    """Find the half widths nu of training boxes: so large that pixels get as wide as epsilon.
+
+    A network is trained on boxes of parameters, theta +- nu, with theta drawn from
+    the whole range. Too large a box hides the picture, too small a box teaches
+    nothing. The paper's rule: choose nu such that the widest pixel of an image is,
+    on average, as wide as a customary epsilon. With --nu the widths of that box
+    are shown; without it, nu is searched for. mnist and cifar10 mean their
+    training sets here.
+    """
+    chosen, place = parse(transform, padding), choose_device(device)
+    if nu is None and epsilon is None:
+        raise InputError("nothing to tune", do="give --epsilon to search for nu, or --nu to see the widths of a box")
+    if nu is not None and start is not None:
+        raise InputError("--start is where a search begins, and --nu leaves nothing to search", do="give one of them")
+    if method not in METHODS:
+        raise InputError("unknown method", got=method, do=f"use one of {', '.join(METHODS)}")
+    given, proportions = parse_numbers("--nu", nu), parse_numbers("--start", start)
+    check_writable(json_file)
+    pictures = choose_images(data, data_root, images, everything, seed).to(place)
+    begin = time.perf_counter()
+    if given is None:
+        assert epsilon is not None
+        given = tune(pictures, chosen, epsilon, proportions, method, samples, seed)
+    widths = {name: pixel_widths(pictures, chosen, given, name, samples, seed) for name in COLUMNS}
+    seconds = time.perf_counter() - begin
+    if json_file is not None:
+        content = {"data": data, "transform": str(chosen), "images": len(pictures), "samples": samples, "seed": seed}
+        content |= {"method": method, "epsilon": epsilon, "nu": list(given), "mu": widths[method].maximum}
+        content |= {"splits": splits_for(chosen, given), "seconds": seconds}
+        write_json(json_file, content | {"widths": {name: asdict(row) for name, row in widths.items()}})
+    _print(chosen, given, widths, method, epsilon)
+    typer.echo(f"{len(pictures):,} images, {samples} boxes, {seconds:.1f} s")
+
+
+def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    """Numbers separated by commas.
+
+    >>> parse_numbers("--nu", "0.5, 0.125")
+    (0.5, 0.125)
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{option} takes numbers", got=text, do="write 0.25, or one number a parameter: 0.5,0.125"
+        ) from None
+
+
+def choose_images(data: str, root: Path | None, count: int | None, everything: bool, seed: int) -> Tensor:
+    """Images of the training set, or of a sample or folder, which have no splits; some at random, or all."""
+    if everything and count is not None:
+        raise InputError("--images and --all exclude each other", got=f"--images {count} --all", do="give one")
+    if count is not None and count < 1:
+        raise InputError("--images must be at least 1", got=count)
+    pictures, _ = load_data(data, root, "train" if data in ("mnist", "cifar10") else "test")
+    count = len(pictures) if everything else min(count or DEFAULT_IMAGES, len(pictures))
+    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))
+    return pictures[order[:count].sort().values]
+
+
+def splits_for(transform: Transform, nu: tuple[float, ...]) -> list[int]:
+    """The paper's splits for certification: pieces half as large as the boxes of training; none of an empty box."""
+    ranges = [high - low for low, high in zip(transform.low, transform.high, strict=True)]
+    return [max(1, round(size / half)) if half else 1 for size, half in zip(ranges, nu, strict=True)]
+
+
+def _print(
+    transform: Transform, nu: tuple[float, ...], widths: dict[str, Widths], method: str, epsilon: float | None
+) -> None:
+    mu = widths[method].maximum
+    typer.echo(f"{transform}: pixel widths over boxes theta +- nu, method {method}")
+    numbers = ", ".join(f"{half:.6g}" for half in nu)
+    typer.echo(f"nu = [{numbers}]")
+    compared = ""
+    if epsilon is not None:
+        percent = 100 * (mu / epsilon - 1)
+        compared = f", {abs(percent):.1f} % {'above' if percent > 0 else 'below'} epsilon {epsilon:g}"
+    typer.echo(f"mu = {mu:.4g} +- {widths[method].maximum_error:.2g}{compared}")
+    rows = [
+        ("widest pixel of an image", *(f"{widths[name].maximum:.4g}" for name in COLUMNS)),
+        ("  standard error", *(f"{widths[name].maximum_error:.2g}" for name in COLUMNS)),
+        ("all pixels of an image", *(f"{widths[name].average:.4g}" for name in COLUMNS)),
+        ("  standard error", *(f"{widths[name].average_error:.2g}" for name in COLUMNS)),
+        ("widest remainder", *(f"{widths[name].remainder_maximum:.4g}" for name in COLUMNS)),
+        ("mean remainder", *(f"{widths[name].remainder_average:.4g}" for name in COLUMNS)),
+    ]
+    print_rows({"mean over images": "left"} | dict.fromkeys(COLUMNS, "right"), rows)

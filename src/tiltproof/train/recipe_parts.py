@@ -1,0 +1,177 @@
+"""A recipe: everything that decides how a network is trained, as one frozen value; `recipe` reads the files.
+
+Its fields, their meaning and their defaults are this file; a recipe file is TOML with the same names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiltproof.bounds import METHODS
+from tiltproof.errors import InputError
+from tiltproof.train.rules import flag, number, setting, several, text, whole, word
+from tiltproof.transforms import Transform, parse
+from tiltproof.transforms.base import number_text
+from tiltproof.zoo import ARCHITECTURES
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MOST_EPOCHS = 100_000
+LOSSES = ("certified", "augmentation", "worst-of", "pgd", "ibp")
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """Section [data]: the images, and what happens to them before any transformation."""
+
+    name: str = setting(word(("mnist", "cifar10")))
+    crop_padding: int = setting(whole(0, 16), 0)
+    """Random crops after padding with so many zeros on every side; 0: none."""
+    flip: bool = setting(flag(), False)
+    """Random horizontal flips."""
+    hold_out: float = setting(number(0, 0.9), 0.2)
+    """Share of the training set that is kept for validation; 0 trains on everything."""
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """Section [model]."""
+
+    architecture: str = setting(word(tuple(ARCHITECTURES)))
+
+
+@dataclass(frozen=True)
+class TrainPart:
+    """Section [train]: the optimizer and its schedule."""
+
+    epochs: int = setting(whole(1, MOST_EPOCHS), 100)
+    batch_size: int = setting(whole(1, 65_536), 256)
+    optimizer: str = setting(word(("adam", "adamw")), "adam")
+    learning_rate: float = setting(number(0, 10, above=True), 1e-3)
+    schedule: str = setting(word(("steps", "one-cycle", "constant")), "constant")
+    """steps: times ``decay`` after each milestone; one-cycle: peak ``learning_rate`` at a fifth of the run."""
+    milestones: tuple[int, ...] = setting(several(whole(1, MOST_EPOCHS), 0, 100), ())
+    decay: float = setting(number(0, 1, above=True), 0.1)
+    weight_decay: float = setting(number(0, 1), 0.0)
+    l1: float = setting(number(0, 1), 0.0)
+    """Factor of the sum of absolute weights (parameters of more than one dimension) in the loss."""
+    clip_norm: float = setting(number(0, 1e6), 0.0)
+    """Largest norm of the gradient; 0: no clipping."""
+    seed: int = setting(whole(0, 2**63 - 1), 0)
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """Section [loss]; which keys matter depends on ``kind``."""
+
+    kind: str = setting(word(LOSSES))
+    nu: tuple[float, ...] = setting(several(number(0, 1e6, above=True), 0, 100), ())
+    """certified: half widths of the local boxes after ramp-up, one a parameter; `tiltproof tune` finds them."""
+    bounds: str = setting(word(METHODS), "fgv")
+    propagation: str = setting(word(("interval", "affine", "backward")), "interval")
+    kappa: tuple[float, ...] = setting(several(number(0, 1), 2, 2), (1.0, 0.5))
+    """certified, ibp: weight of the clean term, at the start and after ramp-up."""
+    warm_up_epochs: int = setting(whole(0, MOST_EPOCHS), 0)
+    """Epochs with the clean term only."""
+    ramp_epochs: int = setting(whole(0, MOST_EPOCHS), 0)
+    """Epochs after warm-up in which kappa and nu move linearly to their final values."""
+    parameters_per_batch: str = setting(word(("one", "each")), "one")
+    """One sampled parameter vector a mini-batch (the paper), or one for each image."""
+    samples: int = setting(whole(1, 1000), 4)
+    """worst-of: sampled parameters an image."""
+    epsilon: float = setting(number(0, 1, above=True), 0.1)
+    """pgd, ibp: half width of the box around each pixel."""
+    step_size: float = setting(number(0, 1, above=True), 0.005)
+    steps: int = setting(whole(1, 10_000), 40)
+
+
+@dataclass(frozen=True)
+class CertifyPart:
+    """Section [certify]: how the trained network is certified; without ``splits`` the search is adaptive."""
+
+    method: str = setting(word(METHODS), "affine")
+    splits: tuple[int, ...] | None = setting(several(whole(1, 10**6), 1, 100), None)
+
+
+PARTS = {"data": DataPart, "model": ModelPart, "train": TrainPart, "loss": LossPart, "certify": CertifyPart}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train a network so that its answers can be proved; made by `read_recipe`."""
+
+    name: str = setting(
+        text(lambda value: NAME.fullmatch(value) is not None, "letters, digits, dots, dashes; it names a folder")
+    )
+    transform: str = setting(text())
+    data: DataPart
+    model: ModelPart
+    train: TrainPart
+    loss: LossPart
+    certify: CertifyPart
+    about: str = setting(text(), "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every value, defaults included, in the form of a recipe file; what reads back as the same recipe."""
+        content = dataclasses.asdict(self)
+        if self.certify.splits is None:
+            del content["certify"]["splits"]
+        for part in content.values():
+            if isinstance(part, dict):
+                part.update({key: list(value) for key, value in part.items() if isinstance(value, tuple)})
+        return content
+
+    def with_settings(self, settings: Sequence[str]) -> Recipe:
+        """The recipe with some values replaced: ``["train.epochs=3", "loss.nu=[0.1]"]``; values are TOML."""
+        from tiltproof.train.recipe import changed
+
+        return changed(self, settings)
+
+
+def check_whole(recipe: Recipe, source: str) -> None:
+    """What holds between the values of a recipe."""
+    try:
+        transform = parse(recipe.transform)
+    except InputError as error:
+        raise InputError(f"the transform of {source} cannot be read: {error}".rstrip(".")) from None
+    _check_boxes(recipe, transform, source)
+    train, loss = recipe.train, recipe.loss
+    if loss.warm_up_epochs + loss.ramp_epochs > train.epochs:
+        raise InputError(
+            f"warm-up and ramp-up are longer than the training of {source}",
+            got=f"loss.warm_up_epochs {loss.warm_up_epochs} + loss.ramp_epochs {loss.ramp_epochs}, train.epochs {train.epochs}",
+            why="the number of epochs was changed alone",
+            do="keep their sum at train.epochs or below",
+        )
+    if train.schedule == "steps" and not train.milestones:
+        raise InputError(f"train.schedule 'steps' of {source} needs train.milestones", do="add milestones = [80]")
+    if list(train.milestones) != sorted(set(train.milestones)):
+        raise InputError(f"train.milestones of {source} must ascend", got=list(train.milestones[:10]))
+
+
+def _check_boxes(recipe: Recipe, transform: Transform, source: str) -> None:
+    """Half widths and splits: one a parameter, and no box wider than twice its range."""
+    count, nu, splits = len(transform.parts), recipe.loss.nu, recipe.certify.splits
+    if len(nu) != count and (nu or recipe.loss.kind == "certified"):
+        raise InputError(
+            f"loss.nu of {source} needs {count} numbers, one for each parameter of {recipe.transform}",
+            got=f"{len(nu)} numbers" if nu else "none",
+            do="give half widths in the order of the transformation; tiltproof tune finds them",
+        )
+    for half, part in zip(nu, transform.parts, strict=False):
+        low, high = part.range
+        if half > high - low:
+            raise InputError(
+                f"loss.nu of {source} makes boxes larger than the range of {part.text}",
+                got=f"half width {number_text(half)}, range {number_text(low)} to {number_text(high)}",
+                do="give half widths below the width of the range",
+            )
+    if splits is not None and len(splits) != count:
+        raise InputError(
+            f"certify.splits of {source} needs {count} numbers, one for each parameter of {recipe.transform}",
+            got=f"{len(splits)} numbers",
+            do="leave splits out for the adaptive search",
+        )

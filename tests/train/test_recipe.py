@@ -1,0 +1,165 @@
+"""Recipes: what the bundled ones say, and what a file with a mistake in it is told."""
+
+import dataclasses
+
+import pytest
+
+from tiltproof import InputError, parse
+from tiltproof.train import read_recipe, recipe_names, recipes
+from tiltproof.train.recipe import FOLDER, MOST_BYTES, from_dict
+
+ROWS = {
+    "mnist-r30": ("R(30)", 240),
+    "mnist-tu2-tv2": ("Tu(2), Tv(2)", 6_400),
+    "mnist-sc5-r5-c5-b001": ("Sc(5), R(5), C(5), B(0.01)", 3_200),
+    "mnist-sh2-r2-sc2-c2-b0001": ("Sh(2), R(2), Sc(2), C(2), B(0.001)", 16_384),
+    "cifar10-r10": ("R(10)", 100_000),
+    "cifar10-r2-sh2": ("R(2), Sh(2)", 64_000),
+    "cifar10-sc1-r1-c1-b0001": ("Sc(1), R(1), C(1), B(0.001)", 640_000),
+}
+TEXT = (FOLDER / "mnist-r30-paper.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Read the paper's recipe for R(30) with one text replaced; returns the message."""
+
+    def read(old, new):
+        assert old in TEXT
+        path = tmp_path / "recipe.toml"
+        path.write_text(TEXT.replace(old, new, 1), encoding="utf-8")
+        with pytest.raises(InputError) as caught:
+            read_recipe(path)
+        assert str(path) in str(caught.value)
+        assert str(caught.value).isprintable()
+        return str(caught.value)
+
+    return read
+
+
+def test_two_recipes_for_each_row_of_the_paper():
+    assert set(recipe_names()) == {name for row in ROWS for name in (row, f"{row}-paper")}
+    for recipe in recipes():
+        assert parse(recipe.transform) == parse(ROWS[recipe.name.removesuffix("-paper")][0])
+        assert recipe.model.architecture == f"{recipe.data.name}_cnn"
+        assert recipe.name.startswith(recipe.data.name)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_papers_recipes_are_the_papers(row):
+    recipe = read_recipe(f"{row}-paper")
+    train, loss, data = recipe.train, recipe.loss, recipe.data
+    mnist = data.name == "mnist"
+    assert (train.epochs, train.batch_size, train.milestones) == ((100, 256, (80,)) if mnist else (120, 128, (100,)))
+    assert (loss.warm_up_epochs, loss.ramp_epochs) == ((15, 50) if mnist else (30, 60))
+    assert (data.crop_padding, data.flip) == ((0, False) if mnist else (4, True))
+    assert (train.optimizer, train.learning_rate, train.decay, train.clip_norm) == ("adam", 1e-3, 0.1, 8.0)
+    assert (loss.kind, loss.bounds, loss.propagation, loss.kappa) == ("certified", "fgv", "interval", (1.0, 0.5))
+    boxes = 1
+    for splits in recipe.certify.splits:
+        boxes *= splits
+    assert boxes == ROWS[row][1]
+
+
+def test_a_recipe_reads_back_from_its_values():
+    for recipe in recipes():
+        assert from_dict(recipe.to_dict(), "itself") == recipe
+    assert "splits" not in read_recipe("mnist-r30").to_dict()["certify"]
+
+
+def test_a_recipe_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read_recipe("mnist-r30").train.epochs = 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("learning_rate", "learnig_rate", "unknown key 'learnig_rate' in [train] of"),
+        ("learning_rate", "learnig_rate", "did you mean 'learning_rate'?"),
+        ("[model]", "[modle]", "did you mean 'model'?"),
+        ("[data]", "[data]\nbatch_size = 3", "it belongs in [train]"),
+        ("epochs = 100", "epochs = 100.0", "must be a whole number from 1 to 100,000. Got: 100.0, a number"),
+        ("epochs = 100", 'epochs = "100"', "Got: '100', a text"),
+        ("epochs = 100", "epochs = true", "Got: True, a boolean"),
+        ("epochs = 100", "epochs = 50", "longer than the training"),
+        ("flip = false", "flip = 1979-05-27", "'flip' in [data]"),
+        ('"certified"', '"certifed"', "one of certified, augmentation, worst-of, pgd, ibp"),
+        ("nu = [0.25]", "nu = [0.25, 1]", "needs 1 numbers"),
+        ("nu = [0.25]", "", "needs 1 numbers"),
+        ("nu = [0.25]", "nu = 0.25", "a list of"),
+        ("nu = [0.25]", "nu = [70]", "larger than the range of R(30)"),
+        ("nu = [0.25]", "nu = [nan]", "a number above 0"),
+        ("nu = [0.25]", "nu = [inf]", "a number above 0"),
+        ("nu = [0.25]", f"nu = [1{'0' * 400}]", "a number above 0"),
+        ("nu = [0.25]", f"nu = [1{'0' * 5000}]", "cannot be"),
+        ("nu = [0.25]", f"nu = [0x{'f' * 6000}]", "very many digits"),
+        ("flip = false", "flip = 1979-02-31", "line"),
+        ("nu = [0.25]", f"nu = {'[' * 5000}", "too deeply"),
+        ("nu = [0.25]", "nu = [0.25", "line "),
+        ("[240]", "[240, 2]", "certify.splits"),
+        ('name = "mnist"', "", "'name' is missing in [data]"),
+        ('"R(30)"', '"Q(30)"', "unknown transformation letter"),
+        ('"R(30)"', '"R(30:10)"', "reversed"),
+        ("milestones = [80]", "milestones = [80, 20]", "ascend"),
+        ("milestones = [80]", "", "needs train.milestones"),
+        ('"mnist-r30-paper"', '"../up"', "it names a folder"),
+        ("[model]", "[model", "(at line"),
+        ("[data]", "data = 3\n[other]", "unknown key 'other'"),
+        ("[model]", "#" * MOST_BYTES + "\n[model]", "too large"),
+    ],
+)
+def test_mistakes_are_named(refused, old, new, words):
+    assert words in refused(old, new)
+
+
+def test_deep_dotted_keys_and_bytes_are_refused(tmp_path):
+    path = tmp_path / "recipe.toml"
+    for content in (b"a." * 4000 + b"a = 1", b"\xff\xfe", b'name = "\x00"', b'"\\u001b[2J" = 1', b"", b"[a]\n[a]"):
+        path.write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            read_recipe(path)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1500
+
+
+def test_unknown_names_and_paths(tmp_path):
+    with pytest.raises(InputError, match="mnist-r30-paper was meant"):
+        read_recipe("mnist-r3-paper")
+    for path in ("nowhere.toml", tmp_path, "/dev/null", "a\0b.toml"):
+        with pytest.raises(InputError):
+            read_recipe(path)
+
+
+def test_settings():
+    recipe = read_recipe("mnist-r30-paper")
+    changed = recipe.with_settings(["train.epochs=70", "loss.nu=[0.1]", "transform=R(10)", "loss.bounds='affine'"])
+    assert (changed.train.epochs, changed.loss.nu, changed.transform, changed.loss.bounds) == (
+        70,
+        (0.1,),
+        "R(10)",
+        "affine",
+    )
+    assert recipe.with_settings([]) == recipe
+    assert recipe.with_settings(["loss.kind = worst-of", "data.flip=true"]).loss.kind == "worst-of"
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train.epochs", "section.key=value"),
+        ("trian.epochs=3", "section.key=value"),
+        ("train.epoch=3", "did you mean 'epochs'"),
+        ("epochs=300", "it belongs in [train]"),
+        ("data=3", "unknown key 'data'"),
+        ("train.epochs=", "not TOML"),
+        ("train.epochs=3\nx=4", "not TOML"),
+        ("train.epochs=3", "longer than the training"),
+        ("train.epochs=-1", "must be a whole number"),
+        (f"loss.nu={'[' * 3000}", "not TOML"),
+    ],
+)
+def test_settings_with_mistakes(setting, words):
+    with pytest.raises(InputError) as caught:
+        read_recipe("mnist-r30-paper").with_settings([setting])
+    assert words in str(caught.value)
