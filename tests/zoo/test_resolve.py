@@ -11,6 +11,7 @@ from tiltproof.zoo import cifar10_cnn, mnist_cnn, resolve_model
 
 @pytest.fixture
 def weights(zoo_folder):
+    (zoo_folder / "tiny.json").rename(zoo_folder / "away.json")
     return zoo_folder / "tiny.safetensors"
 
 

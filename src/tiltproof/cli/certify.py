@@ -12,7 +12,7 @@ import typer
 from tiltproof.certify import Budget, certify
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_device, load_selection, parse_splits, without_none
+from tiltproof.cli.inputs import choose_device, choose_transform, load_selection, parse_splits, without_none
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_summary
@@ -22,6 +22,7 @@ from tiltproof.zoo import resolve_model
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',
+    "tiltproof certify --model runs/mnist-r30/model.safetensors --data mnist",
     'tiltproof certify --model net.safetensors --arch cifar10_cnn --data cifar10 --transform "R(2), Sh(2)" --limit 100',
     'tiltproof certify --model mynets.small:build --data photos/ --transform "Sc(5), C(5)" --out runs/photos',
     'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --resume',
@@ -35,7 +36,7 @@ BOXES_HELP = f"Give an image up as unknown after this many boxes (default {Budge
 def command(
     model: options.Model,
     data: options.Data,
-    transform: options.TransformText,
+    transform: options.OptionalTransformText = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
@@ -112,7 +113,7 @@ def command(
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
     budget = Budget(**without_none(boxes=boxes, seconds=seconds))
     search = without_none(splits=parse_splits(splits), samples=samples, batch_size=batch_size)
-    chosen, place = parse(transform, padding), choose_device(device)
+    chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
     check_writable(json_file)
     network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)

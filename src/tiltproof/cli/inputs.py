@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
+from tiltproof.zoo import card_of
 
 
 def without_none(**values: Any) -> dict[str, Any]:
@@ -35,6 +36,20 @@ def choose_device(text: str) -> torch.device:
             do="use --device cpu or --device auto",
         )
     return device
+
+
+def choose_transform(text: str | None, model: str) -> str:
+    """The transformation that was asked for, else the one the model's card says it was trained for."""
+    if text is not None:
+        return text
+    card = card_of(model)
+    if card is None:
+        raise InputError(
+            "--transform is missing",
+            got=f"--model {model}, which has no card that tells it",
+            do='say what may happen to an image, e.g. --transform "R(30)"',
+        )
+    return card.transform
 
 
 def parse_splits(text: str | None) -> int | tuple[int, ...] | None:

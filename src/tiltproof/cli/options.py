@@ -19,8 +19,9 @@ Model = Annotated[
     str,
     typer.Option(
         metavar="NAME|FILE|FUNCTION",
-        help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch, or "
-        "package.module:function, called without arguments; the current directory is importable.",
+        help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch or "
+        "beside its card (as [bold]tiltproof train[/bold] writes it), or package.module:function, called without arguments; "
+        "the current directory is importable.",
     ),
 ]
 Architecture = Annotated[
@@ -48,14 +49,18 @@ DataRoot = Annotated[
         help="The folder that holds mnist/ or cifar10/ (default: $TILTPROOF_DATA, else they are downloaded).",
     ),
 ]
-TransformText = Annotated[
-    str,
+TRANSFORM_HELP = (
+    'What may happen to an image, in order: "R(30)" is a rotation by -30 to 30 degrees, "R(-10:25)" is not '
+    "symmetric. Tu, Tv: translation (pixels), Sc: scaling (percent), Sh: shearing (percent), C: contrast "
+    "(percent), B: brightness (of 1)."
+)
+TransformText = Annotated[str, typer.Option("--transform", metavar="TEXT", help=TRANSFORM_HELP)]
+OptionalTransformText = Annotated[
+    str | None,
     typer.Option(
         "--transform",
         metavar="TEXT",
-        help='What may happen to an image, in order: "R(30)" is a rotation by -30 to 30 degrees, "R(-10:25)" is not '
-        "symmetric. Tu, Tv: translation (pixels), Sc: scaling (percent), Sh: shearing (percent), C: contrast "
-        "(percent), B: brightness (of 1).",
+        help=TRANSFORM_HELP + " Default: what the model's card says it was trained for.",
     ),
 ]
 Padding = Annotated[

@@ -1,6 +1,32 @@
-"""Training for provability: recipes, and the size of the boxes they train on."""
+"""Training networks for which the proof succeeds: losses, recipes, the loop, the choice of interval size."""
 
+from tiltproof.train.baselines import AugmentationLoss, IbpLoss, PgdLoss, WorstOfLoss
+from tiltproof.train.loop import train
+from tiltproof.train.losses import CertifiedLoss, CertifiedRegressionLoss, LossValue, TrainingLoss
+from tiltproof.train.ramp import Ramp
 from tiltproof.train.recipe import Recipe, read_recipe, recipe_names, recipes
+from tiltproof.train.result import TrainingFailed, TrainProgress, TrainResult
 from tiltproof.train.tune import Widths, pixel_widths, tune
 
-__all__ = ["Recipe", "Widths", "pixel_widths", "read_recipe", "recipe_names", "recipes", "tune"]
+__all__ = [
+    "AugmentationLoss",
+    "CertifiedLoss",
+    "CertifiedRegressionLoss",
+    "IbpLoss",
+    "LossValue",
+    "PgdLoss",
+    "Ramp",
+    "Recipe",
+    "TrainProgress",
+    "TrainResult",
+    "TrainingFailed",
+    "TrainingLoss",
+    "Widths",
+    "WorstOfLoss",
+    "pixel_widths",
+    "read_recipe",
+    "recipe_names",
+    "recipes",
+    "train",
+    "tune",
+]

@@ -3,6 +3,6 @@
 from tiltproof.zoo.architectures import ARCHITECTURES, cifar10_cnn, mnist_cnn
 from tiltproof.zoo.bundled import load_model, models
 from tiltproof.zoo.card import Card
-from tiltproof.zoo.resolve import resolve_model
+from tiltproof.zoo.resolve import card_of, resolve_model
 
-__all__ = ["ARCHITECTURES", "Card", "cifar10_cnn", "load_model", "mnist_cnn", "models", "resolve_model"]
+__all__ = ["ARCHITECTURES", "Card", "card_of", "cifar10_cnn", "load_model", "mnist_cnn", "models", "resolve_model"]

@@ -10,28 +10,49 @@ from torch import nn
 
 from tiltproof.errors import InputError
 from tiltproof.zoo.architectures import ARCHITECTURES
-from tiltproof.zoo.bundled import load_model
+from tiltproof.zoo.beside import CardBeside, card_beside
+from tiltproof.zoo.bundled import load_model, models
 from tiltproof.zoo.weights_file import PICKLES, build, check_file, read_bytes
 
 
 def resolve_model(spec: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
     """The model that ``spec`` names; ``arch`` is the architecture of a weight file and goes with nothing else.
 
+    Without ``arch`` a card beside the weight file tells it (`tiltproof train` writes one).
     With ``allow_pickle`` a weight file may also be a state dict that torch.save wrote; no code in it is run.
     """
     path = Path(spec)
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)
+        card = card_beside(path) if arch is None else None
+        if card is not None:
+            content = read_bytes(path, card.architecture)
+            card.check(content, path)
+            return build(card.architecture, content, path)
         if arch is None:
             raise InputError(
                 "a weight file needs the architecture it belongs to",
-                got=f"--model {spec} without --arch",
+                got=f"--model {spec} without --arch, and no card beside it",
                 do=f"add --arch, one of {', '.join(ARCHITECTURES)}",
             )
         return build(arch, read_bytes(path, arch), path)
     if arch is not None:
         raise InputError("--arch goes with a .safetensors file only", got=f"--model {spec} --arch {arch}")
     return _call(spec) if ":" in spec else load_model(spec)
+
+
+def card_of(spec: str) -> CardBeside | None:
+    """The card that goes with ``spec``: of a bundled model, or beside a weight file that it describes; else None."""
+    path = Path(spec)
+    if path.suffix.lower() in (".safetensors", *PICKLES):
+        card = card_beside(path)
+        if card is not None:
+            card.check(read_bytes(path, card.architecture), path)
+        return card
+    bundled = {card.name: card for card in models()}.get(spec)
+    if bundled is None:
+        return None
+    return CardBeside(bundled.architecture, bundled.transform, bundled.sha256)
 
 
 def _call(spec: str) -> nn.Module:

@@ -1,0 +1,136 @@
+"""``tiltproof train``: a recipe becomes a network that can be certified."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tiltproof.cli import options
+from tiltproof.cli.inputs import choose_device
+from tiltproof.cli.options import RESULTS
+from tiltproof.cli.train_progress import clock, live_training
+from tiltproof.errors import InputError
+from tiltproof.train import TrainingFailed, TrainResult, read_recipe, train
+
+WENT_ASTRAY = 1
+EXAMPLES = options.examples(
+    "tiltproof train mnist-r30-paper --quick",
+    "tiltproof train mnist-r30-paper --data-root DIR --device cuda --out runs/mnist-r30",
+    "tiltproof train mnist-r30-paper --out runs/mnist-r30 --resume",
+    "tiltproof train mnist-r30-paper --set train.seed=1 --set loss.nu=[0.1] --set data.hold_out=0.0",
+    "tiltproof train my-recipe.toml --certify-every 10 --certify-images 500",
+    "torchrun --nproc-per-node 4 -m tiltproof train mnist-r30-paper --out runs/mnist-r30",
+    "tiltproof certify --model runs/mnist-r30/model.safetensors --data mnist",
+)
+
+
+def command(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe of the package by name, or the path of a TOML file.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change one entry of the recipe, e.g. train.epochs=20; may be repeated."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A few epochs: a useful network in some ten minutes on two CPU cores."),
+    ] = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Weights, card, log and checkpoints (default: runs/ and the recipe's name).",
+            rich_help_panel=RESULTS,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run that --out holds, whatever stopped it; the same command otherwise.",
+            rich_help_panel=RESULTS,
+        ),
+    ] = False,
+    certify_images: Annotated[
+        int,
+        typer.Option(help="Certify so many held-out images at the end; 0: none.", rich_help_panel=RESULTS),
+    ] = 200,
+    certify_every: Annotated[
+        int,
+        typer.Option(help="Certify them also after every so many epochs; 0: only at the end.", rich_help_panel=RESULTS),
+    ] = 0,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train a network for a range of transformations, by a recipe.
+
+    The network is measured on a share of the training set that is held out;
+    no test image is touched. After every epoch a checkpoint is written: after
+    a crash or Ctrl-C the same command with --resume goes on, and ends with the
+    weights of an undisturbed run (bit for bit on a CPU).
+
+    The folder holds model.safetensors and card.json (what it is, and what was
+    measured), log.jsonl (a line an epoch), recipe.json, and TensorBoard's event files
+    where the package tensorboard is installed. certify reads the architecture
+    and the transformation from the card.
+
+    Exit codes: 0 done, 1 the loss went astray, 2 bad input, 130 interrupted.
+    """
+    for name, number in (("--certify-images", certify_images), ("--certify-every", certify_every)):
+        if number < 0:
+            raise InputError(f"{name} is a number of at least 0", got=number)
+    chosen, place = read_recipe(recipe).with_settings(settings or []), choose_device(device)
+    folder = out or Path("runs") / (chosen.name + ("-quick" if quick else ""))
+    silent = quiet or os.environ.get("RANK", "0") != "0"  # of several processes the first one speaks
+    try:
+        with live_training(silent) as progress, _kept(folder):
+            result = train(
+                chosen,
+                data_root=data_root,
+                device=place,
+                out=folder,
+                resume=resume,
+                progress=progress,
+                quick=quick,
+                certify_images=certify_images,
+                certify_every=certify_every,
+            )
+    except TrainingFailed as failure:
+        typer.echo(f"training failed: {failure}", err=True)
+        raise typer.Exit(WENT_ASTRAY) from None
+    if not silent:
+        typer.echo(sentence(result))
+        typer.echo(f"next: tiltproof certify --model {folder / 'model.safetensors'} --data {chosen.data.name}")
+
+
+def sentence(result: TrainResult) -> str:
+    """What was reached, in one line."""
+    text = f"{result.folder}: {result.epochs} epochs in {clock(result.seconds)}"
+    if result.clean_percent is None:
+        return text + "; no image was held out, so nothing was measured"
+    text += f"; of the held-out images {result.clean_percent:.2f} % are right"
+    if result.certified_percent is not None:
+        text += f", of the first {result.certified_images:,} of them {result.certified_percent:.2f} % certified"
+    return text
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """Say after an interruption what became of the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if any((folder / "checkpoint").glob("*.json")):
+            text = f"finished epochs are kept in {folder}; repeat the command with --resume to go on"
+        else:
+            text = "no epoch was finished, so nothing was kept"
+        raise KeyboardInterrupt(text) from None

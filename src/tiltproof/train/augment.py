@@ -1,0 +1,41 @@
+"""Random crops and horizontal flips of a mini-batch: each image its own, all at once, on the images' device."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiltproof.train.seeds import generator
+
+
+def augment(
+    images: Tensor, *, padding: int, flip: bool, seed: int, step: int, share: tuple[int, int] = (0, 1)
+) -> Tensor:
+    """Crop each image [n, C, H, W] to its own size out of a frame of ``padding`` zeros, and flip half of them.
+
+    Offsets and flips are drawn for the whole batch of n x world images from (seed, step) alone; of them this process
+    takes those of its rows. ``share`` is (rank, world).
+    """
+    if not padding and not flip:
+        return images
+    number, channels, height, width = images.shape
+    rank, world = share
+    mine = slice(rank * number, (rank + 1) * number)
+    drawn = draw(number * world, padding, flip, seed, step)[:, mine]
+    top, left, flipped = drawn.to(images.device, non_blocking=True)  # the host does not wait for the GPU
+    rows = top[:, None] + torch.arange(height, device=images.device)
+    across = torch.arange(width, device=images.device)
+    columns = left[:, None] + torch.where(flipped[:, None] > 0, across.flip(0), across)
+    framed = F.pad(images, (padding,) * 4)
+    which = torch.arange(number, device=images.device).view(-1, 1, 1, 1)
+    channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+    return framed[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def draw(number: int, padding: int, flip: bool, seed: int, step: int) -> Tensor:
+    """First row and first column of each crop (0 to 2 x padding) and whether to flip it, [3, number]."""
+    random = generator("augment", seed, step)
+    corners = torch.randint(0, 2 * padding + 1, (2, number), generator=random)
+    flips = torch.randint(0, 2, (1, number), generator=random) * int(flip)
+    return torch.cat([corners, flips])

@@ -1,0 +1,163 @@
+"""One epoch: mini-batches, steps of the optimizer, and what they cost, without waiting for the GPU in between.
+
+Losses stay on the device; every 50 steps and at the end they are looked at, and a loss that is not finite ends the run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.errors import InputError
+from tiltproof.train.arithmetic import seed_layers
+from tiltproof.train.augment import augment
+from tiltproof.train.choose import make_loss
+from tiltproof.train.dataset import TrainingSet
+from tiltproof.train.losses import LossValue
+from tiltproof.train.processes import Processes
+from tiltproof.train.recipe import Recipe, TrainPart
+from tiltproof.train.result import TrainProgress
+from tiltproof.train.schedule import learning_rate
+from tiltproof.transforms import Transform
+from tiltproof.zoo import ARCHITECTURES
+
+LOOK_EVERY = 50
+TOTAL, CLEAN, CERTIFIED, CORRECT = range(4)
+"""Rows of the table of an epoch's losses, one column a step."""
+
+
+class EpochRunner:
+    """The network, its optimizer and its loss, ready to run any epoch."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        transform: Transform,
+        data: TrainingSet,
+        processes: Processes,
+        progress: Callable[[TrainProgress], None] | None,
+    ) -> None:
+        self.recipe, self.data, self.processes, self.progress = recipe, data, processes, progress
+        part = recipe.train
+        self.rows = processes.rows(part.batch_size)
+        self.steps = len(data) // part.batch_size
+        if not self.steps:
+            raise InputError(
+                "the training set is smaller than one mini-batch",
+                got=f"{len(data):,} images and train.batch_size {part.batch_size:,}",
+            )
+        self.model = build(recipe.model.architecture, part.seed).to(data.device)
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer = make_optimizer(part, self.parameters)
+        self.loss = make_loss(recipe.loss, transform, self.steps, part.seed)
+        self.loss.share = processes.share
+        self.began, self.steps_here = time.perf_counter(), 0
+        self.last: TrainProgress | None = None
+
+    def run(self, epoch: int) -> dict[str, Any]:
+        """Epoch ``epoch``, from 0; returns its line of the log. FloatingPointError(what, step) where it goes astray."""
+        part, first = self.recipe.train, epoch * self.steps
+        seed_layers(part.seed, epoch, self.processes.rank)
+        order = self.data.order(part.seed, epoch)
+        table = torch.zeros(4, self.steps, device=self.data.device)
+        looked = torch.zeros(4, self.steps, dtype=torch.float64)
+        self.model.train()
+        since = 0
+        for k in range(self.steps):
+            value = self.step(order[k * part.batch_size : (k + 1) * part.batch_size][self.rows], first + k, table[:, k])
+            self.steps_here += 1
+            if (k + 1) % LOOK_EVERY == 0 or k + 1 == self.steps:
+                looked[:, since : k + 1] = self._look(table[:, since : k + 1].contiguous(), since)
+                since = k + 1
+                self._report(epoch, first + k + 1, value, looked[:, :since].mean(1).tolist())
+        if not all(bool(parameter.isfinite().all()) for parameter in self.parameters):
+            raise FloatingPointError("the weights are no longer finite", self.steps)
+        mean = looked.mean(1).tolist()
+        return {
+            "clean_loss": mean[CLEAN],
+            "certified_loss": None if value.certified is None else mean[CERTIFIED],
+            "sampled_accuracy": mean[CORRECT] * self.processes.world / part.batch_size,
+            "kappa": value.kappa,
+            "size": value.size,
+            "learning_rate": learning_rate(part, first + self.steps - 1, self.steps),
+        }
+
+    def step(self, rows: Tensor, step: int, column: Tensor) -> LossValue:
+        """One step of the optimizer on these images; what it cost goes into ``column``."""
+        part, data = self.recipe.train, self.recipe.data
+        images, labels = self.data.batch(rows)
+        images = augment(
+            images,
+            padding=data.crop_padding,
+            flip=data.flip,
+            seed=part.seed,
+            step=step,
+            share=self.processes.share,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(part, step, self.steps)
+        self.optimizer.zero_grad(set_to_none=True)
+        value: LossValue = self.loss(self.model, images, labels, step)
+        value.total.backward()
+        self.processes.average_gradients(self.parameters)
+        if part.l1:  # the gradient of l1 * sum |W|
+            for parameter in self.parameters:
+                if parameter.ndim > 1 and parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach().sign(), alpha=part.l1)
+        if part.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self.parameters, part.clip_norm)
+        self.optimizer.step()
+        column[TOTAL], column[CLEAN], column[CORRECT] = value.total.detach(), value.clean, value.correct
+        if value.certified is not None:
+            column[CERTIFIED] = value.certified
+        return value
+
+    def _look(self, columns: Tensor, since: int) -> Tensor:
+        """Means over the processes on the CPU, all of them finite."""
+        seen = self.processes.sum(columns).div_(self.processes.world).to("cpu", torch.float64)
+        if not bool(seen.isfinite().all()):
+            bad = int((~seen.isfinite()).any(0).int().argmax())
+            raise FloatingPointError("the loss is no longer finite", since + bad + 1)
+        return seen
+
+    def _report(self, epoch: int, step: int, value: LossValue, mean: list[float]) -> None:
+        steps, seconds = self.recipe.train.epochs * self.steps, time.perf_counter() - self.began
+        self.last = TrainProgress(
+            epoch=epoch + 1,
+            epochs=self.recipe.train.epochs,
+            step=step,
+            steps=steps,
+            clean_loss=mean[CLEAN],
+            certified_loss=None if value.certified is None else mean[CERTIFIED],
+            kappa=value.kappa,
+            nu=tuple(value.size * half for half in self.recipe.loss.nu or ()),
+            seconds=seconds,
+            seconds_left=seconds * (steps - step) / self.steps_here,
+        )
+        self.say("train")
+
+    def say(self, phase: str) -> None:
+        """Hand the last report to the caller's function, if there is one."""
+        if self.progress is not None and self.last is not None:
+            self.progress(dataclasses.replace(self.last, phase=phase))
+
+
+def build(architecture: str, seed: int) -> nn.Module:
+    """The untrained network, drawn from the seed on the CPU; the caller's random state is left alone."""
+    if architecture not in ARCHITECTURES:
+        raise InputError("unknown architecture", got=architecture, do=f"use one of {', '.join(ARCHITECTURES)}")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return ARCHITECTURES[architecture]()
+
+
+def make_optimizer(part: TrainPart, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    kinds: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    if part.optimizer not in kinds:
+        raise InputError("unknown optimizer", got=part.optimizer, do=f"use one of {', '.join(kinds)}")
+    return kinds[part.optimizer](parameters, lr=part.learning_rate, weight_decay=part.weight_decay, fused=True)

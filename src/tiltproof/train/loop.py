@@ -1,0 +1,187 @@
+"""`train`: a recipe becomes a network, epoch by epoch, and nothing done is lost or left to chance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.data import load_data
+from tiltproof.errors import InputError
+from tiltproof.train import checkpoint as checkpoints
+from tiltproof.train.arithmetic import training_arithmetic
+from tiltproof.train.dataset import TrainingSet
+from tiltproof.train.epoch import EpochRunner
+from tiltproof.train.evaluate import CertifiedShare, accuracy, certified_share
+from tiltproof.train.logs import FILE, EpochLog
+from tiltproof.train.outcome import CARD, RECIPE, WEIGHTS, write_outcome
+from tiltproof.train.processes import Processes, joined
+from tiltproof.train.quick import quickened
+from tiltproof.train.recipe import Recipe
+from tiltproof.train.result import TrainingFailed, TrainProgress, TrainResult
+from tiltproof.train.writing import document, replace_bytes, writing
+from tiltproof.transforms import parse
+
+CHECKPOINTS = "checkpoint"
+
+
+def train(
+    recipe: Recipe,
+    *,
+    data_root: str | Path | None = None,
+    device: str | torch.device = "auto",
+    out: str | Path,
+    resume: bool = False,
+    progress: Callable[[TrainProgress], None] | None = None,
+    quick: bool = False,
+    stop_after: int | None = None,
+    certify_images: int = 200,
+    certify_every: int = 0,
+    images: Tensor | None = None,
+    labels: Tensor | None = None,
+) -> TrainResult:
+    """Train the recipe's network and write it to the folder ``out``, with its card, its log and checkpoints.
+
+    Test images are never touched: what is measured is measured on the recipe's ``hold_out`` share of the training set.
+    ``resume`` goes on after the last whole checkpoint, and ends, on a CPU, with the weights that an uninterrupted run has, bit
+    for bit. ``quick`` cuts the recipe down to some ten minutes on two CPU cores. ``certify_images``: so many held-out images are certified
+    at the end, and every ``certify_every`` epochs. ``stop_after``: stop when so many epochs of the run are done.
+    ``images`` and ``labels`` replace the recipe's training set. Started by torchrun, processes share each mini-batch.
+    """
+    recipe = quickened(recipe) if quick else recipe
+    folder = Path(out)
+    _check_folder(folder, resume)
+    with joined(_device(device)) as (processes, place):
+        if images is None or labels is None:
+            images, labels = _load(recipe, data_root, processes)
+        data = TrainingSet(images, labels, recipe.data.hold_out, recipe.train.seed, place)
+        run = _Run(recipe, folder, data, processes, progress, certify_images, certify_every)
+        return run.go(resume, stop_after)
+
+
+class _Run:
+    """One run in its folder."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        data: TrainingSet,
+        processes: Processes,
+        progress: Callable[[TrainProgress], None] | None,
+        certify_images: int,
+        certify_every: int,
+    ) -> None:
+        self.recipe, self.folder, self.data, self.processes = recipe, folder, data, processes
+        self.certify_images, self.certify_every = certify_images, certify_every
+        self.transform = parse(recipe.transform)
+        self.runner = EpochRunner(recipe, self.transform, data, processes, progress if processes.first else None)
+        self.about = {"recipe": recipe.to_dict(), "data_sha256": data.sha256}
+        self.good: Path | None = None  # the last checkpoint's weights
+
+    def go(self, resume: bool, stop_after: int | None) -> TrainResult:
+        began = time.perf_counter()
+        done = self._restore() if resume else 0
+        epochs = self.recipe.train.epochs
+        last = epochs if stop_after is None else min(epochs, stop_after)
+        self.processes.wait()  # nobody writes before all have looked
+        log = None
+        if self.processes.first:
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                replace_bytes(self.folder / RECIPE, document(self.recipe.to_dict()))
+            log = EpochLog(self.folder, done)
+        try:
+            with training_arithmetic(self.data.device):
+                for epoch in range(done, last):
+                    self._epoch(epoch, log)
+        finally:
+            if log is not None:
+                log.close()
+        done = max(done, last)
+        result = TrainResult(self.runner.model.eval(), self.folder, done, done == epochs)
+        if result.finished and self.processes.first:
+            self._finish(result)
+        result.log = [] if log is None else log.records
+        result.seconds = time.perf_counter() - began
+        return result
+
+    def _restore(self) -> int:
+        found = checkpoints.latest(self.folder / CHECKPOINTS)
+        if found is None:
+            return 0
+        checkpoints.agree(found, self.about)
+        found.restore(self.runner.model, self.runner.optimizer)
+        self.good = found.path
+        return found.epoch
+
+    def _epoch(self, epoch: int, log: EpochLog | None) -> None:
+        runner, began = self.runner, time.perf_counter()
+        try:
+            record = {"epoch": epoch + 1, "step": (epoch + 1) * runner.steps} | runner.run(epoch)
+        except FloatingPointError as error:
+            what, step = error.args
+            raise TrainingFailed(what, epoch + 1, step, self.good) from None
+        self.processes.average_buffers(runner.model)
+        if log is None:
+            return
+        record["validation_accuracy"] = accuracy(runner.model, self.data.held_pixels, self.data.held_labels)
+        if self.certify_every and (epoch + 1) % self.certify_every == 0 and epoch + 1 < self.recipe.train.epochs:
+            share = self._certify()
+            record["certified_percent"] = None if share is None else share.certified_percent
+        record["seconds"] = time.perf_counter() - began
+        log.append(record)
+        self.good = checkpoints.save(self.folder / CHECKPOINTS, epoch + 1, self.about, runner.model, runner.optimizer)
+
+    def _certify(self) -> CertifiedShare | None:
+        if not self.certify_images:
+            return None
+        self.runner.say("certify")
+        images, labels = self.data.first_held_out(self.certify_images)
+        return certified_share(self.runner.model, images, labels, self.transform, self.recipe.certify)
+
+    def _finish(self, result: TrainResult) -> None:
+        model, data = self.runner.model, self.data
+        clean, share = accuracy(model, data.held_pixels, data.held_labels), self._certify()
+        write_outcome(self.folder, self.recipe, model, data.device, len(data.held_labels), clean, share)
+        result.clean_percent = None if clean is None else 100 * clean
+        if share is not None:
+            result.certified_percent, result.unfalsified_percent = share.certified_percent, share.unfalsified_percent
+            result.certified_images = share.images
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
+    """A folder that holds a run is gone on with, or left alone."""
+    try:
+        found = [name for name in (CHECKPOINTS, WEIGHTS, CARD, FILE) if (folder / name).exists()]
+        usable = folder.is_dir() or not folder.exists()
+    except OSError as error:
+        raise InputError("the run folder cannot be used", got=f"{folder} ({error.strerror})") from None
+    if not usable:
+        raise InputError("the run folder is not a folder", got=folder, do="choose another name")
+    if found and not resume:
+        raise InputError(
+            "the run folder holds a training run already",
+            got=f"{folder} with {', '.join(found)}",
+            do="choose another folder, or --resume (resume=True) to go on with the run it holds",
+        )
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def _load(recipe: Recipe, data_root: str | Path | None, processes: Processes) -> tuple[Tensor, Tensor]:
+    """The training set; the first process loads it before the others, in case it has to be downloaded."""
+    if not processes.first:
+        processes.wait()
+    loaded: Any = load_data(recipe.data.name, data_root, split="train")
+    if processes.first:
+        processes.wait()
+    return loaded[0], loaded[1]

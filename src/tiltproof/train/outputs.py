@@ -1,0 +1,88 @@
+"""Bounds of a network's outputs with live parameters: differentiable, without rounding slack, and proving nothing.
+
+The rules are the verifier's own; only what makes a bound sound to the last bit is left out (``unit=0``), because in training it
+costs time and changes nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.bounds import AffineForm, pair_bounds
+from tiltproof.network import Network, margins, read_network, refine, run
+from tiltproof.network.arithmetic import training_arithmetic
+from tiltproof.transforms import Transform
+
+PROPAGATIONS = ("interval", "affine", "backward")
+
+
+class LiveNetwork:
+    """Reads a module once and bounds its outputs with whatever its parameters are now."""
+
+    def __init__(self) -> None:
+        self.read: weakref.WeakKeyDictionary[nn.Module, Network] = weakref.WeakKeyDictionary()
+
+    def network(self, model: nn.Module, like: Tensor) -> Network:
+        if model not in self.read:
+            self.read[model] = read_network(model, tuple(like.shape[1:]), like)
+        return self.read[model].live()
+
+    @torch.no_grad()
+    def pixels(
+        self, images: Tensor, transform: Transform, method: str, low: Tensor, high: Tensor, propagation: str
+    ) -> AffineForm:
+        """Pixel bounds of each image over its own box, in the images' dtype."""
+        rows = torch.arange(len(images), device=images.device)
+        form = pair_bounds(images.double(), rows, transform, method, low, high)
+        if propagation != "affine" and form.symbols:
+            form = AffineForm.between(form.lower, form.upper)
+        return AffineForm(form.stack.to(images.dtype), form.radius.to(images.dtype), unit=0.0)
+
+    def worst_outputs(self, model: nn.Module, pixels: Any, labels: Tensor, propagation: str) -> Tensor:
+        """[n, K], to be put into a cross-entropy.
+
+        ``interval``: the paper's worst output vector, the label's lower bound and the others' upper bounds. ``affine`` and
+        ``backward``: 0 for the label, and for every other class how far it can come above the label's output.
+        """
+        network, own = self.network(model, pixels.center), labels.unsqueeze(1)
+        with training_arithmetic():
+            forms = run(network, pixels)
+            if propagation == "interval":
+                output = forms[network.output]
+                return output.upper.scatter(1, own, output.lower.gather(1, own))
+            lower = _margins(network, forms, labels)
+            if propagation == "backward":
+                lower = self._refined(network, forms, labels, lower)
+        return -lower.scatter(1, own, 0.0)
+
+    def _refined(self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor) -> Tensor:
+        count, classes = lower.shape
+        pairs = torch.arange(count, device=lower.device).repeat_interleave(classes)
+        others = torch.arange(classes, device=lower.device).repeat(count)
+        bound, _ = refine(network, forms, labels, pairs, others)
+        return torch.maximum(bound.to(lower.dtype).view(count, classes), lower)
+
+    def output_range(self, model: nn.Module, pixels: Any, propagation: str) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds of all outputs."""
+        network = self.network(model, pixels.center)
+        with training_arithmetic():
+            form = run(network, pixels)[network.output]
+        return form.lower, form.upper
+
+
+def _margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> Tensor:
+    """Lower bounds of f_label - f_j for all j, [n, K]; after a last linear layer from the differences of its rows, all labels at once."""
+    last = network.last
+    if last.name != network.output or last.kind != "linear":
+        return margins(network, forms, labels).lower
+    form = forms[last.inputs[0]]
+    weight, bias = last.settings["weight"], last.settings["bias"]
+    apart = weight[labels].unsqueeze(1) - weight  # [n, K, features]
+    spread = apart.abs() @ form.radius.unsqueeze(2)
+    stack = torch.einsum("nkf,snf->snk", apart, form.stack)
+    lower = stack[0] - stack[1:].abs().sum(0) - spread.squeeze(2)
+    return lower if bias is None else lower + bias[labels].unsqueeze(1) - bias

@@ -1,0 +1,152 @@
+"""A run from end to end: seeds, log, card, held-out images, and losses that go astray."""
+
+import hashlib
+import json
+
+import pytest
+import torch
+from tiny_runs import DIGITS, IMAGES, LABELS, STEPS, same_weights, without_seconds
+
+from tiltproof.errors import InputError
+from tiltproof.train import TrainingFailed
+from tiltproof.train.dataset import TrainingSet
+from tiltproof.zoo import resolve_model
+
+
+def test_two_runs_are_equal_and_another_seed_is_not(run):
+    state = torch.get_rng_state()
+    first = run("a")
+    assert torch.equal(state, torch.get_rng_state())
+    torch.rand(5)
+    second, other = run("b"), run("c", "train.seed=4")
+    assert same_weights(first.model, second.model)
+    assert without_seconds(first.log) == without_seconds(second.log)
+    assert not same_weights(first.model, other.model)
+
+
+def test_what_a_run_leaves(run, tmp_path):
+    seen = []
+    result = run("a", "transform='R(1)'", certify_images=4, certify_every=1, progress=seen.append)
+    folder = tmp_path / "a"
+    assert {path.name for path in folder.iterdir()} >= {
+        "model.safetensors", "card.json", "log.jsonl", "recipe.json", "checkpoint",
+    }  # fmt: skip
+    assert result.finished
+    assert not result.model.training
+    assert same_weights(result.model, resolve_model(str(folder / "model.safetensors")))
+    card = json.loads((folder / "card.json").read_text())
+    assert card["sha256"] == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert (card["architecture"], card["transform"], card["dataset"]) == ("mnist_cnn", "R(1)", "mnist")
+    assert card["clean_percent"] == result.clean_percent
+    assert card["certified_percent"] == result.certified_percent is not None
+    assert "20 images held out of the training set" in card["measured"]
+    assert "first 4 " in card["measured"]
+    assert card["recipe"] == json.loads((folder / "recipe.json").read_text())
+    assert [progress.phase for progress in seen] == ["train", "certify"] * 3
+    assert seen[-1].step == seen[-1].steps == 3 * STEPS
+
+
+def test_the_log(run, tmp_path):
+    result = run("a", "transform='R(1)'", certify_images=2, certify_every=2)
+    lines = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
+    assert lines == result.log
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert [line["step"] for line in lines] == [5, 10, 15]
+    for line in lines:
+        assert line["clean_loss"] > 0
+        assert 0 <= line["sampled_accuracy"] <= 1
+        assert 0 <= line["validation_accuracy"] <= 1
+        assert {"certified_loss", "kappa", "size", "learning_rate", "seconds"} <= line.keys()
+    assert ["certified_percent" in line for line in lines] == [False, True, False]
+
+
+def test_nothing_is_held_out(run, tmp_path):
+    result = run("a", "data.hold_out=0.0", "train.epochs=1", certify_images=5)
+    card = json.loads((tmp_path / "a" / "card.json").read_text())
+    assert result.clean_percent is card["clean_percent"] is card["certified_percent"] is None
+    assert card["measured"].startswith("nothing")
+    assert result.log[0]["step"] == 6
+    assert result.log[0]["validation_accuracy"] is None
+
+
+def test_held_out_images_take_no_part(run):
+    """Other pixels there, the same weights."""
+    rows = TrainingSet(IMAGES, LABELS, 0.2, 3, torch.device("cpu")).held_rows
+    changed = IMAGES.clone()
+    changed[rows] = 1 - changed[rows]
+    assert len(rows) == 20
+    first, second = run("a", "train.epochs=1"), run("b", "train.epochs=1", images=changed)
+    assert same_weights(first.model, second.model)
+
+
+@pytest.mark.parametrize("images", [IMAGES, IMAGES * 0.999])
+def test_pixels_are_what_was_given(images):
+    data = TrainingSet(images, LABELS, 0.2, 3, torch.device("cpu"))
+    held, labels = data.first_held_out(7)
+    assert torch.equal(held, images[data.held_rows[:7]])
+    assert torch.equal(labels, LABELS[data.held_rows[:7]])
+    seen = data.batch(data.order(0, 0))[0].flatten(1).sum(1).sort().values
+    left = [k for k in range(100) if k not in data.held_rows.tolist()]
+    assert torch.equal(seen, images[left].flatten(1).sum(1).sort().values)
+
+
+def spoiled_loss(monkeypatch, at, value):
+    from tiltproof.train import epoch
+
+    make = epoch.make_loss
+
+    def spoiled(*arguments):
+        loss = make(*arguments)
+
+        class Spoiled:
+            share = (0, 1)
+
+            def __call__(self, model, images, labels, step):
+                result = loss(model, images, labels, step)
+                if step == at:
+                    result.total = result.total * value
+                return result
+
+        return Spoiled()
+
+    monkeypatch.setattr(epoch, "make_loss", spoiled)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path, monkeypatch, value):
+    spoiled_loss(monkeypatch, STEPS + 2, value)
+    with pytest.raises(TrainingFailed, match=r"epoch 2, step 3.*epoch-00001\.safetensors") as failure:
+        run("a")
+    assert (failure.value.epoch, failure.value.step) == (2, 3)
+    weights = resolve_model(str(failure.value.checkpoint), "mnist_cnn")
+    assert all(tensor.isfinite().all() for tensor in weights.state_dict().values())
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+
+
+def test_weights_that_are_not_finite_are_never_saved(run, tmp_path, monkeypatch):
+    """The loss of the epoch's last step was still finite."""
+    from tiltproof.train import epoch
+
+    step = epoch.EpochRunner.step
+
+    def spoil(runner, rows, number, column):
+        value = step(runner, rows, number, column)
+        if number == STEPS - 1:
+            with torch.no_grad():
+                runner.parameters[0].fill_(float("nan"))
+        return value
+
+    monkeypatch.setattr(epoch.EpochRunner, "step", spoil)
+    with pytest.raises(TrainingFailed, match="weights are no longer finite.*no epoch was finished"):
+        run("a")
+    assert not (tmp_path / "a" / "checkpoint").exists()
+
+
+def test_a_batch_larger_than_the_set(run):
+    with pytest.raises(InputError, match="smaller than one mini-batch.*80 images"):
+        run("a", "train.batch_size=81")
+
+
+def test_images_that_cannot_be(run):
+    with pytest.raises(InputError, match="float images"):
+        run("a", **DIGITS | {"images": IMAGES[:50]})

@@ -1,0 +1,168 @@
+"""The losses: what they compute, that their bounds hold, and that everything random comes from (seed, step) alone."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tiltproof
+from tiltproof.train import (
+    AugmentationLoss,
+    CertifiedLoss,
+    CertifiedRegressionLoss,
+    IbpLoss,
+    PgdLoss,
+    Ramp,
+    WorstOfLoss,
+    read_recipe,
+    recipes,
+)
+from tiltproof.train.choose import make_loss
+from tiltproof.train.outputs import LiveNetwork
+
+TRANSFORM = "R(20), B(0.05)"
+
+
+def problem(outputs=3):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, outputs)
+    )
+    return model, torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def every_loss():
+    combinations = [(b, p) for b in ("fgv", "hull", "affine") for p in ("interval", "affine", "backward")]
+    certified = {f"{b} {p}": CertifiedLoss(TRANSFORM, (0.5, 0.01), bounds=b, propagation=p) for b, p in combinations}
+    return certified | {
+        "augmentation": AugmentationLoss(TRANSFORM),
+        "worst of": WorstOfLoss(TRANSFORM, 3),
+        "pgd": PgdLoss(TRANSFORM, 0.05, 0.02, 2),
+        "ibp": IbpLoss(TRANSFORM, 0.05),
+    }
+
+
+@pytest.mark.parametrize("name", every_loss())
+def test_a_loss_is_finite_differentiable_and_depends_on_seed_and_step_alone(name):
+    model, images, labels = problem()
+    loss, twin = every_loss()[name], every_loss()[name]
+    value = loss(model, images, labels, 7)
+    value.total.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in model.parameters())
+    loss(model, images, labels, 8)  # what was drawn before does not matter
+    assert torch.equal(twin(model, images, labels, 7).total, loss(model, images, labels, 7).total)
+    assert not torch.equal(loss(model, images, labels, 8).clean, value.clean)
+
+
+@pytest.mark.parametrize("name", every_loss())
+def test_two_processes_see_what_one_would(name):
+    model, images, labels = problem()
+    whole = every_loss()[name](model, images, labels, 3)
+    halves = []
+    for rank in (0, 1):
+        loss = every_loss()[name]
+        loss.share = (rank, 2)
+        halves.append(loss(model, images[3 * rank : 3 * rank + 3], labels[3 * rank : 3 * rank + 3], 3))
+    assert torch.allclose(sum(half.total for half in halves) / 2, whole.total, atol=1e-5)
+
+
+def test_the_papers_loss_is_its_formula():
+    """kappa l(f(P(x, theta)), y) + (1 - kappa) l(f^(P(x, theta +- nu)), y) with the worst output vector f^."""
+    model, images, labels = problem()
+    loss = CertifiedLoss(TRANSFORM, (0.5, 0.01), bounds="fgv", kappa=(1.0, 0.25), one_for_all=True)
+    value = loss(model, images, labels, 5)
+    parameters = loss.sampler.parameters(5, 6, images)
+    assert len(parameters.unique(dim=0)) == 1
+    clean = F.cross_entropy(model(loss.transform.apply(images, parameters)), labels)
+    low, high = loss.sampler.boxes(parameters, torch.tensor([0.5, 0.01]))
+    form = tiltproof.bound_network(model, tiltproof.bound_pixels(images, loss.transform, "fgv", low, high))
+    worst = form.upper.scatter(1, labels[:, None], form.lower.gather(1, labels[:, None]))
+    assert torch.allclose(value.clean, clean)
+    assert torch.allclose(value.certified, F.cross_entropy(worst, labels), rtol=1e-3)
+    assert torch.allclose(value.total, 0.25 * value.clean + 0.75 * value.certified)
+
+
+@pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
+@pytest.mark.parametrize("bounds", ["hull", "affine"])
+def test_bounds_of_a_loss_are_those_of_the_verifier(bounds, propagation):
+    model, images, labels = problem()
+    loss = CertifiedLoss(TRANSFORM, (1.0, 0.02), bounds=bounds, propagation=propagation)
+    low, high = loss.sampler.boxes(loss.sampler.parameters(0, 6, images), torch.tensor([1.0, 0.02]))
+    pixels = LiveNetwork().pixels(images, loss.transform, bounds, low, high, propagation)
+    worst = LiveNetwork().worst_outputs(model, pixels, labels, propagation)
+    worst = worst - worst.gather(1, labels[:, None])
+    for trial in range(30):
+        share = torch.rand(6, 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
+        picture = loss.transform.apply(images.double(), low + (high - low) * share)
+        with torch.no_grad():
+            outputs = model.double()(picture)
+        model.float()
+        assert (outputs - outputs.gather(1, labels[:, None]) <= worst + 1e-4).all()
+
+
+def test_better_bounds_give_a_smaller_certified_loss():
+    model, images, labels = problem()
+
+    def certified(bounds, propagation):
+        return float(
+            CertifiedLoss("R(20)", 1.0, bounds=bounds, propagation=propagation)(model, images, labels, 0).certified
+        )
+
+    assert certified("fgv", "interval") > certified("hull", "interval")
+    assert certified("hull", "interval") > certified("affine", "affine")
+
+
+def test_boxes_stay_inside_the_range():
+    loss = CertifiedLoss("R(20), B(0.05)", (3.0, 0.2))
+    parameters = torch.tensor([[20.0, 0.05], [-19.0, 0.0], [0.0, 0.0]])
+    low, high = loss.sampler.boxes(parameters, torch.tensor([3.0, 0.2]))
+    assert low.tolist() == [[14.0, -0.05], [-20.0, -0.05], [-3.0, -0.05]]
+    assert high.tolist() == [[20.0, 0.05], [-14.0, 0.05], [3.0, 0.05]]
+
+
+def test_warm_up_and_ramp():
+    model, images, labels = problem()
+    loss = CertifiedLoss("R(20)", 1.0, kappa=(1.0, 0.5), ramp=Ramp(warm_up=4, ramp=10))
+    assert loss(model, images, labels, 3).certified is None
+    middle, end = loss(model, images, labels, 9), loss(model, images, labels, 14)
+    assert (middle.kappa, middle.size) == (0.75, 0.5)
+    assert (end.kappa, end.size) == (0.5, 1.0)
+
+
+def test_the_worst_of_some_is_worse_than_one():
+    model, images, labels = problem()
+    one = sum(float(AugmentationLoss("R(60)")(model, images, labels, step).total.detach()) for step in range(20))
+    worst = sum(float(WorstOfLoss("R(60)", 6)(model, images, labels, step).total.detach()) for step in range(20))
+    assert worst > one
+
+
+def test_regression_draws_both_ends_to_the_label():
+    model, images, _ = problem(outputs=1)
+    values = torch.linspace(-1, 1, 6)
+    loss = CertifiedRegressionLoss("R(5)", 0.5, kappa=(0.5, 0.5))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    first = None
+    for step in range(60):
+        value = loss(model, images, values, step)
+        optimizer.zero_grad()
+        value.total.backward()
+        optimizer.step()
+        first = first or float(value.certified)
+    assert float(value.certified) < 0.3 * first
+
+
+def test_every_recipe_makes_its_loss():
+    for recipe in recipes():
+        loss = make_loss(recipe.loss, tiltproof.parse(recipe.transform), 100, 0)
+        assert loss.transform == tiltproof.parse(recipe.transform)
+    paper = make_loss(read_recipe("mnist-r30-paper").loss, tiltproof.parse("R(30)"), 100, 0)
+    assert (paper.ramp, paper.nu, paper.kappa, paper.bounds) == (Ramp(1500, 5000), (0.25,), (1.0, 0.5), "fgv")
+    assert paper.sampler.one_for_all
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"nu": (1, 2)}, {"nu": -1}, {"bounds": "exact"}, {"propagation": "zonotope"}, {"kappa": (2, 0)}]
+)
+def test_what_cannot_be_meant_is_refused(wrong):
+    with pytest.raises(tiltproof.InputError):
+        CertifiedLoss("R(30)", **({"nu": 0.25} | wrong))
