@@ -54,7 +54,7 @@ def check(path: Path) -> None:
 
 
 def reseal(folder: Path) -> None:
-    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError):
         verdicts = (folder / "verdicts.jsonl").read_bytes()
         entry = json.loads((folder / "batches.jsonl").read_bytes().splitlines()[0])
         sealed = {
