@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiltproof
+from tiltproof.bounds import pair_bounds
 from tiltproof.train import (
     AugmentationLoss,
     CertifiedLoss,
@@ -19,6 +20,7 @@ from tiltproof.train import (
 )
 from tiltproof.train.choose import make_loss
 from tiltproof.train.outputs import LiveNetwork
+from tiltproof.train.window import lines_needed, window_bounds
 
 TRANSFORM = "R(20), B(0.05)"
 
@@ -166,3 +168,28 @@ def test_every_recipe_makes_its_loss():
 def test_what_cannot_be_meant_is_refused(wrong):
     with pytest.raises(tiltproof.InputError):
         CertifiedLoss("R(30)", **({"nu": 0.25} | wrong))
+
+
+COMPOSITIONS = [
+    "R(30)",
+    "Tu(2), Tv(2)",
+    "Sc(5), R(5), C(5), B(0.01)",
+    "Sh(2), R(2), Sc(2), C(2), B(0.001)",
+    "C(5), R(5)",
+]
+
+
+@pytest.mark.parametrize("text", COMPOSITIONS)
+@pytest.mark.parametrize("together", [True, False])
+def test_the_window_is_algorithm_1(text, together):
+    transform = tiltproof.parse(text)
+    images = torch.rand(4, 2, 9, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    half = tuple((b - a) / 20 for a, b in zip(transform.low, transform.high, strict=True))
+    sampler = CertifiedLoss(transform, half, one_for_all=together).sampler
+    low, high = sampler.boxes(sampler.parameters(1, 4, images), torch.tensor(half))
+    lines = lines_needed(transform, half, 9, 7)
+    rows = slice(0, 1) if together else slice(None)
+    lower, upper = window_bounds(images, transform, low[rows], high[rows], lines)
+    form = pair_bounds(images, torch.arange(4), transform, "fgv", low, high)
+    assert torch.allclose(lower, form.lower, atol=1e-9)
+    assert torch.allclose(upper, form.upper, atol=1e-9)

@@ -18,9 +18,10 @@ from tiltproof.train.arithmetic import seed_layers
 from tiltproof.train.augment import augment
 from tiltproof.train.choose import make_loss
 from tiltproof.train.dataset import TrainingSet
-from tiltproof.train.losses import LossValue
+from tiltproof.train.losses import CertifiedLoss, LossValue
 from tiltproof.train.processes import Processes
 from tiltproof.train.recipe import Recipe, TrainPart
+from tiltproof.train.replay import Replay
 from tiltproof.train.result import TrainProgress
 from tiltproof.train.schedule import learning_rate
 from tiltproof.transforms import Transform
@@ -56,6 +57,8 @@ class EpochRunner:
         self.optimizer = make_optimizer(part, self.parameters)
         self.loss = make_loss(recipe.loss, transform, self.steps, part.seed)
         self.loss.share = processes.share
+        replayable = data.device.type == "cuda" and isinstance(self.loss, CertifiedLoss) and self.loss.replayable
+        self.replay = Replay(self.loss, self.model, self.parameters) if replayable else None  # type: ignore[arg-type]
         self.began, self.steps_here = time.perf_counter(), 0
         self.last: TrainProgress | None = None
 
@@ -101,9 +104,12 @@ class EpochRunner:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(part, step, self.steps)
-        self.optimizer.zero_grad(set_to_none=True)
-        value: LossValue = self.loss(self.model, images, labels, step)
-        value.total.backward()
+        if self.replay is not None:
+            value = self.replay.step(images, labels, step)
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+            value = self.loss(self.model, images, labels, step)
+            value.total.backward()
         self.processes.average_gradients(self.parameters)
         if part.l1:  # the gradient of l1 * sum |W|
             for parameter in self.parameters:

@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS
+from tiltproof.bounds import METHODS, AffineForm
 from tiltproof.errors import InputError
 from tiltproof.train.outputs import PROPAGATIONS, LiveNetwork
 from tiltproof.train.parameters import Sampler, half_widths
 from tiltproof.train.ramp import Ramp, between
+from tiltproof.train.window import lines_needed, window_bounds
 from tiltproof.transforms import Transform, parse
 
 
@@ -88,20 +89,60 @@ class CertifiedLoss(TrainingLoss):
             raise InputError("kappa is a weight between 0 and 1", got=kappa)
         self.bounds, self.propagation, self.kappa, self.ramp = bounds, propagation, kappa, ramp or Ramp()
         self.networks = LiveNetwork()
+        self.lines: int | None = None
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
-        share = self.ramp.share(step)
-        kappa = between(self.kappa, share)
-        pictures, parameters = self.augmented(images, step)
-        outputs = model(pictures)
-        clean, correct = self.answers(outputs, labels)
-        if step < self.ramp.warm_up or kappa >= 1:
-            return LossValue(clean, clean.detach(), None, correct, 1.0, share)
-        low, high = self.sampler.boxes(parameters, images.new_tensor(self.nu) * share)
-        pixels = self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation)
-        certified = self.worst(model, pixels, labels)
-        total = kappa * clean + (1 - kappa) * certified
-        return LossValue(total, clean.detach(), certified.detach(), correct, kappa, share)
+        drawn = self.draw(images, step)
+        total, clean, certified, correct = self.terms(model, images, labels, *drawn)
+        kappa, share = self.weight(step), self.ramp.share(step)
+        return LossValue(total, clean, certified, correct, kappa, share)
+
+    def weight(self, step: int) -> float:
+        """kappa at this step; 1 while warming up."""
+        return 1.0 if step < self.ramp.warm_up else between(self.kappa, self.ramp.share(step))
+
+    def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
+        """All that changes from step to step: parameters, and, once there is a certified term, its boxes and kappa."""
+        parameters = self.sampler.parameters(step, len(images), images)
+        kappa = self.weight(step)
+        if kappa >= 1:
+            return (parameters,)
+        low, high = self.sampler.boxes(parameters, images.new_tensor(self.nu) * self.ramp.share(step))
+        return parameters, low, high, images.new_tensor(kappa)
+
+    def terms(
+        self,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        parameters: Tensor,
+        low: Tensor | None = None,
+        high: Tensor | None = None,
+        kappa: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """(total, clean, certified, correct) for what was drawn: tensors in, tensors out, so that a GPU can replay it."""
+        clean, correct = self.answers(model(self.transform.apply(images, parameters)), labels)
+        if low is None or high is None or kappa is None:
+            return clean, clean.detach(), None, correct
+        if self.sampler.one_for_all:
+            low, high = low[:1], high[:1]
+        certified = self.worst(model, self.pixels(images, low, high), labels)
+        return kappa * clean + (1 - kappa) * certified, clean.detach(), certified.detach(), correct
+
+    @property
+    def replayable(self) -> bool:
+        """Whether no step depends on values by its shapes: Algorithm 1 over a window, and intervals or affine forms forward."""
+        return self.bounds == "fgv" and self.transform.padding == "zeros" and self.propagation != "backward"
+
+    def pixels(self, images: Tensor, low: Tensor, high: Tensor) -> AffineForm:
+        if self.bounds == "fgv" and self.transform.padding == "zeros":
+            if self.lines is None:
+                self.lines = lines_needed(self.transform, self.nu, images.shape[-2], images.shape[-1])
+            with torch.no_grad():
+                lower, upper = window_bounds(images, self.transform, low, high, self.lines)
+                return AffineForm(((lower + upper) / 2)[None], (upper - lower) / 2, unit=0.0)
+        low, high = (end.expand(len(images), -1) for end in (low, high))
+        return self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation)
 
     def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return F.cross_entropy(outputs, labels), (outputs.detach().argmax(1) == labels).sum()
