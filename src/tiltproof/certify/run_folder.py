@@ -245,8 +245,15 @@ def _difference(before: Any, now: Any) -> tuple[str, str]:
         if len(before) != len(now):
             return f"{len(before)} entries", f"{len(now)} entries"
         k = next(k for k, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1])
-        return f"{before[k]} (entry {k})", str(now[k])
-    return str(before), str(now)
+        return f"{_shown(before[k])} (entry {k})", _shown(now[k])
+    return _shown(before), _shown(now)
+
+
+def _shown(value: Any) -> str:
+    """A value of a file that may be damaged, short and printable."""
+    text = str(value)
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= 80 else text[:80] + "..."
 
 
 def _cannot_write(folder: Path, error: OSError) -> InputError:

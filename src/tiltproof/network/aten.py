@@ -150,11 +150,11 @@ def batch_norm_module(
 
 def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
     """A live constant in float64; a Python number stands for exactly the float64 number it is."""
-    return (
-        constants[constant.name].double()
-        if isinstance(constant, Reference)
-        else torch.tensor(constant, dtype=torch.float64)
-    )
+    if isinstance(constant, Reference):
+        return constants[constant.name].double()
+    return torch.full(
+        (), constant, dtype=torch.float64, device=_device(constants)
+    )  # filled there: no copy from the host
 
 
 def _scaled(
@@ -168,9 +168,11 @@ def _scaled(
         return value.flatten(0, value.ndim - len(shape)) if value.ndim > len(shape) > 0 else value
 
     def make(function: Callable[[Tensor], Any]) -> Callable[[dict[str, Tensor]], Any]:
-        return lambda constants: torch.as_tensor(
-            function(fitted(constants)), dtype=torch.float64, device=_device(constants)
-        )
+        def made(constants: dict[str, Tensor]) -> Tensor:
+            value = function(fitted(constants))
+            return value if isinstance(value, Tensor) else _value(value, constants)
+
+        return made
 
     def constants_used(constants: dict[str, Tensor]) -> Tensor:
         made = [fitted(constants), *(make(function)(constants) for function in (scale, shift) if function is not None)]
