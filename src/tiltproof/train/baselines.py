@@ -8,32 +8,35 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import AffineForm
 from tiltproof.errors import InputError
-from tiltproof.train.losses import LossValue, TrainingLoss
+from tiltproof.train.losses import Terms, TrainingLoss, answers
 from tiltproof.train.outputs import LiveNetwork
 from tiltproof.train.ramp import Ramp, between
 from tiltproof.transforms import Transform
 
 
-def plain(outputs: Tensor, labels: Tensor) -> LossValue:
+def plain(outputs: Tensor, labels: Tensor) -> Terms:
     """Cross-entropy and nothing else."""
-    loss = F.cross_entropy(outputs, labels)
-    return LossValue(loss, loss.detach(), None, (outputs.detach().argmax(1) == labels).sum())
+    loss, correct = answers(outputs, labels)
+    return loss, loss.detach(), None, correct
 
 
 class AugmentationLoss(TrainingLoss):
     """The answer at one sampled parameter vector an image (or a batch)."""
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
-        pictures, _ = self.augmented(images, step)
-        return plain(model(pictures), labels)
+    replayable = True
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
+        return plain(model(self.transform.apply(images, drawn[0])), labels)
 
 
 class WorstOfLoss(TrainingLoss):
     """The worst answer of ``samples`` sampled parameter vectors an image: a cheap stand-in for the worst of the whole range.
 
     No bound takes part, and yet such networks are provable almost up to what an attack leaves, where one spatial parameter
-    varies (docs/method.md).
+    varies.
     """
+
+    replayable = True
 
     def __init__(self, transform: Transform | str, samples: int = 4, *, seed: int = 0) -> None:
         super().__init__(transform, seed)
@@ -41,10 +44,13 @@ class WorstOfLoss(TrainingLoss):
             raise InputError("worst-of needs at least one sample an image", got=samples)
         self.samples = samples
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
+    def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
+        every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
+        return (torch.cat(every),)
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         count = len(images)
-        drawn = [self.sampler.parameters(step, count, images, purpose=k) for k in range(self.samples)]
-        pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), torch.cat(drawn))
+        pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), drawn[0])
         with torch.no_grad():
             losses = F.cross_entropy(model(pictures), labels.repeat(self.samples), reduction="none")
         worst = losses.view(self.samples, count).argmax(0) * count + torch.arange(count, device=images.device)
@@ -71,14 +77,17 @@ class PgdLoss(TrainingLoss):
             )
         self.epsilon, self.step_size, self.steps = epsilon, step_size, steps
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
-        pictures, _ = self.augmented(images, step)
+    def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
         rank, world = self.share
         generator = self.sampler.generator(step, images.device, purpose=1)
         noise = torch.rand((len(images) * world, *images.shape[1:]), generator=generator, device=images.device)
-        start = (2 * noise[rank * len(images) : (rank + 1) * len(images)] - 1) * self.epsilon
+        return *super().draw(images, step), noise[rank * len(images) : (rank + 1) * len(images)]
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
+        parameters, noise = drawn
+        pictures = self.transform.apply(images, parameters)
         low, high = (pictures - self.epsilon).clamp(0, 1), (pictures + self.epsilon).clamp(0, 1)
-        attacked = (pictures + start).clamp(low, high)
+        attacked = (pictures + (2 * noise - 1) * self.epsilon).clamp(low, high)
         for _ in range(self.steps):
             attacked = attacked.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(F.cross_entropy(model(attacked), labels), attacked)
@@ -88,6 +97,8 @@ class PgdLoss(TrainingLoss):
 
 class IbpLoss(TrainingLoss):
     """Augmentation, and bounds of a box of +-``epsilon`` around each augmented pixel (the paper's IBP+A)."""
+
+    replayable = True
 
     def __init__(
         self,
@@ -105,15 +116,26 @@ class IbpLoss(TrainingLoss):
         self.epsilon, self.kappa, self.ramp = epsilon, kappa, ramp or Ramp()
         self.networks = LiveNetwork()
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
-        share = self.ramp.share(step)
-        kappa = between(self.kappa, share)
-        pictures, _ = self.augmented(images, step)
-        value = plain(model(pictures), labels)
-        if step < self.ramp.warm_up or kappa >= 1:
-            return value
-        low, high = ((pictures + sign * share * self.epsilon).clamp(0, 1) for sign in (-1, 1))
+    def weight(self, step: int) -> float:
+        return 1.0 if step < self.ramp.warm_up else between(self.kappa, self.ramp.share(step))
+
+    def size(self, step: int) -> float:
+        return self.ramp.share(step)
+
+    def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
+        """Parameters, and, once there is a certified term, the half width of pixels and kappa."""
+        parameters, kappa = super().draw(images, step), self.weight(step)
+        if kappa >= 1:
+            return parameters
+        return *parameters, images.new_tensor(self.epsilon * self.size(step)), images.new_tensor(kappa)
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
+        pictures = self.transform.apply(images, drawn[0])
+        clean, correct = answers(model(pictures), labels)
+        if len(drawn) == 1:
+            return clean, clean.detach(), None, correct
+        _, half, kappa = drawn
+        low, high = (pictures - half).clamp(0, 1), (pictures + half).clamp(0, 1)
         pixels = AffineForm(((low + high) / 2)[None], (high - low) / 2, unit=0.0)
         certified = F.cross_entropy(self.networks.worst_outputs(model, pixels, labels, "interval"), labels)
-        total = kappa * value.total + (1 - kappa) * certified
-        return LossValue(total, value.clean, certified.detach(), value.correct, kappa, share)
+        return kappa * clean + (1 - kappa) * certified, clean.detach(), certified.detach(), correct

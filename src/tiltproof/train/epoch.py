@@ -18,7 +18,7 @@ from tiltproof.train.arithmetic import seed_layers
 from tiltproof.train.augment import augment
 from tiltproof.train.choose import make_loss
 from tiltproof.train.dataset import TrainingSet
-from tiltproof.train.losses import CertifiedLoss, LossValue
+from tiltproof.train.losses import LossValue
 from tiltproof.train.processes import Processes
 from tiltproof.train.recipe import Recipe, TrainPart
 from tiltproof.train.replay import Replay
@@ -57,8 +57,8 @@ class EpochRunner:
         self.optimizer = make_optimizer(part, self.parameters)
         self.loss = make_loss(recipe.loss, transform, self.steps, part.seed)
         self.loss.share = processes.share
-        replayable = data.device.type == "cuda" and isinstance(self.loss, CertifiedLoss) and self.loss.replayable
-        self.replay = Replay(self.loss, self.model, self.parameters) if replayable else None  # type: ignore[arg-type]
+        recorded = data.device.type == "cuda" and self.loss.replayable
+        self.replay = Replay(self.loss, self.model, self.parameters) if recorded else None
         self.began, self.steps_here = time.perf_counter(), 0
         self.last: TrainProgress | None = None
 

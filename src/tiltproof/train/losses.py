@@ -34,6 +34,10 @@ class LossValue:
     size: float = 0.0  # share of the final interval size
 
 
+Terms = tuple[Tensor, Tensor, Tensor | None, Tensor]
+"""Total, clean, certified (None where there is no such term), number of right answers."""
+
+
 class TrainingLoss:
     """A loss that takes (model, images, labels, step); ``share`` = (rank, processes) if several share a batch."""
 
@@ -49,13 +53,35 @@ class TrainingLoss:
     def share(self, value: tuple[int, int]) -> None:
         self.sampler.share = value
 
-    def augmented(self, images: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Each image at its sampled parameters, and those parameters [n, d]."""
-        parameters = self.sampler.parameters(step, len(images), images)
-        return self.transform.apply(images, parameters), parameters
-
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
+        terms = self.terms(model, images, labels, *self.draw(images, step))
+        return LossValue(*terms, self.weight(step), self.size(step))
+
+    def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
+        """All that changes from step to step, as tensors: at least each image's sampled parameters [n, d]."""
+        return (self.sampler.parameters(step, len(images), images),)
+
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
+        """(total, clean, certified, correct) for what was drawn: tensors in, tensors out, so that a GPU can replay it."""
         raise NotImplementedError
+
+    @property
+    def replayable(self) -> bool:
+        """Whether neither shapes nor the host depend on values, so that steps can be recorded and replayed."""
+        return False
+
+    def weight(self, step: int) -> float:
+        """Of the clean term at this step."""
+        return 1.0
+
+    def size(self, step: int) -> float:
+        """Share of the final interval size at this step."""
+        return 0.0
+
+
+def answers(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy, and how many are right."""
+    return F.cross_entropy(outputs, labels), (outputs.detach().argmax(1) == labels).sum()
 
 
 class CertifiedLoss(TrainingLoss):
@@ -91,18 +117,15 @@ class CertifiedLoss(TrainingLoss):
         self.networks = LiveNetwork()
         self.lines: int | None = None
 
-    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor, step: int) -> LossValue:
-        drawn = self.draw(images, step)
-        total, clean, certified, correct = self.terms(model, images, labels, *drawn)
-        kappa, share = self.weight(step), self.ramp.share(step)
-        return LossValue(total, clean, certified, correct, kappa, share)
-
     def weight(self, step: int) -> float:
         """kappa at this step; 1 while warming up."""
         return 1.0 if step < self.ramp.warm_up else between(self.kappa, self.ramp.share(step))
 
+    def size(self, step: int) -> float:
+        return self.ramp.share(step)
+
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
-        """All that changes from step to step: parameters, and, once there is a certified term, its boxes and kappa."""
+        """Parameters, and, once there is a certified term, its boxes and kappa."""
         parameters = self.sampler.parameters(step, len(images), images)
         kappa = self.weight(step)
         if kappa >= 1:
@@ -110,20 +133,11 @@ class CertifiedLoss(TrainingLoss):
         low, high = self.sampler.boxes(parameters, images.new_tensor(self.nu) * self.ramp.share(step))
         return parameters, low, high, images.new_tensor(kappa)
 
-    def terms(
-        self,
-        model: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        parameters: Tensor,
-        low: Tensor | None = None,
-        high: Tensor | None = None,
-        kappa: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """(total, clean, certified, correct) for what was drawn: tensors in, tensors out, so that a GPU can replay it."""
-        clean, correct = self.answers(model(self.transform.apply(images, parameters)), labels)
-        if low is None or high is None or kappa is None:
+    def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
+        clean, correct = self.answers(model(self.transform.apply(images, drawn[0])), labels)
+        if len(drawn) == 1:
             return clean, clean.detach(), None, correct
+        _, low, high, kappa = drawn
         if self.sampler.one_for_all:
             low, high = low[:1], high[:1]
         certified = self.worst(model, self.pixels(images, low, high), labels)
@@ -131,7 +145,7 @@ class CertifiedLoss(TrainingLoss):
 
     @property
     def replayable(self) -> bool:
-        """Whether no step depends on values by its shapes: Algorithm 1 over a window, and intervals or affine forms forward."""
+        """With Algorithm 1 over a window, whose shapes are fixed."""
         return self.bounds == "fgv" and self.transform.padding == "zeros" and self.propagation != "backward"
 
     def pixels(self, images: Tensor, low: Tensor, high: Tensor) -> AffineForm:
@@ -145,7 +159,7 @@ class CertifiedLoss(TrainingLoss):
         return self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation)
 
     def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return F.cross_entropy(outputs, labels), (outputs.detach().argmax(1) == labels).sum()
+        return answers(outputs, labels)
 
     def worst(self, model: nn.Module, pixels: object, labels: Tensor) -> Tensor:
         """Cross-entropy of the worst outputs: the label's lowest, every other's highest, relative to the label's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tiltproof.train.losses import CertifiedLoss, LossValue
+from tiltproof.train.losses import LossValue, TrainingLoss
 
 WARM_UP = 3
 
@@ -17,7 +17,7 @@ WARM_UP = 3
 class Replay:
     """Calls a loss and its backward pass, recorded."""
 
-    def __init__(self, loss: CertifiedLoss, model: nn.Module, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, loss: TrainingLoss, model: nn.Module, parameters: list[nn.Parameter]) -> None:
         self.loss, self.model, self.parameters = loss, model, parameters
         self.recorded: dict[
             int, tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor | None, ...], list[Tensor]]
@@ -38,7 +38,7 @@ class Replay:
         assert total is not None
         assert clean is not None
         assert correct is not None
-        return LossValue(total, clean, certified, correct, self.loss.weight(step), self.loss.ramp.share(step))
+        return LossValue(total, clean, certified, correct, self.loss.weight(step), self.loss.size(step))
 
     def _record(
         self, inputs: list[Tensor]
@@ -50,6 +50,7 @@ class Replay:
             outputs[0].backward()
             return outputs
 
+        state = [(tensor, tensor.clone()) for tensor in self.model.buffers()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries choose their algorithms before anything is recorded
@@ -57,6 +58,8 @@ class Replay:
                 self._forget()
                 work()
         torch.cuda.current_stream().wait_stream(stream)
+        for tensor, before in state:  # running statistics: these passes have not happened
+            tensor.copy_(before)
         self._forget()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
