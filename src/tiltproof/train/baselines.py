@@ -36,8 +36,6 @@ class WorstOfLoss(TrainingLoss):
     varies.
     """
 
-    replayable = True
-
     def __init__(self, transform: Transform | str, samples: int = 4, *, seed: int = 0) -> None:
         super().__init__(transform, seed)
         if samples < 1:
@@ -97,8 +95,6 @@ class PgdLoss(TrainingLoss):
 
 class IbpLoss(TrainingLoss):
     """Augmentation, and bounds of a box of +-``epsilon`` around each augmented pixel (the paper's IBP+A)."""
-
-    replayable = True
 
     def __init__(
         self,
