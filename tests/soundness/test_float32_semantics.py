@@ -272,3 +272,43 @@ def test_one_tiny_weight_does_no_harm():
     labels = model(images).argmax(1)
     for semantics in ("real", "float32"):
         assert certify(model, images, labels, "R(0.1)", semantics=semantics).verdicts == [Verdict.CERTIFIED] * 4
+
+
+class AverageLast(nn.Module):
+    """Two channels of about 1e36 and 0, whose mean is the network's answer; the sum of the first is beyond float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.channels = nn.Conv2d(1, 2, 1, bias=False)
+        with torch.no_grad():
+            self.channels.weight.copy_(torch.tensor([0.5e36, 0.0]).view(2, 1, 1, 1))
+
+    def forward(self, x):
+        return self.channels(x).mean((2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_no_pass_proves_what_overflows_in_the_last_operation(dtype):
+    """The forward bound is infinite; the backward pass, asked by itself, must not know better."""
+    model, image = AverageLast().eval(), torch.full((1, 1, 28, 28), 0.9)
+    network = read_network(model, (1, 28, 28), image).live(dtype, UNIT)
+    forms = run(network, bound_pixels(image.double(), "B(0.01)").to(dtype))
+    assert forms[network.last.inputs[0]].radius.isfinite().all()
+    label = torch.tensor([0])
+    assert not margins(network, forms, label).lower[0, 1] > 0
+    bound, _ = refine(network, forms, label, torch.tensor([0]), torch.tensor([1]))
+    assert not bound[0] > 0
+
+
+@torch.no_grad()
+def test_a_divisor_larger_than_the_window_divides_a_larger_sum():
+    """The average is small, the sum it comes from is not."""
+    pool = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.AvgPool2d(2, divisor_override=2**60), nn.Flatten())
+    pool[0].weight.copy_(torch.tensor([0.5e36, 0.0]).view(2, 1, 1, 1))
+    image = torch.full((1, 1, 2, 2), 0.9)
+    network = read_network(pool.eval(), (1, 2, 2), image).live(torch.float64, UNIT)
+    forms = run(network, bound_pixels(image.double(), "B(0.01)"))
+    channels, pooled = (forms[operation.name] for operation in network.operations[:2])
+    assert channels.radius.isfinite().all()
+    assert pooled.radius[:, 0].isinf().all()

@@ -57,6 +57,8 @@ def refine(
         a = torch.zeros(len(pairs), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
         a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)
         coefficients[network.output] = a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
+        if unit:  # an output whose forward bound is infinite (an evaluation may overflow there) has no finite margin
+            error += underflow(a, [forms[network.output]], pairs)
     for operation in reversed(operations):
         a_out = coefficients.pop(operation.name, None)
         if a_out is None:

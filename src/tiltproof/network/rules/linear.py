@@ -118,7 +118,7 @@ class Average(LinearRule):
         return length, length
 
     def divisor(self, operation: Operation, shape: torch.Size) -> int:
-        return self.terms(operation, shape)[0]
+        return max(self.terms(operation, shape)[0], operation.settings.get("divisor") or 1)
 
 
 @rule("avg_pool2d")
