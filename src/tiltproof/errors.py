@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 
+def shown(value: object, most: int = 200) -> str:
+    """Something out of a file that may be damaged or hostile, short and printable, for a message.
+
+    >>> shown("a\x1b[2J"), shown("long" * 9, most=6)
+    ('a?[2J', 'longlo...')
+    """
+    text = str(value)
+    short = text if len(text) <= most else text[:most] + "..."
+    return "".join(character if character.isprintable() else "?" for character in short)
+
+
 class InputError(ValueError):
     """Something handed to tiltproof cannot be used; the command line turns it into exit code 2."""
 

@@ -16,6 +16,22 @@ SOURCE = Path(__file__).parents[2] / "src"
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
 
 
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["digits_ready"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """The server of forks starts with the first child; it finds modules by PYTHONPATH alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), ENVIRONMENT["PYTHONPATH"]]))
+        child = FORKS.Process(target=run)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        yield
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
@@ -26,12 +42,13 @@ def whole(tmp_path_factory):
 
 
 def kill_until_done(folder, longest, rng):
-    """Run and kill; returns how often. A child is forked, so that it starts working at once."""
+    """Run and kill, early at first; returns how often. A child is forked, so that it starts working at once, and from a process
+    of its own (`digits_ready`): a fork of this one would miss the threads that other tests have started."""
     kills = 0
     while not (folder / "summary.json").exists():
-        child = multiprocessing.get_context("fork").Process(target=run, args=(folder,), kwargs={"resume": True})
+        child = FORKS.Process(target=run, args=(folder,), kwargs={"resume": True})
         child.start()
-        child.join(rng.uniform(0, longest))
+        child.join(rng.uniform(0, longest / 3 if kills < 2 else longest))
         if child.exitcode is None:
             os.kill(child.pid, signal.SIGKILL)
             kills += 1

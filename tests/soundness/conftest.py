@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,12 +18,3 @@ settings.register_profile(
     print_blob=False,
 )
 settings.load_profile("soundness")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Thousands of tiny tensors: a second thread only gets in the way."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

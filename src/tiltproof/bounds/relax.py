@@ -36,9 +36,8 @@ def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     remainder r of x is large (2 r > h) the new remainder s r + t/2 is least for s = 0. Without symbols r is half the
     width, so s = 0 wherever the kink is inside, and the rule is then interval arithmetic.
     """
-    if not (
-        form.symbols or form.unit or negative_slope
-    ):  # interval arithmetic in training: the same result in fewer steps
+    if not (form.symbols or form.unit or negative_slope):
+        # interval arithmetic in training: the same result in fewer steps
         upper, lower = (form.center + form.radius).relu(), (form.center - form.radius).relu()
         return AffineForm(((upper + lower) / 2)[None], (upper - lower) / 2, form.unit)
     above, below, slope = relu_chord(form)

@@ -30,9 +30,8 @@ class Ledger:
         self.proved = torch.full((count,), torch.inf, dtype=torch.float64)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
         self.open_bound: dict[int, float] = {}
-        self.splits: dict[
-            int, dict[Node, int]
-        ] = {}  # for each image the boxes that were halved, and along which parameter
+        # for each image the boxes that were halved, and along which parameter
+        self.splits: dict[int, dict[Node, int]] = {}
         self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
 
     def bound(self, rows: Tensor, boxes: Boxes, precise: Tensor | None = None) -> Outcome:

@@ -62,9 +62,9 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def graph_digest(network: Network) -> str:
-    """sha256 of the operations that were read from the module, with all their constants: also what no state dict holds."""
+    """sha256 of a live network's operations, with all their constants: also what no state dict holds."""
     digest = hashlib.sha256(json.dumps([network.input, network.output, list(network.shape)]).encode())
-    for operation in network.live(network.dtype()).operations:
+    for operation in network.operations:
         plain = {key: repr(value) for key, value in operation.settings.items() if not isinstance(value, Tensor)}
         digest.update(json.dumps([operation.name, operation.kind, operation.inputs, plain, operation.shape]).encode())
         for key, value in sorted(operation.settings.items()):

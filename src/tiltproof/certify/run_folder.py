@@ -20,7 +20,8 @@ from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.manifest import claim, environment, graph_digest
 from tiltproof.certify.run import Run
-from tiltproof.errors import InputError
+from tiltproof.certify.writing import document, replace_bytes
+from tiltproof.errors import InputError, shown
 
 MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
 RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
@@ -43,7 +44,7 @@ class RunFolder(Run):
     ) -> None:
         super().__init__(settings, plan)
         self.folder, self.batches = folder, 0
-        settings = settings | {"graph_sha256": graph_digest(inputs.network)}
+        settings = settings | {"graph_sha256": graph_digest(inputs.live(inputs.images.dtype))}
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -68,7 +69,7 @@ class RunFolder(Run):
                 (folder / SUMMARY).unlink(missing_ok=True)
                 for stream in (self.verdicts, self.journal):
                     stream.truncate(0)
-                replace_file(folder / MANIFEST, _document(self.manifest))
+                replace_bytes(folder / MANIFEST, document(self.manifest))
         except OSError as error:
             raise _cannot_write(folder, error) from None
 
@@ -176,7 +177,7 @@ class RunFolder(Run):
                     )
                 stream.seek(0)
                 files[name] = hashlib.sha256(stream.read()).hexdigest()
-            replace_file(self.folder / SUMMARY, _document(summary | {"files": files}))
+            replace_bytes(self.folder / SUMMARY, document(summary | {"files": files}))
         except OSError as error:
             raise _cannot_write(self.folder, error) from None
 
@@ -198,23 +199,6 @@ def _sealed(line: bytes) -> dict[str, Any]:
     if _seal(entry) != line or zlib.crc32(json.dumps(entry).encode()) != checksum:
         raise ValueError("not a whole line")
     return dict(entry)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write beside the target and rename, so that a reader sees the old file or the whole new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _document(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -245,15 +229,8 @@ def _difference(before: Any, now: Any) -> tuple[str, str]:
         if len(before) != len(now):
             return f"{len(before)} entries", f"{len(now)} entries"
         k = next(k for k, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1])
-        return f"{_shown(before[k])} (entry {k})", _shown(now[k])
-    return _shown(before), _shown(now)
-
-
-def _shown(value: Any) -> str:
-    """A value of a file that may be damaged, short and printable."""
-    text = str(value)
-    text = text if text.isprintable() else ascii(text)
-    return text if len(text) <= 80 else text[:80] + "..."
+        return f"{shown(before[k])} (entry {k})", shown(now[k])
+    return shown(before), shown(now)
 
 
 def _cannot_write(folder: Path, error: OSError) -> InputError:

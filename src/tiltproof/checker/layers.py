@@ -37,9 +37,8 @@ def sum_of_products(
     radius *= 1 + gamma(2 * n + 64, UNIT)
     if x.unit:
         radius[0] += torch.where(size < LARGE32, 1.001 * gamma(n + 2, x.unit) * size + TINY32, math.inf)
-        if bool(
-            ((absolute > 0) & (absolute < 2.0**-126)).any()
-        ):  # flushed to zero, weights take up to 2^-126 |x| with them
+        # flushed to zero, weights take up to 2^-126 |x| with them
+        if bool(((absolute > 0) & (absolute < 2.0**-126)).any()):
             lost = x.magnitude.flatten(1).sum(1) * TINY32
             radius[0] += lost.view(-1, *[1] * (radius.ndim - 2))
     return Form(torch.cat([middle, radius]), x.unit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +11,7 @@ from tiltproof.certify import Budget, certify
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
 from tiltproof.cli.inputs import choose_device, choose_transform, load_selection, parse_splits, without_none
+from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_summary
@@ -117,7 +116,7 @@ def command(
     check_writable(json_file)
     network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
-    with live_progress(len(images), quiet) as progress, _kept(out):
+    with live_progress(len(images), quiet) as progress, kept_after_interruption(lambda: _kept(out)):
         certificate = certify(
             network,
             images.to(place),
@@ -145,11 +144,8 @@ def command(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _kept(out: Path | None) -> Iterator[None]:
-    """Say after an interruption what became of the results."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = f"finished batches are kept in {out}; repeat the command with --resume to go on"
-        raise KeyboardInterrupt("nothing was kept (--out keeps finished batches)" if out is None else kept) from None
+def _kept(out: Path | None) -> str:
+    """What became of the results of a run that was interrupted."""
+    if out is None:
+        return "nothing was kept (--out keeps finished batches)"
+    return f"finished batches are kept in {out}; repeat the command with --resume to go on"

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as LiveDisplay
+from rich.progress import TextColumn, TimeRemainingColumn
 
 from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.cli import options
 from tiltproof.cli.inputs import choose_device
+from tiltproof.cli.live import Line, live_line
 from tiltproof.cli.options import SEARCH
 from tiltproof.data import load_data
 from tiltproof.zoo import resolve_model
@@ -104,12 +104,10 @@ def live(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     if quiet or not sys.stdout.isatty():
         yield None
         return
-    columns = (
-        TextColumn("re-proving"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} boxes"),
-        TimeRemainingColumn(),
-    )
-    with LiveDisplay(*columns, transient=True, expand=True) as display:
-        task = display.add_task("", total=None)
-        yield lambda done, total: display.update(task, completed=done, total=total)
+    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} boxes")
+    with live_line(_line, "re-proving", None, counted, TimeRemainingColumn()) as update:
+        yield lambda done, total: update((done, total))
+
+
+def _line(done_of: tuple[int, int]) -> Line:
+    return Line("re-proving", *done_of, "")

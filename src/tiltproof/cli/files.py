@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiltproof.certify.run_folder import replace_file
+from tiltproof.certify.writing import replace_bytes
 from tiltproof.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def write_atomically(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
-        replace_file(path.resolve(), text)
+        replace_bytes(path.resolve(), text.encode())
     except OSError as error:
         raise InputError("the result file cannot be written", got=f"{path} ({error.strerror})") from None
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as LiveDisplay
+from rich.progress import TextColumn
 
 from tiltproof.certify import Progress
+from tiltproof.cli.live import HalfMinutes, Line, live_line
 
 PHASES = {"attack": "attacking", "prove": "proving"}
-EVERY_SECONDS = 30
 COUNTS = ("certified", "falsified", "unknown")
 
 
@@ -22,41 +20,24 @@ def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progre
     """A callback for `certify`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
     if quiet:
         yield None
-        return
-    if not sys.stdout.isatty():
+    elif not sys.stdout.isatty():
         yield Occasionally()
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-        TextColumn("{task.fields[status]}"),
-    )
-    with LiveDisplay(*columns, transient=True, expand=True) as display:
-        task = display.add_task(PHASES["attack"], total=images, status="")
-
-        def update(progress: Progress) -> None:
-            display.update(
-                task,
-                description=PHASES.get(progress.phase, progress.phase),
-                total=progress.images,
-                completed=progress.done,
-                status=status(progress),
-            )
-
-        yield update
+    else:
+        counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
+        with live_line(_line, PHASES["attack"], images, counted) as update:
+            yield update
 
 
-class Occasionally:
+def _line(progress: Progress) -> Line:
+    return Line(PHASES.get(progress.phase, progress.phase), progress.done, progress.images, status(progress))
+
+
+class Occasionally(HalfMinutes):
     """For logs: says nothing about a short run, and then one line every half minute."""
 
-    def __init__(self) -> None:
-        self.last = time.monotonic()
-
     def __call__(self, progress: Progress) -> None:
-        if time.monotonic() - self.last >= EVERY_SECONDS:
-            self.last = time.monotonic()
-            print(f"{progress.done:,}/{progress.images:,} images | {status(progress)}", file=sys.stderr, flush=True)  # noqa: T201
+        if self.passed():
+            self.say(f"{progress.done:,}/{progress.images:,} images | {status(progress)}")
 
 
 def status(progress: Progress) -> str:

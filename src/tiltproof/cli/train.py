@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.inputs import choose_device
+from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS
 from tiltproof.cli.train_progress import clock, live_training
 from tiltproof.errors import InputError
@@ -92,7 +91,7 @@ def command(
     folder = out or Path("runs") / (chosen.name + ("-quick" if quick else ""))
     silent = quiet or os.environ.get("RANK", "0") != "0"  # of several processes the first one speaks
     try:
-        with live_training(silent) as progress, _kept(folder):
+        with live_training(silent) as progress, kept_after_interruption(lambda: _kept(folder)):
             result = train(
                 chosen,
                 data_root=data_root,
@@ -123,14 +122,8 @@ def sentence(result: TrainResult) -> str:
     return text
 
 
-@contextmanager
-def _kept(folder: Path) -> Iterator[None]:
-    """Say after an interruption what became of the run."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if any((folder / "checkpoint").glob("*.json")):
-            text = f"finished epochs are kept in {folder}; repeat the command with --resume to go on"
-        else:
-            text = "no epoch was finished, so nothing was kept"
-        raise KeyboardInterrupt(text) from None
+def _kept(folder: Path) -> str:
+    """What became of a run that was interrupted."""
+    if any((folder / "checkpoint").glob("*.json")):
+        return f"finished epochs are kept in {folder}; repeat the command with --resume to go on"
+    return "no epoch was finished, so nothing was kept"

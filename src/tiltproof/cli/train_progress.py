@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as LiveDisplay
-
-from tiltproof.cli.progress import EVERY_SECONDS
+from tiltproof.cli.live import HalfMinutes, Line, live_line
 from tiltproof.train import TrainProgress
 
 PHASES = {"train": "training", "certify": "certifying"}
@@ -21,41 +17,26 @@ def live_training(quiet: bool = False) -> Iterator[Callable[[TrainProgress], Non
     """A callback for `train`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
     if quiet:
         yield None
-        return
-    if not sys.stdout.isatty():
+    elif not sys.stdout.isatty():
         yield Occasionally()
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[status]}"),
-    )
-    with LiveDisplay(*columns, transient=True, expand=True) as display:
-        task = display.add_task(PHASES["train"], total=None, status="")
-
-        def update(progress: TrainProgress) -> None:
-            display.update(
-                task,
-                description=PHASES.get(progress.phase, progress.phase),
-                total=progress.steps,
-                completed=progress.step,
-                status=status(progress),
-            )
-
-        yield update
+    else:
+        with live_line(_line, PHASES["train"], None) as update:
+            yield update
 
 
-class Occasionally:
+def _line(progress: TrainProgress) -> Line:
+    return Line(PHASES.get(progress.phase, progress.phase), progress.step, progress.steps, status(progress))
+
+
+class Occasionally(HalfMinutes):
     """For logs: the first report after each half minute, and the change of phase."""
 
-    def __init__(self) -> None:
-        self.last, self.phase = time.monotonic(), "train"
+    phase = "train"
 
     def __call__(self, progress: TrainProgress) -> None:
-        if time.monotonic() - self.last >= EVERY_SECONDS or progress.phase != self.phase:
-            self.last, self.phase = time.monotonic(), progress.phase
-            word = PHASES.get(progress.phase, progress.phase)
-            print(f"{word} | {status(progress)}", file=sys.stderr, flush=True)  # noqa: T201
+        if self.passed() or progress.phase != self.phase:
+            self.phase = progress.phase
+            self.say(f"{PHASES.get(progress.phase, progress.phase)} | {status(progress)}")
 
 
 def status(progress: TrainProgress) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tiltproof.errors import InputError
+from tiltproof.errors import InputError, shown
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -147,5 +147,4 @@ def _too_large(path: Path, got: str) -> InputError:
 
 def _short(error: Exception) -> str:
     """An exception's text, which may quote the file, on one line of a bearable length."""
-    text = "".join(character if character.isprintable() else "?" for character in str(error)[:200])
-    return text or type(error).__name__
+    return shown(error) or type(error).__name__

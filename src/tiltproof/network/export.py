@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 
 from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.network import aten_constants  # noqa: F401  (its converters)
 from tiltproof.network.aliases import refuse_hidden_writes
 from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
 from tiltproof.network.evaluation import eval_mode

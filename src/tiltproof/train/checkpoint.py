@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.errors import InputError
-from tiltproof.train.writing import document, replace_bytes, writing
+from tiltproof.train.writing import writing
 
 FORMAT, VERSION, KEPT = "tiltproof-checkpoint", 1, 2
 NAME = re.compile(r"epoch-(\d{5,})\.json")

@@ -8,7 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tiltproof.train.writing import replace_bytes, writing
+from tiltproof.certify.writing import replace_bytes
+from tiltproof.train.writing import writing
 
 FILE, EVENTS = "log.jsonl", "tensorboard"
 

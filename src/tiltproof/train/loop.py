@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
 from tiltproof.train import checkpoint as checkpoints
@@ -23,7 +24,7 @@ from tiltproof.train.processes import Processes, joined
 from tiltproof.train.quick import quickened
 from tiltproof.train.recipe import Recipe
 from tiltproof.train.result import TrainingFailed, TrainProgress, TrainResult
-from tiltproof.train.writing import document, replace_bytes, writing
+from tiltproof.train.writing import writing
 from tiltproof.transforms import parse
 
 CHECKPOINTS = "checkpoint"

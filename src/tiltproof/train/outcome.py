@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from tiltproof.certify.manifest import environment
+from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.train.evaluate import BUDGET, CertifiedShare
 from tiltproof.train.recipe import Recipe
-from tiltproof.train.writing import document, replace_bytes, writing
+from tiltproof.train.writing import writing
 
 WEIGHTS, CARD, RECIPE = "model.safetensors", "card.json", "recipe.json"
 

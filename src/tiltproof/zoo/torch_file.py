@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.errors import InputError
+from tiltproof.errors import InputError, shown
 from tiltproof.zoo.pickle_plan import NotPlain, PlannedTensor, plan
 
 MOST_PROGRAM = 2**20
@@ -40,14 +40,14 @@ def read_torch(content: bytes, path: Path, most_bytes: int) -> dict[str, Tensor]
     except NotPlain as error:
         raise InputError(
             f"the file {path} holds more than tensors",
-            got=f"it asks for {_shown(str(error))}",
+            got=f"it asks for {shown(error)}",
             why="a whole module was saved instead of its state dict, or the file is hostile",
             do=SAVE_AGAIN,
         ) from None
     except Exception as error:  # zipfile, pickletools and torch answer damage with exceptions of many types
         raise InputError(
             f"not a readable file of torch.save: {path}",
-            got=_shown(str(error)) or type(error).__name__,
+            got=shown(error) or type(error).__name__,
             why="the file was cut short, or holds something else than a state dict",
             do=SAVE_AGAIN,
         ) from None
@@ -95,9 +95,3 @@ def _packed(records: dict[str, bytes]) -> bytes:
         for name, content in {**records, "byteorder": b"little", "version": b"3\n"}.items():
             archive.writestr(f"archive/{name}", content)
     return buffer.getvalue()
-
-
-def _shown(text: str) -> str:
-    """A text out of the file for a message: on one line, of a bearable length."""
-    short = text if len(text) <= 200 else text[:200] + "..."
-    return "".join(character if character.isprintable() else "?" for character in short)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tiltproof.errors import InputError
+from tiltproof.errors import InputError, shown
 from tiltproof.zoo.architectures import ARCHITECTURES
 from tiltproof.zoo.torch_file import read_torch
 
@@ -90,7 +90,7 @@ def _parse(content: bytes, path: Path) -> dict[str, Tensor]:
     except Exception as error:  # the library answers damage with its own error, KeyError, AssertionError and others
         raise InputError(
             f"not a readable safetensors file: {path}",
-            got=_shown(str(error)) or type(error).__name__,
+            got=shown(error) or type(error).__name__,
             why="the file was cut short, or is of another format",
             do="save it again with safetensors.torch.save_file",
         ) from None
@@ -100,9 +100,9 @@ def _check(weights: dict[str, Tensor], expected: dict[str, Tensor], architecture
     problems = [f"{name} is missing" for name in expected if name not in weights]
     for name, tensor in sorted(weights.items()):
         if name not in expected:
-            problems.append(f"{_shown(name)} is unknown")
+            problems.append(f"{shown(name)} is unknown")
         elif tensor.shape != expected[name].shape:
-            problems.append(f"{name} is {_shown(str(list(tensor.shape)))} instead of {list(expected[name].shape)}")
+            problems.append(f"{name} is {shown(str(list(tensor.shape)))} instead of {list(expected[name].shape)}")
         elif tensor.dtype != torch.float32:
             problems.append(f"{name} is {tensor.dtype} instead of torch.float32")
         elif not tensor.isfinite().all():
@@ -119,9 +119,3 @@ def _check(weights: dict[str, Tensor], expected: dict[str, Tensor], architecture
 def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
     reason = error.strerror if isinstance(error, OSError) else error
     return InputError("the weight file cannot be read", got=f"{path} ({reason})", do="check --model")
-
-
-def _shown(text: str) -> str:
-    """A text out of the file for a message: on one line, of a bearable length."""
-    short = text if len(text) <= 200 else text[:200] + "..."
-    return "".join(character if character.isprintable() else "?" for character in short)

@@ -137,15 +137,13 @@ class LinearRule:
             if shift is not None:
                 extra = extra + self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20))
             radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit)).add_(extra)
-        if (
-            operation.vanishing and form.unit
-        ):  # a weight w that is lost takes |w x| <= m |x| with it, m the smallest normal number
+        if operation.vanishing and form.unit:
+            # a weight w that is lost takes |w x| <= m |x| with it, m the smallest normal number
             smallest = UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype]
             lost = farthest(form).flatten(1).sum(1) * smallest
             radius = radius + lost.view(-1, *[1] * (radius.ndim - 1))
-        if (
-            operation.evaluation
-        ):  # radius / theirs, times the divisor of an average, bounds every partial sum of the evaluation
+        if operation.evaluation:
+            # radius / theirs, times the divisor of an average, bounds every partial sum of the evaluation
             limit = theirs * OVERFLOW / self.divisor(operation, form.shape)
             radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
         return AffineForm(stack, radius, form.unit)

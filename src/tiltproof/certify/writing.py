@@ -1,0 +1,32 @@
+"""Files that a reader finds old or new, but never half written, whatever happens to the writer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def replace_bytes(path: Path, content: bytes) -> None:
+    """Write beside the target, rename, and have the folder's entry reach the disk as well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def document(content: dict[str, Any]) -> bytes:
+    """One JSON document, a value a line."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
