@@ -138,6 +138,24 @@ def test_the_worst_of_some_is_worse_than_one():
     assert worst > one
 
 
+def test_the_certified_loss_looks_around_the_worst_sample():
+    """Clean term: the worst of the samples; certified term: the box around that one, for every second image."""
+    model, images, labels = problem()
+    loss = CertifiedLoss("R(60)", 1.0, bounds="affine", propagation="affine", samples=5, every=2)
+    value = loss(model, images, labels, 2)
+    every = torch.cat([loss.sampler.parameters(2, 6, images, purpose=k) for k in range(5)]).view(5, 6, 1)
+    with torch.no_grad():
+        losses = torch.stack(
+            [F.cross_entropy(model(loss.transform.apply(images, p)), labels, reduction="none") for p in every]
+        )
+    assert torch.allclose(value.clean, losses.amax(0).mean())
+    worst = every[losses.argmax(0), torch.arange(6)]
+    low, high = loss.sampler.boxes(worst, torch.tensor([1.0]))
+    form = tiltproof.bound_pixels(images[::2], loss.transform, "affine", low[::2], high[::2])
+    apart = LiveNetwork().worst_outputs(model, form, labels[::2], "affine")
+    assert torch.allclose(value.certified, F.cross_entropy(apart, labels[::2]), rtol=1e-3)
+
+
 def test_regression_draws_both_ends_to_the_label():
     model, images, _ = problem(outputs=1)
     values = torch.linspace(-1, 1, 6)

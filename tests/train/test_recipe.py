@@ -141,7 +141,7 @@ def test_settings():
         "affine",
     )
     assert recipe.with_settings([]) == recipe
-    assert recipe.with_settings(["loss.kind = worst-of", "data.flip=true"]).loss.kind == "worst-of"
+    assert recipe.with_settings(["loss.kind = worst-of", "loss.samples=2", "data.flip=true"]).loss.kind == "worst-of"
 
 
 @pytest.mark.parametrize(
@@ -163,3 +163,13 @@ def test_settings_with_mistakes(setting, words):
     with pytest.raises(InputError) as caught:
         read_recipe("mnist-r30-paper").with_settings([setting])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["loss.kind=worst-of"], ["loss.samples=3"], ["loss.every=0"]],
+    ids=["worst of one", "worst of several for a whole batch", "every zeroth image"],
+)
+def test_samples_that_make_no_sense(settings):
+    with pytest.raises(InputError, match="samples|every"):
+        read_recipe("mnist-r30-paper").with_settings(settings)

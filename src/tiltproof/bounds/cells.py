@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tiltproof.bounds.coordinates import Coordinates
 from tiltproof.bounds.interval import Interval
 from tiltproof.transforms.sampling import ring_index, with_ring
 
@@ -33,9 +34,11 @@ class Axis:
     true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
 
 
-def axis(box: Interval, size: int, padding: str) -> Axis:
-    """Cells that each box meets. Zeros and border padding are constant below -1 and above size, so cells further out add nothing:
-    they are left out, and the constant's two ends, the grid line next to the picture and the box's true edge, are both looked at.
+def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Axis:
+    """Cells that each box meets: as many as the widest needs, or ``cells`` if the caller knows that none meets more.
+
+    Zeros and border padding are constant below -1 and above size, so cells further out add nothing: they are left out, and
+    the constant's two ends, the grid line next to the picture and the box's true edge, are both looked at.
     """
     low, high = box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
     first, last, true = low, high, True
@@ -46,7 +49,8 @@ def axis(box: Interval, size: int, padding: str) -> Axis:
     else:
         first, last = low.clamp(-2, size + 1), high.clamp(-2, size + 1)
     base = first.floor()
-    cells = max(1, int((last.ceil() - base).max().item()))
+    if cells is None:
+        cells = max(1, int((last.ceil() - base).max().item()))
     integer = base.long()
     index = [ring_index(integer + k, size, padding) for k in range(cells + 1)]
     ends, inside, points = [], [], [low]
@@ -61,13 +65,14 @@ def axis(box: Interval, size: int, padding: str) -> Axis:
 class CellWalk:
     """Yields the picture's value at every point of every pixel's coordinate box, one [P, H, W, C] tensor at a time."""
 
-    def __init__(self, pictures: Tensor, rows_of: Tensor, columns: Interval, rows: Interval, padding: str) -> None:
+    def __init__(self, pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
         """``pictures`` [N, C, H, W]; ``rows_of`` [P] says which picture each pair looks at."""
         _, _, height, width = pictures.shape
         self.flat = with_ring(pictures).reshape(-1, pictures.shape[1])
         self.offset = rows_of.view(-1, 1, 1) * ((height + 2) * (width + 2))
         self.stride = width + 2
-        self.x, self.y = axis(columns, width, padding), axis(rows, height, padding)
+        self.x = axis(place.columns, width, padding, place.cells)
+        self.y = axis(place.rows, height, padding, place.cells)
 
     @property
     def count(self) -> int:

@@ -25,6 +25,8 @@ class Coordinates:
     row: AffineForm
     columns: Interval
     rows: Interval
+    cells: int | None = None
+    """Grid cells to look at along each axis, where it is known that no box meets more; proofs leave it out and have them counted."""
 
 
 def symbols(low: Tensor, high: Tensor) -> list[AffineForm]:
@@ -58,7 +60,14 @@ def interval_coordinates(
 
 
 def coordinates(
-    transform: Transform, run: list[int], forms: list[AffineForm], low: Tensor, high: Tensor, height: int, width: int
+    transform: Transform,
+    run: list[int],
+    forms: list[AffineForm],
+    low: Tensor,
+    high: Tensor,
+    height: int,
+    width: int,
+    cells: int | None = None,
 ) -> Coordinates:
     """Six affine matrix entries per box, then exact linear algebra over the pixel grid."""
     matrix = transform.composed_inverse(run, [forms[k] for k in run])
@@ -85,7 +94,7 @@ def coordinates(
     column = combine(matrix[0], 1, (width - 1) / 2)
     row = combine(matrix[1], -1, (height - 1) / 2)
     columns, rows = interval_coordinates(transform, run, low, high, height, width)
-    return Coordinates(column, row, _meet(column, columns), _meet(row, rows))
+    return Coordinates(column, row, _meet(column, columns), _meet(row, rows), cells)
 
 
 def _meet(form: AffineForm, interval: Interval) -> Interval:

@@ -13,7 +13,7 @@ from tiltproof.bounds.check import check_images
 from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.relax import clamp01
-from tiltproof.bounds.resample import affine, hull_of_interval
+from tiltproof.bounds.resample import affine, affine_of_exact, hull_of_interval
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.notation import parse
@@ -61,18 +61,27 @@ def bound_pixels(
 
 
 def pair_bounds(
-    pictures: Tensor, rows_of: Tensor, transform: Transform, method: str, low: Tensor, high: Tensor
+    pictures: Tensor,
+    rows_of: Tensor,
+    transform: Transform,
+    method: str,
+    low: Tensor,
+    high: Tensor,
+    cells: int | None = None,
 ) -> AffineForm:
-    """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout."""
+    """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout.
+
+    ``cells``: see `Coordinates`; for losses, so that no shape depends on values.
+    """
     if method == "affine":
-        return _affine_bounds(pictures, rows_of, transform, low, high)
+        return _affine_bounds(pictures, rows_of, transform, low, high, cells)
     height, width = pictures.shape[-2:]
     picture = Interval(pictures, pictures)
     for kind, run in transform.stages():
         if kind is Spatial and method == "fgv":
             picture = algorithm1(transform, run, picture, rows_of, low, high)
         elif kind is Spatial:
-            place = coordinates(transform, run, symbols(low, high), low, high, height, width)
+            place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
             picture = hull_of_interval(picture, rows_of, place, transform.padding).clamp01()
         else:
             if len(picture.lower) != len(rows_of) or picture.lower is pictures:
@@ -85,15 +94,19 @@ def pair_bounds(
     return AffineForm.between(picture.lower, picture.upper)
 
 
-def _affine_bounds(pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor) -> AffineForm:
+def _affine_bounds(
+    pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor, cells: int | None
+) -> AffineForm:
     height, width = pictures.shape[-2:]
     forms = symbols(low, high)
     picture: AffineForm | None = None
     for kind, run in transform.stages():
         if kind is Spatial:
-            place = coordinates(transform, run, forms, low, high, height, width)
-            source = AffineForm.constant(pictures) if picture is None else picture
-            picture = affine(source, rows_of, place, transform.padding)
+            place = coordinates(transform, run, forms, low, high, height, width, cells)
+            if picture is None:
+                picture = affine_of_exact(pictures, rows_of, place, transform.padding)
+            else:
+                picture = affine(picture, rows_of, place, transform.padding)
         else:
             picture = AffineForm.constant(pictures[rows_of], len(forms)) if picture is None else picture
             for k in run:

@@ -18,7 +18,7 @@ MANY_POINTS = 36
 def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
     """Exact minimum and maximum of the picture over each pixel's coordinate box, channels first [P, C, H, W]."""
     low = high = None
-    for _, _, value in CellWalk(pictures, rows_of, place.columns, place.rows, padding):
+    for _, _, value in CellWalk(pictures, rows_of, place, padding):
         low = value if low is None else torch.minimum(low, value)
         high = value if high is None else torch.maximum(high, value)
     assert low is not None
@@ -44,22 +44,20 @@ def affine(picture: AffineForm, rows_of: Tensor, place: Coordinates, padding: st
     resampled term by term: interpolation is linear in the picture with weights >= 0, so the value lies in S(c) +
     sum_k S(G_k) e_k + [-S(r), S(r)], S(G_k) in its hull m_k +- w_k gives slope m_k and remainder w_k.
     """
-    form = _affine_of_exact(picture.center, rows_of, place, padding)
-    if bool((picture.slopes != 0).any()) or bool((picture.radius != 0).any()):
-        stack, radius = form.stack.clone(), form.radius
-        for k in range(picture.symbols):
-            slope = AffineForm.between(*_ends(hull(picture.slopes[k], rows_of, place, padding)))
-            stack[1 + k] += slope.center
-            radius = radius + slope.radius
-        radius = radius + hull(picture.radius, rows_of, place, padding).upper
-        magnitude = stack.abs().sum(0)
-        form = AffineForm(stack, widen(radius, magnitude, picture.symbols + 4, form.unit), form.unit)
-    return form
+    form = affine_of_exact(picture.center, rows_of, place, padding)
+    stack, radius = form.stack.clone(), form.radius
+    for k in range(picture.symbols):
+        slope = AffineForm.between(*_ends(hull(picture.slopes[k], rows_of, place, padding)))
+        stack[1 + k] += slope.center
+        radius = radius + slope.radius
+    radius = radius + hull(picture.radius, rows_of, place, padding).upper
+    magnitude = stack.abs().sum(0)
+    return AffineForm(stack, widen(radius, magnitude, picture.symbols + 4, form.unit), form.unit)
 
 
-def _affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
+def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
     """p = residual + g_u (u - u_c) + g_v (v - v_c): the residual's exact hull, and u, v as affine forms."""
-    walk = CellWalk(pictures, rows_of, place.columns, place.rows, padding)
+    walk = CellWalk(pictures, rows_of, place, padding)
     if walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)

@@ -26,6 +26,12 @@ def training_arithmetic(device: torch.device) -> Iterator[None]:
                 setattr(owner, name, value)
 
 
+def short_products(device: torch.device, precision: str) -> torch.autocast:
+    """The context of a forward pass in a recipe's ``train.precision``. Nothing is cached, so that a GPU can record it."""
+    short = precision == "bf16" and device.type == "cuda"
+    return torch.autocast(device.type, torch.bfloat16, enabled=short, cache_enabled=False)
+
+
 def seed_layers(seed: int, epoch: int, rank: int) -> None:
     """For layers that draw by themselves (dropout): the same again when an epoch is repeated."""
     torch.manual_seed(mixed(f"layers of process {rank}", seed, epoch))

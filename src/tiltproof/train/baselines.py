@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import AffineForm
 from tiltproof.errors import InputError
-from tiltproof.train.losses import Terms, TrainingLoss, answers
-from tiltproof.train.outputs import LiveNetwork
-from tiltproof.train.ramp import Ramp, between
+from tiltproof.train.losses import RampedLoss, Terms, TrainingLoss, answers, worst_rows
+from tiltproof.train.ramp import Ramp
 from tiltproof.transforms import Transform
 
 
@@ -36,23 +35,17 @@ class WorstOfLoss(TrainingLoss):
     varies.
     """
 
+    replayable = True
+
     def __init__(self, transform: Transform | str, samples: int = 4, *, seed: int = 0) -> None:
         super().__init__(transform, seed)
         if samples < 1:
             raise InputError("worst-of needs at least one sample an image", got=samples)
         self.samples = samples
 
-    def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
-        every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
-        return (torch.cat(every),)
-
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
-        count = len(images)
         pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), drawn[0])
-        with torch.no_grad():
-            losses = F.cross_entropy(model(pictures), labels.repeat(self.samples), reduction="none")
-        worst = losses.view(self.samples, count).argmax(0) * count + torch.arange(count, device=images.device)
-        return plain(model(pictures[worst]), labels)
+        return plain(model(pictures[worst_rows(model, pictures, labels)]), labels)
 
 
 class PgdLoss(TrainingLoss):
@@ -93,8 +86,10 @@ class PgdLoss(TrainingLoss):
         return plain(model(attacked.detach()), labels)
 
 
-class IbpLoss(TrainingLoss):
+class IbpLoss(RampedLoss):
     """Augmentation, and bounds of a box of +-``epsilon`` around each augmented pixel (the paper's IBP+A)."""
+
+    replayable = True
 
     def __init__(
         self,
@@ -106,17 +101,10 @@ class IbpLoss(TrainingLoss):
         seed: int = 0,
         one_for_all: bool = False,
     ) -> None:
-        super().__init__(transform, seed, one_for_all)
+        super().__init__(transform, kappa, ramp, seed, one_for_all)
         if epsilon < 0:
             raise InputError("epsilon is a half width of pixel values", got=epsilon)
-        self.epsilon, self.kappa, self.ramp = epsilon, kappa, ramp or Ramp()
-        self.networks = LiveNetwork()
-
-    def weight(self, step: int) -> float:
-        return 1.0 if step < self.ramp.warm_up else between(self.kappa, self.ramp.share(step))
-
-    def size(self, step: int) -> float:
-        return self.ramp.share(step)
+        self.epsilon = epsilon
 
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
         """Parameters, and, once there is a certified term, the half width of pixels and kappa."""

@@ -20,7 +20,15 @@ def make_loss(part: Any, transform: Transform, steps_per_epoch: int, seed: int) 
     kappa = (part.kappa[0], part.kappa[1])
     if part.kind == "certified":
         return CertifiedLoss(
-            transform, part.nu, bounds=part.bounds, propagation=part.propagation, kappa=kappa, ramp=ramp, **common
+            transform,
+            part.nu,
+            bounds=part.bounds,
+            propagation=part.propagation,
+            kappa=kappa,
+            ramp=ramp,
+            samples=part.samples,
+            every=part.every,
+            **common,
         )
     if part.kind == "augmentation":
         return AugmentationLoss(transform, **common)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError
-from tiltproof.train.arithmetic import seed_layers
+from tiltproof.train.arithmetic import seed_layers, short_products
 from tiltproof.train.augment import augment
 from tiltproof.train.choose import make_loss
 from tiltproof.train.dataset import TrainingSet
@@ -58,7 +58,7 @@ class EpochRunner:
         self.loss = make_loss(recipe.loss, transform, self.steps, part.seed)
         self.loss.share = processes.share
         recorded = data.device.type == "cuda" and self.loss.replayable
-        self.replay = Replay(self.loss, self.model, self.parameters) if recorded else None
+        self.replay = Replay(self.loss, self.model, self.parameters, part.precision) if recorded else None
         self.began, self.steps_here = time.perf_counter(), 0
         self.last: TrainProgress | None = None
 
@@ -108,7 +108,8 @@ class EpochRunner:
             value = self.replay.step(images, labels, step)
         else:
             self.optimizer.zero_grad(set_to_none=True)
-            value = self.loss(self.model, images, labels, step)
+            with short_products(images.device, part.precision):
+                value = self.loss(self.model, images, labels, step)
             value.total.backward()
         self.processes.average_gradients(self.parameters)
         if part.l1:  # the gradient of l1 * sum |W|

@@ -57,9 +57,13 @@ class TrainingLoss:
         terms = self.terms(model, images, labels, *self.draw(images, step))
         return LossValue(*terms, self.weight(step), self.size(step))
 
+    samples = 1
+    """Parameter vectors that are drawn for each image."""
+
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
-        """All that changes from step to step, as tensors: at least each image's sampled parameters [n, d]."""
-        return (self.sampler.parameters(step, len(images), images),)
+        """All that changes from step to step, as tensors: at least the sampled parameters, [samples * n, d], sample by sample."""
+        every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
+        return (torch.cat(every),)
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         """(total, clean, certified, correct) for what was drawn: tensors in, tensors out, so that a GPU can replay it."""
@@ -84,13 +88,52 @@ def answers(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(outputs, labels), (outputs.detach().argmax(1) == labels).sum()
 
 
-class CertifiedLoss(TrainingLoss):
+@torch.no_grad()
+def worst_rows(model: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
+    """Of each image's pictures (sample by sample, [samples * n, C, H, W]) the row of the one that the network does worst on, [n].
+
+    The network looks at them as it would when in use: running statistics, no dropout.
+    """
+    count, training = len(labels), model.training
+    model.eval()
+    losses = F.cross_entropy(model(pictures), labels.repeat(len(pictures) // count), reduction="none")
+    model.train(training)
+    return losses.view(-1, count).argmax(0) * count + torch.arange(count, device=labels.device)
+
+
+class RampedLoss(TrainingLoss):
+    """A loss whose certified term comes in by a schedule, with the weight 1 - kappa."""
+
+    def __init__(
+        self,
+        transform: Transform | str,
+        kappa: tuple[float, float],
+        ramp: Ramp | None,
+        seed: int,
+        one_for_all: bool,
+    ) -> None:
+        super().__init__(transform, seed, one_for_all)
+        if not all(0 <= end <= 1 for end in kappa):
+            raise InputError("kappa is a weight between 0 and 1", got=kappa)
+        self.kappa, self.ramp = kappa, ramp or Ramp()
+        self.networks = LiveNetwork()
+
+    def weight(self, step: int) -> float:
+        """kappa at this step; 1 while warming up."""
+        return 1.0 if step < self.ramp.warm_up else between(self.kappa, self.ramp.share(step))
+
+    def size(self, step: int) -> float:
+        return self.ramp.share(step)
+
+
+class CertifiedLoss(RampedLoss):
     """L_ct = kappa l(f(P(x, theta)), y) + (1 - kappa) l(f^(P(x, theta +- nu)), y) with cross-entropy l.
 
     ``nu``: half width of the local box of each parameter, after ``ramp``; kappa moves from the first to the second of ``kappa``
     meanwhile. ``bounds``: pixel bounds by ``fgv`` (the paper), ``hull`` or ``affine``; ``propagation``: ``interval`` (the
     paper), ``affine``, or ``backward`` (intervals forward, then one linear pass from each margin back to the pixels).
-    ``one_for_all``: one sampled parameter vector a batch, as in the paper, instead of one an image.
+    ``one_for_all``: one sampled parameter vector a batch, as in the paper, instead of one an image. ``samples``: theta is the worst
+    of so many sampled ones (the paper: 1). ``every``: bounds are computed for every so-manieth image of a mini-batch (the paper: 1).
     """
 
     def __init__(
@@ -104,59 +147,61 @@ class CertifiedLoss(TrainingLoss):
         ramp: Ramp | None = None,
         seed: int = 0,
         one_for_all: bool = False,
+        samples: int = 1,
+        every: int = 1,
     ) -> None:
-        super().__init__(transform, seed, one_for_all)
+        super().__init__(transform, kappa, ramp, seed, one_for_all)
         self.nu = half_widths(nu, self.transform)
+        if samples < 1 or (one_for_all and samples > 1):
+            raise InputError(
+                "the certified loss takes the worst of at least one sample, of exactly one if it serves a whole batch",
+                got=samples,
+            )
+        if every < 1:
+            raise InputError("bounds are computed for every n-th image, n at least 1", got=every)
+        self.samples, self.every = samples, every
         if bounds not in METHODS:
             raise InputError("unknown pixel bounds", got=repr(bounds), do=f"use one of {', '.join(METHODS)}")
         if propagation not in PROPAGATIONS:
             raise InputError("unknown propagation", got=repr(propagation), do=f"use one of {', '.join(PROPAGATIONS)}")
-        if not all(0 <= end <= 1 for end in kappa):
-            raise InputError("kappa is a weight between 0 and 1", got=kappa)
-        self.bounds, self.propagation, self.kappa, self.ramp = bounds, propagation, kappa, ramp or Ramp()
-        self.networks = LiveNetwork()
+        self.bounds, self.propagation = bounds, propagation
         self.lines: int | None = None
-
-    def weight(self, step: int) -> float:
-        """kappa at this step; 1 while warming up."""
-        return 1.0 if step < self.ramp.warm_up else between(self.kappa, self.ramp.share(step))
-
-    def size(self, step: int) -> float:
-        return self.ramp.share(step)
 
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
         """Parameters, and, once there is a certified term, its boxes and kappa."""
-        parameters = self.sampler.parameters(step, len(images), images)
-        kappa = self.weight(step)
+        (parameters,), kappa = super().draw(images, step), self.weight(step)
         if kappa >= 1:
             return (parameters,)
         low, high = self.sampler.boxes(parameters, images.new_tensor(self.nu) * self.ramp.share(step))
         return parameters, low, high, images.new_tensor(kappa)
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
-        clean, correct = self.answers(model(self.transform.apply(images, drawn[0])), labels)
+        pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), drawn[0])
+        rows = worst_rows(model, pictures, labels) if self.samples > 1 else slice(None)
+        clean, correct = self.answers(model(pictures[rows]), labels)
         if len(drawn) == 1:
             return clean, clean.detach(), None, correct
         _, low, high, kappa = drawn
-        if self.sampler.one_for_all:
-            low, high = low[:1], high[:1]
-        certified = self.worst(model, self.pixels(images, low, high), labels)
+        low, high = (end[:1] if self.sampler.one_for_all else end[rows][:: self.every] for end in (low, high))
+        certified = self.worst(model, self.pixels(images[:: self.every], low, high), labels[:: self.every])
         return kappa * clean + (1 - kappa) * certified, clean.detach(), certified.detach(), correct
 
     @property
     def replayable(self) -> bool:
-        """With Algorithm 1 over a window, whose shapes are fixed."""
-        return self.bounds == "fgv" and self.transform.padding == "zeros" and self.propagation != "backward"
+        return self.transform.padding == "zeros"
 
     def pixels(self, images: Tensor, low: Tensor, high: Tensor) -> AffineForm:
-        if self.bounds == "fgv" and self.transform.padding == "zeros":
+        cells = None
+        if self.transform.padding == "zeros":
             if self.lines is None:
                 self.lines = lines_needed(self.transform, self.nu, images.shape[-2], images.shape[-1])
-            with torch.no_grad():
-                lower, upper = window_bounds(images, self.transform, low, high, self.lines)
-                return AffineForm(((lower + upper) / 2)[None], (upper - lower) / 2, unit=0.0)
+            if self.bounds == "fgv":
+                with torch.no_grad():
+                    lower, upper = window_bounds(images, self.transform, low, high, self.lines)
+                    return AffineForm(((lower + upper) / 2)[None], (upper - lower) / 2, unit=0.0)
+            cells = self.lines - 2  # lines nearer than 1 on either side are no ends of cells that the box meets
         low, high = (end.expand(len(images), -1) for end in (low, high))
-        return self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation)
+        return self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation, cells)
 
     def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         return answers(outputs, labels)

@@ -33,11 +33,18 @@ class LiveNetwork:
 
     @torch.no_grad()
     def pixels(
-        self, images: Tensor, transform: Transform, method: str, low: Tensor, high: Tensor, propagation: str
+        self,
+        images: Tensor,
+        transform: Transform,
+        method: str,
+        low: Tensor,
+        high: Tensor,
+        propagation: str,
+        cells: int | None = None,
     ) -> AffineForm:
         """Pixel bounds of each image over its own box, in the images' dtype."""
         rows = torch.arange(len(images), device=images.device)
-        form = pair_bounds(images.double(), rows, transform, method, low, high)
+        form = pair_bounds(images.double(), rows, transform, method, low, high, cells)
         if propagation != "affine" and form.symbols:
             form = AffineForm.between(form.lower, form.upper)
         return AffineForm(form.stack.to(images.dtype), form.radius.to(images.dtype), unit=0.0)
@@ -49,7 +56,7 @@ class LiveNetwork:
         ``backward``: 0 for the label, and for every other class how far it can come above the label's output.
         """
         network, own = self.network(model, pixels.center), labels.unsqueeze(1)
-        with training_arithmetic():
+        with training_arithmetic(), torch.autocast(labels.device.type, enabled=False):
             forms = run(network, pixels)
             if propagation == "interval":
                 output = forms[network.output]
@@ -69,7 +76,7 @@ class LiveNetwork:
     def output_range(self, model: nn.Module, pixels: Any, propagation: str) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds of all outputs."""
         network = self.network(model, pixels.center)
-        with training_arithmetic():
+        with training_arithmetic(), torch.autocast(pixels.center.device.type, enabled=False):
             form = run(network, pixels)[network.output]
         return form.lower, form.upper
 

@@ -60,6 +60,8 @@ class TrainPart:
     """Factor of the sum of absolute weights (parameters of more than one dimension) in the loss."""
     clip_norm: float = setting(number(0, 1e6), 0.0)
     """Largest norm of the gradient; 0: no clipping."""
+    precision: str = setting(word(("tf32", "bf16")), "tf32")
+    """Products on a GPU: float32 with short factors, or bfloat16, which large networks train twice as fast in. A CPU ignores it."""
     seed: int = setting(whole(0, 2**63 - 1), 0)
 
 
@@ -80,8 +82,10 @@ class LossPart:
     """Epochs after warm-up in which kappa and nu move linearly to their final values."""
     parameters_per_batch: str = setting(word(("one", "each")), "one")
     """One sampled parameter vector a mini-batch (the paper), or one for each image."""
-    samples: int = setting(whole(1, 1000), 4)
-    """worst-of: sampled parameters an image."""
+    every: int = setting(whole(1, 1000), 1)
+    """certified: bounds are computed for every so-manieth image of a mini-batch; 1: for all (the paper)."""
+    samples: int = setting(whole(1, 1000), 1)
+    """certified, worst-of: the worst of so many sampled parameters an image is trained on."""
     epsilon: float = setting(number(0, 1, above=True), 0.1)
     """pgd, ibp: half width of the box around each pixel."""
     step_size: float = setting(number(0, 1, above=True), 0.005)
@@ -146,6 +150,14 @@ def check_whole(recipe: Recipe, source: str) -> None:
             why="the number of epochs was changed alone",
             do="keep their sum at train.epochs or below",
         )
+    if loss.samples > 1 and loss.parameters_per_batch == "one" and loss.kind == "certified":
+        raise InputError(
+            f"the worst of several samples needs parameters for each image in {source}",
+            got=f"loss.samples {loss.samples}, loss.parameters_per_batch 'one'",
+            do='set loss.parameters_per_batch = "each"',
+        )
+    if loss.kind == "worst-of" and loss.samples < 2:
+        raise InputError(f"a worst-of loss needs loss.samples of 2 or more in {source}", got=loss.samples)
     if train.schedule == "steps" and not train.milestones:
         raise InputError(f"train.schedule 'steps' of {source} needs train.milestones", do="add milestones = [80]")
     if list(train.milestones) != sorted(set(train.milestones)):

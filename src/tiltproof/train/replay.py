@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tiltproof.train.arithmetic import short_products
 from tiltproof.train.losses import LossValue, TrainingLoss
 
 WARM_UP = 3
@@ -17,8 +18,8 @@ WARM_UP = 3
 class Replay:
     """Calls a loss and its backward pass, recorded."""
 
-    def __init__(self, loss: TrainingLoss, model: nn.Module, parameters: list[nn.Parameter]) -> None:
-        self.loss, self.model, self.parameters = loss, model, parameters
+    def __init__(self, loss: TrainingLoss, model: nn.Module, parameters: list[nn.Parameter], precision: str) -> None:
+        self.loss, self.model, self.parameters, self.precision = loss, model, parameters, precision
         self.recorded: dict[
             int, tuple[torch.cuda.CUDAGraph, list[Tensor], tuple[Tensor | None, ...], list[Tensor]]
         ] = {}
@@ -46,7 +47,8 @@ class Replay:
         buffers = [value.clone() for value in inputs]
 
         def work() -> tuple[Tensor | None, ...]:
-            outputs = self.loss.terms(self.model, *buffers)
+            with short_products(buffers[0].device, self.precision):
+                outputs = self.loss.terms(self.model, *buffers)
             outputs[0].backward()
             return outputs
 
