@@ -10,9 +10,18 @@ from tiltproof.train.seeds import generator
 
 
 def augment(
-    images: Tensor, *, padding: int, flip: bool, seed: int, step: int, share: tuple[int, int] = (0, 1)
+    images: Tensor,
+    *,
+    padding: int,
+    flip: bool,
+    seed: int,
+    step: int,
+    share: tuple[int, int] = (0, 1),
+    fill: str = "zeros",
 ) -> Tensor:
-    """Crop each image [n, C, H, W] to its own size out of a frame of ``padding`` zeros, and flip half of them.
+    """Crop each image [n, C, H, W] to its own size out of a frame of ``padding`` pixels around it, and flip half of them.
+
+    The frame is black (``zeros``) or repeats the border (``edge``).
 
     Offsets and flips are drawn for the whole batch of n x world images from (seed, step) alone; of them this process
     takes those of its rows. ``share`` is (rank, world).
@@ -27,7 +36,7 @@ def augment(
     rows = top[:, None] + torch.arange(height, device=images.device)
     across = torch.arange(width, device=images.device)
     columns = left[:, None] + torch.where(flipped[:, None] > 0, across.flip(0), across)
-    framed = F.pad(images, (padding,) * 4)
+    framed = F.pad(images, (padding,) * 4, mode="replicate" if fill == "edge" else "constant")
     which = torch.arange(number, device=images.device).view(-1, 1, 1, 1)
     channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
     return framed[which, channel, rows[:, None, :, None], columns[:, None, None, :]]

@@ -98,6 +98,7 @@ class EpochRunner:
             images,
             padding=data.crop_padding,
             flip=data.flip,
+            fill=data.crop_fill,
             seed=part.seed,
             step=step,
             share=self.processes.share,

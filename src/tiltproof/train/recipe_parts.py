@@ -29,7 +29,9 @@ class DataPart:
 
     name: str = setting(word(("mnist", "cifar10")))
     crop_padding: int = setting(whole(0, 16), 0)
-    """Random crops after padding with so many zeros on every side; 0: none."""
+    """Random crops after padding with so many pixels on every side; 0: none."""
+    crop_fill: str = setting(word(("zeros", "edge")), "zeros")
+    """What these pixels are: black (the paper), or the nearest pixel of the picture."""
     flip: bool = setting(flag(), False)
     """Random horizontal flips."""
     hold_out: float = setting(number(0, 0.9), 0.2)

@@ -99,7 +99,7 @@ def cifar10_cnn() -> nn.Module:
 def cifar10_wide() -> nn.Module:
     """As shallow as the paper's CIFAR-10 network, and wider; averages before the linear layers keep it small."""
     convolutions = [Convolution(64, 3, 1, 1), Convolution(128, 4, 2, 1), Convolution(256, 4, 2, 1)]
-    return ConvolutionalNetwork(_cifar10_normalise(), 32, convolutions, hidden=256, pool=2)
+    return ConvolutionalNetwork(_cifar10_normalise(), 32, convolutions, hidden=128, pool=2)
 
 
 def cifar10_cnn7() -> nn.Module:
