@@ -16,8 +16,8 @@ from tiltproof.certify.entry import Inputs
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.reporter import Reporter
-from tiltproof.certify.search import AdaptiveSearch
-from tiltproof.certify.start import starting_grid
+from tiltproof.certify.search import PRECISE_FROM, AdaptiveSearch
+from tiltproof.certify.start import precision_pays, starting_grid
 from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.uniform import UniformSearch
 from tiltproof.certify.verdict import Budget
@@ -66,8 +66,11 @@ def certify_batch(
     if grid is None and len(rows):
         grid = starting_grid(prover, rows, settings.budget.boxes, pairs, seed)
     start = (1,) * len(inputs.transform.parts) if grid is None else grid
-    kind = AdaptiveSearch if settings.splits is None else UniformSearch
-    search = kind(prover, attacker, Tiling(inputs.transform, start))
+    tiling = Tiling(inputs.transform, start)
+    search: AdaptiveSearch | UniformSearch = UniformSearch(prover, attacker, tiling)
+    if settings.splits is None:
+        precise = bool(len(rows)) and precision_pays(prover, rows, start, pairs, seed)
+        search = AdaptiveSearch(prover, attacker, tiling, precise_from=0 if precise else PRECISE_FROM)
     reporter.proving(search)
     search.work(pairs, settings.budget, reporter.report)
     search.attack_unknown()

@@ -80,26 +80,32 @@ class Prover:
     def _backward(
         self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Refine only the classes that the forward pass left open, in pieces that need no more memory than it did."""
+        """Refine only the classes that the forward pass left open: the worst of each box first, and the others only where that one
+        closed, because one open class is enough for a box to fail. Shares of the parameters are those of the first class.
+        """
         wanted = {name for operation in network.operations for name in operation.inputs} | {network.output}
         mine = {name: form[rows] for name, form in forms.items() if name in wanted}
         own, best = labels[rows], lower[rows]
-        pairs, classes = (~(best > 0)).nonzero(as_tuple=True)
-        bounds, shares = [], []
-        self.refined += len(pairs)
-        for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
-            bound, share = refine(network, mine, own, pairs[chunk], classes[chunk])
-            bounds.append(bound)
-            shares.append(share)
-        bound = torch.cat(bounds)
-        # the better of two proved bounds; a NaN never replaces a number
-        old = best[pairs, classes]
-        best[pairs, classes] = torch.where(bound > old, bound, old)
-        # the parameter shares of the class that is now worst
-        table = torch.full((len(rows), best.shape[1]), -1, dtype=torch.long, device=rows.device)
-        table[pairs, classes] = torch.arange(len(pairs), device=rows.device)
-        worst = table.gather(1, best.nan_to_num(-torch.inf).argmin(1, keepdim=True)).flatten()
-        share = torch.cat(shares)[worst.clamp(min=0)]
+
+        def refined(pairs: Tensor, classes: Tensor) -> Tensor:
+            """In pieces that need no more memory than the forward pass did."""
+            self.refined += len(pairs)
+            shares = []
+            for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
+                place = pairs[chunk], classes[chunk]
+                bound, share = refine(network, mine, own, *place)
+                # the better of two proved bounds; a NaN never replaces a number
+                best[place] = torch.where(bound > best[place], bound, best[place])
+                shares.append(share)
+            return torch.cat(shares)
+
+        worst = best.nan_to_num(-torch.inf).argmin(1)
+        everything = torch.arange(len(rows), device=rows.device)
+        share = refined(everything, worst)
+        left = ~(best > 0) & (best[everything, worst] > 0).unsqueeze(1)
+        pairs, classes = left.nonzero(as_tuple=True)
+        if len(pairs):
+            refined(pairs, classes)
         return best, share
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tiltproof.certify.attack import Attacker
 from tiltproof.certify.ledger import Ledger
 from tiltproof.certify.memory import Halving
-from tiltproof.certify.prover import Outcome
-from tiltproof.certify.tiling import Boxes
+from tiltproof.certify.prover import Outcome, Prover
+from tiltproof.certify.tiling import Boxes, Tiling
 from tiltproof.certify.verdict import Budget
 
 PRECISE_FROM = 4
@@ -19,7 +20,14 @@ PRECISE_FROM = 4
 
 
 class AdaptiveSearch(Ledger):
-    """A stack of boxes to prove; the batch on top is bounded, so images are finished one after the other."""
+    """A stack of boxes to prove; the batch on top is bounded, so images are finished one after the other.
+
+    Boxes that were halved ``precise_from`` times or more are bounded in float64.
+    """
+
+    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, precise_from: int = PRECISE_FROM) -> None:
+        super().__init__(prover, attacker, tiling)
+        self.precise_from = precise_from
 
     def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
         rows, first = self.attacker.alive().flip(0), self.tiling.first()  # flipped: the first image lies on top
@@ -42,7 +50,7 @@ class AdaptiveSearch(Ledger):
     def _top(self, size: int) -> tuple[Tensor, Boxes, Outcome]:
         """Bound the boxes on top of the stack; only on success are they taken off it."""
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
-        outcome = self.bound(rows, boxes, precise=boxes.level.sum(1) >= PRECISE_FROM)
+        outcome = self.bound(rows, boxes, precise=boxes.level.sum(1) >= self.precise_from)
         keep = slice(0, len(self.image) - len(rows))
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]
         return rows, boxes, outcome

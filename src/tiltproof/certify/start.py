@@ -8,6 +8,7 @@ taken. This only decides where work is spent; whatever grid is chosen, every box
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +23,10 @@ FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """Pilot pairs for each rung: a small share of what is bounded at once."""
 REFINED_COST = 0.6
 """What taking one margin through a backward pass costs, in forward passes: 0.8 to 1.4 on a CPU, about 0.2 on a GPU."""
+PRECISE_COST = 2.0
+"""What a bound in float64 costs, in bounds of float32."""
+ENOUGH, MOSTLY = 0.98, 0.8
+"""Share proved forward from which on no finer grid is tried; share proved on the last rung below which float64 is tried."""
 PIXEL_CONTRAST = 0.2
 """Typical change of a pixel's value from one pixel to the next."""
 
@@ -57,38 +62,77 @@ def ladder(effect: Tensor, most: int) -> list[tuple[int, ...]]:
     return rungs
 
 
+@dataclass
+class Pilot:
+    """What some random pairs of images and boxes of one grid cost on average, in forward passes, and the share of them proved."""
+
+    cost: float
+    forward: float  # share proved by the forward pass
+    passed: float
+
+
+class Pilots:
+    """Tries grids on a few random pairs of these images."""
+
+    def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
+        self.prover, self.rows, self.batch = prover, rows, batch
+        self.generator = torch.Generator().manual_seed(seed)
+        self.pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, batch.size // 16))
+
+    def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
+        tiling, pairs, prover = Tiling(self.prover.transform, grid), self.pairs, self.prover
+        boxes, device = tiling.first(), self.prover.labels.device
+        chosen = self.rows[torch.randint(len(self.rows), (pairs,), generator=self.generator)]
+        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (pairs,), generator=self.generator)])
+        precise = dtype != prover.dtype
+
+        def work(size: int) -> Pilot:
+            forward, passed, refined = 0, 0, prover.refined
+            for part in torch.arange(pairs).split(max(1, size // 2) if precise else size):
+                outcome = prover.bound(chosen[part].to(device), low[part].to(device), high[part].to(device), dtype)
+                forward += int((outcome.forward > 0).sum())
+                passed += int((outcome.bound > 0).sum())
+            cost = 1 + REFINED_COST * (prover.refined - refined) / pairs
+            return Pilot(cost * (PRECISE_COST if precise else 1), forward / pairs, passed / pairs)
+
+        result: Pilot = self.batch.run(work)
+        return result
+
+    def ladder(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+        """(expected cost of an image, the rung it is least for, share proved on the last rung tried)."""
+        tried: list[Pilot] = []
+        for rung in rungs:
+            tried.append(self.run(rung, dtype))
+            if tried[-1].forward >= ENOUGH:
+                break
+        best, least = len(tried) - 1, math.inf
+        onward = tried[-1].cost / max(tried[-1].passed, 1 / self.pairs)
+        for k in reversed(range(len(tried))):
+            onward = tried[k].cost + (1 - tried[k].passed) * 2 * onward
+            if math.prod(rungs[k]) * onward <= least:
+                best, least = k, math.prod(rungs[k]) * onward
+        return least, rungs[best], tried[-1].passed
+
+
 def starting_grid(prover: Prover, rows: Tensor, budget_boxes: int, batch: Halving, seed: int) -> tuple[int, ...]:
-    """The rung of least expected cost, from the share of pilot pairs proved forward and in all."""
-    transform = prover.transform
+    """The rung of least expected cost; where the model's own precision proves little however fine the grid, float64 is tried too."""
     height, width = prover.pictures.shape[-2:]
-    rungs = ladder(influence(transform, height, width), max(1, min(4096, budget_boxes // 2)))
-    generator = torch.Generator().manual_seed(seed)
-    device = prover.labels.device
-    cost, passed = [], []
-    pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, batch.size // 16))
-    for rung in rungs:
-        tiling = Tiling(transform, rung)
-        boxes = tiling.first()
-        chosen = rows[torch.randint(len(rows), (pairs,), generator=generator)]
-        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (pairs,), generator=generator)])
+    rungs = ladder(influence(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots = Pilots(prover, rows, batch, seed)
+    cost, grid, passed = pilots.ladder(rungs, prover.dtype)
+    if passed < MOSTLY and prover.dtype != torch.float64:
+        more, other, _ = pilots.ladder(rungs, torch.float64)
+        grid = other if more < cost else grid
+    return grid
 
-        def work(size: int, chosen: Tensor = chosen, low: Tensor = low, high: Tensor = high) -> tuple[int, int, int]:
-            counts, refined = [0, 0], prover.refined
-            for part in torch.arange(pairs).split(size):
-                outcome = prover.bound(chosen[part].to(device), low[part].to(device), high[part].to(device))
-                counts[0] += int((outcome.forward > 0).sum())
-                counts[1] += int((outcome.bound > 0).sum())
-            return counts[0], counts[1], prover.refined - refined
 
-        forward, total, refined = batch.run(work)
-        cost.append(1 + REFINED_COST * refined / pairs)
-        passed.append(total / pairs)
-        if forward >= 0.98 * pairs:
-            break
-    best, least = len(cost) - 1, math.inf
-    onward = cost[-1] / max(passed[-1], 1 / pairs)
-    for k in reversed(range(len(cost))):
-        onward = cost[k] + (1 - passed[k]) * 2 * onward
-        if math.prod(rungs[k]) * onward <= least:
-            best, least = k, math.prod(rungs[k]) * onward
-    return rungs[best]
+def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int) -> bool:
+    """Whether boxes of this grid are better bounded in float64 from the start.
+
+    The roundings that a bound must absorb grow with every layer; a deep network's float32 bounds may fail on any box. A box
+    that fails is halved, and halves again if need be, so the number of bounds falls steeply with the share proved.
+    """
+    if prover.dtype == torch.float64:
+        return False
+    plain, precise = (Pilots(prover, rows, batch, seed).run(grid, dtype) for dtype in (prover.dtype, torch.float64))
+    return precise.cost * plain.passed**2 < plain.cost * precise.passed**2

@@ -1,0 +1,57 @@
+"""Where the search begins: deep networks, whose float32 bounds drown in rounding, are proved in float64 from the start."""
+
+import torch
+from torch import nn
+
+from tiltproof import certify, parse
+from tiltproof.certify.entry import check_inputs
+from tiltproof.certify.memory import Halving
+from tiltproof.certify.prover import Prover
+from tiltproof.certify.start import precision_pays, starting_grid
+
+TRANSFORM = parse("R(4)")
+
+
+def chain(layers):
+    """Rotations of 64-dimensional space: values keep their size, but |W| magnifies remainders about 6 times a layer."""
+    generator = torch.Generator().manual_seed(0)
+    parts = [nn.Flatten()]
+    for _ in range(layers):
+        layer = nn.Linear(64, 64, bias=False)
+        with torch.no_grad():
+            layer.weight.copy_(torch.linalg.qr(torch.randn(64, 64, generator=generator))[0])
+        parts.append(layer)
+    parts.append(nn.Linear(64, 3))
+    with torch.no_grad():
+        parts[-1].weight.copy_(torch.randn(3, 64, generator=generator))
+        parts[-1].bias.zero_()
+    return nn.Sequential(*parts).eval()
+
+
+def problem(layers):
+    images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    model = chain(layers)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    return model, images, labels
+
+
+def prover(layers):
+    model, images, labels = problem(layers)
+    return Prover(check_inputs(model, images, labels, TRANSFORM), "affine")
+
+
+def test_float64_pays_for_the_deep_network_alone():
+    rows, batch = torch.arange(4), Halving(512)
+    shallow, deep = prover(1), prover(9)
+    assert not precision_pays(shallow, rows, (16,), batch, 0)
+    assert precision_pays(deep, rows, (1024,), batch, 0)
+    assert starting_grid(deep, rows, 20_000, batch, 0) != starting_grid(shallow, rows, 20_000, batch, 0)
+
+
+def test_a_deep_network_is_proved():
+    model, images, labels = problem(9)
+    certificate = certify(model, images, labels, TRANSFORM)
+    assert certificate.summary()["unknown"] == 0
+    assert certificate.summary()["certified"] >= 1
+    assert certificate.summary()["boxes"] < 3_000  # 13,076 when float32 is tried first on every box
