@@ -14,10 +14,11 @@ from tiltproof.bounds import METHODS
 from tiltproof.certify.batch import Settings, certify_batch
 from tiltproof.certify.certificate import Certificate
 from tiltproof.certify.entry import Inputs, check_inputs, check_splits
+from tiltproof.certify.manifest import claim
 from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.run import SMALLEST_BATCH, Run, plan_batches
-from tiltproof.certify.run_folder import RunFolder
+from tiltproof.certify.run_folder import RunFolder, check_folder_options
 from tiltproof.certify.verdict import Budget, Progress
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
@@ -64,10 +65,7 @@ def certify(
         raise InputError("the batch size must be at least 1", got=batch_size)
     if samples < 1:
         raise InputError("the attack needs at least one sample", got=samples)
-    if resume and out is None:
-        raise InputError("there is nothing to resume without a run folder", do="give out= (--out) as well")
-    if resume and overwrite:
-        raise InputError("a run is either resumed or replaced", got="resume and overwrite", do="choose one")
+    check_folder_options(out, resume, overwrite)
     budget = Budget() if budget is None else budget
     if not isinstance(budget, Budget):
         raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
@@ -79,7 +77,8 @@ def certify(
     plan = plan_batches(len(inputs.images), pairs, 1 if batch_size else SMALLEST_BATCH)
     run = Run(settings.record(), plan)
     if out is not None:
-        run = RunFolder(Path(out), inputs, settings.record(), plan, first, dict(notes or {}), resume, overwrite)
+        about = claim(inputs, first, labels=inputs.labels.tolist())
+        run = RunFolder(Path(out), inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite)
     with closing(run):
         return _work(inputs, settings, run, Reporter(len(inputs.images), began, progress), first)
 

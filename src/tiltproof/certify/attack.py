@@ -113,22 +113,6 @@ class Attacker:
         """Images that are classified right and not falsified yet."""
         return (self.correct & ~self.falsified).nonzero().flatten()
 
-    def candidates(self, samples: int) -> Tensor:
-        """Center, corners, a grid and random points, ``samples`` in all (float64 [S, d]); corners count
-        beyond five parameters as random."""
-        d = len(self.low)
-        points = [torch.zeros(1, d, dtype=torch.float64)]
-        if d <= 5:
-            points.append(torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d)), dtype=torch.float64))
-        left = max(0, samples - sum(map(len, points)))
-        per_axis = left if d == 1 else int((left / 2) ** (1 / d))
-        if per_axis > 1:
-            line = torch.linspace(-1, 1, per_axis, dtype=torch.float64)
-            points.append(torch.cartesian_prod(*[line] * d).view(-1, d))
-        left = max(0, samples - sum(map(len, points)))
-        points.append(torch.rand(left, d, dtype=torch.float64, generator=self.generator) * 2 - 1)
-        return torch.cat(points)[: max(samples, 1)]
-
     def at(self, unit: Tensor) -> Tensor:
         """Parameters for positions in [-1, 1]^d; both ends of the range are met exactly."""
         t = (unit + 1) / 2
@@ -141,7 +125,7 @@ class Attacker:
                 "the attack needs at least one sample and no negative number of steps", got=(samples, steps)
             )
         best = torch.zeros(len(self.images), len(self.low), dtype=torch.float64)
-        units = self.candidates(samples)
+        units = candidates(samples, len(self.low), self.generator)
         for chunk in units.split(max(1, min(len(units), 32))):
             rows = rows[~self.falsified[rows]]
             if not len(rows):
@@ -184,3 +168,19 @@ def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:
     own = outputs.gather(1, labels.unsqueeze(1)).squeeze(1)
     others = outputs.scatter(1, labels.unsqueeze(1), -torch.inf)
     return own - others.amax(1)
+
+
+def candidates(samples: int, d: int, generator: torch.Generator) -> Tensor:
+    """Center, corners, a grid and random points of [-1, 1]^d, ``samples`` in all (float64 [S, d]); corners count beyond five
+    parameters as random."""
+    points = [torch.zeros(1, d, dtype=torch.float64)]
+    if d <= 5:
+        points.append(torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d)), dtype=torch.float64))
+    left = max(0, samples - sum(map(len, points)))
+    per_axis = left if d == 1 else int((left / 2) ** (1 / d))
+    if per_axis > 1:
+        line = torch.linspace(-1, 1, per_axis, dtype=torch.float64)
+        points.append(torch.cartesian_prod(*[line] * d).view(-1, d))
+    left = max(0, samples - sum(map(len, points)))
+    points.append(torch.rand(left, d, dtype=torch.float64, generator=generator) * 2 - 1)
+    return torch.cat(points)[: max(samples, 1)]

@@ -61,6 +61,15 @@ class Inputs:
 def check_inputs(
     model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, semantics: str = "real"
 ) -> Inputs:
+    """Inputs of a classifier."""
+    inputs = check_model_and_images(model, images, transform, semantics)
+    return replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
+
+
+def check_model_and_images(
+    model: nn.Module, images: Tensor, transform: Transform | str, semantics: str = "real"
+) -> Inputs:
+    """Inputs without labels (an empty tensor stands for them)."""
     if semantics not in SEMANTICS:
         raise InputError("unknown semantics", got=repr(semantics), do=f"use one of {', '.join(SEMANTICS)}")
     if not isinstance(model, nn.Module):
@@ -108,8 +117,7 @@ def check_inputs(
             do="model.float(), or leave semantics at 'real'",
         )
     network = read_network(model, tuple(images.shape[1:]), images)
-    labels = check_labels(labels, len(images), network).to(images.device)
-    return Inputs(model, network, images, labels, transform, semantics)
+    return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
 
 
 def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:

@@ -17,8 +17,8 @@ from tiltproof.certify.entry import Inputs
 from tiltproof.network import Network
 
 
-def claim(inputs: Inputs, first: int) -> dict[str, Any]:
-    """What the run is to prove; a resumed run and a checker must find the same."""
+def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, Any]:
+    """What the run is to prove; a resumed run and a checker must find the same. ``answers``: labels, or values of a regression."""
     return {
         "transform": str(inputs.transform),
         "semantics": inputs.semantics,
@@ -27,7 +27,7 @@ def claim(inputs: Inputs, first: int) -> dict[str, Any]:
         "shape": list(inputs.images.shape[1:]),
         "dtype": str(inputs.images.dtype).removeprefix("torch."),
         "images_sha256": image_digests(inputs.images),
-        "labels": inputs.labels.tolist(),
+        **answers,
     }
 
 

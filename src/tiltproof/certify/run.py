@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from tiltproof.certify.certificate import ImageResult
+
+class Result(Protocol):
+    """What a run keeps for one image: something that becomes a record and comes back from it."""
+
+    @property
+    def image(self) -> int: ...
+
+    def record(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Result: ...
+
 
 SMALLEST_BATCH, LARGEST_BATCH = 16, 16_384
 
@@ -23,11 +34,11 @@ class Run:
 
     def __init__(self, settings: dict[str, Any], plan: dict[str, int]) -> None:
         self.settings, self.plan = settings, plan
-        self.results: list[ImageResult] = []
+        self.results: list[Any] = []
         self.grid: tuple[int, ...] | None = None
         self.seconds = 0.0
 
-    def append(self, results: Sequence[ImageResult], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
+    def append(self, results: Sequence[Result], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
         """One batch's results."""
         self.results += results
         self.grid = self.grid or grid

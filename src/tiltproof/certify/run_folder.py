@@ -18,8 +18,8 @@ from typing import IO, Any
 
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
-from tiltproof.certify.manifest import claim, environment, graph_digest
-from tiltproof.certify.run import Run
+from tiltproof.certify.manifest import environment, graph_digest
+from tiltproof.certify.run import Result, Run
 from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.errors import InputError, shown
 
@@ -35,20 +35,22 @@ class RunFolder(Run):
         self,
         folder: Path,
         inputs: Inputs,
+        about: dict[str, Any],
         settings: dict[str, Any],
         plan: dict[str, int],
-        first: int,
         notes: dict[str, Any],
         resume: bool,
         overwrite: bool = False,
+        kind: type[Result] = ImageResult,
     ) -> None:
+        """``about``: what is claimed (`claim`); ``kind``: the class of one image's result."""
         super().__init__(settings, plan)
-        self.folder, self.batches = folder, 0
+        self.folder, self.batches, self.kind = folder, 0, kind
         settings = settings | {"graph_sha256": graph_digest(inputs.live(inputs.images.dtype))}
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            "claim": claim(inputs, first),
+            "claim": about,
             "settings": settings,
             "plan": plan,
             "notes": notes,
@@ -120,10 +122,10 @@ class RunFolder(Run):
         for stream, length in ((self.verdicts, offset), (self.journal, end)):
             stream.truncate(length)
             stream.seek(length)
-        if len(self.results) < len(self.manifest["claim"]["labels"]):
+        if len(self.results) < len(self.manifest["claim"]["images_sha256"]):
             (self.folder / SUMMARY).unlink(missing_ok=True)
 
-    def _whole_batch(self, line: bytes, offset: int) -> tuple[dict[str, Any], list[ImageResult]] | None:
+    def _whole_batch(self, line: bytes, offset: int) -> tuple[dict[str, Any], list[Any]] | None:
         """The batch that a line of batches.jsonl describes, or None where line or records are torn."""
         try:
             entry = _sealed(line)
@@ -131,7 +133,7 @@ class RunFolder(Run):
                 return None
             self.verdicts.seek(offset)
             content = self.verdicts.read(entry["bytes"])
-            records = [ImageResult.of_record(json.loads(each)) for each in content.splitlines()]
+            records = [self.kind.of_record(json.loads(each)) for each in content.splitlines()]
             first = self.manifest["claim"]["first"] + len(self.results)
             right = (
                 entry["batch"] == self.batches
@@ -143,7 +145,7 @@ class RunFolder(Run):
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
-    def append(self, results: Sequence[ImageResult], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
+    def append(self, results: Sequence[Result], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
         """One batch's results; when this returns they survive whatever happens to the process."""
         content = "".join(json.dumps(result.record(), allow_nan=False) + "\n" for result in results).encode()
         entry = {
@@ -185,6 +187,14 @@ class RunFolder(Run):
         for stream in (self.verdicts, self.journal):
             with suppress(OSError):  # of a full disk once more: whatever is torn has no valid line in batches.jsonl
                 stream.close()
+
+
+def check_folder_options(out: str | Path | None, resume: bool, overwrite: bool) -> None:
+    """What must not be asked for together."""
+    if resume and out is None:
+        raise InputError("there is nothing to resume without a run folder", do="give out= (--out) as well")
+    if resume and overwrite:
+        raise InputError("a run is either resumed or replaced", got="resume and overwrite", do="choose one")
 
 
 def _seal(entry: dict[str, Any]) -> bytes:

@@ -3,7 +3,7 @@ backward."""
 
 from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic
-from tiltproof.network.backward import forward_shares, refine
+from tiltproof.network.backward import forward_shares, refine, refine_outputs
 from tiltproof.network.bound import bound_network
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
@@ -22,6 +22,7 @@ __all__ = [
     "proof_arithmetic",
     "read_network",
     "refine",
+    "refine_outputs",
     "run",
     "separate_margins",
 ]

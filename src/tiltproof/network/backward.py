@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
-from tiltproof.network.graph import Network
+from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
 from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, backward_gamma, dot, farthest, underflow
 
@@ -30,35 +30,61 @@ def refine(
     unit, device = start.unit, start.radius.device
     constant = torch.zeros(len(pairs), dtype=torch.float64, device=device)
     error = torch.zeros_like(constant)
-    shares = torch.zeros(len(pairs), start.symbols, dtype=torch.float64, device=device)
-    operations = list(network.operations)
-    coefficients: dict[str, Tensor] = {}
-    if operations and operations[-1].name == network.output and operations[-1].kind == "linear":
-        last = operations.pop()
-        weight, bias = last.settings["weight"], last.settings["bias"]
-        a = weight[labels[pairs]] - weight[classes]
-        coefficients[last.inputs[0]] = a
-        reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
-        error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
-        if unit:
-            error += underflow(a, [forms[last.inputs[0]]], pairs)
-        # where float32 evaluations are spoken of: both outputs are evaluated by themselves
-        theirs = gamma(weight.shape[1] + 8, network.evaluation)
-        own, other = labels[pairs], classes
-        if theirs:
-            size = dot(weight[own].abs() + weight[other].abs(), reachable) * (1 + 2.0**-10)
-            if bias is not None:
-                size = size + bias[own].abs() + bias[other].abs()
-            error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
-        if bias is not None:
-            constant += bias[own].double() - bias[other].double()
-            error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
-    else:
+    if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
         a = torch.zeros(len(pairs), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
         a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)
-        coefficients[network.output] = a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
-        if unit:  # an output whose forward bound is infinite (an evaluation may overflow there) has no finite margin
-            error += underflow(a, [forms[network.output]], pairs)
+        return refine_outputs(
+            network, forms, pairs, a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
+        )
+    last = network.last
+    weight, bias = last.settings["weight"], last.settings["bias"]
+    a = weight[labels[pairs]] - weight[classes]
+    reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
+    error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
+    if unit:
+        error += underflow(a, [forms[last.inputs[0]]], pairs)
+    # where float32 evaluations are spoken of: both outputs are evaluated by themselves
+    theirs = gamma(weight.shape[1] + 8, network.evaluation)
+    own, other = labels[pairs], classes
+    if theirs:
+        size = dot(weight[own].abs() + weight[other].abs(), reachable) * (1 + 2.0**-10)
+        if bias is not None:
+            size = size + bias[own].abs() + bias[other].abs()
+        error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
+    if bias is not None:
+        constant += bias[own].double() - bias[other].double()
+        error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
+    return _pulled_back(network, forms, pairs, network.operations[:-1], {last.inputs[0]: a}, constant, error)
+
+
+def refine_outputs(
+    network: Network, forms: dict[str, AffineForm], pairs: Tensor, directions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Lower bounds (float64 [Q]) of ``directions[q]`` . f over box ``pairs[q]``; the rest as in `refine`.
+
+    A direction holds whole numbers such as 1, -1 and 0, which no rounding touches.
+    """
+    constant = torch.zeros(len(pairs), dtype=torch.float64, device=directions.device)
+    error = torch.zeros_like(constant)
+    # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
+    if forms[network.input].unit:
+        error += underflow(directions, [forms[network.output]], pairs)
+    return _pulled_back(network, forms, pairs, network.operations, {network.output: directions}, constant, error)
+
+
+def _pulled_back(
+    network: Network,
+    forms: dict[str, AffineForm],
+    pairs: Tensor,
+    operations: list[Operation],
+    coefficients: dict[str, Tensor],
+    constant: Tensor,
+    error: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """From coefficients of some operations' outputs, through ``operations`` in reverse, to the pixels."""
+    start = forms[network.input]
+    unit = start.unit
+    shares = torch.zeros(len(pairs), start.symbols, dtype=torch.float64, device=constant.device)
     for operation in reversed(operations):
         a_out = coefficients.pop(operation.name, None)
         if a_out is None:

@@ -16,9 +16,7 @@ from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, evaluated, farthes
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
     """Labels as int64 [count], each one of the network's classes."""
-    shape = next(
-        (operation.shape for operation in network.operations if operation.name == network.output), network.shape
-    )
+    shape = network.output_shape()
     if len(shape) != 1:
         raise InputError("a classifier's output has shape [N, classes]", got=f"[N, {', '.join(map(str, shape))}]")
     if shape[0] < 2:

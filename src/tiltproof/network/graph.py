@@ -77,6 +77,10 @@ class Network:
     def last(self) -> Operation:
         return self.operations[-1]
 
+    def output_shape(self) -> tuple[int, ...]:
+        """Of one picture's output."""
+        return next((operation.shape for operation in self.operations if operation.name == self.output), self.shape)
+
     def dtype(self) -> torch.dtype:
         """The parameters' floating-point type (float32 for a network without any)."""
         for get in self.leaves.values():

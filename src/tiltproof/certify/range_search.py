@@ -1,0 +1,141 @@
+"""The search for a network's output range: boxes whose bounds stick out of what is wanted are halved.
+
+Wanted is the range that evaluations are known to reach, and a little more. A box whose bounds lie inside is done; in any other the
+middle is evaluated, which may widen what is known to be reached, and the box is halved. The certified range is the union of the
+bounds of all boxes that are left: it holds whenever the search stops, and the budget only decides how tight it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.certify.memory import Halving
+from tiltproof.certify.range_prover import RangeOutcome, RangeProver
+from tiltproof.certify.reached import Reached
+from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tree import Node, tree_text
+from tiltproof.certify.verdict import Budget
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """When a range is tight enough: ``excess``, relative to the width that is reached, or a width below ``width`` in any case."""
+
+    excess: float = 0.05
+    width: float = 0.0
+
+    def ends(self, reached: Reached) -> tuple[Tensor, Tensor]:
+        """What bounds of each image's boxes have to stay in, [N, K] each.
+
+        An output that hardly moves is not worth a tighter range than a quarter of what is asked for on average.
+        """
+        half, middle = (reached.high - reached.low) / 2, (reached.high + reached.low) / 2
+        slack = self.excess * torch.maximum(half, half.mean(0) / 4) + 1e-6 * (1 + middle.abs())
+        half = (half + slack).clamp(min=self.width / 2)
+        return middle - half, middle + half
+
+
+class RangeSearch:
+    """A stack of boxes to bound; the batch on top is bounded, so images are finished one after the other."""
+
+    def __init__(self, prover: RangeProver, reached: Reached, tiling: Tiling, wanted: Wanted) -> None:
+        self.prover, self.reached, self.tiling, self.wanted = prover, reached, tiling, wanted
+        count = len(reached.low)
+        self.boxes = torch.zeros(count, dtype=torch.int64)
+        self.seconds = torch.zeros(count, dtype=torch.float64)
+        self.complete = torch.ones(count, dtype=torch.bool)
+        self.lower, self.upper = torch.full_like(reached.low, torch.inf), torch.full_like(reached.low, -torch.inf)
+        self.splits: dict[int, dict[Node, int]] = {}
+        self.image = torch.empty(0, dtype=torch.int64)
+        self.stack = tiling.first()[slice(0, 0)]
+        self.above = RangeOutcome(
+            reached.low[:0], reached.low[:0], torch.empty(0)
+        )  # what holds for the boxes they are halves of
+
+    def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
+        first, count = self.tiling.first(), len(self.reached.low)
+        images = torch.arange(count).flip(0)  # the first image lies on top
+        nothing = torch.full((count * len(first), self.reached.low.shape[1]), torch.inf, dtype=torch.float64)
+        self._push(images.repeat_interleave(len(first)), first.repeat(count), -nothing, nothing)
+        while len(self.image):
+            began = time.perf_counter()
+            rows, boxes, outcome = batch.run(self._top)
+            self.boxes += torch.bincount(rows, minlength=count)
+            share = torch.full((len(rows),), (time.perf_counter() - began) / len(rows), dtype=torch.float64)
+            self.seconds.index_add_(0, rows, share)
+            self._place(rows, boxes, outcome, budget)
+            report()
+
+    def _top(self, size: int) -> tuple[Tensor, Boxes, RangeOutcome]:
+        """Bound the boxes on top of the stack; only on success are they taken off it. A half also obeys the bounds of its whole."""
+        rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
+        low, high = (end.to(self.prover.device) for end in self.tiling.bounds(boxes))
+        outcome = self.prover.bound(rows.to(self.prover.device), low, high).cpu()
+        outcome.lower = torch.maximum(outcome.lower, self.above.lower[-size:])
+        outcome.upper = torch.minimum(outcome.upper, self.above.upper[-size:])
+        self._keep(torch.arange(len(self.image)) < len(self.image) - len(rows))
+        return rows, boxes, outcome
+
+    def _place(self, rows: Tensor, boxes: Boxes, outcome: RangeOutcome, budget: Budget) -> None:
+        """Boxes that are tight enough are done; the others are halved as long as the budget lasts."""
+        done = self._inside(rows, outcome)
+        if not bool(done.all()):
+            low, high = self.tiling.bounds(boxes[~done])
+            middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
+            self.reached.evaluate(rows[~done], middle)
+            done = self._inside(rows, outcome)
+        can = self.tiling.can_split(boxes)
+        spent = (self.boxes[rows] >= budget.boxes) | ~can.any(1)
+        if budget.seconds is not None:
+            spent |= self.seconds[rows] >= budget.seconds
+        given_up = torch.isin(rows, rows[spent & ~done])
+        self._settle(rows[done | given_up], outcome.lower[done | given_up], outcome.upper[done | given_up])
+        if bool(given_up.any()):
+            self._give_up(rows[given_up])
+        rest = ~(done | given_up)
+        if bool(rest.any()):
+            score = outcome.shares[rest] + 1e-12 * 0.5 ** boxes[rest].level.double()
+            axis = torch.where(can[rest], score, -1.0).argmax(1)
+            nodes = torch.cat([boxes[rest].index, boxes[rest].level], 1)
+            for image, node, along in zip(rows[rest].tolist(), nodes.tolist(), axis.tolist(), strict=True):
+                self.splits.setdefault(image, {})[tuple(node)] = along
+            halves = boxes[rest].split(axis)
+            ends = outcome.lower[rest].repeat(2, 1), outcome.upper[rest].repeat(2, 1)
+            self._push(rows[rest].repeat(2), halves, *ends)
+
+    def _inside(self, rows: Tensor, outcome: RangeOutcome) -> Tensor:
+        low, high = self.wanted.ends(self.reached)
+        return ((outcome.lower >= low[rows]) & (outcome.upper <= high[rows])).all(1)
+
+    def _settle(self, rows: Tensor, lower: Tensor, upper: Tensor) -> None:
+        """These boxes stay as they are: the image's range is at least the union of their bounds."""
+        index = rows.unsqueeze(1).expand_as(lower)
+        self.lower.scatter_reduce_(0, index, lower, "amin")
+        self.upper.scatter_reduce_(0, index, upper, "amax")
+
+    def _give_up(self, images: Tensor) -> None:
+        """No budget left: boxes of these images that wait stay whole, with the bounds of what they are halves of."""
+        self.complete[images] = False
+        gone = torch.isin(self.image, images)
+        self._settle(self.image[gone], self.above.lower[gone], self.above.upper[gone])
+        self._keep(~gone)
+
+    def _push(self, rows: Tensor, boxes: Boxes, lower: Tensor, upper: Tensor) -> None:
+        self.image = torch.cat([self.image, rows])
+        self.stack = Boxes.join([self.stack, boxes])
+        self.above = RangeOutcome(
+            torch.cat([self.above.lower, lower]), torch.cat([self.above.upper, upper]), self.above.shares
+        )
+
+    def _keep(self, mask: Tensor) -> None:
+        self.image, self.stack = self.image[mask], self.stack[mask]
+        self.above = RangeOutcome(self.above.lower[mask], self.above.upper[mask], self.above.shares)
+
+    def tree(self, image: int) -> str:
+        """The tiling whose boxes' bounds the range is the union of."""
+        return tree_text(tuple(self.tiling.base.tolist()), self.splits.get(image, {}))

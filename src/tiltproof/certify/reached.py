@@ -1,0 +1,106 @@
+"""Outputs that are known to be reached: the inner range beside the certified outer one, found by evaluating and by gradient steps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds import pair_bounds
+from tiltproof.certify.attack import candidates
+from tiltproof.certify.entry import Inputs
+from tiltproof.certify.memory import Halving
+from tiltproof.network import run
+
+CONFIRMED_AT_ONCE = 128
+
+
+class Reached:
+    """For each image and output the lowest and highest value seen so far [N, K], and the parameters that gave them [N, K, d]."""
+
+    def __init__(self, inputs: Inputs, seed: int) -> None:
+        self.inputs = inputs
+        self.low_end, self.high_end = (
+            torch.tensor(end, dtype=torch.float64) for end in (inputs.transform.low, inputs.transform.high)
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.batch = Halving(1024)
+        with torch.no_grad():
+            self.prediction = self.batch.run(self._predictions)
+        count, outputs = self.prediction.shape
+        self.low = torch.full((count, outputs), torch.inf, dtype=torch.float64)
+        self.high = -self.low
+        self.lowest_at = torch.zeros(count, outputs, len(self.low_end), dtype=torch.float64)
+        self.highest_at = self.lowest_at.clone()
+
+    def _predictions(self, size: int) -> Tensor:
+        return torch.cat([self.inputs.model(part).double().cpu() for part in self.inputs.images.split(size)])
+
+    def evaluate(self, rows: Tensor, parameters: Tensor) -> None:
+        """Outputs of images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype."""
+
+        def work(size: int) -> Tensor:
+            pieces = []
+            for chunk in torch.arange(len(rows)).split(size):
+                images = self.inputs.images[rows[chunk].to(self.inputs.images.device)]
+                pieces.append(
+                    self.inputs.model(self.inputs.transform.apply(images, parameters[chunk].to(images))).cpu()
+                )
+            return torch.cat(pieces)
+
+        with torch.no_grad():
+            outputs = self.batch.run(work).double()
+        for output in range(outputs.shape[1]):
+            for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
+                # the first row of each image that is best comes last in this order, and stays
+                order = (sign * outputs[:, output]).argsort(descending=True)
+                better = order[sign * outputs[order, output] < sign * best[rows[order], output]]
+                best[rows[better], output] = outputs[better, output]
+                at[rows[better], output] = parameters[better]
+
+    def search(self, samples: int, steps: int) -> None:
+        """Corners, a grid and random parameters, then signed gradient steps from each output's lowest and highest."""
+        units = candidates(samples, len(self.low_end), self.generator)
+        everything = torch.arange(len(self.low))
+        for chunk in units.split(32):
+            rows, points = everything.repeat_interleave(len(chunk)), chunk.repeat(len(everything), 1)
+            self.evaluate(rows, self._at(points))
+        for number in range(steps):
+            for output in range(self.low.shape[1]):
+                for at, sign in ((self.lowest_at, 1), (self.highest_at, -1)):
+                    step = 0.2 * 0.5 ** (number // 3) * (self.high_end - self.low_end) / 2
+                    slope = self._slopes(at[:, output], output)
+                    moved = (at[:, output] - sign * step * slope.sign()).clamp(self.low_end, self.high_end)
+                    self.evaluate(everything, moved)
+
+    def _at(self, unit: Tensor) -> Tensor:
+        t = (unit + 1) / 2
+        return (self.low_end * (1 - t) + self.high_end * t).clamp(self.low_end, self.high_end)
+
+    def _slopes(self, parameters: Tensor, output: int) -> Tensor:
+        """Gradient of one output with respect to the parameters, [N, d]."""
+        pieces = []
+        for chunk in torch.arange(len(parameters)).split(self.batch.size):
+            images = self.inputs.images[chunk.to(self.inputs.images.device)]
+            values = parameters[chunk].to(images).requires_grad_()
+            with torch.enable_grad():  # whatever the caller's setting is
+                result = self.inputs.model(self.inputs.transform.apply(images, values))[:, output]
+                pieces.append(torch.autograd.grad(result.sum(), values)[0].cpu().double())
+        return torch.cat(pieces)
+
+    @torch.no_grad()
+    def confirmed(self) -> tuple[Tensor, Tensor]:
+        """What is reached for certain, [N, K] each: at the parameters found the exact output lies below the first and above the second
+        number, by float64 bounds of single points."""
+        network, device = self.inputs.live(torch.float64), self.inputs.images.device
+        low, high = self.low.clone(), self.high.clone()
+        for output in range(low.shape[1]):
+            for result, at in ((low, self.lowest_at), (high, self.highest_at)):
+                for chunk in torch.arange(len(low)).split(CONFIRMED_AT_ONCE):
+                    point = at[chunk, output].to(device)
+                    pixels = pair_bounds(
+                        self.inputs.pictures, chunk.to(device), self.inputs.transform, "affine", point, point
+                    )
+                    form = run(network, pixels)[network.output]
+                    end = form.upper if result is low else form.lower
+                    result[chunk, output] = end[:, output].cpu()
+        return low, high

@@ -1,0 +1,240 @@
+"""`certify_range`: for regression, a range that no output leaves whatever the transformation, and how tight it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.bounds import METHODS
+from tiltproof.certify.entry import Inputs, check_model_and_images, check_splits
+from tiltproof.certify.manifest import claim
+from tiltproof.certify.memory import Halving, pairs_at_a_time
+from tiltproof.certify.range_prover import RangeProver
+from tiltproof.certify.range_search import RangeSearch, Wanted
+from tiltproof.certify.ranges import RangeCertificate, RangeResult
+from tiltproof.certify.reached import Reached
+from tiltproof.certify.run import SMALLEST_BATCH, Run, plan_batches
+from tiltproof.certify.run_folder import RunFolder, check_folder_options
+from tiltproof.certify.tiling import Tiling
+from tiltproof.certify.verdict import Budget
+from tiltproof.errors import InputError
+from tiltproof.network import proof_arithmetic
+from tiltproof.transforms import Transform
+
+TASK = "regression"
+ASCENT_STEPS = 6
+FIRST_GRID = 2
+"""Boxes along each parameter to begin with; what is too coarse is halved."""
+ROOM = 0.005
+"""Share of the width by which a range is published wider than proved, so that a checker with coarser bounds needs few halvings."""
+DOUBLE = 2
+"""Float64 takes twice the memory that `pairs_at_a_time` reckons with."""
+
+
+@dataclass(frozen=True)
+class RangeProgress:
+    """Where a regression run stands; handed to the ``progress`` callback after every batch."""
+
+    images: int
+    done: int
+    boxes: int
+    seconds: float
+    seconds_left: float | None = None
+
+
+def certify_range(
+    model: nn.Module,
+    images: Tensor,
+    transform: Transform | str,
+    values: Tensor | None = None,
+    *,
+    excess: float = 0.05,
+    width: float = 0.0,
+    method: str = "affine",
+    semantics: str = "real",
+    splits: int | tuple[int, ...] | None = None,
+    budget: Budget | None = None,
+    samples: int = 24,
+    batch_size: int | None = None,
+    progress: Callable[[RangeProgress], None] | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    first: int = 0,
+    notes: Mapping[str, Any] | None = None,
+) -> RangeCertificate:
+    """Prove, image by image, a range that the network's outputs keep for every parameter of the transform's range.
+
+    Each result has ``lower`` and ``upper`` (proved), ``prediction`` and ``inner_lower``, ``inner_upper``: outputs that are reached, so
+    that no proof can give less. Boxes are halved until the proved range is wider than the inner one by at most the share
+    ``excess``, or narrower than ``width``, or the ``budget`` is spent; the range holds in any case. ``values`` [N] or [N, K]:
+    the right answers, for errors in the summary. ``splits``: cut the range uniformly, as the paper does, and halve nothing.
+    ``method``, ``semantics``, ``samples``, and ``out`` to ``notes`` for run folders: as in `certify`.
+    """
+    began = time.perf_counter()
+    if method not in METHODS:
+        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    if not (0 <= excess < float("inf") and 0 <= width < float("inf")):
+        raise InputError("excess and width are not negative", got=(excess, width))
+    if samples < 1 or (batch_size is not None and batch_size < 1):
+        raise InputError("samples and the batch size must be at least 1", got=(samples, batch_size))
+    check_folder_options(out, resume, overwrite)
+    inputs = check_model_and_images(model, images, transform, semantics)
+    answers = _check_values(values, inputs)
+    grid = None if splits is None else check_splits(splits, inputs.transform)
+    symbols = len(inputs.transform.parts) if method == "affine" else 0
+    pairs = batch_size or max(1, pairs_at_a_time(inputs.network, symbols, inputs.images.device) // DOUBLE)
+    plan = plan_batches(len(inputs.images), pairs, 1 if batch_size else SMALLEST_BATCH)
+    settings = _Settings(method, grid, budget or Budget(), samples, seed, Wanted(excess, width))
+    run = Run(settings.record(), plan)
+    if out is not None:
+        about = {"task": TASK} | claim(inputs, first, values=None if answers is None else answers.tolist())
+        folder = Path(out)
+        run = RunFolder(
+            folder, inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite, RangeResult
+        )
+    with closing(run):
+        return _work(inputs, answers, settings, run, _Reporter(len(inputs.images), began, progress), first)
+
+
+def _work(
+    inputs: Inputs, answers: Tensor | None, settings: _Settings, run: Run, reporter: _Reporter, first: int
+) -> RangeCertificate:
+    """Batch after batch, from wherever the run stands."""
+    device, earlier = str(inputs.images.device), run.seconds
+    pairs = Halving(run.plan["pairs_at_once"])
+    reporter.earlier = len(run.results)
+    with inputs.eval_mode(), proof_arithmetic(inputs.images.device):
+        while (start := len(run.results)) < len(inputs.images):
+            began = time.perf_counter()
+            rows = slice(start, start + run.plan["images_per_batch"])
+            theirs = None if answers is None else answers[rows]
+            reporter.so_far(run.results)
+            results = _batch(inputs.part(rows), theirs, settings, first + start, pairs, reporter)
+            run.append(results, results[0].grid, device, time.perf_counter() - began)
+    reporter.so_far(run.results)
+    reporter.say(0)
+    certificate = RangeCertificate(
+        transform=str(inputs.transform),
+        method=settings.method,
+        semantics=inputs.semantics,
+        results=run.results,
+        seconds=earlier + time.perf_counter() - reporter.began,
+        settings=run.settings | {"device": device, "precision": "float64"},
+    )
+    run.finish(certificate.summary())
+    return certificate
+
+
+class _Reporter:
+    """Tells the caller how far a run has come."""
+
+    def __init__(self, images: int, began: float, callback: Callable[[RangeProgress], None] | None) -> None:
+        self.images, self.began, self.callback = images, began, callback
+        self.done = self.boxes = self.earlier = 0
+
+    def so_far(self, results: list[RangeResult]) -> None:
+        self.done, self.boxes = len(results), sum(result.boxes for result in results)
+
+    def say(self, boxes: int) -> None:
+        """``boxes``: of the batch under way."""
+        if self.callback is not None:
+            seconds, here = time.perf_counter() - self.began, self.done - self.earlier
+            left = seconds * (self.images - self.done) / here if here else None
+            self.callback(RangeProgress(self.images, self.done, self.boxes + boxes, seconds, left))
+
+
+@dataclass(frozen=True)
+class _Settings:
+    method: str
+    splits: tuple[int, ...] | None
+    budget: Budget
+    samples: int
+    seed: int
+    wanted: Wanted
+
+    def record(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "method": self.method,
+            "splits": None if self.splits is None else list(self.splits),
+            "budget_boxes": self.budget.boxes,
+            "budget_seconds": self.budget.seconds,
+            "samples": self.samples,
+            "seed": self.seed,
+            **asdict(self.wanted),
+        }
+
+
+def _batch(
+    inputs: Inputs,
+    answers: Tensor | None,
+    settings: _Settings,
+    first: int,
+    pairs: Halving,
+    reporter: _Reporter,
+) -> list[RangeResult]:
+    """Results for these images, numbered from ``first``; they depend on nothing but the images and the settings."""
+    began = time.perf_counter()
+    reached = Reached(inputs, settings.seed + first)
+    reached.search(settings.samples, ASCENT_STEPS)
+    prover = RangeProver(inputs, settings.method)
+    uniform = settings.splits is not None
+    grid = settings.splits or (FIRST_GRID,) * len(inputs.transform.parts)
+    tiling = Tiling(inputs.transform, grid)
+    shared = (time.perf_counter() - began) / len(inputs.images)
+    # a grid that is to be kept is the case of a width that every box has
+    wanted = Wanted(width=torch.inf) if uniform else settings.wanted
+    search = RangeSearch(prover, reached, tiling, wanted)
+    search.work(pairs, settings.budget, lambda: reporter.say(int(search.boxes.sum())))
+    inner_low, inner_high = reached.confirmed()
+    width = search.upper - search.lower
+    room = torch.where(width < torch.inf, ROOM * width, 0.0)
+    lower, upper = search.lower - room, search.upper + room
+    return [
+        RangeResult(
+            image=first + k,
+            prediction=tuple(reached.prediction[k].tolist()),
+            lower=tuple(lower[k].tolist()),
+            upper=tuple(upper[k].tolist()),
+            inner_lower=tuple(inner_low[k].tolist()),
+            inner_upper=tuple(inner_high[k].tolist()),
+            lowest_at=tuple(map(tuple, reached.lowest_at[k].tolist())),
+            highest_at=tuple(map(tuple, reached.highest_at[k].tolist())),
+            value=None if answers is None else tuple(answers[k].tolist()),
+            complete=bool(search.complete[k]),
+            grid=grid,
+            tree=search.tree(k),
+            boxes=int(search.boxes[k]),
+            seconds=float(search.seconds[k]) + shared,
+        )
+        for k in range(len(inputs.images))
+    ]
+
+
+def _check_values(values: Tensor | None, inputs: Inputs) -> Tensor | None:
+    """The right answers as float64 [N, K] on the CPU."""
+    shape = inputs.network.output_shape()
+    if len(shape) != 1:
+        raise InputError(
+            "a regression network's output has shape [N, outputs]", got=f"[N, {', '.join(map(str, shape))}]"
+        )
+    if values is None:
+        return None
+    values = torch.as_tensor(values).detach().double().cpu()
+    wanted = (len(inputs.images), shape[0])
+    if values.shape == wanted[:1] and shape[0] == 1:
+        values = values.unsqueeze(1)
+    if values.shape != wanted or not bool(values.isfinite().all()):
+        raise InputError(
+            f"values must be finite numbers of shape {wanted}, one per image and output", got=tuple(values.shape)
+        )
+    return values
