@@ -236,3 +236,40 @@ def test_json_follows_a_link_and_writes_into_a_pipe(tmp_path):
     reader.join()
     assert seen == ["through"]
     assert pipe.is_fifo()
+
+
+def test_regression_ranges(certify, workspace):
+    """The mean of a grey picture under B(0.2) moves by 0.2, and not beyond black and white."""
+    options = ("--task", "regression", "--model", "photo_networks:one_class")
+    result = certify(*options, "--json", "result.json", "--out", "run")
+    assert result.exit_code == 0
+    assert all(words in result.stdout for words in ("proved width", "reached width", "certified error", "5 of 5 ranges"))
+    summary = read(workspace / "result.json")
+    assert (summary["task"], summary["images"], summary["complete"]) == ("regression", 5, 5)
+    for record, grey in zip(summary["records"], (230, 25, 150, 100, 0), strict=True):
+        low, high = max(0, grey / 255 - 0.2), min(1, grey / 255 + 0.2)
+        assert record["lower"][0] <= low <= record["lower"][0] + 0.02
+        assert record["upper"][0] >= high >= record["upper"][0] - 0.02
+    assert (workspace / "run" / "summary.json").exists()
+    again = certify(*options, "--out", "run", "--resume", "--json", "again.json")
+    assert again.exit_code == 0
+    assert read(workspace / "again.json")["records"] == summary["records"]
+    wide = certify(*options, "--width", "10", "--json", "wide.json")
+    assert wide.exit_code == 0
+    assert read(workspace / "wide.json")["boxes"] < summary["boxes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--task", "segmentation"), "unknown task"),
+        (("--task", "regression", "--fail-under", "3"), "--fail-under"),
+        (("--excess", "0.1"), "--excess"),
+        (("--width", "0.1"), "--width"),
+        (("--task", "regression", "--excess", "-1"), "excess"),
+    ],
+)
+def test_options_of_the_other_task(certify, options, words):
+    result = certify(*options)
+    assert result.exit_code == 2
+    assert words in result.stderr

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tiltproof.certify import Budget, certify
+from tiltproof.certify import Budget, Certificate, RangeCertificate, certify, certify_range
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
 from tiltproof.cli.inputs import choose_device, choose_transform, load_selection, parse_splits, without_none
 from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS, SEARCH
-from tiltproof.cli.progress import live_progress
-from tiltproof.cli.tables import print_summary
+from tiltproof.cli.progress import live_progress, live_range_progress
+from tiltproof.cli.tables import print_ranges, print_summary
 from tiltproof.errors import InputError
 from tiltproof.transforms import parse
 from tiltproof.zoo import resolve_model
@@ -27,8 +27,10 @@ EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --resume',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)" --fail-under 95 --quiet',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --method fgv --splits 240',
+    "tiltproof certify --task regression --model runs/driving-r2/model.safetensors --data driving --limit 50",
 )
 
+TASKS = ("classification", "regression")
 BOXES_HELP = f"Give an image up as unknown after this many boxes (default {Budget().boxes:,})."
 
 
@@ -36,6 +38,13 @@ def command(
     model: options.Model,
     data: options.Data,
     transform: options.OptionalTransformText = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="classification|regression",
+            help="Prove that the answer stays the same, or prove a range that the outputs never leave.",
+        ),
+    ] = "classification",
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
@@ -64,6 +73,20 @@ def command(
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Give an image up as unknown after this many seconds.", rich_help_panel=SEARCH)
+    ] = None,
+    excess: Annotated[
+        float | None,
+        typer.Option(
+            help="Regression: stop when the proved range is wider than the one known to be reached by at most this share "
+            "(default 0.05).",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            help="Regression: or when it is narrower than this, in the network's own units.", rich_help_panel=SEARCH
+        ),
     ] = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
@@ -106,42 +129,58 @@ def command(
     float32 evaluation of the network, in any order of summation. TF32, bf16,
     Winograd and FFT arithmetic never take part in a proof, whatever torch is set to.
 
+    With --task regression every image gets a range: no transformation makes the
+    network's output leave it. Beside it stands the inner range that is known to
+    be reached, so one sees how much tighter any proof could be.
+
     Exit codes: 0 done, 1 below --fail-under, 2 bad input, 130 interrupted.
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
+    _check_task(task, only_regression={"--excess": excess, "--width": width}, only_classes={"--fail-under": fail_under})
     budget = Budget(**without_none(boxes=boxes, seconds=seconds))
     search = without_none(splits=parse_splits(splits), samples=samples, batch_size=batch_size)
     chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
     check_writable(json_file)
     network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
-    with live_progress(len(images), quiet) as progress, kept_after_interruption(lambda: _kept(out)):
-        certificate = certify(
-            network,
-            images.to(place),
-            labels.to(place),
-            chosen,
-            method=method,
-            semantics=semantics,
-            budget=budget,
-            progress=progress,
-            seed=seed,
-            out=out,
-            resume=resume,
-            overwrite=overwrite,
-            first=first,
-            notes={"model": model, "arch": arch, "data": data},
-            **search,
-        )
+    common: dict[str, Any] = search | {
+        "method": method,
+        "semantics": semantics,
+        "budget": budget,
+        "seed": seed,
+        "out": out,
+        "resume": resume,
+        "overwrite": overwrite,
+        "first": first,
+        "notes": {"model": model, "arch": arch, "data": data},
+    }
+    certificate: Certificate | RangeCertificate
+    with kept_after_interruption(lambda: _kept(out)):
+        if task == "regression":
+            common |= without_none(excess=excess, width=width)
+            with live_range_progress(len(images), quiet) as progress:
+                certificate = certify_range(network, images.to(place), chosen, labels, progress=progress, **common)
+        else:
+            with live_progress(len(images), quiet) as report:
+                certificate = certify(network, images.to(place), labels.to(place), chosen, progress=report, **common)
     summary = certificate.summary() | {"model": model, "data": data}
     if not quiet:
-        print_summary(summary)
+        (print_ranges if task == "regression" else print_summary)(summary)
     if json_file is not None:
         write_json(json_file, summary | {"records": certificate.records()})
     if fail_under is not None and summary["certified_percent"] < fail_under:
         typer.echo(f"certified {summary['certified_percent']:.2f} % is below --fail-under {fail_under:g} %", err=True)
         raise typer.Exit(1)
+
+
+def _check_task(task: str, only_regression: dict[str, object], only_classes: dict[str, object]) -> None:
+    """One of the two tasks, and no option that belongs to the other."""
+    if task not in TASKS:
+        raise InputError("unknown task", got=task, do=f"use one of {', '.join(TASKS)}")
+    for name, value in (only_classes if task == "regression" else only_regression).items():
+        if value is not None:
+            raise InputError(f"{name} has no meaning for --task {task}", got=value, do="leave it out")
 
 
 def _kept(out: Path | None) -> str:

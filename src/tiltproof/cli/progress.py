@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich.progress import TextColumn
 
-from tiltproof.certify import Progress
+from tiltproof.certify import Progress, RangeProgress
 from tiltproof.cli.live import HalfMinutes, Line, live_line
 
 PHASES = {"attack": "attacking", "prove": "proving"}
@@ -25,6 +25,29 @@ def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progre
     else:
         counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
         with live_line(_line, PHASES["attack"], images, counted) as update:
+            yield update
+
+
+@contextmanager
+def live_range_progress(images: int, quiet: bool = False) -> Iterator[Callable[[RangeProgress], None] | None]:
+    """The same for `certify_range`."""
+    if quiet:
+        yield None
+    elif not sys.stdout.isatty():
+        now_and_then = HalfMinutes()
+
+        def say(progress: RangeProgress) -> None:
+            if now_and_then.passed():
+                now_and_then.say(f"{progress.done:,}/{progress.images:,} images | {pace(progress)}")
+
+        yield say
+    else:
+        counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
+
+        def line(progress: RangeProgress) -> Line:
+            return Line(PHASES["prove"], progress.done, progress.images, pace(progress))
+
+        with live_line(line, PHASES["prove"], images, counted) as update:
             yield update
 
 
@@ -47,7 +70,14 @@ def status(progress: Progress) -> str:
     ...                 seconds=4.0, phase="prove", seconds_left=6.2))
     'certified 38, falsified 1, unknown 0 | 2,250 boxes/s | 0:06 left'
     """
-    parts = [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS)]
+    return " | ".join(
+        [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS), *filter(None, [pace(progress)])]
+    )
+
+
+def pace(progress: Progress | RangeProgress) -> str:
+    """Boxes a second and the time left."""
+    parts = []
     if progress.seconds > 0 and progress.boxes:
         parts.append(f"{progress.boxes / progress.seconds:,.0f} boxes/s")
     if progress.seconds_left is not None:

@@ -35,6 +35,28 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False)
 
 
+def print_ranges(summary: Mapping[str, Any]) -> None:
+    """How wide the proved ranges are, how much of that is reached for certain, and what it cost."""
+    images, seconds = summary["images"], summary["seconds"]
+    table = Table(title=f"{summary['transform']}, method {summary['method']}", title_justify="left")
+    table.add_column("output range")
+    table.add_column("mean", justify="right")
+    table.add_column("meaning", style="dim")
+    table.add_row("proved width", f"{summary['mean_width']:.4g}", f"largest {summary['largest_width']:.4g}")
+    table.add_row("reached width", f"{summary['mean_inner_width']:.4g}", "no proof can give less")
+    if "mean_absolute_error" in summary:
+        table.add_section()
+        table.add_row("error", f"{summary['mean_absolute_error']:.4g}", "absolute, on the untransformed image")
+        certified = summary["certified_mean_absolute_error"]
+        table.add_row("certified error", f"{certified:.4g}", "the largest that the proved range allows")
+    console = Console()
+    console.print(table)
+    tight = f"{summary['complete']:,} of {images:,} ranges as tight as asked for"
+    console.print(
+        f"{tight}; {summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False
+    )
+
+
 def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; ``columns`` maps each heading to its justification, ``left`` or ``right``."""
     table = Table(box=SIMPLE_HEAD)
