@@ -81,6 +81,18 @@ def test_more_budget_makes_it_tighter_and_the_target_ends_the_work():
     assert all(result.complete and result.boxes == 2 for result in wide.results)
 
 
+@pytest.mark.parametrize("boxes", [3, 4, 6, 9])
+def test_boxes_that_wait_when_the_budget_ends_count(boxes):
+    """One box at a time, deepest first: most of the range has only been bounded as part of larger boxes, or by none."""
+    model, images, transform = network(2, seed=5), pictures(), parse("R(-40:60)")
+    certificate = certify_range(model, images, transform, batch_size=1, budget=Budget(boxes=boxes))
+    for image, result in zip(images, certificate.results, strict=True):
+        low, high = sampled(model, image, transform)
+        assert not result.complete
+        assert (low >= torch.tensor(result.lower)).all()
+        assert (high <= torch.tensor(result.upper)).all()
+
+
 def test_exact_where_the_network_is_linear_in_brightness():
     """f = mean of the pixels under B(0.1): the range is known on paper, and half a percent is given to checkers."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1)).eval()

@@ -31,6 +31,8 @@ AFFINE, COORDINATES, RELAX = "bounds/affine.py", "bounds/coordinates.py", "bound
 CELLS, RESAMPLE, INTERVAL = "bounds/cells.py", "bounds/resample.py", "bounds/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/rules/base.py", "network/rules/linear.py", "network/rules/activations.py"
 MAXPOOL, TILES, LEDGER = "network/rules/maxpool.py", "certify/tiling.py", "certify/ledger.py"
+RANGE_SEARCH = "certify/range_search.py"
+RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
 
 MUTATIONS = [
@@ -129,7 +131,7 @@ MUTATIONS = [
              "0 * size", "each of the two outputs is evaluated by itself", (FLOAT32,)),
     Mutation("overflow of an evaluation", "network/forward.py", "largest < OVERFLOW, radius", "size < OVERFLOW, radius",
              "a sum may pass through infinity", (FLOAT32,)),
-    Mutation("overflow of a last operation, backward", BACKWARD_PASS, "error += underflow(a, [forms[network.output]], pairs)",
+    Mutation("overflow of a last operation, backward", BACKWARD_PASS, "error += underflow(directions, [forms[network.output]], pairs)",
              "error += 0", "an infinite forward bound of the output itself must end the backward pass too", (FLOAT32,)),
     Mutation("divisor of an average", LINEAR, 'operation.settings.get("divisor") or 1', "1",
              "the sum is larger than the average by the divisor, whatever the window", (FLOAT32,)),
@@ -195,4 +197,20 @@ MUTATIONS = [
              "passed = self.record(mine, bound, time.perf_counter() - began)",
              "passed = self.record(mine, bound.abs(), time.perf_counter() - began)",
              "a failed box counts as proved", (PLANTED, SLIVERS)),
+    # output ranges
+    Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
+             "an upper bound of f is minus a lower bound of -f", (RANGES,)),
+    Mutation("open boxes of a range forgotten", RANGE_SEARCH,
+             "self._settle(self.image[gone], self.above.lower[gone], self.above.upper[gone])", "pass",
+             "boxes that wait when the budget ends belong to the range", (RANGES,)),
+    Mutation("given up boxes of a range forgotten", RANGE_SEARCH,
+             "self._settle(rows[done | given_up], outcome.lower[done | given_up], outcome.upper[done | given_up])",
+             "self._settle(rows[done], outcome.lower[done], outcome.upper[done])",
+             "a box that is not tight enough still counts", (RANGES,)),
+    Mutation("bounds of a neighbour", RANGE_SEARCH, "ends = outcome.lower[rest].repeat(2, 1), outcome.upper[rest].repeat(2, 1)",
+             "ends = outcome.lower[rest].repeat_interleave(2, 0), outcome.upper[rest].repeat_interleave(2, 0)",
+             "a half obeys the bounds of its own whole", (RANGES,)),
+    Mutation("intersection of a range", RANGE_SEARCH, 'self.lower.scatter_reduce_(0, index, lower, "amin")',
+             'self.lower.scatter_reduce_(0, index, lower, "amax", include_self=False)',
+             "the range is the union over boxes", (RANGES,)),
 ]  # fmt: skip
