@@ -156,6 +156,30 @@ def test_the_certified_loss_looks_around_the_worst_sample():
     assert torch.allclose(value.certified, F.cross_entropy(apart, labels[::2]), rtol=1e-3)
 
 
+@pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
+def test_bounds_normalise_by_the_mini_batch_as_the_answers_do(propagation):
+    """Boxes of no size in training mode: the certified term is the clean term, though running statistics are far away."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2, 1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 12),
+        nn.BatchNorm1d(12),
+        nn.ReLU(),
+        nn.Linear(12, 3),
+    )
+    model[1].running_mean.fill_(5.0)
+    _, images, labels = problem()
+    loss = CertifiedLoss("R(20)", 1e-9, bounds="affine", propagation=propagation, kappa=(0.5, 0.5))
+    value = loss(model.train(), images, labels, 0)
+    assert torch.allclose(value.clean, value.certified, rtol=1e-3)
+    assert not torch.allclose(value.certified, loss(model.eval(), images, labels, 0).certified, rtol=0.01)
+    value.total.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_regression_draws_both_ends_to_the_label():
     model, images, _ = problem(outputs=1)
     values = torch.linspace(-1, 1, 6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,14 +58,19 @@ class Network:
     computed: list[tuple[str, Callable[[dict[str, Tensor]], Any]]] = field(default_factory=list)
     evaluation: float = 0.0  # as in `Operation`
 
-    def live(self, dtype: torch.dtype | None = None, evaluation: float = 0.0) -> Network:
+    def live(
+        self, dtype: torch.dtype | None = None, evaluation: float = 0.0, instead: Mapping[int, Tensor] | None = None
+    ) -> Network:
         """The network with today's parameter values in place of references (gradients flow to them).
 
         ``dtype`` is that of the bounds; it may only be wider than the parameters' own, so that the conversion is exact. Proofs give it;
         training leaves it out and is spared the look at every constant. ``evaluation`` is the unit roundoff of the evaluations
-        that bounds are to speak of, 0 for real numbers.
+        that bounds are to speak of, 0 for real numbers. ``instead``: tensors that take the place of parameters or buffers, by
+        the id of what they replace; for training alone.
         """
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
+        if instead:
+            constants = {name: instead.get(id(value), value) for name, value in constants.items()}
         for name, compute in self.computed:  # in the parameters' own precision, so that it is the same network in any
             constants[name] = compute(constants)
         if dtype is not None:

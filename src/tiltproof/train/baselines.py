@@ -115,7 +115,8 @@ class IbpLoss(RampedLoss):
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         pictures = self.transform.apply(images, drawn[0])
-        clean, correct = answers(model(pictures), labels)
+        with self.networks.watching(model):
+            clean, correct = answers(model(pictures), labels)
         if len(drawn) == 1:
             return clean, clean.detach(), None, correct
         _, half, kappa = drawn

@@ -178,7 +178,8 @@ class CertifiedLoss(RampedLoss):
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), drawn[0])
         rows = worst_rows(model, pictures, labels) if self.samples > 1 else slice(None)
-        clean, correct = self.answers(model(pictures[rows]), labels)
+        with self.networks.watching(model):
+            clean, correct = self.answers(model(pictures[rows]), labels)
         if len(drawn) == 1:
             return clean, clean.detach(), None, correct
         _, low, high, kappa = drawn

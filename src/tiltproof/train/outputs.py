@@ -7,6 +7,8 @@ costs time and changes nothing.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,11 +27,33 @@ class LiveNetwork:
 
     def __init__(self) -> None:
         self.read: weakref.WeakKeyDictionary[nn.Module, Network] = weakref.WeakKeyDictionary()
+        self.statistics: dict[int, Tensor] = {}
 
     def network(self, model: nn.Module, like: Tensor) -> Network:
         if model not in self.read:
             self.read[model] = read_network(model, tuple(like.shape[1:]), like)
-        return self.read[model].live()
+        return self.read[model].live(instead=self.statistics)
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Inside, batch norm layers in training mode are watched: bounds that follow normalise by the same mini-batch's mean and
+        variance, as the answers do, not by running statistics that lag behind."""
+        self.statistics = {}
+
+        def note(layer: Any, inputs: tuple[Tensor, ...]) -> None:
+            if layer.training and layer.running_mean is not None:
+                values = inputs[0].float()
+                others = [k for k in range(values.ndim) if k != 1]
+                variance, mean = torch.var_mean(values, others, correction=0)
+                self.statistics |= {id(layer.running_mean): mean, id(layer.running_var): variance}
+
+        layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @torch.no_grad()
     def pixels(
