@@ -1,5 +1,7 @@
 """The losses: what they compute, that their bounds hold, and that everything random comes from (seed, step) alone."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -193,6 +195,45 @@ def test_regression_draws_both_ends_to_the_label():
         optimizer.step()
         first = first or float(value.certified)
     assert float(value.certified) < 0.3 * first
+
+
+@pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
+def test_ranges_of_a_loss_contain_the_outputs_and_backward_is_tighter(propagation):
+    model, images, _ = problem(outputs=2)
+    loss = CertifiedRegressionLoss(TRANSFORM, (1.0, 0.02), bounds="affine", propagation=propagation)
+    low, high = loss.sampler.boxes(loss.sampler.parameters(0, 6, images), torch.tensor([1.0, 0.02]))
+    pixels = LiveNetwork().pixels(images, loss.transform, "affine", low, high, propagation)
+    below, above = LiveNetwork().output_range(model, pixels, propagation)
+    for trial in range(30):
+        share = torch.rand(6, 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
+        with torch.no_grad():
+            outputs = model.double()(loss.transform.apply(images.double(), low + (high - low) * share))
+        model.float()
+        assert (outputs >= below - 1e-4).all()
+        assert (outputs <= above + 1e-4).all()
+    if propagation == "backward":
+        forward = LiveNetwork().output_range(model, pixels, "interval")
+        assert (below >= forward[0] - 1e-6).all()
+        assert float((above - below).mean()) < float((forward[1] - forward[0]).mean())
+
+
+@pytest.mark.parametrize("kind", ["augmentation", "worst-of", "certified"])
+def test_regression_in_a_recipe(kind):
+    part = read_recipe("mnist-r30").loss
+    part = dataclasses.replace(part, kind=kind, nu=(0.5,), parameters_per_batch="each", samples=3)
+    model, images, _ = problem(outputs=1)
+    loss = make_loss(part, tiltproof.parse("R(20)"), 100, 0, regression=True)
+    values = torch.linspace(-1, 1, 6)
+    value = loss(model, images, values, 0)
+    value.total.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    if kind == "worst-of":
+        every = torch.cat([loss.sampler.parameters(0, 6, images, purpose=k) for k in range(3)]).view(3, 6, 1)
+        with torch.no_grad():
+            errors = torch.stack([(model(loss.transform.apply(images, p))[:, 0] - values) ** 2 for p in every])
+        assert torch.allclose(value.clean, errors.amax(0).mean())
+    with pytest.raises(tiltproof.InputError, match="regression"):
+        make_loss(dataclasses.replace(part, kind="pgd"), tiltproof.parse("R(20)"), 100, 0, regression=True)
 
 
 def test_every_recipe_makes_its_loss():

@@ -8,27 +8,33 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import AffineForm
 from tiltproof.errors import InputError
-from tiltproof.train.losses import RampedLoss, Terms, TrainingLoss, answers, worst_rows
+from tiltproof.train.losses import RampedLoss, Regression, Terms, TrainingLoss
 from tiltproof.train.ramp import Ramp
 from tiltproof.transforms import Transform
 
 
-def plain(outputs: Tensor, labels: Tensor) -> Terms:
-    """Cross-entropy and nothing else."""
-    loss, correct = answers(outputs, labels)
-    return loss, loss.detach(), None, correct
+class PlainLoss(TrainingLoss):
+    """A loss of answers to certain pictures and nothing else."""
+
+    def plain(self, outputs: Tensor, labels: Tensor) -> Terms:
+        loss, correct = self.answers(outputs, labels)
+        return loss, loss.detach(), None, correct
 
 
-class AugmentationLoss(TrainingLoss):
+class AugmentationLoss(PlainLoss):
     """The answer at one sampled parameter vector an image (or a batch)."""
 
     replayable = True
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
-        return plain(model(self.transform.apply(images, drawn[0])), labels)
+        return self.plain(model(self.transform.apply(images, drawn[0])), labels)
 
 
-class WorstOfLoss(TrainingLoss):
+class AugmentationRegressionLoss(Regression, AugmentationLoss):
+    """The same with squared errors."""
+
+
+class WorstOfLoss(PlainLoss):
     """The worst answer of ``samples`` sampled parameter vectors an image: a cheap stand-in for the worst of the whole range.
 
     No bound takes part, and yet such networks are provable almost up to what an attack leaves, where one spatial parameter
@@ -45,10 +51,14 @@ class WorstOfLoss(TrainingLoss):
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), drawn[0])
-        return plain(model(pictures[worst_rows(model, pictures, labels)]), labels)
+        return self.plain(model(pictures[self.worst_rows(model, pictures, labels)]), labels)
 
 
-class PgdLoss(TrainingLoss):
+class WorstOfRegressionLoss(Regression, WorstOfLoss):
+    """The same with squared errors."""
+
+
+class PgdLoss(PlainLoss):
     """Augmentation, and on top of it a pixel-wise attack of at most ``epsilon`` by signed gradient steps (the paper's PGD+A)."""
 
     def __init__(
@@ -83,7 +93,7 @@ class PgdLoss(TrainingLoss):
             attacked = attacked.detach().requires_grad_()
             (gradient,) = torch.autograd.grad(F.cross_entropy(model(attacked), labels), attacked)
             attacked = (attacked + self.step_size * gradient.sign()).clamp(low, high)
-        return plain(model(attacked.detach()), labels)
+        return self.plain(model(attacked.detach()), labels)
 
 
 class IbpLoss(RampedLoss):
@@ -116,7 +126,7 @@ class IbpLoss(RampedLoss):
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         pictures = self.transform.apply(images, drawn[0])
         with self.networks.watching(model):
-            clean, correct = answers(model(pictures), labels)
+            clean, correct = self.answers(model(pictures), labels)
         if len(drawn) == 1:
             return clean, clean.detach(), None, correct
         _, half, kappa = drawn

@@ -5,21 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from tiltproof.errors import InputError
-from tiltproof.train.baselines import AugmentationLoss, IbpLoss, PgdLoss, WorstOfLoss
-from tiltproof.train.losses import CertifiedLoss, TrainingLoss
+from tiltproof.train.baselines import (
+    AugmentationLoss,
+    AugmentationRegressionLoss,
+    IbpLoss,
+    PgdLoss,
+    WorstOfLoss,
+    WorstOfRegressionLoss,
+)
+from tiltproof.train.losses import CertifiedLoss, CertifiedRegressionLoss, TrainingLoss
 from tiltproof.train.ramp import Ramp
 from tiltproof.transforms import Transform
 
 KINDS = ("certified", "augmentation", "worst-of", "pgd", "ibp")
+REGRESSION_KINDS = KINDS[:3]
 
 
-def make_loss(part: Any, transform: Transform, steps_per_epoch: int, seed: int) -> TrainingLoss:
+def make_loss(
+    part: Any, transform: Transform, steps_per_epoch: int, seed: int, regression: bool = False
+) -> TrainingLoss:
     """``part`` is a recipe's [loss]; its epochs become steps here."""
     common = {"seed": seed, "one_for_all": part.parameters_per_batch == "one"}
     ramp = Ramp(round(part.warm_up_epochs * steps_per_epoch), round(part.ramp_epochs * steps_per_epoch))
     kappa = (part.kappa[0], part.kappa[1])
+    if part.kind not in (REGRESSION_KINDS if regression else KINDS):
+        known = ", ".join(REGRESSION_KINDS if regression else KINDS)
+        raise InputError(
+            f"unknown kind of loss{' for regression' if regression else ''}", got=part.kind, do=f"use one of {known}"
+        )
     if part.kind == "certified":
-        return CertifiedLoss(
+        return (CertifiedRegressionLoss if regression else CertifiedLoss)(
             transform,
             part.nu,
             bounds=part.bounds,
@@ -31,11 +46,9 @@ def make_loss(part: Any, transform: Transform, steps_per_epoch: int, seed: int) 
             **common,
         )
     if part.kind == "augmentation":
-        return AugmentationLoss(transform, **common)
+        return (AugmentationRegressionLoss if regression else AugmentationLoss)(transform, **common)
     if part.kind == "worst-of":
-        return WorstOfLoss(transform, part.samples, seed=seed)
+        return (WorstOfRegressionLoss if regression else WorstOfLoss)(transform, part.samples, seed=seed)
     if part.kind == "pgd":
         return PgdLoss(transform, part.epsilon, part.step_size, part.steps, **common)
-    if part.kind == "ibp":
-        return IbpLoss(transform, part.epsilon, kappa=kappa, ramp=ramp, **common)
-    raise InputError("unknown kind of loss", got=part.kind, do=f"use one of {', '.join(KINDS)}")
+    return IbpLoss(transform, part.epsilon, kappa=kappa, ramp=ramp, **common)

@@ -69,6 +69,26 @@ class TrainingLoss:
         """(total, clean, certified, correct) for what was drawn: tensors in, tensors out, so that a GPU can replay it."""
         raise NotImplementedError
 
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each answer, [n]: cross-entropy."""
+        return F.cross_entropy(outputs, labels, reduction="none")
+
+    def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss, and how many answers are right."""
+        return F.cross_entropy(outputs, labels), (outputs.detach().argmax(1) == labels).sum()
+
+    @torch.no_grad()
+    def worst_rows(self, model: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
+        """Of each image's pictures (sample by sample, [samples * n, C, H, W]) the row of the one that the network does worst on, [n].
+
+        The network looks at them as it would when in use: running statistics, no dropout.
+        """
+        count, training = len(labels), model.training
+        model.eval()
+        losses = self.each(model(pictures), labels.repeat(len(pictures) // count))
+        model.train(training)
+        return losses.view(-1, count).argmax(0) * count + torch.arange(count, device=labels.device)
+
     @property
     def replayable(self) -> bool:
         """Whether neither shapes nor the host depend on values, so that steps can be recorded and replayed."""
@@ -83,22 +103,14 @@ class TrainingLoss:
         return 0.0
 
 
-def answers(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy, and how many are right."""
-    return F.cross_entropy(outputs, labels), (outputs.detach().argmax(1) == labels).sum()
+class Regression:
+    """Mixed into a loss: squared errors instead of cross-entropy; answers are numbers, and none is right or wrong."""
 
+    def each(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return (outputs - labels.to(outputs.dtype).view_as(outputs)).square().flatten(1).mean(1)
 
-@torch.no_grad()
-def worst_rows(model: nn.Module, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Of each image's pictures (sample by sample, [samples * n, C, H, W]) the row of the one that the network does worst on, [n].
-
-    The network looks at them as it would when in use: running statistics, no dropout.
-    """
-    count, training = len(labels), model.training
-    model.eval()
-    losses = F.cross_entropy(model(pictures), labels.repeat(len(pictures) // count), reduction="none")
-    model.train(training)
-    return losses.view(-1, count).argmax(0) * count + torch.arange(count, device=labels.device)
+    def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return self.each(outputs, labels).mean(), torch.zeros((), device=outputs.device)
 
 
 class RampedLoss(TrainingLoss):
@@ -177,7 +189,7 @@ class CertifiedLoss(RampedLoss):
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
         pictures = self.transform.apply(images.repeat(self.samples, 1, 1, 1), drawn[0])
-        rows = worst_rows(model, pictures, labels) if self.samples > 1 else slice(None)
+        rows = self.worst_rows(model, pictures, labels) if self.samples > 1 else slice(None)
         with self.networks.watching(model):
             clean, correct = self.answers(model(pictures[rows]), labels)
         if len(drawn) == 1:
@@ -204,25 +216,17 @@ class CertifiedLoss(RampedLoss):
         low, high = (end.expand(len(images), -1) for end in (low, high))
         return self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation, cells)
 
-    def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return answers(outputs, labels)
-
     def worst(self, model: nn.Module, pixels: object, labels: Tensor) -> Tensor:
         """Cross-entropy of the worst outputs: the label's lowest, every other's highest, relative to the label's."""
         return F.cross_entropy(self.networks.worst_outputs(model, pixels, labels, self.propagation), labels)
 
 
-class CertifiedRegressionLoss(CertifiedLoss):
+class CertifiedRegressionLoss(Regression, CertifiedLoss):
     """L_r = kappa l(f(P(x, theta)), y) + (1 - kappa) (l(f_low, y) + l(f_high, y)) / 2 with the mean squared error l.
 
     Both ends of the certified output range are drawn to the label, hence also to each other.
     """
 
-    def answers(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        values = labels.to(outputs.dtype).view_as(outputs)
-        return F.mse_loss(outputs, values), torch.zeros((), device=outputs.device)
-
     def worst(self, model: nn.Module, pixels: object, labels: Tensor) -> Tensor:
         low, high = self.networks.output_range(model, pixels, self.propagation)
-        values = labels.to(low.dtype).view_as(low)
-        return (F.mse_loss(low, values) + F.mse_loss(high, values)) / 2
+        return (self.each(low, labels).mean() + self.each(high, labels).mean()) / 2

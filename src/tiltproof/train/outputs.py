@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.bounds import AffineForm, pair_bounds
-from tiltproof.network import Network, margins, read_network, refine, run
+from tiltproof.network import Network, margins, read_network, refine, refine_outputs, run
 from tiltproof.network.arithmetic import training_arithmetic
 from tiltproof.transforms import Transform
 
@@ -98,11 +98,21 @@ class LiveNetwork:
         return torch.maximum(bound.to(lower.dtype).view(count, classes), lower)
 
     def output_range(self, model: nn.Module, pixels: Any, propagation: str) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds of all outputs."""
+        """Lower and upper bounds of all outputs [n, K]."""
         network = self.network(model, pixels.center)
         with training_arithmetic(), torch.autocast(pixels.center.device.type, enabled=False):
-            form = run(network, pixels)[network.output]
-        return form.lower, form.upper
+            forms = run(network, pixels)
+            form = forms[network.output]
+            lower, upper = form.lower, form.upper
+            if propagation == "backward":
+                every = torch.arange(len(lower), device=lower.device)
+                for unit in torch.eye(lower.shape[1], dtype=lower.dtype, device=lower.device):
+                    directions = unit.expand_as(lower).contiguous()
+                    below, _ = refine_outputs(network, forms, every, directions)
+                    above, _ = refine_outputs(network, forms, every, -directions)
+                    lower = torch.maximum(lower, below.to(lower.dtype).unsqueeze(1).where(unit > 0, lower))
+                    upper = torch.minimum(upper, -above.to(lower.dtype).unsqueeze(1).where(unit > 0, -upper))
+        return lower, upper
 
 
 def _margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> Tensor:
