@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from tiltproof.report import bounds_picture, margin_picture
+from tiltproof.report import Steering, bounds_picture, margin_picture, steering_picture
 from tiltproof.report.bounds_picture import MARGIN, TITLE
 from tiltproof.report.ink import OPEN, PROVED, SAMPLED, coloured, round_ticks
+from tiltproof.report.steering_picture import MARGIN as FRAME_LEFT
+from tiltproof.report.steering_picture import PREDICTED, RANGE, TRUE
+from tiltproof.report.steering_picture import TITLE as FRAME_TOP
 
 
 def shades(picture):
@@ -83,3 +86,24 @@ def test_ticks_are_few_round_and_inside(low, high):
     slack = 1e-9 * (high - low)
     assert all(low - slack <= tick <= high + slack for tick in ticks)
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
+
+
+def needle_side(picture, colour):
+    """Mean column of the pixels of this colour, relative to the middle of a frame 600 wide."""
+    wanted = np.array(ImageColor.getrgb(colour))
+    frame = np.asarray(picture)[FRAME_TOP : FRAME_TOP + 198, FRAME_LEFT : FRAME_LEFT + 600].astype(int)
+    columns = (np.abs(frame - wanted).max(axis=2) < 40).nonzero()[1]
+    assert len(columns)
+    return columns.mean() - 300
+
+
+def test_steering_needles_point_where_the_angles_say():
+    frames = np.full((3, 3, 66, 200), 0.5)
+    left = Steering(prediction=0.5, lower=0.3, upper=0.7, true=-0.5)
+    picture = steering_picture(frames[:1], [left], "one frame")
+    assert needle_side(picture, PREDICTED) < -10
+    assert needle_side(picture, TRUE) > 10
+    assert has_colour(picture, RANGE)
+    strip = steering_picture(frames, [left, left, Steering(0.0, -3.0, 3.0)], "a strip", columns=1)
+    assert strip.width == picture.width
+    assert strip.height > 2 * picture.height

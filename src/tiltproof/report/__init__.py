@@ -2,5 +2,6 @@
 
 from tiltproof.report.bounds_picture import bounds_picture
 from tiltproof.report.margin_picture import margin_picture
+from tiltproof.report.steering_picture import Steering, steering_picture
 
-__all__ = ["bounds_picture", "margin_picture"]
+__all__ = ["Steering", "bounds_picture", "margin_picture", "steering_picture"]
