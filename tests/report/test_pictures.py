@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from tiltproof.report import Steering, bounds_picture, margin_picture, steering_picture
+from tiltproof.report import Point, Steering, bounds_picture, front_picture, margin_picture, steering_picture
 from tiltproof.report.bounds_picture import MARGIN, TITLE
+from tiltproof.report.front_picture import best
 from tiltproof.report.ink import OPEN, PROVED, SAMPLED, coloured, round_ticks
 from tiltproof.report.steering_picture import MARGIN as FRAME_LEFT
 from tiltproof.report.steering_picture import PREDICTED, RANGE, TRUE
@@ -107,3 +108,11 @@ def test_steering_needles_point_where_the_angles_say():
     strip = steering_picture(frames, [left, left, Steering(0.0, -3.0, 3.0)], "a strip", columns=1)
     assert strip.width == picture.width
     assert strip.height > 2 * picture.height
+
+
+def test_the_front_is_drawn_in_its_own_colour():
+    points = [Point("strict", 80, 75, 30), Point("loose", 84, 60, 4000), Point("beaten", 79, 59, 100)]
+    assert best(points) == points[:2]
+    picture = front_picture(points, "a front")
+    assert has_colour(picture, PROVED)
+    assert has_colour(picture, SAMPLED)

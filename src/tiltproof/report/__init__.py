@@ -1,7 +1,8 @@
 """Pictures of what was proved, drawn with Pillow alone."""
 
 from tiltproof.report.bounds_picture import bounds_picture
+from tiltproof.report.front_picture import Point, front_picture
 from tiltproof.report.margin_picture import margin_picture
 from tiltproof.report.steering_picture import Steering, steering_picture
 
-__all__ = ["Steering", "bounds_picture", "margin_picture", "steering_picture"]
+__all__ = ["Point", "Steering", "bounds_picture", "front_picture", "margin_picture", "steering_picture"]
