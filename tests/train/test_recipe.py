@@ -37,11 +37,16 @@ def refused(tmp_path):
     return read
 
 
-def test_two_recipes_for_each_row_of_the_paper():
-    assert set(recipe_names()) == {name for row in ROWS for name in (row, f"{row}-paper")}
+WIDER = ("cifar10-r2-sh2", "cifar10-sc1-r1-c1-b0001")
+"""Rows with a third recipe, for a wider network."""
+
+
+def test_the_recipes_of_each_row_of_the_paper():
+    two_each = {name for row in ROWS for name in (row, f"{row}-paper")}
+    assert set(recipe_names()) == two_each | {f"{row}-wide" for row in WIDER}
     for recipe in recipes():
-        assert parse(recipe.transform) == parse(ROWS[recipe.name.removesuffix("-paper")][0])
-        assert recipe.model.architecture == f"{recipe.data.name}_cnn"
+        assert parse(recipe.transform) == parse(ROWS[recipe.name.removesuffix("-paper").removesuffix("-wide")][0])
+        assert recipe.model.architecture == recipe.data.name + ("_wide" if recipe.name.endswith("-wide") else "_cnn")
         assert recipe.name.startswith(recipe.data.name)
 
 
