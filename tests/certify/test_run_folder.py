@@ -12,6 +12,7 @@ from digits import IMAGES, evidence, problem, run
 
 from tiltproof import InputError, Verdict, certify
 from tiltproof.certify.tree import tree_text
+from tiltproof.certify.writing import lock
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +116,8 @@ def copy_of(folder, tmp_path):
 def test_a_run_is_not_overwritten_nor_shared(whole):
     with pytest.raises(InputError, match="not empty"):
         run(whole[0])
-    from tiltproof.certify.run_folder import _lock
-
     with (whole[0] / "verdicts.jsonl").open("r+b") as stream:
-        _lock(stream, whole[0])
+        lock(stream, whole[0])
         with pytest.raises(InputError, match="another process"):
             run(whole[0], resume=True)
 

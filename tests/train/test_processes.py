@@ -1,38 +1,16 @@
 """Two processes on one mini-batch do what one does, to float rounding."""
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_runs import RECIPE
+from tiny_runs import start_program, start_two
 
-import tiltproof
 from tiltproof.errors import InputError
 from tiltproof.train.processes import Processes
 
 
-def start(folder, data_root, out, **variables):
-    """The program, as torchrun starts it."""
-    (folder / "tiny.toml").write_text(RECIPE)
-    command = [sys.executable, "-m", "tiltproof", "train", str(folder / "tiny.toml"), "--data-root", str(data_root)]
-    command += ["--device", "cpu", "--set", "train.epochs=2", "--certify-images", "0", "--out", str(folder / out)]
-    source = str(Path(tiltproof.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"} | variables
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def test_two_processes_equal_one(tmp_path, data_root):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    running = [start(tmp_path, data_root, "one")]
-    running += [start(tmp_path, data_root, "two", RANK=str(k), LOCAL_RANK=str(k), **together) for k in (0, 1)]
+    running = [start_program(tmp_path, data_root, "one"), *start_two(tmp_path, data_root, "two")]
     spoken = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], spoken
     assert "2 epochs" in spoken[1][0]

@@ -1,9 +1,15 @@
 """A training run of seconds: the bundled digits stand in for a training set."""
 
+import os
+import socket
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import torch
 
+import tiltproof
 from tiltproof import load_data
 from tiltproof.train import read_recipe
 
@@ -54,6 +60,27 @@ def write_mnist(folder):
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, len(IMAGES), 28, 28) + pixels)
     labels = LABELS.to(torch.uint8).numpy().tobytes()
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(LABELS)) + labels)
+
+
+def start_program(folder, data_root, out, *arguments, epochs=2, **variables):
+    """`tiltproof train` on the small recipe, as a process of its own."""
+    (folder / "tiny.toml").write_text(RECIPE)
+    command = [sys.executable, "-m", "tiltproof", "train", str(folder / "tiny.toml"), "--data-root", str(data_root)]
+    command += ["--device", "cpu", "--set", f"train.epochs={epochs}", "--certify-images", "0"]
+    command += ["--out", str(folder / out), *arguments]
+    source = str(Path(tiltproof.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"} | variables
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start_two(folder, data_root, out, *arguments, epochs=2):
+    """The same as torchrun starts two processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [{"RANK": str(k), "LOCAL_RANK": str(k)} for k in (0, 1)]
+    return [start_program(folder, data_root, out, *arguments, epochs=epochs, **together, **rank) for rank in ranks]
 
 
 def same_weights(first, second):

@@ -20,7 +20,7 @@ from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.manifest import environment, graph_digest
 from tiltproof.certify.run import Result, Run
-from tiltproof.certify.writing import document, replace_bytes
+from tiltproof.certify.writing import document, lock, replace_bytes
 from tiltproof.errors import InputError, shown
 
 MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
@@ -61,7 +61,7 @@ class RunFolder(Run):
             folder.mkdir(parents=True, exist_ok=True)
             self._check_others(resume or overwrite)
             self.verdicts = self._open(VERDICTS)
-            _lock(self.verdicts, folder)  # from here on nobody else reads or changes the run
+            lock(self.verdicts, folder)  # from here on nobody else reads or changes the run
             self.journal = self._open(BATCHES)
             if resume and (folder / MANIFEST).exists():
                 self._agree(_read_json(folder / MANIFEST))
@@ -219,18 +219,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path} is damaged", got=type(content).__name__, do="choose another folder")
     return content
-
-
-def _lock(stream: IO[bytes], folder: Path) -> None:
-    """One writer at a time, where the system has such locks; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InputError("another process is writing to this run", got=folder, do="wait for it, or stop it") from None
 
 
 def _difference(before: Any, now: Any) -> tuple[str, str]:

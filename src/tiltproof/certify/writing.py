@@ -1,11 +1,13 @@
-"""Files that a reader finds old or new, but never half written, whatever happens to the writer."""
+"""Files that a reader finds old or new, but never half written, whatever happens to the writer; and one writer at a time."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tiltproof.errors import InputError
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
@@ -30,3 +32,15 @@ def replace_bytes(path: Path, content: bytes) -> None:
 def document(content: dict[str, Any]) -> bytes:
     """One JSON document, a value a line."""
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def lock(stream: IO[bytes], folder: Path) -> None:
+    """One writer at a time in ``folder``, where the system has such locks; the lock ends when the file is closed or the process ends."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError("another process is writing to this run", got=folder, do="wait for it, or stop it") from None

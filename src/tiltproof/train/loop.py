@@ -24,7 +24,7 @@ from tiltproof.train.processes import Processes, joined
 from tiltproof.train.quick import quickened
 from tiltproof.train.recipe import Recipe
 from tiltproof.train.result import TrainingFailed, TrainProgress, TrainResult
-from tiltproof.train.writing import writing
+from tiltproof.train.writing import writing, writing_alone
 from tiltproof.transforms import parse
 
 CHECKPOINTS = "checkpoint"
@@ -61,7 +61,9 @@ def train(
             images, labels = _load(recipe, data_root, processes)
         data = TrainingSet(images, labels, recipe.data.hold_out, recipe.train.seed, place)
         run = _Run(recipe, folder, data, processes, progress, certify_images, certify_every)
-        return run.go(resume, stop_after)
+        with writing_alone(folder, processes, place):
+            _check_folder(folder, resume)  # once more: another run may have been here since, and nobody can be now
+            return run.go(resume, stop_after)
 
 
 class _Run:
@@ -93,7 +95,6 @@ class _Run:
         log = None
         if self.processes.first:
             with writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
                 replace_bytes(self.folder / RECIPE, document(self.recipe.to_dict()))
             log = EpochLog(self.folder, done)
         try:
