@@ -33,6 +33,24 @@ def test_attack_quiet_and_bad_input(tiltproof):
         assert result.stderr.startswith("error: ")
 
 
+def test_attack_reads_the_transformation_from_a_bundled_models_card(tiltproof, workspace, zoo_of_one):
+    arguments = ["attack", "--data", "mnist-sample", "--limit", 2, "--json", "found.json", "--model"]
+    result = tiltproof(*arguments, "mnist-r30")
+    assert result.exit_code == 0, result.output
+    assert json.loads((workspace / "found.json").read_text())["transform"] == "R(30)"
+    assert tiltproof(*arguments, "mnist-r30", "--transform", "R(2)").exit_code == 0
+    assert json.loads((workspace / "found.json").read_text())["transform"] == "R(2)"
+    assert tiltproof(*arguments, zoo_of_one / "mnist-r30.safetensors", "--padding", "border").exit_code == 0
+    assert json.loads((workspace / "found.json").read_text())["transform"] == "R(30); padding=border"
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_without_a_card_the_transformation_has_to_be_given(tiltproof, command):
+    result = tiltproof(command, "--model", "photo_networks:brightness", "--data", "photos")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --transform is missing. Got: --model photo_networks:brightness")
+
+
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
 def test_bound_draws_a_picture(tiltproof, workspace, method):
     arguments = ["--data", "cifar10-sample", "--index", 3, "--transform", "R(1), C(2)", "--method", method]

@@ -10,7 +10,7 @@ import typer
 from tiltproof.certify import attack
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_device, load_selection, without_none
+from tiltproof.cli.inputs import choose_device, choose_transform, load_selection, without_none
 from tiltproof.cli.options import SEARCH
 from tiltproof.cli.tables import print_rows
 from tiltproof.transforms import parse
@@ -18,6 +18,7 @@ from tiltproof.zoo import resolve_model
 
 MOST_ROWS = 20
 EXAMPLES = options.examples(
+    "tiltproof attack --model mnist-r30 --data mnist-sample",
     'tiltproof attack --model mnist-r30 --data mnist-sample --transform "R(60)"',
     'tiltproof attack --model mnist-r30 --data mnist-sample --transform "R(30), Tu(2)" --json found.json',
 )
@@ -26,7 +27,7 @@ EXAMPLES = options.examples(
 def command(
     model: options.Model,
     data: options.Data,
-    transform: options.TransformText,
+    transform: options.OptionalTransformText = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
@@ -45,10 +46,13 @@ def command(
 ) -> None:
     """Search for parameters in the range that change the answer, by sampling and gradient steps.
 
+    Without --transform the range is the one the network was trained for, as its
+    card says: a bundled model's, or the card beside a weight file.
+
     Every counterexample is checked again in double precision. Finding none
     proves nothing: that is what certify is for.
     """
-    chosen, place = parse(transform, padding), choose_device(device)
+    chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
     check_writable(json_file)
     network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
