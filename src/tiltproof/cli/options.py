@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from tiltproof.zoo import ARCHITECTURES
+
 IMAGES, SEARCH, RESULTS = "Which images", "How hard to look", "Where the results go"
 
 
@@ -25,7 +27,8 @@ Model = Annotated[
     ),
 ]
 Architecture = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The architecture of a .safetensors file: mnist_cnn or cifar10_cnn.")
+    str | None,
+    typer.Option(metavar="NAME", help=f"The architecture of a .safetensors file: {', '.join(ARCHITECTURES)}."),
 ]
 AllowPickle = Annotated[
     bool,
