@@ -90,8 +90,8 @@ def zoo_of_one(tmp_path, monkeypatch):
     (folder / "mnist-r30.safetensors").write_bytes(content)
     texts = {"name": "mnist-r30", "architecture": "mnist_cnn", "dataset": "mnist", "transform": "R(30)"}
     notes = {"trained": "not at all", "measured": "no images", "sha256": hashlib.sha256(content).hexdigest()}
-    numbers = {"clean_percent": 9.5, "certified_percent": 1.25, "unfalsified_percent": 2.0}
-    (folder / "mnist-r30.json").write_text(json.dumps(texts | notes | numbers))
+    numbers = {"clean_percent": 9.5, "certified_percent": 1.25, "unfalsified_percent": 2.0, "boxes_per_image": 3.0}
+    (folder / "mnist-r30.json").write_text(json.dumps(texts | notes | numbers | {"recipe": {"name": "none"}}))
     monkeypatch.setattr("tiltproof.zoo.bundled.WEIGHTS_FOLDER", folder)
     return folder
 

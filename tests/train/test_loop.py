@@ -39,6 +39,7 @@ def test_what_a_run_leaves(run, tmp_path):
     assert (card["architecture"], card["transform"], card["dataset"]) == ("mnist_cnn", "R(1)", "mnist")
     assert card["clean_percent"] == result.clean_percent
     assert card["certified_percent"] == result.certified_percent is not None
+    assert card["boxes_per_image"] > 0
     assert "20 images held out of the training set" in card["measured"]
     assert "first 4 " in card["measured"]
     assert card["recipe"] == json.loads((folder / "recipe.json").read_text())
@@ -64,6 +65,7 @@ def test_nothing_is_held_out(run, tmp_path):
     result = run("a", "data.hold_out=0.0", "train.epochs=1", certify_images=5)
     card = json.loads((tmp_path / "a" / "card.json").read_text())
     assert result.clean_percent is card["clean_percent"] is card["certified_percent"] is None
+    assert card["boxes_per_image"] is None
     assert card["measured"].startswith("nothing")
     assert result.log[0]["step"] == 6
     assert result.log[0]["validation_accuracy"] is None

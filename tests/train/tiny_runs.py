@@ -54,12 +54,12 @@ def make_recipe(folder, *settings):
     return read_recipe(str(path)).with_settings(list(settings))
 
 
-def write_mnist(folder):
-    folder.mkdir(parents=True)
+def write_mnist(folder, split="train"):
+    folder.mkdir(parents=True, exist_ok=True)
     pixels = IMAGES.mul(255).round().to(torch.uint8).numpy().tobytes()
-    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, len(IMAGES), 28, 28) + pixels)
+    (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, len(IMAGES), 28, 28) + pixels)
     labels = LABELS.to(torch.uint8).numpy().tobytes()
-    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(LABELS)) + labels)
+    (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, len(LABELS)) + labels)
 
 
 def start_program(folder, data_root, out, *arguments, epochs=2, **variables):

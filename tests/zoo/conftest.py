@@ -24,8 +24,10 @@ def zoo_folder(tmp_path):
         "clean_percent": 10.0,
         "certified_percent": 0.0,
         "unfalsified_percent": 0.0,
+        "boxes_per_image": 1.5,
         "measured": "never",
         "sha256": hashlib.sha256(content).hexdigest(),
+        "recipe": {"name": "none"},
     }
     (tmp_path / "tiny.json").write_text(json.dumps(card))
     return tmp_path

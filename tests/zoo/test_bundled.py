@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiltproof.errors import InputError
+from tiltproof.train.recipe import from_dict
 from tiltproof.zoo import load_model, models
 
 
@@ -56,6 +57,44 @@ def test_a_broken_card(zoo_folder, content):
     (zoo_folder / "tiny.json").write_text(content)
     with pytest.raises(InputError, match="model card .*tiny.json"):
         models(zoo_folder)
+
+
+def test_a_card_may_say_where_it_was_trained(zoo_folder):
+    assert models(zoo_folder)[0].environment is None
+    edit_card(zoo_folder, environment={"torch": "2.13.0"})
+    assert models(zoo_folder)[0].environment == {"torch": "2.13.0"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", 3),
+        ("certified_percent", None),
+        ("boxes_per_image", "17"),
+        ("clean_percent", True),
+        ("recipe", "mnist-r30"),
+        ("environment", []),
+    ],
+)
+def test_a_card_with_a_value_of_another_kind(zoo_folder, key, value):
+    edit_card(zoo_folder, **{key: value})
+    with pytest.raises(InputError, match=f"'{key}' of the model card .*tiny.json must be a "):
+        models(zoo_folder)
+
+
+@pytest.mark.parametrize("key", ["recipe", "boxes_per_image"])
+def test_a_card_with_a_key_too_few(zoo_folder, key):
+    path = zoo_folder / "tiny.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
+    with pytest.raises(InputError, match=f"must have the keys.*{key}"):
+        models(zoo_folder)
+
+
+def test_the_recipe_of_every_bundled_model_is_one():
+    for card in models():
+        recipe = from_dict(card.recipe, card.name)
+        assert (recipe.model.architecture, recipe.data.name) == (card.architecture, card.dataset)
+        assert recipe.transform == card.transform
 
 
 def test_a_card_with_one_key_too_many(zoo_folder):

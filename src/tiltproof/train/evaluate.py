@@ -25,6 +25,7 @@ class CertifiedShare:
     images: int
     certified: int
     unfalsified: int
+    boxes: int  # bounded, of all images together
 
     @property
     def certified_percent(self) -> float:
@@ -33,6 +34,10 @@ class CertifiedShare:
     @property
     def unfalsified_percent(self) -> float:
         return 100 * self.unfalsified / self.images
+
+    @property
+    def boxes_per_image(self) -> float:
+        return self.boxes / self.images
 
 
 def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor) -> float | None:
@@ -68,4 +73,4 @@ def certified_share(
     )
     model.train(training)
     summary = certificate.summary()
-    return CertifiedShare(summary["images"], summary["certified"], summary["unfalsified"])
+    return CertifiedShare(summary["images"], summary["certified"], summary["unfalsified"], summary["boxes"])

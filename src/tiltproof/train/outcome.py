@@ -44,7 +44,7 @@ def card(
     clean: float | None,
     share: CertifiedShare | None,
 ) -> dict[str, Any]:
-    """The fields of the zoo's cards, null where nothing was measured, and the recipe."""
+    """The fields of the zoo's cards, null where nothing was measured."""
     return {
         "name": recipe.name,
         "architecture": recipe.model.architecture,
@@ -55,6 +55,7 @@ def card(
         "clean_percent": None if clean is None else 100 * clean,
         "certified_percent": None if share is None else share.certified_percent,
         "unfalsified_percent": None if share is None else share.unfalsified_percent,
+        "boxes_per_image": None if share is None else share.boxes_per_image,
         "measured": measured(recipe, held_out, share),
         "sha256": hashlib.sha256(content).hexdigest(),
         "recipe": recipe.to_dict(),

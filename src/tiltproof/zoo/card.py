@@ -5,13 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
-from tiltproof.errors import InputError
+from tiltproof.errors import InputError, shown
+
+KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "str": ("a text", (str,)),
+    "float": ("a number", (int, float)),
+    "dict[str, Any]": ("a table", (dict,)),
+    "dict[str, Any] | None": ("a table or null", (dict, type(None))),
+}
+"""What JSON may hold where a field has such a type."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """One bundled model, as its JSON file beside the weights describes it; percentages are of all test images."""
+    """One bundled model, as its JSON file beside the weights describes it; percentages are of all test images.
+
+    `tiltproof train` writes the same fields, measured on held-out images; benchmarks/trained_networks.py --zoo
+    replaces these figures by those of the test set.
+    """
 
     name: str
     architecture: str
@@ -21,18 +34,26 @@ class Card:
     clean_percent: float
     certified_percent: float
     unfalsified_percent: float
+    boxes_per_image: float  # parameter boxes bounded, mean over all images
     measured: str
     sha256: str
+    recipe: dict[str, Any]  # the whole recipe it was trained with
+    environment: dict[str, Any] | None = None  # versions and device of the training, where they were kept
 
     @classmethod
     def read(cls, path: Path) -> Card:
-        """Read a card; a key too many or too few means that the zoo folder is damaged."""
+        """Read a card; a key too many or too few, or a value of another kind, means that the zoo folder is damaged."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"the model card {path} cannot be read", got=error) from None
-        expected = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(content, dict) or set(content) != expected:
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
+        if not isinstance(content, dict) or not needed <= set(content) <= set(fields):
             got = ", ".join(sorted(content)) if isinstance(content, dict) else type(content).__name__
-            raise InputError(f"the model card {path} must have the keys {', '.join(sorted(expected))}", got=got)
+            raise InputError(f"the model card {path} must have the keys {', '.join(sorted(needed))}", got=shown(got))
+        for name, value in content.items():
+            kind, types = KINDS[str(fields[name].type)]
+            if not isinstance(value, types) or isinstance(value, bool):
+                raise InputError(f"{name!r} of the model card {path} must be {kind}", got=shown(value))
         return cls(**content)

@@ -1,0 +1,46 @@
+"""A trained network's way into the zoo: benchmarks/trained_networks.py --zoo writes a card that the zoo reads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_runs import write_mnist
+
+import tiltproof
+from tiltproof.errors import InputError
+from tiltproof.zoo import Card, load_model, models
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "trained_networks.py"
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="not in a source checkout")
+def test_from_a_run_to_the_zoo(run, tmp_path):
+    run("a", "transform='R(1)'", "train.epochs=1", "data.hold_out=0.0")
+    write_mnist(tmp_path / "data" / "mnist", "t10k")
+    command = [sys.executable, str(PROGRAM), str(tmp_path / "a"), "--data-root", str(tmp_path / "data")]
+    command += ["--device", "cpu", "--limit", "5", "--zoo", str(tmp_path / "zoo")]
+    environment = os.environ | {"PYTHONPATH": str(Path(tiltproof.__file__).parents[1])}
+    subprocess.run(command, check=True, env=environment, capture_output=True, timeout=120)
+    (card,) = models(tmp_path / "zoo")
+    assert (card.name, card.transform) == ("tiny", "R(1)")
+    assert card.recipe == json.loads((tmp_path / "a" / "recipe.json").read_text())
+    assert card.environment["torch"]
+    assert 0 <= card.certified_percent <= card.unfalsified_percent <= card.clean_percent <= 100
+    assert card.boxes_per_image >= 0
+    assert "5 test images" in card.measured
+    assert not load_model("tiny", tmp_path / "zoo").training
+
+
+def test_a_card_without_measurements_is_none_of_the_zoo(run, tmp_path):
+    """The keys are the zoo's, but a bundled model's figures are figures."""
+    run("a", "train.epochs=1", "data.hold_out=0.0")
+    with pytest.raises(InputError, match="'clean_percent' of the model card .* must be a number. Got: None"):
+        Card.read(tmp_path / "a" / "card.json")
+
+
+def test_a_measured_card_is_readable(run, tmp_path):
+    run("a", "transform='R(1)'", "train.epochs=1", certify_images=2)
+    assert Card.read(tmp_path / "a" / "card.json").recipe["loss"]["kind"] == "worst-of"
