@@ -1,4 +1,4 @@
-"""`attack`, `bound`, `models` and `demo`."""
+"""`attack`, `bound` and `demo`."""
 
 import hashlib
 import json
@@ -94,19 +94,6 @@ def zoo_of_one(tmp_path, monkeypatch):
     (folder / "mnist-r30.json").write_text(json.dumps(texts | notes | numbers | {"recipe": {"name": "none"}}))
     monkeypatch.setattr("tiltproof.zoo.bundled.WEIGHTS_FOLDER", folder)
     return folder
-
-
-@pytest.mark.usefixtures("zoo_of_one")
-def test_models_lists_the_zoo(tiltproof):
-    result = tiltproof("models")
-    assert result.exit_code == 0
-    for word in ("mnist-r30", "mnist_cnn", "R(30)", "9.50", "1.25", "2.00", "not at all"):
-        assert word in result.stdout
-
-
-def test_an_empty_zoo_says_so(tiltproof, zoo_of_one):
-    (zoo_of_one / "mnist-r30.json").unlink()
-    assert "no models" in tiltproof("models").stdout
 
 
 @pytest.mark.usefixtures("zoo_of_one")

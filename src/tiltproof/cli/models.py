@@ -1,40 +1,116 @@
-"""``tiltproof models``: the bundled models and what was measured on them."""
+"""``tiltproof models``: the bundled models as a leaderboard, beside the figures of the paper.
+
+The lines are plain text of known width, the same on a terminal and in a pipe; a table that adapts to the terminal would break its cells.
+"""
 
 from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.tables import print_rows
-from tiltproof.zoo import models
+from tiltproof.transforms import parse
+from tiltproof.zoo import Card, models
+from tiltproof.zoo.paper_rows import PAPER_ROWS, SOURCE, PaperRow
 
 EXAMPLES = options.examples(
-    "tiltproof models", 'tiltproof certify --model NAME --data mnist-sample --transform "R(30)"'
+    "tiltproof models",
+    "tiltproof models --details",
+    "tiltproof models --json > cards.json",
+    "tiltproof certify --model NAME --data mnist-sample",
 )
-COLUMNS = {
-    "name": "left",
-    "network": "left",
-    "data": "left",
-    "transform": "left",
-    "clean": "right",
-    "certified": "right",
-    "unfalsified": "right",
-}
+DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+HEADINGS = ("name", "network", "clean", "certified", "unfalsified", "boxes")
+TEXTS = 2
+"""Columns that are texts and stand to the left; the others are numbers."""
+INDENT = " "
+"""With single spaces between columns, the longest name of a recipe still leaves a line of 80."""
+LEGEND = f"""\
+Percent of all test images; boxes: parameter boxes bounded per image, mean.
+Paper: {SOURCE}."""
+
+Row = tuple[str, str]
+"""Data set and transformation: what models have to have in common to be compared."""
 
 
-def command() -> None:
-    """List the bundled models: clean and certified accuracy, and what no attack has broken so far."""
-    cards = models()
-    if not cards:
+def row_of(entry: Card | PaperRow) -> Row:
+    """The row that a model belongs to, however its transformation is spelled."""
+    return entry.dataset, str(parse(entry.transform))
+
+
+PAPER = {row_of(row): row for row in PAPER_ROWS}
+
+
+def command(
+    details: Annotated[
+        bool, typer.Option("--details", help="Add a line for each model: how it was trained and measured, its sha256.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the models' cards, recipes included, as JSON instead.")
+    ] = False,
+) -> None:
+    """Rank the bundled models: for each data set and transformation the one with the most certified images first.
+
+    Unfalsified are images that no attack has broken so far: no verifier can
+    certify more. Below the models stands what the paper reports for its own
+    network and verifier. certify and attack take a model's name and, unless
+    told otherwise, its transformation.
+    """
+    groups = ranked(models())
+    if as_json:
+        cards = [dataclasses.asdict(card) for group in groups.values() for card in group]
+        typer.echo(json.dumps(cards, indent=2))
+        return
+    if not groups:
         typer.echo("no models are bundled with this installation")
         return
-    print_rows(
-        COLUMNS,
-        [
-            [card.name, card.architecture, card.dataset, card.transform]
-            + [f"{share:.2f} %" for share in (card.clean_percent, card.certified_percent, card.unfalsified_percent)]
-            for card in cards
-        ],
-    )
-    for card in cards:
-        typer.echo(f"{card.name}: {card.trained}; measured on {card.measured}")
+    for line in leaderboard(groups):
+        typer.secho(line, bold=None if line.startswith(INDENT) else True)
+    typer.echo(f"\n{LEGEND}")
+    if details:
+        typer.echo()
+        for card in (card for group in groups.values() for card in group):
+            typer.echo(f"{card.name}: {card.trained}; measured: {card.measured}; sha256 {card.sha256}")
+
+
+def ranked(cards: Iterable[Card]) -> dict[Row, list[Card]]:
+    """The models of each row, the rows in the paper's order and any others after them; most certified first."""
+    groups: dict[Row, list[Card]] = {}
+    for card in sorted(cards, key=lambda card: (-card.certified_percent, -card.clean_percent, card.name)):
+        groups.setdefault(row_of(card), []).append(card)
+    rows = [row for row in PAPER if row in groups] + sorted(set(groups) - set(PAPER))
+    return {row: groups[row] for row in rows}
+
+
+def leaderboard(groups: dict[Row, list[Card]]) -> list[str]:
+    """Lines: the headings, and for each row its own heading, its models and the paper's figures."""
+    tables = {row: [_cells(card) for card in cards] for row, cards in groups.items()}
+    for row in tables.keys() & PAPER.keys():
+        tables[row].append(_paper_cells(PAPER[row]))
+    entries = [HEADINGS, *(cells for table in tables.values() for cells in table)]
+    widths = [max(map(len, column)) for column in zip(*entries, strict=True)]
+    lines = [INDENT + _line(HEADINGS, widths)]
+    for (dataset, transform), table in tables.items():
+        lines += ["", f"{DATASETS.get(dataset, dataset)}, {transform}"]
+        lines += [INDENT + _line(cells, widths) for cells in table]
+    return lines
+
+
+def _cells(card: Card) -> tuple[str, ...]:
+    shares = (card.clean_percent, card.certified_percent, card.unfalsified_percent)
+    return card.name, card.architecture, *(f"{share:.2f}" for share in shares), f"{card.boxes_per_image:,.0f}"
+
+
+def _paper_cells(row: PaperRow) -> tuple[str, ...]:
+    """The paper gives one decimal: a space stands for the second."""
+    return "paper", row.architecture, f"{row.clean_percent:.1f} ", f"{row.certified_percent:.1f} ", "-", "-"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    texts = [f"{cell:<{width}}" for cell, width in zip(cells[:TEXTS], widths, strict=False)]
+    numbers = [f"{cell:>{width}}" for cell, width in zip(cells[TEXTS:], widths[TEXTS:], strict=True)]
+    return " ".join(texts + numbers)

@@ -1,0 +1,148 @@
+"""``tiltproof models``: a leaderboard that fits 80 columns, with the paper's figures in it."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+import tiltproof as package
+from tiltproof.train import read_recipe, recipes
+from tiltproof.transforms import parse
+from tiltproof.zoo.paper_rows import PAPER_ROWS
+
+COLUMNS = 80
+
+
+def card(name, architecture, dataset, transform, clean, certified, boxes=17.0):
+    return {
+        "name": name,
+        "architecture": architecture,
+        "dataset": dataset,
+        "transform": transform,
+        "trained": f"{name} by hand",
+        "clean_percent": clean,
+        "certified_percent": certified,
+        "unfalsified_percent": certified + 0.25,
+        "boxes_per_image": boxes,
+        "measured": "no images",
+        "sha256": f"digest of {name}",
+        "recipe": {"name": name},
+    }
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch):
+    """A zoo of cards; returns a function that adds some."""
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    monkeypatch.setattr("tiltproof.zoo.bundled.WEIGHTS_FOLDER", folder)
+
+    def add(*cards):
+        for content in cards:
+            (folder / f"{content['name']}.json").write_text(json.dumps(content))
+
+    return add
+
+
+@pytest.fixture
+def shown(tiltproof):
+    """The lines that the command prints."""
+
+    def run(*arguments):
+        result = tiltproof("models", *arguments)
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    return run
+
+
+def test_rows_in_the_papers_order_and_the_most_certified_first(zoo, shown):
+    zoo(
+        card("b-wide", "cifar10_wide", "cifar10", "R(2),Sh(2)", 80, 63),
+        card("a", "cifar10_cnn", "cifar10", "R(2), Sh(2)", 75, 61),
+        card("other", "mnist_cnn", "mnist", "R(7)", 99, 98),
+        card("digits", "mnist_cnn", "mnist", "R(30)", 99.35, 97.83, 1234.5),
+    )
+    lines = shown()
+    assert lines[0].split() == ["name", "network", "clean", "certified", "unfalsified", "boxes"]
+    table = [line.split() for line in lines[1 : lines.index("", len(lines) - 4)] if line]
+    assert table == [
+        ["MNIST,", "R(30)"],
+        ["digits", "mnist_cnn", "99.35", "97.83", "98.08", "1,234"],
+        ["paper", "mnist_cnn", "99.1", "94.2", "-", "-"],
+        ["CIFAR-10,", "R(2),", "Sh(2)"],
+        ["b-wide", "cifar10_wide", "80.00", "63.00", "63.25", "17"],
+        ["a", "cifar10_cnn", "75.00", "61.00", "61.25", "17"],
+        ["paper", "cifar10_cnn", "70.1", "51.0", "-", "-"],
+        ["MNIST,", "R(7)"],
+        ["other", "mnist_cnn", "99.00", "98.00", "98.25", "17"],
+    ]
+
+
+def test_every_recipe_fits(zoo, shown):
+    for recipe in recipes():
+        zoo(card(recipe.name, recipe.model.architecture, recipe.data.name, recipe.transform, 99.99, 88.88, 20_000))
+    lines = shown()
+    assert max(map(len, lines)) <= COLUMNS
+    models = [line for line in lines if line.startswith(" ")]
+    assert len({len(line) for line in models}) == 1  # one line a model, columns aligned
+    assert len(models) == 1 + len(recipes()) + len(PAPER_ROWS)
+
+
+def test_details(zoo, shown):
+    zoo(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98))
+    last = "digits: digits by hand; measured: no images; sha256 digest of digits"
+    assert last not in shown()
+    assert shown("--details")[-1] == last
+
+
+def test_json(zoo, shown):
+    cards = [card(name, "mnist_cnn", "mnist", "R(30)", 99, share) for name, share in (("a", 90), ("b", 95))]
+    zoo(*cards)
+    printed = json.loads("\n".join(shown("--json")))
+    assert printed == [content | {"environment": None} for content in reversed(cards)]
+
+
+def test_an_empty_zoo_says_so(zoo, shown):  # noqa: ARG001
+    assert shown() == ["no models are bundled with this installation"]
+    assert json.loads("\n".join(shown("--json"))) == []
+
+
+def test_a_terminal_and_a_pipe_see_the_same():
+    environment = os.environ | {"PYTHONPATH": str(Path(package.__file__).parents[1]), "TERM": "xterm"}
+    command = [sys.executable, "-m", "tiltproof", "models"]
+    piped = subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout
+    assert "\x1b" not in piped
+    assert max(map(len, piped.splitlines())) <= COLUMNS
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
+    running = subprocess.Popen(command, env=environment, stdout=writer)
+    os.close(writer)
+    seen = b""
+    try:
+        while piece := os.read(reader, 4096):
+            seen += piece
+    except OSError:  # Linux reports the end of a pseudo-terminal as an error
+        pass
+    assert running.wait(timeout=60) == 0
+    text = seen.decode().replace("\r\n", "\n")
+    assert text != piped  # the headings are bold
+    assert text.replace("\x1b[1m", "").replace("\x1b[0m", "") == piped
+
+
+def test_the_papers_rows_are_those_of_its_recipes():
+    rows = {(recipe.data.name, str(parse(recipe.transform))): recipe for recipe in recipes()}
+    assert len(PAPER_ROWS) == 7
+    for row in PAPER_ROWS:
+        name = rows[row.dataset, row.transform].name.removesuffix("-wide").removesuffix("-paper")
+        assert read_recipe(f"{name}-paper").model.architecture == row.architecture
+        assert 40 < row.certified_percent < row.clean_percent < 100
+    assert [row.certified_percent for row in PAPER_ROWS] == [94.2, 89.8, 92.6, 96.3, 63.2, 51.0, 42.3]
+    assert [row.clean_percent for row in PAPER_ROWS] == [99.1, 99.2, 99.1, 99.1, 80.5, 70.1, 71.3]
