@@ -6,20 +6,29 @@ import sys
 from pathlib import Path
 
 import tiltproof
+import tiltproof.train as training
 
 PUBLIC = {
     "AffineForm",
     "AttackResult",
+    "AugmentationLoss",
     "Brightness",
     "Budget",
     "Certificate",
+    "CertifiedLoss",
+    "CertifiedRegressionLoss",
     "CheckFailed",
     "CheckReport",
     "Compose",
     "Contrast",
+    "IbpLoss",
     "ImageResult",
     "InputError",
+    "LossValue",
+    "PgdLoss",
     "Progress",
+    "Ramp",
+    "Recipe",
     "Rotation",
     "Scaling",
     "Shearing",
@@ -28,6 +37,7 @@ PUBLIC = {
     "TranslationV",
     "UnsupportedOperation",
     "Verdict",
+    "WorstOfLoss",
     "attack",
     "bound_network",
     "bound_pixels",
@@ -36,7 +46,21 @@ PUBLIC = {
     "load_data",
     "load_model",
     "parse",
+    "read_recipe",
 }
+OF_TRAINING_ALONE = {
+    "TrainProgress",
+    "TrainResult",
+    "TrainingFailed",
+    "TrainingLoss",
+    "Widths",
+    "pixel_widths",
+    "recipe_names",
+    "recipes",
+    "train",
+    "tune",
+}
+"""Public in tiltproof.train and not in tiltproof, where the function's name is the subpackage's."""
 
 
 def test_the_public_names_are_frozen():
@@ -44,8 +68,17 @@ def test_the_public_names_are_frozen():
     assert all(hasattr(tiltproof, name) for name in PUBLIC)
 
 
+def test_the_public_names_of_training_are_frozen():
+    assert set(training.__all__) - PUBLIC == OF_TRAINING_ALONE
+    for name in set(training.__all__) & PUBLIC:
+        assert getattr(training, name) is getattr(tiltproof, name)
+    assert tiltproof.train is training  # a subpackage, whoever was imported first
+    assert callable(training.train)
+
+
 def test_every_public_thing_says_what_it_is():
     assert all(getattr(tiltproof, name).__doc__ for name in PUBLIC)
+    assert all(getattr(training, name).__doc__ for name in OF_TRAINING_ALONE)
 
 
 def test_bad_input_is_a_value_error():

@@ -3,7 +3,13 @@
     certificate = tiltproof.certify(model, images, labels, "R(30)")
     print(certificate.summary())
 
-Everything a user needs is on this page; nothing else is public.
+Training: the losses are here, for a loop of your own; the loop that comes with the package is the function `train` of the
+subpackage of the same name, where what goes with it (results, progress, `tune`) is found as well.
+
+    from tiltproof.train import train
+    train(tiltproof.read_recipe("mnist-r30"), out="runs/mine")
+
+Everything a user needs is on this page and in `tiltproof.train`; nothing else is public.
 """
 
 from tiltproof.bounds import AffineForm, bound_pixels
@@ -12,6 +18,18 @@ from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.data import load_data
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import bound_network
+from tiltproof.train import (
+    AugmentationLoss,
+    CertifiedLoss,
+    CertifiedRegressionLoss,
+    IbpLoss,
+    LossValue,
+    PgdLoss,
+    Ramp,
+    Recipe,
+    WorstOfLoss,
+    read_recipe,
+)
 from tiltproof.transforms import (
     Brightness,
     Compose,
@@ -57,6 +75,17 @@ __all__ = [
     "bound_pixels",
     "bound_network",
     "AffineForm",
+    # train: losses for a loop of your own, and recipes for `tiltproof.train.train`
+    "WorstOfLoss",
+    "CertifiedLoss",
+    "CertifiedRegressionLoss",
+    "AugmentationLoss",
+    "PgdLoss",
+    "IbpLoss",
+    "LossValue",
+    "Ramp",
+    "Recipe",
+    "read_recipe",
     # bundled networks, data sets and samples
     "load_model",
     "load_data",

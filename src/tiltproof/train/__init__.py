@@ -1,4 +1,10 @@
-"""Training networks for which the proof succeeds: losses, recipes, the loop, the choice of interval size."""
+"""Training networks for which the proof succeeds: losses, recipes, the loop, the choice of interval size.
+
+result = train(read_recipe("mnist-r30"), out="runs/mine")
+
+The losses, `Ramp` and `read_recipe` are names of `tiltproof` itself as well; the function `train` is not, because the name is taken
+by this subpackage.
+"""
 
 from tiltproof.train.baselines import AugmentationLoss, IbpLoss, PgdLoss, WorstOfLoss
 from tiltproof.train.loop import train
