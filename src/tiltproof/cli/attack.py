@@ -10,9 +10,10 @@ import typer
 from tiltproof.certify import attack
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_device, choose_transform, load_selection, without_none
+from tiltproof.cli.inputs import choose_transform, load_selection, without_none
 from tiltproof.cli.options import SEARCH
 from tiltproof.cli.tables import print_rows
+from tiltproof.device import choose_device
 from tiltproof.transforms import parse
 from tiltproof.zoo import resolve_model
 

@@ -10,11 +10,12 @@ import typer
 from tiltproof.certify import Budget, Certificate, RangeCertificate, certify, certify_range
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_device, choose_transform, load_selection, parse_splits, without_none
+from tiltproof.cli.inputs import choose_transform, load_selection, parse_splits, without_none
 from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress, live_range_progress
 from tiltproof.cli.tables import print_ranges, print_summary
+from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.transforms import parse
 from tiltproof.zoo import resolve_model

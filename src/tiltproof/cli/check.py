@@ -14,10 +14,10 @@ from rich.progress import TextColumn, TimeRemainingColumn
 
 from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.cli import options
-from tiltproof.cli.inputs import choose_device
 from tiltproof.cli.live import Line, live_line
 from tiltproof.cli.options import SEARCH
 from tiltproof.data import load_data
+from tiltproof.device import choose_device
 from tiltproof.zoo import resolve_model
 
 EXAMPLES = options.examples(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tiltproof.data import load_data
@@ -16,26 +15,6 @@ from tiltproof.zoo import card_of
 def without_none(**values: Any) -> dict[str, Any]:
     """The options that were given; the rest keep the defaults of the function they are for."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def choose_device(text: str) -> torch.device:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``, which must be there."""
-    if text == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise InputError("unknown device", got=text, do="use auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            "this device is not available",
-            got=f"{text}, with {torch.cuda.device_count()} CUDA devices visible",
-            why="no NVIDIA GPU or driver, or a torch built for the CPU",
-            do="use --device cpu or --device auto",
-        )
-    return device
 
 
 def choose_transform(text: str | None, model: str) -> str:

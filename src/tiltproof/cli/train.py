@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.inputs import choose_device
 from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS
 from tiltproof.cli.train_progress import clock, live_training
@@ -87,7 +86,7 @@ def command(
     for name, number in (("--certify-images", certify_images), ("--certify-every", certify_every)):
         if number < 0:
             raise InputError(f"{name} is a number of at least 0", got=number)
-    chosen, place = read_recipe(recipe).with_settings(settings or []), choose_device(device)
+    chosen = read_recipe(recipe).with_settings(settings or [])
     folder = out or Path("runs") / (chosen.name + ("-quick" if quick else ""))
     silent = quiet or os.environ.get("RANK", "0") != "0"  # of several processes the first one speaks
     try:
@@ -95,7 +94,7 @@ def command(
             result = train(
                 chosen,
                 data_root=data_root,
-                device=place,
+                device=device,
                 out=folder,
                 resume=resume,
                 progress=progress,

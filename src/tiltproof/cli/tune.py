@@ -14,10 +14,10 @@ from torch import Tensor
 from tiltproof.bounds import METHODS
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_device
 from tiltproof.cli.options import IMAGES, RESULTS
 from tiltproof.cli.tables import print_rows
 from tiltproof.data import load_data
+from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.train.tune import SAMPLES, Widths, pixel_widths, tune
 from tiltproof.transforms import Transform, parse

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.data import load_data
+from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.train import checkpoint as checkpoints
 from tiltproof.train.arithmetic import training_arithmetic
@@ -56,7 +57,7 @@ def train(
     recipe = quickened(recipe) if quick else recipe
     folder = Path(out)
     _check_folder(folder, resume)
-    with joined(_device(device)) as (processes, place):
+    with joined(choose_device(device)) as (processes, place):
         if images is None or labels is None:
             images, labels = _load(recipe, data_root, processes)
         data = TrainingSet(images, labels, recipe.data.hold_out, recipe.train.seed, place)
@@ -171,12 +172,6 @@ def _check_folder(folder: Path, resume: bool) -> None:
             got=f"{folder} with {', '.join(found)}",
             do="choose another folder, or --resume (resume=True) to go on with the run it holds",
         )
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
 
 
 def _load(recipe: Recipe, data_root: str | Path | None, processes: Processes) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,31 @@
+"""Where to compute: the one place that turns what a user says into a device that is there."""
+
+from __future__ import annotations
+
+import torch
+
+from tiltproof.errors import InputError
+
+
+def choose_device(wanted: str | torch.device) -> torch.device:
+    """``auto`` (a GPU where there is one), ``cpu``, ``cuda`` or ``cuda:N``, which must be there.
+
+    >>> choose_device("cpu")
+    device(type='cpu')
+    """
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise InputError("unknown device", got=wanted, do="use auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            "this device is not available",
+            got=f"{wanted}, with {torch.cuda.device_count()} CUDA devices visible",
+            why="no NVIDIA GPU or driver, or a torch built for the CPU",
+            do='use --device cpu or --device auto (device="cpu")',
+        )
+    return device
