@@ -17,7 +17,7 @@ from tiltproof.train import TrainingFailed, TrainResult, read_recipe, train
 
 WENT_ASTRAY = 1
 EXAMPLES = options.examples(
-    "tiltproof train mnist-r30-paper --quick",
+    "tiltproof train mnist-r30 --quick",
     "tiltproof train mnist-r30-paper --data-root DIR --device cuda --out runs/mnist-r30",
     "tiltproof train mnist-r30-paper --out runs/mnist-r30 --resume",
     "tiltproof train mnist-r30-paper --set train.seed=1 --set loss.nu=[0.1] --set data.hold_out=0.0",
