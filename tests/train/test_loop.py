@@ -62,7 +62,9 @@ def test_the_log(run, tmp_path):
 
 
 def test_nothing_is_held_out(run, tmp_path):
-    result = run("a", "data.hold_out=0.0", "train.epochs=1", certify_images=5)
+    seen = []
+    result = run("a", "data.hold_out=0.0", "train.epochs=1", certify_images=5, progress=seen.append)
+    assert {progress.phase for progress in seen} == {"train"}  # nor does it claim to certify
     card = json.loads((tmp_path / "a" / "card.json").read_text())
     assert result.clean_percent is card["clean_percent"] is card["certified_percent"] is None
     assert card["boxes_per_image"] is None

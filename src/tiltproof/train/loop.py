@@ -141,7 +141,7 @@ class _Run:
         self.good = checkpoints.save(self.folder / CHECKPOINTS, epoch + 1, self.about, runner.model, runner.optimizer)
 
     def _certify(self) -> CertifiedShare | None:
-        if not self.certify_images:
+        if not self.certify_images or not len(self.data.held_labels):
             return None
         self.runner.say("certify")
         images, labels = self.data.first_held_out(self.certify_images)
