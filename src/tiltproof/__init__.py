@@ -1,7 +1,8 @@
 """tiltproof: proof that an image network keeps its answer when the picture tilts.
 
-    certificate = tiltproof.certify(model, images, labels, "R(30)")
+    certificate = tiltproof.certify(model, images, labels, "R(30)")      # a verdict per image
     print(certificate.summary())
+    ranges = tiltproof.certify_range(model, images, "R(2)")              # regression: a range per image
 
 Training: the losses are here, for a loop of your own; the loop that comes with the package is the function `train` of the
 subpackage of the same name, where what goes with it (results, progress, `tune`) is found as well.
@@ -13,7 +14,20 @@ Everything a user needs is on this page and in `tiltproof.train`; nothing else i
 """
 
 from tiltproof.bounds import AffineForm, bound_pixels
-from tiltproof.certify import AttackResult, Budget, Certificate, ImageResult, Progress, Verdict, attack, certify
+from tiltproof.certify import (
+    AttackResult,
+    Budget,
+    Certificate,
+    ImageResult,
+    Progress,
+    RangeCertificate,
+    RangeProgress,
+    RangeResult,
+    Verdict,
+    attack,
+    certify,
+    certify_range,
+)
 from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.data import load_data
 from tiltproof.errors import InputError, UnsupportedOperation
@@ -60,9 +74,13 @@ __all__ = [
     "parse",
     # prove it, or find out that it is not so
     "certify",
+    "certify_range",
     "attack",
     "Certificate",
     "ImageResult",
+    "RangeCertificate",
+    "RangeResult",
+    "RangeProgress",
     "AttackResult",
     "Verdict",
     "Budget",
