@@ -71,7 +71,7 @@ def test_labels_of_another_set(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("imagenet",), "neither a known data set nor a folder.*mnist, cifar10, mnist-sample"),
+        (("imagenet",), "neither a known data set nor a folder.*mnist, cifar10, .*mnist-sample"),
         (("mnist", "/no/such/folder"), "not in the data folder.*no folder"),
         (("mnist", SAMPLE_ROOT / "cifar10"), "not in the data folder.*t10k-images-idx3-ubyte"),
         (("mnist", SAMPLE_ROOT, "validation"), "unknown split"),

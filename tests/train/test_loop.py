@@ -94,6 +94,16 @@ def test_pixels_are_what_was_given(images):
     assert torch.equal(seen, images[left].flatten(1).sum(1).sort().values)
 
 
+def test_bytes_are_kept_as_they_are_and_train_the_same(run):
+    levels = IMAGES.mul(255).round().to(torch.uint8)
+    given, converted = (TrainingSet(images, LABELS, 0.2, 3, torch.device("cpu")) for images in (levels, IMAGES))
+    assert given.pixels.dtype == torch.uint8
+    assert given.sha256 == converted.sha256
+    assert torch.equal(given.first_held_out(5)[0], converted.first_held_out(5)[0])
+    first, second = run("a", "train.epochs=1"), run("b", "train.epochs=1", images=levels)
+    assert same_weights(first.model, second.model)
+
+
 def spoiled_loss(monkeypatch, at, value):
     from tiltproof.train import epoch
 
@@ -154,3 +164,5 @@ def test_a_batch_larger_than_the_set(run):
 def test_images_that_cannot_be(run):
     with pytest.raises(InputError, match="float images"):
         run("a", **DIGITS | {"images": IMAGES[:50]})
+    with pytest.raises(InputError, match="unsigned bytes.*int64"):
+        run("a", **DIGITS | {"images": IMAGES.long()})

@@ -1,6 +1,6 @@
 """The data sets the commands know by name, a folder of the user's own images, and the bundled sample."""
 
 from tiltproof.data.folder import load_folder
-from tiltproof.data.load import DATA_NAMES, load_data
+from tiltproof.data.load import DATA_NAMES, load_data, load_pixels
 
-__all__ = ["DATA_NAMES", "load_data", "load_folder"]
+__all__ = ["DATA_NAMES", "load_data", "load_folder", "load_pixels"]

@@ -18,6 +18,12 @@ MOST_VALUES = 2**30
 
 def load_folder(path: str | Path) -> tuple[Tensor, Tensor]:
     """Images [N, C, H, W] in [0, 1] and labels [N], in the order of the rows of ``labels.csv``."""
+    pixels, labels = read_folder(path)
+    return pixels.to(torch.float32).div_(255), labels
+
+
+def read_folder(path: str | Path) -> tuple[Tensor, Tensor]:
+    """The same with pixels as they are in the files, 0 to 255."""
     folder = Path(path)
     if not folder.is_dir():
         raise InputError("not a folder of images", got=folder, do="give a folder that holds labels.csv and its images")
@@ -41,7 +47,7 @@ def load_folder(path: str | Path) -> tuple[Tensor, Tensor]:
             )
         images[k] = image
     labels = torch.tensor([label for _, label in rows], dtype=torch.int64)
-    return torch.from_numpy(images).to(torch.float32).div_(255), labels
+    return torch.from_numpy(images), labels
 
 
 def _size(image: np.ndarray) -> str:

@@ -32,26 +32,40 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its remarks o
 
 def read_image(path: Path) -> np.ndarray:
     """One image as unsigned bytes [C, H, W]."""
+    with strict_pillow():
+        return decode_image(path, FORMATS)
+
+
+@contextlib.contextmanager
+def strict_pillow() -> Iterator[None]:
+    """No remarks of Pillow's, and an error for a bomb; for the whole process, so threads decode inside of one such block."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # remarks on metadata, which is not used
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def decode_image(path: Path, formats: tuple[str, ...]) -> np.ndarray:
+    """As `read_image`, of these formats alone, inside of `strict_pillow`; TIFF is not for threads."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         content = _checked_content(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # remarks on metadata, which is not used
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            # From memory: a read of more than there is then costs nothing, and a length in the file may be absurd.
-            with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-                _check_picture(picture, path)
-                with _libtiff_silenced() if picture.format == "TIFF" else contextlib.nullcontext():
-                    pixels = np.asarray(picture)
+        # From memory: a read of more than there is then costs nothing, and a length in the file may be absurd.
+        with Image.open(io.BytesIO(content), formats=formats) as picture:
+            _check_picture(picture, path)
+            with _libtiff_silenced() if picture.format == "TIFF" else contextlib.nullcontext():
+                pixels = np.asarray(picture)
     except InputError:
         raise
     except FileNotFoundError:
-        raise InputError("an image that labels.csv lists is missing", got=path) from None
+        raise InputError("a listed image is missing", got=path) from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise _too_large(path, "more pixels than any reasonable photograph") from None
     except UnidentifiedImageError:
-        raise InputError(f"not an image: {path}", do=f"use one of {', '.join(FORMATS)}") from None
+        raise InputError(f"not an image: {path}", do=f"use one of {', '.join(formats)}") from None
     except MemoryError:
         raise _too_large(path, "more than fits into memory") from None
     except Exception as error:  # Pillow's decoders answer damage with many types of exception
@@ -65,7 +79,7 @@ def _checked_content(path: Path) -> bytes:
     """The file, after what can be told without Pillow, whose readers of WebP and JPEG do not check it or do so late."""
     size = path.stat().st_size
     if not path.is_file():  # a pipe would wait forever, /dev/zero never end
-        raise InputError("an image that labels.csv lists is not a regular file", got=path)
+        raise InputError("a listed image is not a regular file", got=path)
     if size > MOST_BYTES_PER_FILE:
         raise InputError(
             f"the image file {path} is too large", got=f"{size:,} bytes", do=f"keep to {MOST_BYTES_PER_FILE:,} bytes"

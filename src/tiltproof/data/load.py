@@ -13,27 +13,37 @@ from torch import Tensor
 from tiltproof.data.cifar_binary import read_cifar_binary
 from tiltproof.data.compressed import find
 from tiltproof.data.download import fetch_cifar10, fetch_mnist
-from tiltproof.data.folder import load_folder
+from tiltproof.data.folder import read_folder
 from tiltproof.data.idx import read_idx
+from tiltproof.data.tinyimagenet import CLASSES_FILE, FOLDER, read_tinyimagenet
 from tiltproof.errors import InputError
 
 SAMPLE_ROOT = Path(__file__).parent / "sample"
-DATA_NAMES = ("mnist", "cifar10", "mnist-sample", "cifar10-sample")
+DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "mnist-sample", "cifar10-sample")
 ROOT_VARIABLE = "TILTPROOF_DATA"
 
 
 def load_data(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
     """Images (float32 [N, C, H, W] in [0, 1]) and labels (int64 [N]) of a data set.
 
-    ``name`` is ``mnist``, ``cifar10``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images, bundled) or the
-    path of a folder of images with a ``labels.csv``. The files of ``mnist`` and ``cifar10`` come from ``root``, else
-    from the folder in ``$TILTPROOF_DATA``, else they are downloaded into a cache folder; ``root`` is the folder that
-    holds ``mnist/`` or ``cifar10/``, or that folder itself.
+    ``name`` is ``mnist``, ``cifar10``, ``tinyimagenet``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images, bundled)
+    or the path of a folder of images with a ``labels.csv``. Files come from ``root``, else from the folder in ``$TILTPROOF_DATA``,
+    else those of ``mnist`` and ``cifar10`` are downloaded into a cache folder; ``root`` is the folder that holds ``mnist/``,
+    ``cifar10/`` and so on, or that folder itself.
+
+    ``tinyimagenet``: the test images are the validation set's, of which the middle 56 x 56 pixels are taken; the training images
+    are whole, 64 x 64, and take 4 GB as float32.
 
     >>> images, labels = load_data("mnist-sample")
     >>> images.shape, labels[:8].tolist()
     (torch.Size([100, 1, 28, 28]), [7, 2, 1, 0, 4, 1, 4, 9])
     """
+    pixels, labels = load_pixels(name, root, split)
+    return pixels.to(torch.float32).div_(255), labels
+
+
+def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
+    """As `load_data`, with pixels as the files have them: unsigned bytes, a quarter of the memory."""
     if split not in ("test", "train"):
         raise InputError("unknown split", got=repr(split), do="use 'test' or 'train'")
     if name not in DATA_NAMES:
@@ -41,11 +51,13 @@ def load_data(name: str | Path, root: str | Path | None = None, split: str = "te
     base, _, bundled = str(name).partition("-")
     if bundled and split == "train":
         raise InputError("the bundled sample holds test images only", got="split 'train'", do=f"load {base!r}")
+    if base in PICTURES:
+        return PICTURES[base](pictures_folder(base, root), split)
     read, fetch = READERS[base]
     files = FILES[base, split]
     folder = _folder(base, SAMPLE_ROOT if bundled else root, files[0], fetch)
     images, labels = read([_existing(folder, file) for file in files])
-    return torch.from_numpy(images).to(torch.float32).div_(255), torch.from_numpy(labels).to(torch.int64)
+    return torch.from_numpy(images), torch.from_numpy(labels).to(torch.int64)
 
 
 def _user_folder(name: str | Path, split: str) -> tuple[Tensor, Tensor]:
@@ -57,15 +69,19 @@ def _user_folder(name: str | Path, split: str) -> tuple[Tensor, Tensor]:
         )
     if split != "test":
         raise InputError("a folder of images has no splits", got=f"split {split!r}", do="leave the split out")
-    return load_folder(name)
+    return read_folder(name)
 
 
-def _folder(name: str, root: str | Path | None, first_file: str, fetch: Callable[[], Path]) -> Path:
+def _root(root: str | Path | None) -> Path | None:
+    chosen = root or os.environ.get(ROOT_VARIABLE)
+    return Path(chosen).expanduser() if chosen else None
+
+
+def _folder(name: str, given: str | Path | None, first_file: str, fetch: Callable[[], Path]) -> Path:
     """Where the files lie: ``root/name``, or ``root`` itself when that is the folder meant."""
-    root = root or os.environ.get(ROOT_VARIABLE) or None
+    root = _root(given)
     if root is None:
         return fetch()
-    root = Path(root).expanduser()
     for folder in (root / name, root):
         if find(folder, first_file):
             return folder
@@ -73,6 +89,26 @@ def _folder(name: str, root: str | Path | None, first_file: str, fetch: Callable
         f"{name} is not in the data folder",
         got=root if root.is_dir() else f"{root}, which is no folder",
         do=f"put {first_file} (plain, .gz or .xz) and the files that go with it into {root / name}",
+    )
+
+
+def pictures_folder(name: str, given: str | Path | None) -> Path:
+    """Where the pictures of a set lie that is not downloaded, with the file that tells their classes."""
+    root, (inside, first_file) = _root(given), LAYOUTS[name]
+    if root is None:
+        raise InputError(
+            f"{name} is not downloaded by itself",
+            got="no data folder",
+            do=f"give --data-root (root= in Python) or set ${ROOT_VARIABLE} to a folder that holds "
+            f"{Path(name, inside, first_file)} and the pictures that go with it",
+        )
+    for folder in (root / name / inside, root / inside, root):
+        if (folder / first_file).is_file():
+            return folder
+    raise InputError(
+        f"{name} is not in the data folder",
+        got=root if root.is_dir() else f"{root}, which is no folder",
+        do=f"put {first_file} and the pictures that go with it into {root / name / inside}",
     )
 
 
@@ -105,3 +141,6 @@ FILES = {
     ("cifar10", "test"): ["test_batch.bin"],
     ("cifar10", "train"): [f"data_batch_{k}.bin" for k in range(1, 6)],
 }
+PICTURES = {"tinyimagenet": read_tinyimagenet}
+LAYOUTS = {"tinyimagenet": (FOLDER, CLASSES_FILE)}
+"""Of sets of single pictures: the folder inside the one named after the set, and a file that is always there."""

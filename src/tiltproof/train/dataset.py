@@ -15,9 +15,10 @@ class TrainingSet:
     """Images and labels, split once by the seed; 8-bit pixels stay 8-bit until a mini-batch needs them."""
 
     def __init__(self, images: Tensor, labels: Tensor, hold_out: float, seed: int, device: torch.device) -> None:
-        if images.ndim != 4 or len(images) != len(labels) or not images.dtype.is_floating_point:
+        usable = images.dtype.is_floating_point or images.dtype == torch.uint8
+        if images.ndim != 4 or len(images) != len(labels) or not usable:
             raise InputError(
-                "training needs float images [N, C, H, W] in [0, 1] and N labels",
+                "training needs float images [N, C, H, W] in [0, 1], or unsigned bytes, and N labels",
                 got=f"shapes {tuple(images.shape)} ({images.dtype}) and {tuple(labels.shape)}",
             )
         self.device = device
@@ -47,6 +48,8 @@ class TrainingSet:
 
 def compact(images: Tensor) -> Tensor:
     """The images as 8-bit numbers where that loses nothing, else as they are."""
+    if images.dtype == torch.uint8:
+        return images
     levels = images.mul(255).round_()
     if bool(((levels >= 0) & (levels <= 255)).all()) and torch.equal(levels / 255, images):
         return levels.to(torch.uint8)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tiltproof.certify.writing import document, replace_bytes
-from tiltproof.data import load_data
+from tiltproof.data import load_pixels
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.train import checkpoint as checkpoints
@@ -52,7 +51,8 @@ def train(
     ``resume`` goes on after the last whole checkpoint, and ends, on a CPU, with the weights that an uninterrupted run has, bit
     for bit. ``quick`` cuts the recipe down to some ten minutes on two CPU cores. ``certify_images``: so many held-out images are certified
     at the end, and every ``certify_every`` epochs. ``stop_after``: stop when so many epochs of the run are done.
-    ``images`` and ``labels`` replace the recipe's training set. Started by torchrun, processes share each mini-batch.
+    ``images`` (float in [0, 1], or unsigned bytes) and ``labels`` replace the recipe's training set.
+    Started by torchrun, processes share each mini-batch.
     """
     recipe = quickened(recipe) if quick else recipe
     folder = Path(out)
@@ -175,10 +175,10 @@ def _check_folder(folder: Path, resume: bool) -> None:
 
 
 def _load(recipe: Recipe, data_root: str | Path | None, processes: Processes) -> tuple[Tensor, Tensor]:
-    """The training set; the first process loads it before the others, in case it has to be downloaded."""
+    """The training set; the first process loads it before the others, in case it has to be downloaded or decoded."""
     if not processes.first:
         processes.wait()
-    loaded: Any = load_data(recipe.data.name, data_root, split="train")
+    images, labels = load_pixels(recipe.data.name, data_root, split="train")
     if processes.first:
         processes.wait()
-    return loaded[0], loaded[1]
+    return images, labels

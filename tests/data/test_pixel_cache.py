@@ -1,0 +1,185 @@
+"""Pictures decoded once: by threads in the right order, kept in a file, and decoded again when anything has changed."""
+
+import logging
+import os
+import stat
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tiltproof.data import pixel_cache
+from tiltproof.data.pixel_cache import PixelCache
+from tiltproof.errors import InputError
+
+SHAPE = (3, 5, 4)
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    """Seven pictures of one colour each, in a folder of their own; the user's cache folder lies beside it."""
+    monkeypatch.setattr(pixel_cache, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(pixel_cache, "AT_ONCE", 2)
+    (tmp_path / "set").mkdir()
+    for k in range(7):
+        save(tmp_path / "set" / f"{k}.JPEG", 10 * k)
+    return tmp_path / "set"
+
+
+def save(path, grey):
+    Image.fromarray(np.full((5, 4, 3), grey, np.uint8)).save(path, "JPEG", quality=95)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of the pictures that have been decoded."""
+    names, decode = [], pixel_cache.decode_image
+
+    def watched(path, formats):
+        names.append(path.name)
+        return decode(path, formats)
+
+    monkeypatch.setattr(pixel_cache, "decode_image", watched)
+    return names
+
+
+def read(folder, names=None, about="as they are", prepare=lambda image: image):
+    cache = PixelCache(folder, "all", SHAPE, prepare, about)
+    return cache.pixels(names or [f"{k}.JPEG" for k in range(7)])
+
+
+def files(folder):
+    return sorted(path.name for path in folder.rglob("*safetensors*"))
+
+
+def test_the_pictures_come_in_the_order_asked_for(pictures):
+    pixels = read(pictures, ["5.JPEG", "0.JPEG", "3.JPEG"])
+    assert (pixels.shape, pixels.dtype) == ((3, *SHAPE), torch.uint8)
+    assert pixels.float().mean((1, 2, 3)).round().tolist() == [50, 0, 30]
+
+
+def test_the_second_time_nothing_is_decoded(pictures, decoded):
+    first = read(pictures)
+    assert sorted(decoded) == [f"{k}.JPEG" for k in range(7)]
+    second = read(pictures)
+    assert len(decoded) == 7
+    assert torch.equal(first, second)
+    assert files(pictures) == ["tiltproof-all.safetensors"]
+    second += 1  # a change in memory is not one of the file
+    assert torch.equal(first, read(pictures))
+
+
+def changed_size(folder):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)).save(folder / "3.JPEG")
+
+
+def flipped_byte(folder):
+    path = folder / "tiltproof-all.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(folder):
+    path = folder / "tiltproof-all.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def nonsense(folder):
+    (folder / "tiltproof-all.safetensors").write_bytes(b"nonsense")
+
+
+def giant(folder):
+    os.truncate(folder / "tiltproof-all.safetensors", 2**40)
+
+
+@pytest.mark.parametrize("change", [changed_size, flipped_byte, cut_short, nonsense, giant])
+def test_a_change_is_noticed(pictures, decoded, change):
+    read(pictures)
+    change(pictures)
+    pixels = read(pictures)
+    assert len(decoded) == 14
+    with Image.open(pictures / "3.JPEG") as picture:
+        assert np.array_equal(pixels[3], np.asarray(picture).transpose(2, 0, 1))
+    read(pictures)
+    assert len(decoded) == 14
+
+
+def test_other_pictures_or_another_treatment_are_not_the_same(pictures, decoded):
+    read(pictures)
+    (pictures / "6.JPEG").rename(pictures / "7.JPEG")
+    names = [f"{k}.JPEG" for k in (0, 1, 2, 3, 4, 5, 7)]
+    read(pictures, names)
+    assert len(decoded) == 14
+    assert read(pictures, names[::-1]).float().mean((1, 2, 3))[0].round() == 60
+    assert len(decoded) == 21
+    assert read(pictures, names, "inverted", lambda image: 255 - image)[0].float().mean().round() == 255
+
+
+def test_where_the_folder_cannot_be_written_the_users_own_is(pictures, decoded):
+    (pictures / "tiltproof-all.safetensors").mkdir()
+    first, second = read(pictures), read(pictures)
+    assert len(decoded) == 7
+    assert torch.equal(first, second)
+    assert len(files(pictures.parent / "cache")) == 1
+    assert files(pictures) == ["tiltproof-all.safetensors"], "and no temporary file is left"
+
+
+def test_where_nothing_can_be_written_the_pictures_are_still_read(pictures, decoded, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pixel_cache, "_write", full)
+    monkeypatch.setattr(pixel_cache, "WORTH_A_WORD", 7)
+    assert len(read(pictures)) == len(read(pictures)) == 7
+    assert len(decoded) == 14
+    assert "could not be kept" in caplog.text
+
+
+def test_others_may_read_the_file(pictures):
+    before = os.umask(0o022)
+    try:
+        read(pictures)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((pictures / "tiltproof-all.safetensors").stat().st_mode) == 0o644
+
+
+def test_who_waits_is_told_why(pictures, monkeypatch, caplog):
+    monkeypatch.setattr(pixel_cache, "WORTH_A_WORD", 7)
+    caplog.set_level(logging.WARNING)
+    read(pictures)
+    assert "decoding 7 pictures" in caplog.text
+    caplog.clear()
+    read(pictures)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda path: path.unlink(), r"missing.*4\.JPEG"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), r"4\.JPEG is damaged|not an image"),
+        (lambda path: path.write_text("text"), r"not an image.*4\.JPEG.*JPEG"),
+        (lambda path: Image.new("RGB", (4, 5)).save(path, "PNG"), "not an image"),
+        (lambda path: Image.new("RGB", (5, 4)).save(path), "another size.*5 x 4 in 3 channels.*keep to 4 x 5"),
+        (lambda path: Image.new("L", (4, 5)).save(path), "another size.*1 channels"),
+        (lambda path: Image.new("CMYK", (4, 5)).save(path), "neither 8-bit grey nor RGB"),
+    ],
+    ids=["missing", "cut", "text", "png", "size", "grey", "cmyk"],
+)
+def test_a_picture_that_cannot_be_used_is_named(pictures, spoil, message):
+    spoil(pictures / "4.JPEG")
+    filters = list(warnings.filters)
+    with pytest.raises(InputError, match=message):
+        read(pictures)
+    assert warnings.filters == filters
+    assert not files(pictures.parent)
+
+
+def test_more_than_memory_holds(pictures, monkeypatch):
+    monkeypatch.setattr(pixel_cache, "MOST_BYTES", 7 * 60 - 1)
+    with pytest.raises(InputError, match="do not fit into memory"):
+        read(pictures)
