@@ -104,6 +104,34 @@ def test_bytes_are_kept_as_they_are_and_train_the_same(run):
     assert same_weights(first.model, second.model)
 
 
+def test_crops_of_larger_pictures(run, monkeypatch):
+    """Trained on crops anywhere in the picture, measured on its middle."""
+    from tiltproof.train import epoch
+
+    seen, corners, augment = [], set(), epoch.augment
+    large = torch.zeros(100, 1, 32, 32)
+    large[:, :, 2:30, 2:30] = 0.5
+    large[:, :, 0, 0] = large[:, :, 31, 31] = 1
+
+    def watched(images, **options):
+        crops = augment(images, **options)
+        seen.append((images.shape, crops.shape))
+        corners.update((float(crop[0, 0, 0]), float(crop[0, -1, -1])) for crop in crops)
+        return crops
+
+    monkeypatch.setattr(epoch, "augment", watched)
+    settings = ("data.crop_size=28", "data.crop_padding=0", "data.flip=false", "train.epochs=1", "transform='R(1)'")
+    result = run("a", *settings, images=large, certify_images=2)
+    assert set(seen) == {((16, 1, 32, 32), (16, 1, 28, 28))}
+    assert corners > {(1.0, 0.5), (0.5, 1.0)}, "crops from corner to corner"
+    assert result.certified_images == 2
+    data = TrainingSet(large, LABELS, 0.2, 3, torch.device("cpu"), crop_size=28)
+    assert torch.equal(data.first_held_out(3)[0], torch.full((3, 1, 28, 28), 0.5))
+    assert data.held_pixels.shape == (20, 1, 28, 28)
+    with pytest.raises(InputError, match="data.crop_size is larger than the pictures.*33.*32 x 32"):
+        run("b", "data.crop_size=33", images=large)
+
+
 def spoiled_loss(monkeypatch, at, value):
     from tiltproof.train import epoch
 

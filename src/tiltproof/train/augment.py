@@ -18,23 +18,26 @@ def augment(
     step: int,
     share: tuple[int, int] = (0, 1),
     fill: str = "zeros",
+    size: int = 0,
 ) -> Tensor:
-    """Crop each image [n, C, H, W] to its own size out of a frame of ``padding`` pixels around it, and flip half of them.
+    """Crop each image [n, C, H, W] out of itself and a frame of ``padding`` pixels around it, and flip half of them.
 
-    The frame is black (``zeros``) or repeats the border (``edge``).
+    Crops are ``size`` x ``size``, or with 0 of the image's own size. The frame is black (``zeros``) or repeats the border (``edge``).
 
     Offsets and flips are drawn for the whole batch of n x world images from (seed, step) alone; of them this process
     takes those of its rows. ``share`` is (rank, world).
     """
-    if not padding and not flip:
-        return images
     number, channels, height, width = images.shape
+    crop = (size or height, size or width)
+    room = (height + 2 * padding - crop[0], width + 2 * padding - crop[1])
+    if not any(room) and not flip:
+        return images
     rank, world = share
     mine = slice(rank * number, (rank + 1) * number)
-    drawn = draw(number * world, padding, flip, seed, step)[:, mine]
+    drawn = draw(number * world, room, flip, seed, step)[:, mine]
     top, left, flipped = drawn.to(images.device, non_blocking=True)  # the host does not wait for the GPU
-    rows = top[:, None] + torch.arange(height, device=images.device)
-    across = torch.arange(width, device=images.device)
+    rows = top[:, None] + torch.arange(crop[0], device=images.device)
+    across = torch.arange(crop[1], device=images.device)
     columns = left[:, None] + torch.where(flipped[:, None] > 0, across.flip(0), across)
     framed = F.pad(images, (padding,) * 4, mode="replicate" if fill == "edge" else "constant")
     which = torch.arange(number, device=images.device).view(-1, 1, 1, 1)
@@ -42,9 +45,9 @@ def augment(
     return framed[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def draw(number: int, padding: int, flip: bool, seed: int, step: int) -> Tensor:
-    """First row and first column of each crop (0 to 2 x padding) and whether to flip it, [3, number]."""
+def draw(number: int, room: tuple[int, int], flip: bool, seed: int, step: int) -> Tensor:
+    """First row (0 to ``room[0]``) and first column (0 to ``room[1]``) of each crop, and whether to flip it, [3, number]."""
     random = generator("augment", seed, step)
-    corners = torch.randint(0, 2 * padding + 1, (2, number), generator=random)
+    corners = [torch.randint(0, most + 1, (1, number), generator=random) for most in room]
     flips = torch.randint(0, 2, (1, number), generator=random) * int(flip)
-    return torch.cat([corners, flips])
+    return torch.cat([*corners, flips])

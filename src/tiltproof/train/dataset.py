@@ -7,19 +7,32 @@ import hashlib
 import torch
 from torch import Tensor
 
+from tiltproof.data import centre_crop
 from tiltproof.errors import InputError
 from tiltproof.train.seeds import generator
 
 
 class TrainingSet:
-    """Images and labels, split once by the seed; 8-bit pixels stay 8-bit until a mini-batch needs them."""
+    """Images and labels, split once by the seed; 8-bit pixels stay 8-bit until a mini-batch needs them.
 
-    def __init__(self, images: Tensor, labels: Tensor, hold_out: float, seed: int, device: torch.device) -> None:
+    ``crop_size``: of held-out images, which are measured, the middle of that size; 0: the whole. Those to train on stay whole, for
+    random crops.
+    """
+
+    def __init__(
+        self, images: Tensor, labels: Tensor, hold_out: float, seed: int, device: torch.device, crop_size: int = 0
+    ) -> None:
         usable = images.dtype.is_floating_point or images.dtype == torch.uint8
         if images.ndim != 4 or len(images) != len(labels) or not usable:
             raise InputError(
                 "training needs float images [N, C, H, W] in [0, 1], or unsigned bytes, and N labels",
                 got=f"shapes {tuple(images.shape)} ({images.dtype}) and {tuple(labels.shape)}",
+            )
+        if crop_size > min(images.shape[2:]):
+            raise InputError(
+                "data.crop_size is larger than the pictures",
+                got=f"{crop_size}, and pictures of {images.shape[2]} x {images.shape[3]}",
+                do="choose a smaller one, or 0 for the whole picture",
             )
         self.device = device
         pixels = compact(images)
@@ -28,7 +41,9 @@ class TrainingSet:
         order = torch.randperm(len(images), generator=generator("hold out", seed, 0))
         self.held_rows, rows = order[:held].sort().values, order[held:].sort().values
         self.pixels, self.labels = pixels[rows].to(device), labels[rows].to(device)
-        self.held_pixels, self.held_labels = pixels[self.held_rows].to(device), labels[self.held_rows].to(device)
+        held_pixels = pixels[self.held_rows]
+        middle = centre_crop(held_pixels, crop_size).contiguous() if crop_size else held_pixels
+        self.held_pixels, self.held_labels = middle.to(device), labels[self.held_rows].to(device)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -42,7 +57,7 @@ class TrainingSet:
         return as_floats(self.pixels[rows]), self.labels[rows]
 
     def first_held_out(self, count: int) -> tuple[Tensor, Tensor]:
-        """The first held-out images, exactly as the data set has them: divided by 255 on the CPU."""
+        """The first held-out images, exactly as the data set has their pixels: divided by 255 on the CPU."""
         return as_floats(self.held_pixels[:count].cpu()).to(self.device), self.held_labels[:count]
 
 

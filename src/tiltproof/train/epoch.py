@@ -96,6 +96,7 @@ class EpochRunner:
         images, labels = self.data.batch(rows)
         images = augment(
             images,
+            size=data.crop_size,
             padding=data.crop_padding,
             flip=data.flip,
             fill=data.crop_fill,

@@ -60,7 +60,8 @@ def train(
     with joined(choose_device(device)) as (processes, place):
         if images is None or labels is None:
             images, labels = _load(recipe, data_root, processes)
-        data = TrainingSet(images, labels, recipe.data.hold_out, recipe.train.seed, place)
+        part = recipe.data
+        data = TrainingSet(images, labels, part.hold_out, recipe.train.seed, place, part.crop_size)
         run = _Run(recipe, folder, data, processes, progress, certify_images, certify_every)
         with writing_alone(folder, processes, place):
             _check_folder(folder, resume)  # once more: another run may have been here since, and nobody can be now

@@ -185,7 +185,7 @@ def _checked(part: Any, values: Mapping[str, Any], section: str, source: str) ->
 def _unknown(key: str, known: set[str], where: str, source: str) -> InputError:
     near = difflib.get_close_matches(key[:100], sorted(known), 1)
     homes = [section for section, part in PARTS.items() if key in _rules(part)]
-    hint = f"; did you mean {near[0]!r}?" if near else f"; it belongs in [{homes[0]}]" if homes else ""
+    hint = f"; it belongs in [{homes[0]}]" if homes else f"; did you mean {near[0]!r}?" if near else ""
     what = f"unknown key {key[:100]!r} {where} of {source}{hint}"
     return InputError(what, do="" if hint else f"use {', '.join(sorted(known))}")
 

@@ -27,9 +27,11 @@ LOSSES = ("certified", "augmentation", "worst-of", "pgd", "ibp")
 class DataPart:
     """Section [data]: the images, and what happens to them before any transformation."""
 
-    name: str = setting(word(("mnist", "cifar10")))
+    name: str = setting(word(("mnist", "cifar10", "tinyimagenet")))
+    crop_size: int = setting(whole(0, 1024), 0)
+    """Random crops of so many pixels in height and width, of held-out images the middle; 0: of the picture's own size."""
     crop_padding: int = setting(whole(0, 16), 0)
-    """Random crops after padding with so many pixels on every side; 0: none."""
+    """Pixels on every side that are added before a random crop; 0: none."""
     crop_fill: str = setting(word(("zeros", "edge")), "zeros")
     """What these pixels are: black (the paper), or the nearest pixel of the picture."""
     flip: bool = setting(flag(), False)
