@@ -5,6 +5,8 @@ import torch
 
 from tiltproof.train.augment import augment, draw
 
+CLASSES = torch.arange(12)
+
 
 def plainly(images, drawn, padding, size):
     """The same, pixel by pixel; a picture's frame is what lies outside of it."""
@@ -28,19 +30,20 @@ def test_crops_and_flips_agree_with_a_plain_loop(padding, flip, size):
     images = torch.rand(12, 3, 7, 9)
     room = (7 + 2 * padding - (size or 7), 9 + 2 * padding - (size or 9))
     drawn = draw(12, room, flip, seed=5, step=8)
-    result = augment(images, padding=padding, flip=flip, seed=5, step=8, size=size)
+    result, labels = augment(images, CLASSES, padding=padding, flip=flip, seed=5, step=8, size=size)
+    assert labels is CLASSES
     assert torch.equal(result, plainly(images, drawn, padding, size))
     assert bool(drawn[2].any()) == flip
 
 
 def test_a_crop_of_the_pictures_own_size_is_the_picture():
     images = torch.rand(3, 1, 6, 6)
-    assert augment(images, padding=0, flip=False, seed=0, step=0, size=6) is images
+    assert augment(images, CLASSES, padding=0, flip=False, seed=0, step=0, size=6)[0] is images
 
 
 def test_nothing_to_do_changes_nothing():
     images = torch.rand(2, 1, 4, 4)
-    assert augment(images, padding=0, flip=False, seed=0, step=0) is images
+    assert augment(images, CLASSES, padding=0, flip=False, seed=0, step=0)[0] is images
 
 
 def test_every_offset_occurs():
@@ -53,7 +56,7 @@ def test_seed_and_step_alone_decide():
     images = torch.rand(8, 1, 6, 6)
 
     def once(seed, step):
-        return augment(images, padding=2, flip=True, seed=seed, step=step)
+        return augment(images, CLASSES, padding=2, flip=True, seed=seed, step=step)[0]
 
     first = once(1, 7)
     torch.rand(100)
@@ -66,9 +69,26 @@ def test_seed_and_step_alone_decide():
 def test_processes_take_their_rows_of_what_one_would_draw(size):
     images = torch.rand(8, 1, 6, 6)
     common = {"padding": 2, "flip": True, "seed": 1, "step": 3, "size": size}
-    whole = augment(images, **common)
-    parts = [augment(images[rank * 4 : rank * 4 + 4], share=(rank, 2), **common) for rank in (0, 1)]
-    assert torch.equal(whole, torch.cat(parts))
+    angles = torch.arange(1.0, 9.0)
+    whole = augment(images, angles, signed=True, **common)
+    halves = [slice(0, 4), slice(4, 8)]
+    parts = [augment(images[own], angles[own], share=(k, 2), signed=True, **common) for k, own in enumerate(halves)]
+    for one, two in zip(whole, zip(*parts, strict=True), strict=True):
+        assert torch.equal(one, torch.cat(two))
+
+
+def test_signed_labels_are_flipped_with_their_pictures():
+    images = torch.zeros(64, 1, 6, 6)
+    images[..., 0] = 1  # the left edge
+    angles = torch.linspace(-1, 1, 64)
+    crops, turned = augment(images, angles, padding=0, flip=True, seed=0, step=0, signed=True)
+    at_right = crops[:, 0, 0, -1] == 1
+    assert 16 < int(at_right.sum()) < 48
+    assert torch.equal(turned, torch.where(at_right, -angles, angles))
+    kept = augment(images, angles, padding=0, flip=True, seed=0, step=0)[1]
+    assert torch.equal(kept, angles)
+    unflipped = augment(images, angles, padding=2, flip=False, seed=0, step=0, signed=True)[1]
+    assert torch.equal(unflipped, angles)
 
 
 def test_what_a_seed_draws_does_not_change():

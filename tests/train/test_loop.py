@@ -10,6 +10,7 @@ from tiny_runs import DIGITS, IMAGES, LABELS, STEPS, same_weights, without_secon
 from tiltproof.errors import InputError
 from tiltproof.train import TrainingFailed
 from tiltproof.train.dataset import TrainingSet
+from tiltproof.train.losses import LossValue
 from tiltproof.zoo import resolve_model
 
 
@@ -113,11 +114,11 @@ def test_crops_of_larger_pictures(run, monkeypatch):
     large[:, :, 2:30, 2:30] = 0.5
     large[:, :, 0, 0] = large[:, :, 31, 31] = 1
 
-    def watched(images, **options):
-        crops = augment(images, **options)
+    def watched(images, labels, **options):
+        crops, labels = augment(images, labels, **options)
         seen.append((images.shape, crops.shape))
         corners.update((float(crop[0, 0, 0]), float(crop[0, -1, -1])) for crop in crops)
-        return crops
+        return crops, labels
 
     monkeypatch.setattr(epoch, "augment", watched)
     settings = ("data.crop_size=28", "data.crop_padding=0", "data.flip=false", "train.epochs=1", "transform='R(1)'")
@@ -130,6 +131,47 @@ def test_crops_of_larger_pictures(run, monkeypatch):
     assert data.held_pixels.shape == (20, 1, 28, 28)
     with pytest.raises(InputError, match="data.crop_size is larger than the pictures.*33.*32 x 32"):
         run("b", "data.crop_size=33", images=large)
+
+
+class Watching:
+    """A loss for numbers that keeps what it is shown."""
+
+    regression, share = True, (0, 1)
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, model, images, labels, step):
+        self.seen.append((images, labels))
+        total = model(images).mean()
+        return LossValue(total, total.detach(), None, torch.zeros(()))
+
+
+@pytest.mark.parametrize(("name", "signed"), [("driving", True), ("mnist", False)])
+def test_a_flipped_road_turns_the_other_way(run, monkeypatch, name, signed):
+    from tiltproof.train import epoch
+
+    loss = Watching()
+    monkeypatch.setattr(epoch, "make_loss", lambda *_: loss)
+    roads, angles = torch.zeros(100, 1, 28, 28), torch.linspace(0.01, 1, 100)
+    roads[..., 0] = angles.view(-1, 1, 1)  # the left edge tells the angle
+    settings = (f"data.name={name}", "data.crop_padding=0", "data.hold_out=0.0", "train.epochs=1")
+    run("a", *settings, images=roads, labels=angles)
+    images, labels = (torch.cat(parts) for parts in zip(*loss.seen, strict=True))
+    left, right = images[:, 0, 0, 0], images[:, 0, 0, -1]
+    assert (right > 0).any()
+    assert torch.equal(labels, left - right if signed else left + right)
+
+
+def test_angles_are_no_classes(run):
+    with pytest.raises(InputError, match="loss is for classes.*worst-of"):
+        run("a", labels=torch.linspace(-1, 1, 100))
+
+
+def test_angles_are_part_of_what_a_run_began_with():
+    angles = torch.linspace(-1, 1, 100)
+    first, second = (TrainingSet(IMAGES, numbers, 0.2, 3, torch.device("cpu")) for numbers in (angles, angles * 0.9))
+    assert first.sha256 != second.sha256
 
 
 def spoiled_loss(monkeypatch, at, value):

@@ -1,7 +1,17 @@
 """The data sets the commands know by name, a folder of the user's own images, and the bundled sample."""
 
 from tiltproof.data.crop import centre_crop
+from tiltproof.data.driving import Frame
 from tiltproof.data.folder import load_folder
-from tiltproof.data.load import DATA_NAMES, load_data, load_pixels
+from tiltproof.data.load import DATA_NAMES, SIGNED_LABELS, load_data, load_frames, load_pixels
 
-__all__ = ["DATA_NAMES", "centre_crop", "load_data", "load_folder", "load_pixels"]
+__all__ = [
+    "DATA_NAMES",
+    "SIGNED_LABELS",
+    "Frame",
+    "centre_crop",
+    "load_data",
+    "load_folder",
+    "load_frames",
+    "load_pixels",
+]

@@ -22,23 +22,30 @@ _shortened.maxstring = 100
 def read_labels(folder: Path) -> list[tuple[str, int]]:
     """The rows of the table, in order: file name, relative to the folder and not leading out of it, and label."""
     path = folder / LABELS_FILE
+    return [
+        (checked_name(path, line, name, label), _class_number(path, line, label))
+        for line, (name, label) in read_rows(folder, ("filename", "label"))
+    ]
+
+
+def read_rows(folder: Path, columns: tuple[str, ...]) -> list[tuple[int, list[str | None]]]:
+    """Of each row of the table its line and the fields in these columns; None where a row is too short."""
+    path = folder / LABELS_FILE
     try:
         _check_file(path)
         with path.open(newline="", encoding="utf-8-sig") as stream:
             table = csv.reader(stream, strict=True)
-            heading = next(table, [])
-            name_column, label_column = _columns(path, heading)
-            rows: list[tuple[str, int]] = []
+            places = _places(path, next(table, []), columns)
+            rows: list[tuple[int, list[str | None]]] = []
             for fields in table:
                 if not fields:  # an empty line
                     continue
                 if len(rows) == MOST_ROWS:
                     raise InputError(f"{path} lists too many images", got=f"more than {MOST_ROWS:,} rows")
-                name, label = (fields[k] if k < len(fields) else None for k in (name_column, label_column))
-                rows.append(_row(path, table.line_num, name, label))
+                rows.append((table.line_num, [fields[k] if k < len(fields) else None for k in places]))
     except FileNotFoundError:
         raise InputError(
-            f"the folder has no {LABELS_FILE}", got=folder, do="write one with the columns filename,label"
+            f"the folder has no {LABELS_FILE}", got=folder, do=f"write one with the columns {','.join(columns)}"
         ) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as CSV text in UTF-8", got=error) from None
@@ -76,25 +83,30 @@ def _check_file(path: Path) -> None:
         raise InputError(f"{path} is too large", got=f"{size:,} bytes", do=f"keep to {MOST_BYTES:,} bytes")
 
 
-def _columns(path: Path, heading: list[str]) -> tuple[int, int]:
+def _places(path: Path, heading: list[str], columns: tuple[str, ...]) -> list[int]:
     if len(heading) > MOST_COLUMNS:
-        raise InputError(f"{path} has too many columns", got=f"{len(heading):,}", do="keep filename and label")
-    missing = sorted({"filename", "label"} - set(heading))
+        raise InputError(f"{path} has too many columns", got=f"{len(heading):,}", do=f"keep {' and '.join(columns)}")
+    missing = sorted(set(columns) - set(heading))
     if missing:
         raise InputError(
             f"{path} lacks the column {' and '.join(missing)}",
             got=f"the first line {shown(','.join(heading)) or '(empty)'!r}",
-            do="make the first line: filename,label",
+            do=f"make the first line: {','.join(columns)}",
         )
-    return heading.index("filename"), heading.index("label")
+    return [heading.index(column) for column in columns]
 
 
-def _row(path: Path, line: int, name: str | None, label: str | None) -> tuple[str, int]:
+def checked_name(path: Path, line: int, name: str | None, label: str | None) -> str:
+    """The file name of a row that has a label."""
     if not name or label is None:
         raise InputError(f"line {line} of {path} needs a filename and a label", got=f"{shown(name)},{shown(label)}")
     if len(name) > MOST_LETTERS or not name.isprintable():
         raise InputError(f"line {line} of {path} holds an unusable filename", got=shown(name))
-    text = label.strip()
+    return name
+
+
+def _class_number(path: Path, line: int, label: str | None) -> int:
+    text = (label or "").strip()
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise InputError(f"line {line} of {path}: a label is a class number 0, 1, 2, ...", got=shown(label))
-    return name, int(text)
+    return int(text)

@@ -13,26 +13,31 @@ from torch import Tensor
 from tiltproof.data.cifar_binary import read_cifar_binary
 from tiltproof.data.compressed import find
 from tiltproof.data.download import fetch_cifar10, fetch_mnist
+from tiltproof.data.driving import Frame, read_driving, read_frames
 from tiltproof.data.folder import read_folder
 from tiltproof.data.idx import read_idx
+from tiltproof.data.labels_table import LABELS_FILE
 from tiltproof.data.tinyimagenet import CLASSES_FILE, FOLDER, read_tinyimagenet
 from tiltproof.errors import InputError
 
 SAMPLE_ROOT = Path(__file__).parent / "sample"
-DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "mnist-sample", "cifar10-sample")
+DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "mnist-sample", "cifar10-sample")
+SIGNED_LABELS = ("driving",)
+"""Sets whose labels change their sign when the picture is flipped: a turn to the left becomes one to the right."""
 ROOT_VARIABLE = "TILTPROOF_DATA"
 
 
 def load_data(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
     """Images (float32 [N, C, H, W] in [0, 1]) and labels (int64 [N]) of a data set.
 
-    ``name`` is ``mnist``, ``cifar10``, ``tinyimagenet``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images, bundled)
-    or the path of a folder of images with a ``labels.csv``. Files come from ``root``, else from the folder in ``$TILTPROOF_DATA``,
+    ``name`` is ``mnist``, ``cifar10``, ``tinyimagenet``, ``driving``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images,
+    bundled) or the path of a folder of images with a ``labels.csv``. Files come from ``root``, else from the folder in ``$TILTPROOF_DATA``,
     else those of ``mnist`` and ``cifar10`` are downloaded into a cache folder; ``root`` is the folder that holds ``mnist/``,
     ``cifar10/`` and so on, or that folder itself.
 
     ``tinyimagenet``: the test images are the validation set's, of which the middle 56 x 56 pixels are taken; the training images
-    are whole, 64 x 64, and take 4 GB as float32.
+    are whole, 64 x 64, and take 4 GB as float32. ``driving``: images are 66 x 200, in the order of time, and labels are not classes but
+    steering angles in radians, positive to the left, float32 [N].
 
     >>> images, labels = load_data("mnist-sample")
     >>> images.shape, labels[:8].tolist()
@@ -58,6 +63,11 @@ def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "
     folder = _folder(base, SAMPLE_ROOT if bundled else root, files[0], fetch)
     images, labels = read([_existing(folder, file) for file in files])
     return torch.from_numpy(images), torch.from_numpy(labels).to(torch.int64)
+
+
+def load_frames(root: str | Path | None = None, split: str = "test") -> list[Frame]:
+    """Names, times and angles of the frames of ``driving``: the k-th belongs to the k-th image of `load_data`."""
+    return read_frames(pictures_folder("driving", root), split)
 
 
 def _user_folder(name: str | Path, split: str) -> tuple[Tensor, Tensor]:
@@ -93,7 +103,7 @@ def _folder(name: str, given: str | Path | None, first_file: str, fetch: Callabl
 
 
 def pictures_folder(name: str, given: str | Path | None) -> Path:
-    """Where the pictures of a set lie that is not downloaded, with the file that tells their classes."""
+    """Where the files of a set of single pictures lie, none of which is downloaded."""
     root, (inside, first_file) = _root(given), LAYOUTS[name]
     if root is None:
         raise InputError(
@@ -141,6 +151,6 @@ FILES = {
     ("cifar10", "test"): ["test_batch.bin"],
     ("cifar10", "train"): [f"data_batch_{k}.bin" for k in range(1, 6)],
 }
-PICTURES = {"tinyimagenet": read_tinyimagenet}
-LAYOUTS = {"tinyimagenet": (FOLDER, CLASSES_FILE)}
+PICTURES = {"tinyimagenet": read_tinyimagenet, "driving": read_driving}
+LAYOUTS = {"tinyimagenet": (FOLDER, CLASSES_FILE), "driving": ("", LABELS_FILE)}
 """Of sets of single pictures: the folder inside the one named after the set, and a file that is always there."""

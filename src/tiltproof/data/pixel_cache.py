@@ -39,25 +39,30 @@ log = logging.getLogger("tiltproof.data")
 
 
 class PixelCache:
-    """The pixels of some pictures below ``folder``; ``prepare`` makes an array of ``shape`` of each, and ``about`` says how."""
+    """The pixels of RGB pictures below ``folder``, each of the size ``shape`` [3, H, W]; grey ones become RGB.
+
+    ``about`` says what they are; ``resize`` makes pictures of the size ``kept`` of them.
+    """
 
     def __init__(
         self,
         folder: Path,
         name: str,
         shape: tuple[int, int, int],
-        prepare: Callable[[np.ndarray], np.ndarray],
         about: str,
+        resize: Callable[[np.ndarray], np.ndarray] | None = None,
+        kept: tuple[int, int, int] | None = None,
     ) -> None:
-        self.folder, self.name, self.shape, self.prepare, self.about = folder, name, shape, prepare, about
+        self.folder, self.name, self.about = folder, name, about
+        self.shape, self.resize, self.kept = shape, resize, kept or shape
 
     def pixels(self, pictures: Sequence[str]) -> Tensor:
-        """Unsigned bytes [N, *shape] of these pictures, named by their paths below the folder, in this order."""
-        if math.prod(self.shape) * len(pictures) > MOST_BYTES:
+        """Unsigned bytes [N, *kept] of these pictures, named by their paths below the folder, in this order."""
+        if math.prod(self.kept) * len(pictures) > MOST_BYTES:
             raise InputError("the pictures do not fit into memory together", got=f"{len(pictures):,} in {self.folder}")
         key = self.key(pictures)
         for place in self.places():
-            kept = self._kept(place, key, len(pictures))
+            kept = self._read(place, key, len(pictures))
             if kept is not None:
                 return kept
         pixels = self.decode(pictures)
@@ -65,8 +70,8 @@ class PixelCache:
         return pixels
 
     def key(self, pictures: Iterable[str]) -> str:
-        """Tells these pictures, prepared in this way, from others."""
-        digest = hashlib.sha256(f"{self.about} {self.shape}\n".encode())
+        """Tells these pictures, treated in this way, from others."""
+        digest = hashlib.sha256(f"{self.about} {self.kept}\n".encode())
         for picture in pictures:
             path = self.folder / picture
             try:
@@ -84,13 +89,13 @@ class PixelCache:
 
     def decode(self, pictures: Sequence[str]) -> Tensor:
         """All pictures, by as many threads as there are processors: Pillow lets others work while it decodes."""
-        pixels, began = np.empty((len(pictures), *self.shape), np.uint8), time.perf_counter()
+        pixels, began = np.empty((len(pictures), *self.kept), np.uint8), time.perf_counter()
         if len(pictures) >= WORTH_A_WORD:
             log.warning("decoding %s pictures in %s; this is done once", f"{len(pictures):,}", self.folder)
 
         def work(start: int) -> None:
             for k, picture in enumerate(pictures[start : start + AT_ONCE], start):
-                pixels[k] = self._prepared(self.folder / picture)
+                pixels[k] = self._picture(self.folder / picture)
 
         with strict_pillow(), ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
             for _ in pool.map(work, range(0, len(pictures), AT_ONCE)):
@@ -98,23 +103,23 @@ class PixelCache:
         log.info("decoded %s pictures in %.1f s", f"{len(pictures):,}", time.perf_counter() - began)
         return torch.from_numpy(pixels)
 
-    def _prepared(self, path: Path) -> np.ndarray:
-        image = self.prepare(decode_image(path, FORMATS))
-        if image.shape != self.shape:
-            channels, height, width = image.shape
+    def _picture(self, path: Path) -> np.ndarray:
+        image = decode_image(path, FORMATS)
+        if image.shape[1:] != self.shape[1:]:
             raise InputError(
-                f"the picture {path} has another size than the data set's",
-                got=f"{width} x {height} in {channels} channels",
+                f"the picture {path} has another size than those of the data set",
+                got=f"{image.shape[2]} x {image.shape[1]}",
                 do=f"keep to {self.shape[2]} x {self.shape[1]}",
             )
-        return image
+        image = np.broadcast_to(image, self.shape)  # grey: three equal channels
+        return image if self.resize is None else self.resize(image)
 
-    def _kept(self, path: Path, key: str, count: int) -> Tensor | None:
+    def _read(self, path: Path, key: str, count: int) -> Tensor | None:
         """The pixels in this file, if it is whole and made of these pictures."""
         from safetensors import SafetensorError, safe_open
 
         try:
-            if not path.is_file() or path.stat().st_size > count * math.prod(self.shape) + MOST_HEADER:
+            if not path.is_file() or path.stat().st_size > count * math.prod(self.kept) + MOST_HEADER:
                 return None
             with safe_open(path, "pt") as file:
                 about = file.metadata() or {}
@@ -124,9 +129,7 @@ class PixelCache:
         except (OSError, SafetensorError, ValueError) as error:
             log.warning("%s is damaged (%s), and made anew", path, error)
             return None
-        if (pixels.shape, pixels.dtype) != ((count, *self.shape), torch.uint8) or about.get("sha256") != _digest(
-            pixels
-        ):
+        if (pixels.shape, pixels.dtype) != ((count, *self.kept), torch.uint8) or about.get("sha256") != _digest(pixels):
             log.warning("%s is damaged, and made anew", path)
             return None
         return pixels

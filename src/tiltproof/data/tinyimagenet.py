@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +37,7 @@ def read_tinyimagenet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     """Pixels as unsigned bytes and labels: all of the training pictures, or the middle of the validation pictures."""
     classes = read_classes(folder)
     listed = training_pictures(folder, classes) if split == "train" else validation_pictures(folder, classes)
-    cache = PixelCache(folder, f"tinyimagenet-{split}", (3, SIZE, SIZE), as_rgb, "Tiny ImageNet as RGB")
+    cache = PixelCache(folder, f"tinyimagenet-{split}", (3, SIZE, SIZE), "Tiny ImageNet")
     pixels = cache.pixels([name for name, _ in listed])
     labels = torch.tensor([label for _, label in listed], dtype=torch.int64)
     return pixels if split == "train" else centre_crop(pixels, TEST_CROP).contiguous(), labels
@@ -91,11 +90,6 @@ def validation_pictures(folder: Path, classes: list[str]) -> list[tuple[str, int
     if not found:
         raise InputError(f"{folder / ANNOTATIONS} lists no pictures")
     return [(f"val/images/{file}", label) for file, label in found.items()]
-
-
-def as_rgb(image: np.ndarray) -> np.ndarray:
-    """A grey picture [1, H, W] as one of three equal channels."""
-    return np.repeat(image, 3, 0) if len(image) == 1 else image
 
 
 def _lines(path: Path) -> list[str]:

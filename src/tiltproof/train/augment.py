@@ -11,6 +11,7 @@ from tiltproof.train.seeds import generator
 
 def augment(
     images: Tensor,
+    labels: Tensor,
     *,
     padding: int,
     flip: bool,
@@ -19,10 +20,12 @@ def augment(
     share: tuple[int, int] = (0, 1),
     fill: str = "zeros",
     size: int = 0,
-) -> Tensor:
+    signed: bool = False,
+) -> tuple[Tensor, Tensor]:
     """Crop each image [n, C, H, W] out of itself and a frame of ``padding`` pixels around it, and flip half of them.
 
     Crops are ``size`` x ``size``, or with 0 of the image's own size. The frame is black (``zeros``) or repeats the border (``edge``).
+    ``signed``: labels [n] change their sign where the image is flipped, as steering angles do; others stay.
 
     Offsets and flips are drawn for the whole batch of n x world images from (seed, step) alone; of them this process
     takes those of its rows. ``share`` is (rank, world).
@@ -31,7 +34,7 @@ def augment(
     crop = (size or height, size or width)
     room = (height + 2 * padding - crop[0], width + 2 * padding - crop[1])
     if not any(room) and not flip:
-        return images
+        return images, labels
     rank, world = share
     mine = slice(rank * number, (rank + 1) * number)
     drawn = draw(number * world, room, flip, seed, step)[:, mine]
@@ -42,7 +45,8 @@ def augment(
     framed = F.pad(images, (padding,) * 4, mode="replicate" if fill == "edge" else "constant")
     which = torch.arange(number, device=images.device).view(-1, 1, 1, 1)
     channel = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
-    return framed[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    crops = framed[which, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return crops, torch.where(flipped > 0, -labels, labels) if signed else labels
 
 
 def draw(number: int, room: tuple[int, int], flip: bool, seed: int, step: int) -> Tensor:

@@ -78,6 +78,7 @@ def as_floats(pixels: Tensor) -> Tensor:
 def _digest(pixels: Tensor, labels: Tensor) -> str:
     """sha256 of all pixels and labels: a run is resumed with the data it began with."""
     digest = hashlib.sha256(str((tuple(pixels.shape), str(pixels.dtype))).encode())
-    for tensor in (pixels, labels.to(torch.int64)):
+    numbers = labels.to(torch.float32 if labels.is_floating_point() else torch.int64)
+    for tensor in (pixels, numbers):
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

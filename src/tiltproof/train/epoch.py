@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
 from tiltproof.train.arithmetic import seed_layers, short_products
 from tiltproof.train.augment import augment
@@ -55,7 +56,8 @@ class EpochRunner:
         self.model = build(recipe.model.architecture, part.seed).to(data.device)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(part, self.parameters)
-        self.loss = make_loss(recipe.loss, transform, self.steps, part.seed)
+        self.regression = data.labels.is_floating_point()
+        self.loss = make_loss(recipe.loss, transform, self.steps, part.seed, self.regression)
         self.loss.share = processes.share
         recorded = data.device.type == "cuda" and self.loss.replayable
         self.replay = Replay(self.loss, self.model, self.parameters, part.precision) if recorded else None
@@ -94,12 +96,14 @@ class EpochRunner:
         """One step of the optimizer on these images; what it cost goes into ``column``."""
         part, data = self.recipe.train, self.recipe.data
         images, labels = self.data.batch(rows)
-        images = augment(
+        images, labels = augment(
             images,
+            labels,
             size=data.crop_size,
             padding=data.crop_padding,
             flip=data.flip,
             fill=data.crop_fill,
+            signed=data.name in SIGNED_LABELS,
             seed=part.seed,
             step=step,
             share=self.processes.share,

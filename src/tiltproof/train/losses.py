@@ -59,7 +59,6 @@ class TrainingLoss:
 
     samples = 1
     """Parameter vectors that are drawn for each image."""
-
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
         """All that changes from step to step, as tensors: at least the sampled parameters, [samples * n, d], sample by sample."""
         every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]

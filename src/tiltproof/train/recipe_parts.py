@@ -27,7 +27,7 @@ LOSSES = ("certified", "augmentation", "worst-of", "pgd", "ibp")
 class DataPart:
     """Section [data]: the images, and what happens to them before any transformation."""
 
-    name: str = setting(word(("mnist", "cifar10", "tinyimagenet")))
+    name: str = setting(word(("mnist", "cifar10", "tinyimagenet", "driving")))
     crop_size: int = setting(whole(0, 1024), 0)
     """Random crops of so many pixels in height and width, of held-out images the middle; 0: of the picture's own size."""
     crop_padding: int = setting(whole(0, 16), 0)
@@ -35,7 +35,7 @@ class DataPart:
     crop_fill: str = setting(word(("zeros", "edge")), "zeros")
     """What these pixels are: black (the paper), or the nearest pixel of the picture."""
     flip: bool = setting(flag(), False)
-    """Random horizontal flips."""
+    """Random horizontal flips; a steering angle changes its sign with them."""
     hold_out: float = setting(number(0, 0.9), 0.2)
     """Share of the training set that is kept for validation; 0 trains on everything."""
 
