@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_runs import DIGITS, IMAGES, LABELS, STEPS, same_weights, without_seconds
 
+from tiltproof.cli.train import sentence
 from tiltproof.errors import InputError
 from tiltproof.train import TrainingFailed
 from tiltproof.train.dataset import TrainingSet
@@ -163,9 +164,26 @@ def test_a_flipped_road_turns_the_other_way(run, monkeypatch, name, signed):
     assert torch.equal(labels, left - right if signed else left + right)
 
 
-def test_angles_are_no_classes(run):
-    with pytest.raises(InputError, match="loss is for classes.*worst-of"):
-        run("a", labels=torch.linspace(-1, 1, 100))
+@pytest.mark.parametrize("kind", ["augmentation", "worst-of", "certified"])
+def test_angles_are_learnt_and_their_ranges_certified(run, kind):
+    """Ten outputs, all drawn to the angle: a run for numbers from end to end."""
+    angles = torch.linspace(-1, 1, 100).unsqueeze(1).expand(-1, 10)
+    settings = [f"loss.kind={kind}", "loss.nu=[0.5]", "loss.parameters_per_batch=each", "train.epochs=2"]
+    result = run("a", *settings, labels=angles, certify_images=1)
+    lines = [json.loads(line) for line in (result.folder / "log.jsonl").read_text().splitlines()]
+    assert all(0 < line["validation_error"] < 5 and "validation_accuracy" not in line for line in lines)
+    assert lines[-1]["clean_loss"] < lines[0]["clean_loss"]
+    card = json.loads((result.folder / "card.json").read_text())
+    assert card["mean_absolute_error"] == result.mean_absolute_error == pytest.approx(lines[-1]["validation_error"])
+    assert card["certified_mean_absolute_error"] == result.certified_mean_absolute_error > 0
+    assert result.mean_width > 0
+    assert "clean_percent" not in card
+    assert "certified" in sentence(result)
+
+
+def test_some_losses_are_for_classes_only(run):
+    with pytest.raises(InputError, match="regression"):
+        run("a", "loss.kind=pgd", labels=torch.linspace(-1, 1, 100))
 
 
 def test_angles_are_part_of_what_a_run_began_with():

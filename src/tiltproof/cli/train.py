@@ -12,6 +12,7 @@ from tiltproof.cli import options
 from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS
 from tiltproof.cli.train_progress import clock, live_training
+from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
 from tiltproof.train import TrainingFailed, TrainResult, read_recipe, train
 
@@ -107,12 +108,21 @@ def command(
         raise typer.Exit(WENT_ASTRAY) from None
     if not silent:
         typer.echo(sentence(result))
-        typer.echo(f"next: tiltproof certify --model {folder / 'model.safetensors'} --data {chosen.data.name}")
+        task = " --task regression" if chosen.data.name in SIGNED_LABELS else ""
+        typer.echo(f"next: tiltproof certify{task} --model {folder / 'model.safetensors'} --data {chosen.data.name}")
 
 
 def sentence(result: TrainResult) -> str:
     """What was reached, in one line."""
     text = f"{result.folder}: {result.epochs} epochs in {clock(result.seconds)}"
+    if result.mean_absolute_error is not None:
+        text += f"; mean absolute error {result.mean_absolute_error:.4g} on the held-out images"
+        if result.mean_width is not None:
+            text += (
+                f", of the first {result.certified_images:,} of them {result.certified_mean_absolute_error:.4g} certified, "
+                f"with ranges {result.mean_width:.4g} wide"
+            )
+        return text
     if result.clean_percent is None:
         return text + "; no image was held out, so nothing was measured"
     text += f"; of the held-out images {result.clean_percent:.2f} % are right"

@@ -1,14 +1,14 @@
-"""How good a network is: right answers on a set, and the share of images that is certified."""
+"""How good a network is: right answers or errors on a set, and what can be certified of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tiltproof.certify import Budget, Progress, certify
+from tiltproof.certify import Budget, certify, certify_range
 from tiltproof.train.dataset import as_floats
 from tiltproof.train.recipe import CertifyPart
 from tiltproof.transforms import Transform
@@ -39,6 +39,31 @@ class CertifiedShare:
     def boxes_per_image(self) -> float:
         return self.boxes / self.images
 
+    def figures(self) -> dict[str, float]:
+        """As a card and a result name them."""
+        names = ("certified_percent", "unfalsified_percent", "boxes_per_image")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class CertifiedRanges:
+    """What `certify_range` said about some images, in the mean."""
+
+    images: int
+    certified_mean_absolute_error: float
+    mean_width: float
+    boxes_per_image: float
+
+    def figures(self) -> dict[str, float]:
+        """As a card and a result name them."""
+        names = ("certified_mean_absolute_error", "mean_width", "boxes_per_image")
+        return {name: getattr(self, name) for name in names}
+
+
+CLASSES = ("clean_percent", "certified_percent", "unfalsified_percent", "boxes_per_image")
+NUMBERS = ("mean_absolute_error", "certified_mean_absolute_error", "mean_width", "boxes_per_image")
+"""The figures of a classifier and of a regression network, None where nothing was measured."""
+
 
 def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor) -> float | None:
     """The share of right answers on untransformed images, 0 to 1; None for an empty set."""
@@ -55,22 +80,41 @@ def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor) -> float | None:
     return float(right) / len(pixels)
 
 
-def certified_share(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    transform: Transform,
-    part: CertifyPart,
-    progress: Callable[[Progress], None] | None = None,
-) -> CertifiedShare | None:
-    """Certify the images as the recipe says; None where there are none."""
+def mean_absolute_error(model: nn.Module, pixels: Tensor, values: Tensor) -> float | None:
+    """Of a regression network on untransformed images; None for an empty set."""
+    if not len(pixels):
+        return None
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        total = sum(
+            (outputs - right.to(outputs).view_as(outputs)).abs().mean(1).sum()
+            for part, right in zip(pixels.split(BATCH), values.split(BATCH), strict=True)
+            for outputs in [model(as_floats(part))]
+        )
+    model.train(training)
+    return float(total) / len(pixels)
+
+
+def certified_figures(
+    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform, part: CertifyPart
+) -> CertifiedShare | CertifiedRanges | None:
+    """Certify the images as the recipe says, classes or numbers; None where there are none."""
     if not len(images):
         return None
     training = model.training
     model.eval()
-    certificate = certify(
-        model, images, labels, transform, method=part.method, splits=part.splits, budget=BUDGET, progress=progress
-    )
+    options: dict[str, Any] = {"method": part.method, "splits": part.splits, "budget": BUDGET}
+    if labels.is_floating_point():
+        figures = certify_range(model, images, transform, labels, **options).summary()
+        result: CertifiedShare | CertifiedRanges = CertifiedRanges(
+            figures["images"],
+            figures["certified_mean_absolute_error"],
+            figures["mean_width"],
+            figures["boxes_per_image"],
+        )
+    else:
+        summary = certify(model, images, labels, transform, **options).summary()
+        result = CertifiedShare(summary["images"], summary["certified"], summary["unfalsified"], summary["boxes"])
     model.train(training)
-    summary = certificate.summary()
-    return CertifiedShare(summary["images"], summary["certified"], summary["unfalsified"], summary["boxes"])
+    return result

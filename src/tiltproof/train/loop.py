@@ -17,7 +17,15 @@ from tiltproof.train import checkpoint as checkpoints
 from tiltproof.train.arithmetic import training_arithmetic
 from tiltproof.train.dataset import TrainingSet
 from tiltproof.train.epoch import EpochRunner
-from tiltproof.train.evaluate import CertifiedShare, accuracy, certified_share
+from tiltproof.train.evaluate import (
+    CLASSES,
+    NUMBERS,
+    CertifiedRanges,
+    CertifiedShare,
+    accuracy,
+    certified_figures,
+    mean_absolute_error,
+)
 from tiltproof.train.logs import FILE, EpochLog
 from tiltproof.train.outcome import CARD, RECIPE, WEIGHTS, write_outcome
 from tiltproof.train.processes import Processes, joined
@@ -133,29 +141,40 @@ class _Run:
         self.processes.average_buffers(runner.model)
         if log is None:
             return
-        record["validation_accuracy"] = accuracy(runner.model, self.data.held_pixels, self.data.held_labels)
+        measure = mean_absolute_error if runner.regression else accuracy
+        name = "validation_error" if runner.regression else "validation_accuracy"
+        record[name] = measure(runner.model, self.data.held_pixels, self.data.held_labels)
         if self.certify_every and (epoch + 1) % self.certify_every == 0 and epoch + 1 < self.recipe.train.epochs:
-            share = self._certify()
-            record["certified_percent"] = None if share is None else share.certified_percent
+            found, main = self._certify(), CLASSES[1] if not runner.regression else NUMBERS[1]
+            record[main] = None if found is None else found.figures()[main]
         record["seconds"] = time.perf_counter() - began
         log.append(record)
         self.good = checkpoints.save(self.folder / CHECKPOINTS, epoch + 1, self.about, runner.model, runner.optimizer)
 
-    def _certify(self) -> CertifiedShare | None:
+    def _certify(self) -> CertifiedShare | CertifiedRanges | None:
         if not self.certify_images or not len(self.data.held_labels):
             return None
         self.runner.say("certify")
         images, labels = self.data.first_held_out(self.certify_images)
-        return certified_share(self.runner.model, images, labels, self.transform, self.recipe.certify)
+        return certified_figures(self.runner.model, images, labels, self.transform, self.recipe.certify)
 
     def _finish(self, result: TrainResult) -> None:
         model, data = self.runner.model, self.data
-        clean, share = accuracy(model, data.held_pixels, data.held_labels), self._certify()
-        write_outcome(self.folder, self.recipe, model, data.device, len(data.held_labels), clean, share)
-        result.clean_percent = None if clean is None else 100 * clean
-        if share is not None:
-            result.certified_percent, result.unfalsified_percent = share.certified_percent, share.unfalsified_percent
-            result.certified_images = share.images
+        figures: dict[str, float | None] = dict.fromkeys(NUMBERS if self.runner.regression else CLASSES)
+        if self.runner.regression:
+            figures["mean_absolute_error"] = mean_absolute_error(model, data.held_pixels, data.held_labels)
+        else:
+            clean = accuracy(model, data.held_pixels, data.held_labels)
+            figures["clean_percent"] = None if clean is None else 100 * clean
+        found = self._certify()
+        if found is not None:
+            figures |= found.figures()
+            result.certified_images = found.images
+        write_outcome(
+            self.folder, self.recipe, model, data.device, len(data.held_labels), figures, result.certified_images
+        )
+        for name, value in figures.items():
+            setattr(result, name, value)
 
 
 def _check_folder(folder: Path, resume: bool) -> None:

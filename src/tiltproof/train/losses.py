@@ -59,6 +59,7 @@ class TrainingLoss:
 
     samples = 1
     """Parameter vectors that are drawn for each image."""
+
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
         """All that changes from step to step, as tensors: at least the sampled parameters, [samples * n, d], sample by sample."""
         every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
@@ -84,7 +85,7 @@ class TrainingLoss:
         """
         count, training = len(labels), model.training
         model.eval()
-        losses = self.each(model(pictures), labels.repeat(len(pictures) // count))
+        losses = self.each(model(pictures), torch.cat([labels] * (len(pictures) // count)))
         model.train(training)
         return losses.view(-1, count).argmax(0) * count + torch.arange(count, device=labels.device)
 

@@ -37,6 +37,10 @@ class TrainResult:
     clean_percent: float | None = None
     certified_percent: float | None = None
     unfalsified_percent: float | None = None
+    boxes_per_image: float | None = None
+    mean_absolute_error: float | None = None  # this and the next two: of a regression network
+    certified_mean_absolute_error: float | None = None
+    mean_width: float | None = None
     certified_images: int = 0
     seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list, repr=False)
