@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tiltproof.errors import InputError
-from tiltproof.zoo import cifar10_cnn, mnist_cnn, resolve_model
+from tiltproof.zoo import ARCHITECTURES, cifar10_cnn, mnist_cnn, resolve_model
 
 
 @pytest.fixture
@@ -56,6 +56,20 @@ def test_weights_that_are_not_finite_float32(tmp_path, value, message):
     save_file({**mnist_cnn().state_dict(), "fc2.bias": value}, path)
     with pytest.raises(InputError, match=message):
         resolve_model(str(path), "mnist_cnn")
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_network_with_batch_norm_comes_back(tmp_path, suffix):
+    """Its state holds a counter, which is no float32."""
+    path, model = tmp_path / f"model.{suffix}", ARCHITECTURES["cifar10_cnn7"]()
+    model(torch.rand(4, 3, 32, 32))
+    if suffix == "pt":
+        torch.save(model.state_dict(), path)
+    else:
+        save_file(model.state_dict(), path)
+    state = resolve_model(str(path), "cifar10_cnn7", allow_pickle=True).state_dict()
+    assert state["norm_conv1.num_batches_tracked"] == 1
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize("keep", [0, 5, 200, -1])

@@ -1,89 +1,25 @@
-"""The paper's networks for MNIST and CIFAR-10 (its appendix "Network Architectures"), normalisation inside.
+"""The networks that are known by name: the paper's (its appendix "Network Architectures") and some of our own, normalisation inside.
 
-They take pictures with pixels in [0, 1]. Parameters are named ``conv1, conv2[, conv3], fc1, fc2``; the normalisation's
-constants belong to the architecture and are not part of a weight file.
+The constants of the normalisation are channel by channel the mean and the standard deviation of all pixels of the training images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from tiltproof.zoo.plain import Convolution, ConvolutionalNetwork, Normalise
+from tiltproof.zoo.residual import ResidualNetwork, WideResidualNetwork
 
-class Convolution(NamedTuple):
-    """A convolutional layer as the paper writes it."""
-
-    filters: int
-    kernel: int
-    stride: int
-    padding: int
-
-
-class Normalise(nn.Module):
-    """Subtract the training set's mean and divide by its standard deviation, channel by channel."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, mean: Sequence[float], deviation: Sequence[float]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("deviation", torch.tensor(deviation).view(1, -1, 1, 1), persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.deviation
-
-
-class ConvolutionalNetwork(nn.Module):
-    """Normalisation, convolutions and two linear layers, with a ReLU after every layer but the last.
-
-    ``batch_norm``: between each convolution and its ReLU. ``pool``: windows of so many pixels are averaged before the linear layers.
-    """
-
-    def __init__(
-        self,
-        normalise: Normalise,
-        image_size: int,
-        convolutions: Sequence[Convolution],
-        hidden: int,
-        classes: int = 10,
-        *,
-        batch_norm: bool = False,
-        pool: int = 1,
-    ) -> None:
-        super().__init__()
-        self.normalise, self.batch_norm, self.pool = normalise, batch_norm, pool
-        self.convolution_names = [f"conv{k}" for k in range(1, len(convolutions) + 1)]
-        channels, size = normalise.mean.shape[1], image_size
-        for name, layer in zip(self.convolution_names, convolutions, strict=True):
-            self.add_module(name, nn.Conv2d(channels, layer.filters, layer.kernel, layer.stride, layer.padding))
-            channels, size = layer.filters, (size + 2 * layer.padding - layer.kernel) // layer.stride + 1
-            if batch_norm:
-                self.add_module(f"norm_{name}", nn.BatchNorm2d(channels))
-        self.fc1 = nn.Linear(channels * (size // pool) ** 2, hidden)
-        self.fc2 = nn.Linear(hidden, classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        values = self.normalise(images)
-        for name in self.convolution_names:
-            values = self.get_submodule(name)(values)
-            if self.batch_norm:
-                values = self.get_submodule(f"norm_{name}")(values)
-            values = torch.relu(values)
-        if self.pool > 1:
-            values = F.avg_pool2d(values, self.pool)
-        values = torch.relu(self.fc1(values.flatten(1)))
-        return self.fc2(values)
+CNN7 = [Convolution(n, 3, s, 1) for n, s in ((64, 1), (64, 1), (128, 2), (128, 1), (128, 2))]
+"""The convolutions of the paper's CNN7."""
 
 
 def mnist_cnn() -> nn.Module:
     """The paper's MNIST network: two convolutions, 200 hidden neurons, 28 x 28 grey pictures."""
     convolutions = [Convolution(32, 4, 2, 1), Convolution(64, 4, 2, 1)]
-    return ConvolutionalNetwork(Normalise([0.1307], [0.3081]), 28, convolutions, hidden=200)
+    return ConvolutionalNetwork(Normalise([0.1307], [0.3081]), (28, 28), convolutions, [200])
 
 
 def _cifar10_normalise() -> Normalise:
@@ -93,19 +29,56 @@ def _cifar10_normalise() -> Normalise:
 def cifar10_cnn() -> nn.Module:
     """The paper's CIFAR-10 network: three convolutions, 150 hidden neurons, 32 x 32 RGB pictures."""
     convolutions = [Convolution(32, 3, 1, 1), Convolution(32, 4, 2, 1), Convolution(64, 4, 2, 1)]
-    return ConvolutionalNetwork(_cifar10_normalise(), 32, convolutions, hidden=150)
+    return ConvolutionalNetwork(_cifar10_normalise(), (32, 32), convolutions, [150])
 
 
 def cifar10_wide() -> nn.Module:
     """As shallow as the paper's CIFAR-10 network, and wider; averages before the linear layers keep it small."""
     convolutions = [Convolution(64, 3, 1, 1), Convolution(128, 4, 2, 1), Convolution(256, 4, 2, 1)]
-    return ConvolutionalNetwork(_cifar10_normalise(), 32, convolutions, hidden=128, pool=2)
+    return ConvolutionalNetwork(_cifar10_normalise(), (32, 32), convolutions, [128], pool=2)
 
 
 def cifar10_cnn7() -> nn.Module:
     """Seven layers with batch norm: the paper's CNN7 for Tiny ImageNet, with averages before the linear layers."""
-    convolutions = [Convolution(n, 3, s, 1) for n, s in ((64, 1), (64, 1), (128, 2), (128, 1), (128, 2))]
-    return ConvolutionalNetwork(_cifar10_normalise(), 32, convolutions, hidden=256, batch_norm=True, pool=2)
+    return ConvolutionalNetwork(_cifar10_normalise(), (32, 32), CNN7, [256], batch_norm=True, pool=2)
+
+
+def cifar10_resnet18() -> nn.Module:
+    """As deep as ResNet-18, with batch norm and residual blocks, and slim: its weights take less than 16 MB."""
+    return ResidualNetwork(_cifar10_normalise(), 32, [48, 96, 192, 256])
+
+
+def _tinyimagenet_normalise() -> Normalise:
+    """Of 80,000 training images, 400 of each class, whole (64 x 64)."""
+    return Normalise([0.4799, 0.4480, 0.3975], [0.2766, 0.2691, 0.2818])
+
+
+def tinyimagenet_cnn7() -> nn.Module:
+    """The paper's CNN7: five convolutions with batch norm, 512 hidden neurons, 200 classes of 56 x 56 RGB pictures."""
+    return ConvolutionalNetwork(_tinyimagenet_normalise(), (56, 56), CNN7, [512], 200, batch_norm=True)
+
+
+def tinyimagenet_wide_resnet() -> nn.Module:
+    """The paper's WideResNet: three wide residual blocks with batch norm, 200 classes of 56 x 56 RGB pictures."""
+    return WideResidualNetwork(_tinyimagenet_normalise(), 56, 200)
+
+
+def _driving(dropout: float) -> nn.Module:
+    convolutions = [Convolution(n, 5, 2, 0) for n in (24, 36, 48)] + [Convolution(64, 3, 1, 0)] * 2
+    normalise = Normalise(
+        [0.3544, 0.3644, 0.3824], [0.2437, 0.2262, 0.2175]
+    )  # of the 4,514 training frames at 66 x 200
+    return ConvolutionalNetwork(normalise, (66, 200), convolutions, [100, 50, 10], 1, dropout=dropout)
+
+
+def driving_cnn() -> nn.Module:
+    """The paper's driving network: five convolutions, 100, 50 and 10 hidden neurons, one angle for a 66 x 200 RGB picture."""
+    return _driving(dropout=0.0)
+
+
+def driving_cnn_dropout() -> nn.Module:
+    """The paper's Dropout baseline: the driving network, half of whose hidden neurons in linear layers are dropped in training."""
+    return _driving(dropout=0.5)
 
 
 ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
@@ -113,4 +86,9 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "cifar10_cnn": cifar10_cnn,
     "cifar10_wide": cifar10_wide,
     "cifar10_cnn7": cifar10_cnn7,
+    "cifar10_resnet18": cifar10_resnet18,
+    "tinyimagenet_cnn7": tinyimagenet_cnn7,
+    "tinyimagenet_wide_resnet": tinyimagenet_wide_resnet,
+    "driving_cnn": driving_cnn,
+    "driving_cnn_dropout": driving_cnn_dropout,
 }
