@@ -14,7 +14,8 @@ from torch import nn
 from tiltproof.checker.activations import relu
 from tiltproof.checker.form import UNIT32, Form, reciprocal, sine_and_cosine
 from tiltproof.checker.layers import linear
-from tiltproof.checker.margins import bound_margins, evaluation
+from tiltproof.checker.margins import bound_margins
+from tiltproof.checker.network import evaluation
 from tiltproof.checker.pixels import as_float32
 from tiltproof.errors import InputError
 

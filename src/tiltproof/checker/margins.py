@@ -1,33 +1,17 @@
-"""Forms through a network's own forward pass, and by how much the label's output exceeds every other one."""
+"""By how much the label's output exceeds every other one, over boxes and at single pictures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from tiltproof.checker import activations, moves  # noqa: F401  (their rules)
 from tiltproof.checker.failed import CheckFailed
-from tiltproof.checker.form import REFUSED, Form
+from tiltproof.checker.form import Form
 from tiltproof.checker.layers import sum_of_products
-from tiltproof.errors import InputError
-
-
-@contextmanager
-def evaluation(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Eval mode, no gradients, no autocast; afterwards every module is back in the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+from tiltproof.checker.network import coarse, outputs, own_answers
 
 
 class Margins(NamedTuple):
@@ -43,16 +27,13 @@ def same_function(model: nn.Module, pictures: Tensor, labels: Tensor, margins: M
 
     A forward pass may treat a form otherwise than a tensor (by its type, by a branch, by state it keeps); this is what notices it.
     """
-    dtype = next((p.dtype for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()), torch.float32)
-    batch = pictures.to(dtype)
-    answers = model(batch).double()
-    alone = model(batch[:1]).double()
-    if answers.ndim != 2 or not torch.allclose(alone, answers[:1], rtol=1e-2, atol=1e-2, equal_nan=True):
+    answers = own_answers(model, pictures)
+    if answers is None:
         nothing = torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
         return nothing, ~nothing
     own = answers.gather(1, labels[:, None])[:, 0]
     others = answers.scatter(1, labels[:, None], -math.inf).amax(1)
-    tolerance = 2.0**-7 * (1 + answers.abs().amax(1))
+    tolerance = coarse(answers)
     difference = own - others
     inside = (difference >= margins.lower - tolerance) & (difference <= margins.upper + tolerance)
     bounded = torch.isfinite(margins.lower) & torch.isfinite(margins.upper)
@@ -60,20 +41,7 @@ def same_function(model: nn.Module, pictures: Tensor, labels: Tensor, margins: M
 
 
 def bound_margins(model: nn.Module, pictures: Form, labels: Tensor) -> Margins:
-    Form.strided = False
-    REFUSED.clear()
-    dtypes = [p.dtype for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()]
-    Form.shown_dtype = dtypes[0] if dtypes else torch.float32
-    try:
-        output = model(pictures)
-    except InputError:
-        raise
-    except (AttributeError, TypeError, RuntimeError, ValueError, NotImplementedError) as error:
-        raise InputError("the checker cannot follow the network's forward pass", got=error) from error
-    if REFUSED:
-        raise InputError("the checker cannot follow the network's forward pass", got=REFUSED[0])
-    if not isinstance(output, Form) or output.ndim != 2 or output.shape[1] < 2:
-        raise InputError("the network must return one row of at least two outputs for each picture")
+    output = outputs(model, pictures, least=2)
     if not ((labels >= 0) & (labels < output.shape[1])).all():
         raise CheckFailed(f"a label is not one of the network's {output.shape[1]} classes")
     ahead = differences(output, labels)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tiltproof.checker.failed import CheckFailed
+from tiltproof.checker.strict import ensure, get
 
 MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
@@ -29,6 +31,23 @@ class Transform(NamedTuple):
     low: tuple[float, ...]
     high: tuple[float, ...]
     padding: str
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A record of one image and its tiling; ``boxes`` is the number of boxes in it."""
+
+    image: int
+    grid: list[int]
+    tree: str
+    boxes: int
+
+
+def read_tiling(record: dict[str, Any], parts: int) -> tuple[list[int], str, int]:
+    """Grid, tree and number of boxes of a record; what does not cover the range exactly is refused."""
+    grid, tree = get(record, "grid", list), get(record, "tree", str)
+    ensure(len(grid) == parts and all(type(n) is int and 0 < n <= MOST_PIECES for n in grid), "its grid is not a grid")
+    return grid, tree, count_boxes(grid, tree)
 
 
 def read_transform(text: str) -> Transform:

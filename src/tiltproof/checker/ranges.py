@@ -1,0 +1,114 @@
+"""A regression run again: predictions and what is reached, at single pictures; then the range of every output over every box."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.checker.failed import CheckFailed
+from tiltproof.checker.folder import Run
+from tiltproof.checker.form import Form
+from tiltproof.checker.network import coarse, outputs, own_answers
+from tiltproof.checker.pixels import as_float32
+from tiltproof.checker.proving import Ends, Progress, Prover, batched
+from tiltproof.checker.range_records import RangeRecord
+
+FLOAT32, TF32 = 2.0, 2.0**14
+"""By how many times the half width of float32 bounds an evaluation may leave them: they hold for float32 sums in any order (other
+algorithms, Winograd say, get twice that), and TF32, which a GPU may use here, rounds 2^13 times as coarsely."""
+
+
+class RangeProver(Prover[RangeRecord]):
+    """Over every box of every image all outputs lie in the claimed range, under the claim's semantics."""
+
+    def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
+        super().__init__(run, model, images, extra_splits)
+        ends = [[record.lower for record in run.ranges], [record.upper for record in run.ranges]]
+        self.claimed = torch.tensor(ends, dtype=torch.float64, device=images.device)  # [2, n, K]
+
+    def check(self, records: list[RangeRecord], progress: Progress | None) -> None:
+        self.check_predictions(records)
+        self.check_reached(records)
+        self.prove(records, progress)
+
+    def outputs(self, pictures: Form) -> Form:
+        output, expected = outputs(self.model, pictures), self.claimed.shape[2]
+        if output.shape[1] != expected:
+            raise CheckFailed(f"the run is about {expected} outputs, but the network has {output.shape[1]}")
+        return output
+
+    def holds(self, records: Sequence[RangeRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
+        """claimed lower <= own lower bound <= every output <= own upper bound <= claimed upper. NaN compares false, so
+        it proves nothing; an infinite end claims nothing and needs no bound."""
+        pictures = self.pictures(records, ends)
+        form = as_float32(pictures) if self.run.semantics == "float32" else pictures
+        output = self.outputs(Form(form.rows, form.unit))
+        low, high = self.claimed[:, self.places(records)]
+        lower, upper = output.lower(), output.upper()
+        for record, outside in zip(records, ((upper < low) | (lower > high)).any(1).tolist(), strict=True):
+            if outside:  # upper bound < claimed lower, or the mirror image: false at every parameter of the box
+                raise CheckFailed("an output leaves the range that is claimed for it", record.image)
+        held = ((lower >= low) | low.isneginf()) & ((upper <= high) | high.isposinf())
+        return held.all(1), pictures
+
+    def at(self, records: Sequence[RangeRecord], points: Sequence[list[float]] | None) -> tuple[Form, Form]:
+        """Outputs of the real-valued network at each record's image, transformed with these parameters or as it is; and what float32
+        evaluations may give there.
+
+        The module itself must answer to the picture what forms gave: a forward pass may treat a form otherwise than a
+        tensor (by its type, by a branch, by state it keeps).
+        """
+        pictures = self.pictures(records, None if points is None else [(point, point) for point in points])
+        exact, rounded = self.outputs(Form(pictures.rows, 0.0)), self.outputs(as_float32(pictures))
+        if not (torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())).all():
+            raise CheckFailed("the network's outputs have no finite bounds, not even for one picture", records[0].image)
+        answers = own_answers(self.model, pictures.centre)
+        times = TF32 if pictures.is_cuda else FLOAT32
+        same = [False] * len(records) if answers is None else explained(answers, exact, rounded, times).all(1).tolist()
+        for record, right in zip(records, same, strict=True):
+            if not right:
+                raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
+        return exact, rounded
+
+    def check_predictions(self, records: list[RangeRecord]) -> None:
+        """Each prediction is what a float32 evaluation can answer to the image as it is."""
+        for part in batched(records, self.pairs):
+            exact, rounded = self.at(part, None)
+            given = exact.centre.new_tensor([record.prediction for record in part])
+            for record, right in zip(part, explained(given, exact, rounded, FLOAT32).all(1).tolist(), strict=True):
+                if not right:
+                    raise CheckFailed("its prediction is not the network's answer to the image", record.image)
+
+    def check_reached(self, records: list[RangeRecord]) -> None:
+        """At lowest_at an output is at most inner_lower, at highest_at at least inner_upper: own bounds must not say otherwise.
+
+        Where f <= inner_lower, own lower bound <= f <= inner_lower; so inner_lower below the own lower bound refutes the claim, and its
+        mirror image the other one. A claim that lies inside own bounds is off by their width at most: that of rounding.
+        """
+        asked = [(record, k) for record in records for k in range(len(record.prediction))]
+        for part in batched(asked, max(1, self.pairs // 2)):
+            owners = [record for record, _ in part]
+            places = torch.tensor([k for _, k in part], device=self.images.device)[:, None]
+            lower, _ = self.at(owners, [record.lowest_at[k] for record, k in part])
+            upper, _ = self.at(owners, [record.highest_at[k] for record, k in part])
+            least, most = lower.lower().gather(1, places)[:, 0], upper.upper().gather(1, places)[:, 0]
+            for (record, k), low, high in zip(part, least.tolist(), most.tolist(), strict=True):
+                if not low <= record.inner_lower[k]:
+                    raise CheckFailed(f"output {k} is not as low as claimed at its lowest_at", record.image)
+                if not high >= record.inner_upper[k]:
+                    raise CheckFailed(f"output {k} is not as high as claimed at its highest_at", record.image)
+
+
+def explained(answers: Tensor, exact: Form, rounded: Form, times: float) -> Tensor:
+    """Which answers [P, K] of a machine float rounding explains: those near the exact ones, and near what float32 can give.
+
+    Worst-case bounds of a deep network may be wide, or infinite where an overflow is possible: then `coarse` alone decides.
+    """
+    slack, known = (times - 1) * rounded.reach, torch.isfinite(rounded.reach)
+    near = (answers >= rounded.lower() - slack) & (answers <= rounded.upper() + slack)
+    far = coarse(answers)[:, None]
+    return (
+        torch.isfinite(answers) & (near | ~known) & (answers >= exact.lower() - far) & (answers <= exact.upper() + far)
+    )
