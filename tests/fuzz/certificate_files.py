@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from tiltproof import CheckFailed, InputError, certify
+from tiltproof.certify import certify_range
 from tiltproof.certify.batch import Settings
 from tiltproof.certify.entry import Inputs, check_inputs
+from tiltproof.certify.manifest import claim
 from tiltproof.certify.run_folder import RUN_FILES, RunFolder
 from tiltproof.certify.verdict import Budget
 from tiltproof.checker.folder import read_run
@@ -32,16 +34,21 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor, str]:
 
 
 @functools.cache
-def run_files() -> dict[str, bytes]:
-    """A real run of three batches."""
+def run_files(task: str) -> dict[str, bytes]:
+    """A real run of three batches; for regression the labels are the first output's right values, and there are two outputs."""
+    model, images, labels, transform = problem()
     with tempfile.TemporaryDirectory() as folder:
-        certify(*problem(), out=folder, batch_size=2, budget=BUDGET)
+        if task == "regression":
+            values = torch.stack([labels, -labels], 1)
+            certify_range(model, images, transform, values, out=folder, batch_size=2, budget=BUDGET)
+        else:
+            certify(model, images, labels, transform, out=folder, batch_size=2, budget=BUDGET)
         return {name: (Path(folder) / name).read_bytes() for name in RUN_FILES}
 
 
-def check(path: Path) -> None:
+def check(path: Path, task: str = "classification") -> None:
     """The checker reads the folder as damaged, and again after a forger has put all digests right."""
-    for name, content in run_files().items():
+    for name, content in run_files(task).items():
         if name != path.name:
             (path.parent / name).write_bytes(content)
     with suppress(CheckFailed):
@@ -51,6 +58,10 @@ def check(path: Path) -> None:
         read_run(path.parent)
     except CheckFailed as failure:
         raise InputError(str(failure)) from None
+
+
+def check_ranges(path: Path) -> None:
+    check(path, "regression")
 
 
 def reseal(folder: Path) -> None:
@@ -77,14 +88,15 @@ def checked() -> Inputs:
 
 def resume(path: Path) -> None:
     """Whatever is damaged, a resumed run either refuses the folder or goes on from whole batches of the real run."""
-    for name, content in run_files().items():
+    for name, content in run_files("classification").items():
         if name != path.name:
             (path.parent / name).write_bytes(content)
     settings = Settings("affine", None, BUDGET, 24, 0)
     plan = {"pairs_at_once": 2, "images_per_batch": 2}
-    run = RunFolder(path.parent, checked(), settings.record(), plan, 0, {}, resume=True)
+    about = claim(checked(), 0, labels=checked().labels.tolist())
+    run = RunFolder(path.parent, checked(), about, settings.record(), plan, {}, resume=True)
     try:
-        true = [json.loads(line) for line in run_files()["verdicts.jsonl"].splitlines()]
+        true = [json.loads(line) for line in run_files("classification")["verdicts.jsonl"].splitlines()]
         kept = json.loads(json.dumps([result.record() for result in run.results]))
         assert kept == true[: len(kept)]
         if len(kept) < len(true):

@@ -147,8 +147,8 @@ def around_header(header: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + int.from_bytes(content[:8], "little") :]
 
 
-def run_file(name: str) -> bytes:
-    return certificate_files.run_files()[name]
+def run_file(name: str, task: str = "classification") -> bytes:
+    return certificate_files.run_files(task)[name]
 
 
 MNIST, CIFAR10 = read_data("mnist"), read_data("cifar10")
@@ -184,4 +184,8 @@ KINDS = {
     for action in (certificate_files.check, certificate_files.resume)
     for name in certificate_files.RUN_FILES
     if (action, name) != (certificate_files.resume, "summary.json")  # which a resumed run does not read
+}
+KINDS |= {
+    f"check_ranges: {name}": Kind(name, functools.partial(run_file, name, "regression"), certificate_files.check_ranges)
+    for name in certificate_files.RUN_FILES
 }
