@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tiltproof.certify import certify_range
 from tiltproof.data import load_data
 from tiltproof.zoo import resolve_model
 
@@ -77,6 +78,41 @@ def test_a_network_that_the_checker_cannot_follow(tiltproof, run, workspace):
     result = check(tiltproof, model="photo_networks:sorting")
     assert result.exit_code == 2
     assert "no rule for torch function" in result.stderr
+
+
+REGRESSION = ("--model", "photo_networks:one_class", "--data", "photos")
+
+
+@pytest.mark.parametrize("with_values", [True, False])
+def test_a_regression_run(tiltproof, workspace, with_values):
+    """Images 1 to 3 of the workspace, whose mean is to be told; the labels of the data are the right answers."""
+    images, labels = load_data("photos")
+    values = labels[1:4].double() if with_values else None
+    certify_range(resolve_model("photo_networks:one_class"), images[1:4], "B(0.1), R(3)", values, out="ranges", first=1)
+    result = tiltproof("check", "ranges", *REGRESSION)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("the certificate holds: the output ranges of 3 images, ")
+    assert "boxes re-proved" in result.output
+    assert "counterexample" not in result.output
+    assert "sample of 2 images" in tiltproof("check", "ranges", *REGRESSION, "--sample", 2).output
+    for path in sorted((workspace / "ranges").iterdir()):  # a byte in the middle of every file
+        content = path.read_bytes()
+        spoilt = bytearray(content)
+        spoilt[len(content) // 2] ^= 1
+        path.write_bytes(spoilt)
+        assert path.name == "summary.json" or tiltproof("check", "ranges", *REGRESSION).exit_code == 1
+        path.write_bytes(content)
+    other = tiltproof("check", "ranges", "--model", "photo_networks:brightness", "--data", "photos")
+    assert other.exit_code == 1
+    assert "weights" in other.stderr
+
+
+def test_values_that_are_not_the_labels_of_the_data(tiltproof, workspace):  # noqa: ARG001
+    images, labels = load_data("photos")
+    certify_range(resolve_model("photo_networks:one_class"), images, "B(0.1)", labels + 0.5, out="ranges")
+    result = tiltproof("check", "ranges", *REGRESSION)
+    assert result.exit_code == 1
+    assert result.stderr == "the certificate does not hold: image 0: its value is not that of the run\n"
 
 
 def test_help_teaches(tiltproof):

@@ -51,18 +51,18 @@ def command(
 
     The checker is a small program of its own, written to be read, and shares no code with the prover. It compares
     the hashes of weights and images, sees that each tiling covers the whole range, bounds every box again in
-    double precision, and runs every counterexample again. Exit code 0: all of it holds. 1: it does not,
-    and the first image for which it fails is named. 2: something given cannot be used.
+    double precision, and runs every counterexample again. Of a regression run it proves the range of every
+    output again; the data's labels are the right answers, where the run was given any. Exit code 0: all of it
+    holds. 1: it does not, and the first image for which it fails is named. 2: something given cannot be used.
     """
     place = choose_device(device)
     network = resolve_model(model, arch, allow_pickle).to(place)
     images, labels = load_data(data, data_root)
-    start, end = selection(folder, len(images))
+    start, end, without_answers = selection(folder, len(images))
+    answers = None if without_answers else labels[start:end]
     try:
         with live(quiet) as progress:
-            report = check_run(
-                folder, network, images[start:end], labels[start:end], sample=sample, seed=seed, progress=progress
-            )
+            report = check_run(folder, network, images[start:end], answers, sample=sample, seed=seed, progress=progress)
     except CheckFailed as failure:
         typer.echo(f"the certificate does not hold: {failure}", err=True)
         raise typer.Exit(DOES_NOT_HOLD) from None
@@ -70,14 +70,16 @@ def command(
         typer.echo(sentence(report))
 
 
-def selection(folder: Path, count: int) -> tuple[int, int]:
-    """Which images the run is about, as its manifest says; what cannot be read is left for the checker to refuse."""
+def selection(folder: Path, count: int) -> tuple[int, int, bool]:
+    """Which images the run is about, as its manifest says, and whether it is a regression run that was told no right answers; what
+    cannot be read is left for the checker to refuse."""
     try:
         claim = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
-        start, end = int(claim["first"]), int(claim["first"]) + len(claim["labels"])
+        start, end = int(claim["first"]), int(claim["first"]) + len(claim["images_sha256"])
+        without_answers = "task" in claim and claim["values"] is None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
-        return 0, count
-    return (start, end) if 0 <= start < end <= count else (0, count)
+        return 0, count, False
+    return (start, end, without_answers) if 0 <= start < end <= count else (0, count, without_answers)
 
 
 def sentence(report: CheckReport) -> str:
@@ -85,13 +87,17 @@ def sentence(report: CheckReport) -> str:
 
     >>> sentence(CheckReport(100, 98, 1664, 2120, 1, 23.2, False))
     'the certificate holds: 98 certified images, 1,664 boxes re-proved (2,120 sub-boxes), 1 counterexample re-run, in 23 s'
+    >>> sentence(CheckReport(3, 3, 48, 72, 0, 1.2, False, "regression"))
+    'the certificate holds: the output ranges of 3 images, 48 boxes re-proved (72 sub-boxes), in 1 s'
     """
     sampled = f"the certificate holds for a sample of {report.images:,} images"
-    return (
-        f"{sampled if report.sampled else 'the certificate holds'}: {count(report.certified, 'certified image')}, "
-        f"{count(report.boxes, 'box', 'boxes')} re-proved ({count(report.sub_boxes, 'sub-box', 'sub-boxes')}), "
-        f"{count(report.counterexamples, 'counterexample')} re-run, in {report.seconds:.0f} s"
-    )
+    proved = f"{count(report.boxes, 'box', 'boxes')} re-proved ({count(report.sub_boxes, 'sub-box', 'sub-boxes')}), "
+    if report.task == "regression":
+        what = f"the output ranges of {count(report.certified, 'image')}, {proved}"
+    else:
+        reruns = f"{count(report.counterexamples, 'counterexample')} re-run, "
+        what = f"{count(report.certified, 'certified image')}, {proved}{reruns}"
+    return f"{sampled if report.sampled else 'the certificate holds'}: {what}in {report.seconds:.0f} s"
 
 
 def count(number: int, one: str, many: str = "") -> str:
