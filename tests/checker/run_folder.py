@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +69,41 @@ def write_run(folder: Path, manifest: dict[str, Any], records: list[dict[str, An
 
 
 def seal(folder: Path, manifest: dict[str, Any], records: list[dict[str, Any]], **changes: Any) -> None:
-    counts = {name: sum(one["verdict"] == name for one in records) for name in NAMES}
-    counts |= {"images": len(records), "correct": len(records) - counts["misclassified"]}
-    counts["unfalsified"] = counts["certified"] + counts["unknown"]
     files = ("manifest.json", "verdicts.jsonl", "batches.jsonl")
     digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
     claim = manifest["claim"]
+    counts = means(records) | {"task": "regression"} if "task" in claim else verdict_counts(records)
     agreed = {"transform": claim["transform"], "semantics": claim["semantics"], "method": "affine", "seconds": 1.0}
     (folder / "summary.json").write_text(json.dumps(counts | agreed | {"files": digests} | changes))
+
+
+def verdict_counts(records: list[dict[str, Any]]) -> dict[str, int]:
+    counts = {name: sum(one["verdict"] == name for one in records) for name in NAMES}
+    counts |= {"images": len(records), "correct": len(records) - counts["misclassified"]}
+    return counts | {"unfalsified": counts["certified"] + counts["unknown"]}
+
+
+def means(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """A regression run's summary, from records that may hold anything: what cannot be computed is left out."""
+    found: dict[str, Any] = {"images": len(records)}
+    with suppress(TypeError, ValueError, LookupError, OverflowError, ZeroDivisionError):
+        found["complete"] = sum(one["complete"] for one in records)
+        inner = [max(b - a for a, b in zip(one["inner_lower"], one["inner_upper"], strict=True)) for one in records]
+        found["mean_inner_width"] = sum(inner) / len(inner)
+        allowed, errors, widths = [], [], []
+        for one in records:
+            lows = [-math.inf if end is None else end for end in one["lower"]]
+            highs = [math.inf if end is None else end for end in one["upper"]]
+            widths.append(max(b - a for a, b in zip(lows, highs, strict=True)))
+            for k, right in enumerate(one["value"] or []):
+                errors.append(abs(one["prediction"][k] - right))
+                allowed.append(max(right - lows[k], highs[k] - right))
+        found |= {"mean_width": finite_or_none(sum(widths) / len(widths)), "largest_width": finite_or_none(max(widths))}
+        if errors:
+            found["mean_absolute_error"] = sum(errors) / len(errors)
+            found["certified_mean_absolute_error"] = finite_or_none(sum(allowed) / len(allowed))
+    return found
+
+
+def finite_or_none(number: float) -> float | None:
+    return number if math.isfinite(number) else None
