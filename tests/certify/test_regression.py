@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import InputError, parse
+from tiltproof import InputError, check_run, parse
 from tiltproof.certify import Budget, certify_range
 
 TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]
@@ -126,15 +126,41 @@ def test_errors_of_the_prediction_and_of_the_range():
     assert "mean_absolute_error" not in certify_range(model, images, "R(10)").summary()
 
 
-def test_a_network_without_bounds_has_an_infinite_range():
-    """Weights near the largest float: bounds overflow, and nothing is proved."""
+def test_a_network_without_bounds_has_an_infinite_range(tmp_path):
+    """A float32 evaluation may overflow on the way: nothing is proved, and that can be written down too."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).eval()
+    with torch.no_grad():
+        model[1].weight[1] = 1e36
+    certificate = certify_range(
+        model, pictures(), "R(8)", torch.zeros(3, 2), semantics="float32", budget=Budget(boxes=8), out=tmp_path / "run"
+    )
+    result = certificate.results[0]
+    assert (result.lower[1], result.upper[1], result.complete) == (-math.inf, math.inf, False)
+    assert math.isfinite(result.lower[0])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["mean_width"] is None
+    assert summary["certified_mean_absolute_error"] is None
+    assert json.loads(json.dumps(result.record()))["lower"][1] is None
+
+
+def test_outputs_that_are_no_numbers_are_refused():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1).double(), nn.Linear(1, 1).double()).eval()
     with torch.no_grad():
         for layer in model[1:]:
             layer.weight.fill_(1e200)
-    result = certify_range(model, pictures().double(), "R(1)", budget=Budget(boxes=8)).results[0]
-    assert (result.lower, result.upper, result.complete) == ((-math.inf,), (math.inf,), False)
-    assert json.loads(json.dumps(result.record()))["lower"] == [None]
+    with pytest.raises(InputError, match="image 0 are not finite"):
+        certify_range(model, pictures().double(), "R(1)", budget=Budget(boxes=8))
+
+
+def test_an_output_that_does_not_move_leaves_room_for_a_checker(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        model[1].weight[0], model[1].weight[1] = 0.0, 0.1
+        model[1].bias.fill_(1 / 3)
+    images = torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(1))
+    certificate = certify_range(model, images, "B(0.1)", out=tmp_path / "run")
+    assert all(result.inner_width >= 0 for result in certificate.results)
+    assert check_run(tmp_path / "run", model, images, None).images == 2
 
 
 def test_a_run_folder_is_resumed(tmp_path):

@@ -52,8 +52,11 @@ class RangeResult:
 
     @property
     def inner_width(self) -> float:
-        """Of the widest range that evaluations are known to reach; the certified width cannot be less."""
-        return max(b - a for a, b in zip(self.inner_lower, self.inner_upper, strict=True))
+        """Of the widest range that evaluations are known to reach; the certified width cannot be less.
+
+        Ends of an output that does not move at all are rounded, and may stand in the wrong order.
+        """
+        return max(0.0, *(b - a for a, b in zip(self.inner_lower, self.inner_upper, strict=True)))
 
     @property
     def error(self) -> float | None:
@@ -85,7 +88,7 @@ class RangeCertificate:
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
-        """Means over the images as plain numbers; errors only where right answers were given."""
+        """Means over the images as plain numbers, None where one is infinite; errors only where right answers were given."""
         images, boxes = len(self.results), sum(result.boxes for result in self.results)
         valued = [result for result in self.results if result.value is not None]
         errors = {}
@@ -94,7 +97,7 @@ class RangeCertificate:
                 "mean_absolute_error": _mean([result.error or 0.0 for result in valued]),
                 "certified_mean_absolute_error": _mean([result.certified_error or 0.0 for result in valued]),
             }
-        return {
+        summary = {
             "task": "regression",
             "transform": self.transform,
             "method": self.method,
@@ -110,6 +113,7 @@ class RangeCertificate:
             "seconds": self.seconds,
             "settings": self.settings,
         }
+        return {key: None if value == float("inf") else value for key, value in summary.items()}
 
     def records(self) -> list[dict[str, Any]]:
         """One plain dictionary per image, ready for JSON."""

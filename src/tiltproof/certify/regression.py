@@ -32,8 +32,9 @@ TASK = "regression"
 ASCENT_STEPS = 6
 FIRST_GRID = 2
 """Boxes along each parameter to begin with; what is too coarse is halved."""
-ROOM = 0.005
-"""Share of the width by which a range is published wider than proved, so that a checker with coarser bounds needs few halvings."""
+ROOM, LEAST_ROOM = 0.005, 1e-9
+"""Share of the width by which a range is published wider than proved, so that a checker with coarser bounds needs few halvings; and, of
+1 + the output's size, what an output that hardly moves is given."""
 DOUBLE = 2
 """Float64 takes twice the memory that `pairs_at_a_time` reckons with."""
 
@@ -196,8 +197,15 @@ def _batch(
     search = RangeSearch(prover, reached, tiling, wanted)
     search.work(pairs, settings.budget, lambda: reporter.say(int(search.boxes.sum())))
     inner_low, inner_high = reached.confirmed()
+    for name, numbers in (("predictions", reached.prediction), ("outputs", inner_low), ("outputs", inner_high)):
+        if not bool(numbers.isfinite().all()):
+            image = first + int((~numbers.isfinite()).any(1).int().argmax())
+            raise InputError(
+                f"the network's {name} for image {image} are not finite numbers", why="weights out of all measure"
+            )
     width = search.upper - search.lower
-    room = torch.where(width < torch.inf, ROOM * width, 0.0)
+    least = LEAST_ROOM * (1 + torch.maximum(search.lower.abs(), search.upper.abs()))
+    room = torch.where(width < torch.inf, torch.maximum(ROOM * width, least), 0.0)
     lower, upper = search.lower - room, search.upper + room
     return [
         RangeResult(

@@ -42,19 +42,23 @@ def print_ranges(summary: Mapping[str, Any]) -> None:
     table.add_column("output range")
     table.add_column("mean", justify="right")
     table.add_column("meaning", style="dim")
-    table.add_row("proved width", f"{summary['mean_width']:.4g}", f"largest {summary['largest_width']:.4g}")
+    table.add_row("proved width", _figure(summary["mean_width"]), f"largest {_figure(summary['largest_width'])}")
     table.add_row("reached width", f"{summary['mean_inner_width']:.4g}", "no proof can give less")
     if "mean_absolute_error" in summary:
         table.add_section()
         table.add_row("error", f"{summary['mean_absolute_error']:.4g}", "absolute, on the untransformed image")
         certified = summary["certified_mean_absolute_error"]
-        table.add_row("certified error", f"{certified:.4g}", "the largest that the proved range allows")
+        table.add_row("certified error", _figure(certified), "the largest that the proved range allows")
     console = Console()
     console.print(table)
     tight = f"{summary['complete']:,} of {images:,} ranges as tight as asked for"
     console.print(
         f"{tight}; {summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False
     )
+
+
+def _figure(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.4g}"
 
 
 def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
