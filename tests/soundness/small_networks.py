@@ -149,6 +149,9 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "constant arithmetic": lambda: Function(
         lambda m, x: m.head((1 - 2 * x / 3 + 0.1 - x * 0.7).flatten(1)), head=head(60)
     ),
+    "zeros around": lambda: Function(
+        lambda m, x: m.head(F.pad(F.relu(F.pad(x, (1, 0, 0, 2)) - 0.3), (0, 1)).flatten(1)), head=head(2 * 8 * 7)
+    ),
     "negation": lambda: Function(lambda m, x: m.head((-x).flatten(1)), head=head(60)),
     "dropout": lambda: nn.Sequential(nn.Dropout2d(0.5), nn.Flatten(), nn.Dropout(0.3), head(60)),
     "dropout functional": lambda: Function(

@@ -112,6 +112,17 @@ def item(x: Form, index: Any) -> Form:
     return view_of(x, x.rows[(slice(None), *index)], "indexing")
 
 
+@rule(F.pad)
+def pad(input: Form, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Form:
+    """Zeros around the picture: centre, slopes and radius there are 0."""
+    sizes = list(pad)
+    if mode != "constant" or value not in (None, 0) or any(type(n) is not int or n < 0 for n in sizes):
+        raise no_rule("pad", f"by {sizes} with mode {mode!r} and value {value}")
+    if len(sizes) % 2 or len(sizes) > 2 * (input.ndim - 1):
+        raise no_rule("pad", "of the batch dimension")
+    return Form(F.pad(input.rows, sizes), input.unit)
+
+
 @rule(torch.cat, torch.concat)
 def cat(forms: Sequence[Any], dim: int = 0) -> Form:
     if not all(isinstance(form, Form) for form in forms):

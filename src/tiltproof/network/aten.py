@@ -202,6 +202,20 @@ def slice_(shape: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None,
     return Built("slice", (x.name,), {"dim": dim, "start": start, "end": end, "step": step})
 
 
+@converter("pad.default")
+def pad(shape: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Built:
+    if mode != "constant" or value not in (None, 0) or any(not isinstance(n, int) or n < 0 for n in pad):
+        raise Refused(f"padding by {list(pad)} of mode {mode!r} with {value}; zeros around the picture have a rule")
+    if len(pad) > 2 * len(x.shape):
+        raise Refused("padding of the batch")
+    return Built("pad", (x.name,), {"pad": tuple(pad)})
+
+
+@converter("constant_pad_nd.default")
+def constant_pad(shape: Any, x: Any, sizes: Any, value: Any = 0) -> Built:
+    return pad(shape, x, sizes, "constant", value)
+
+
 @converter("cat.default")
 def concat(shape: Any, parts: Any, dim: int = 0) -> Built:
     if not all(isinstance(part, Input) for part in parts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
@@ -32,6 +33,14 @@ class Slice(MoveRule):
         index = [slice(None)] * x.ndim
         index[s["dim"]] = slice(s["start"], s["end"], s["step"])
         return x[tuple(index)]
+
+
+@rule("pad")
+class Pad(MoveRule):
+    """Zeros around the picture: of the centre, the slopes and the radius alike."""
+
+    def move(self, operation: Operation, x: Tensor) -> Tensor:
+        return F.pad(x, operation.settings["pad"])
 
 
 @rule("identity")
