@@ -49,6 +49,7 @@ PUBLIC = {
     "check_run",
     "load_data",
     "load_model",
+    "load_onnx",
     "parse",
     "read_recipe",
 }
@@ -97,7 +98,7 @@ def test_the_verdicts_are_the_four_words():
 def test_import_needs_only_torch_and_numpy():
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib'): sys.modules[name] = None\n"
+        "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib', 'onnx', 'onnxruntime'): sys.modules[name] = None\n"
         "import tiltproof\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(tiltproof.__file__).parent.parent)}

@@ -56,7 +56,7 @@ from tiltproof.transforms import (
     TranslationV,
     parse,
 )
-from tiltproof.zoo import load_model
+from tiltproof.zoo import load_model, load_onnx
 
 __version__ = "0.1.0"
 
@@ -104,8 +104,9 @@ __all__ = [
     "Ramp",
     "Recipe",
     "read_recipe",
-    # bundled networks, data sets and samples
+    # bundled networks, networks from ONNX files, data sets and samples
     "load_model",
+    "load_onnx",
     "load_data",
     # what bad input raises
     "InputError",

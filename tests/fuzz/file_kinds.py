@@ -20,7 +20,9 @@ from pathlib import Path
 
 import certificate_files
 import numpy as np
+import onnx
 import torch
+from onnx import helper, numpy_helper
 from PIL import Image
 from safetensors.torch import save
 from torch import nn
@@ -147,6 +149,44 @@ def around_header(header: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + int.from_bytes(content[:8], "little") :]
 
 
+def onnx_message() -> onnx.ModelProto:
+    weights = {name: tensor.numpy() for name, tensor in state().items()}
+    nodes = [
+        helper.make_node("Flatten", ["images"], ["flat"], name="flatten", axis=1),
+        helper.make_node("Gemm", ["flat", "1.weight", "1.bias"], ["hidden"], name="first", transB=1),
+        helper.make_node("Relu", ["hidden"], ["positive"], name="relu"),
+        helper.make_node("Gemm", ["positive", "3.weight", "3.bias"], ["logits"], name="second", transB=1),
+    ]
+    images = helper.make_tensor_value_info("images", onnx.TensorProto.FLOAT, ["batch", 1, 2, 3])
+    logits = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["batch", 2])
+    tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "tiny", [images], [logits], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def onnx_file(weights: bool = True) -> bytes:
+    message = onnx_message()
+    if not weights:
+        del message.graph.initializer[:]
+    return message.SerializeToString()
+
+
+def around_graph(content: bytes) -> bytes:
+    """Messages one after the other are merged: the damaged graph with the undamaged weights."""
+    message = onnx.ModelProto()
+    message.graph.initializer.extend(onnx_message().graph.initializer)
+    return content + message.SerializeToString()
+
+
+def read_onnx(path: Path) -> None:
+    model = resolve_model(str(path))
+    assert not model.training
+    with torch.no_grad():
+        answer = model(torch.zeros(3, *model.shape, dtype=next(iter(model.parameters()), torch.zeros(1)).dtype))
+    assert len(answer) == 3
+    assert answer.isfinite().all()
+
+
 def run_file(name: str, task: str = "classification") -> bytes:
     return certificate_files.run_files(task)[name]
 
@@ -177,6 +217,8 @@ KINDS = {
     "safetensors": Kind("weights.safetensors", lambda: save(state()), read_weights),
     "safetensors header": Kind("weights.safetensors", safetensors_header, read_weights, finish=around_header),
     "recipe": Kind("recipe.toml", (FOLDER / "mnist-tu2-tv2-paper.toml").read_bytes, read_recipe_file),
+    "onnx": Kind("net.onnx", onnx_file, read_onnx),
+    "onnx graph": Kind("net.onnx", functools.partial(onnx_file, weights=False), read_onnx, finish=around_graph),
     "torch archive": Kind("weights.pt", torch_file, read_weights),
     "torch pickle": Kind("weights.pt", pickle_program, read_weights, finish=around_program),
 } | {

@@ -33,6 +33,7 @@ CIFAR = ["--model", "mnist-r30", "--data", "cifar10", "--data-root", "."]
 FOLDER = ["--model", "mnist-r30", "--data", "."]
 CASES = {
     "safetensors": (["--model", "net.safetensors", *WEIGHTS], {"net.safetensors": save(mnist_cnn().state_dict())[:-1]}),
+    "onnx": (["--model", "net.onnx", "--data", "mnist-sample"], {"net.onnx": bytes(range(200))}),
     "refused pickle": (["--model", "net.pt", *WEIGHTS], {"net.pt": torch_file(mnist_cnn().state_dict())}),
     "cut pickle": (PICKLE, {"net.pt": torch_file(mnist_cnn().state_dict())[:-100]}),
     "whole module": (PICKLE, {"net.pt": torch_file(mnist_cnn())}),

@@ -2,12 +2,16 @@
 
 import hashlib
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
 
 from tiltproof.zoo import mnist_cnn
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',
     "tiltproof certify --model runs/mnist-r30/model.safetensors --data mnist",
     'tiltproof certify --model net.safetensors --arch cifar10_cnn --data cifar10 --transform "R(2), Sh(2)" --limit 100',
+    'tiltproof certify --model net.onnx --data photos/ --transform "R(5)"',
     'tiltproof certify --model mynets.small:build --data photos/ --transform "Sc(5), C(5)" --out runs/photos',
     'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --resume',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)" --fail-under 95 --quiet',

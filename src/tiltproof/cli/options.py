@@ -22,7 +22,8 @@ Model = Annotated[
     typer.Option(
         metavar="NAME|FILE|FUNCTION",
         help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch or "
-        "beside its card (as [bold]tiltproof train[/bold] writes it), or package.module:function, called without arguments; "
+        "beside its card (as [bold]tiltproof train[/bold] writes it), an .onnx file (needs tiltproof\\[onnx]), or "
+        "package.module:function, called without arguments; "
         "the current directory is importable.",
     ),
 ]

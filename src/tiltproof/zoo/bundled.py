@@ -27,7 +27,7 @@ def load_model(name: str, folder: Path | None = None) -> nn.Module:
             "no bundled model has this name",
             got=name,
             do=f"use one of {', '.join(cards) or '(the zoo is empty)'}, "
-            "a .safetensors file with --arch, or package.module:function",
+            "a .safetensors file with --arch, an .onnx file, or package.module:function",
         )
     path = (folder or WEIGHTS_FOLDER) / f"{name}.safetensors"
     check_file(path)

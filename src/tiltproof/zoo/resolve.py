@@ -1,4 +1,4 @@
-"""A model from the text a user gives: a bundled name, a ``.safetensors`` file, or ``package.module:function``."""
+"""A model from the text a user gives: a bundled name, a ``.safetensors`` or ``.onnx`` file, or ``package.module:function``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tiltproof.errors import InputError
 from tiltproof.zoo.architectures import ARCHITECTURES
 from tiltproof.zoo.beside import CardBeside, card_beside
 from tiltproof.zoo.bundled import load_model, models
+from tiltproof.zoo.onnx_model import load_onnx
 from tiltproof.zoo.weights_file import PICKLES, build, check_file, read_bytes
 
 
@@ -38,6 +39,8 @@ def resolve_model(spec: str, arch: str | None = None, allow_pickle: bool = False
         return build(arch, read_bytes(path, arch), path)
     if arch is not None:
         raise InputError("--arch goes with a .safetensors file only", got=f"--model {spec} --arch {arch}")
+    if path.suffix.lower() == ".onnx":
+        return load_onnx(path)
     return _call(spec) if ":" in spec else load_model(spec)
 
 
