@@ -1,5 +1,8 @@
 """Node by node: every use that has a rule is read as onnxruntime reads it, and every other use is refused by op and name."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -169,9 +172,11 @@ def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
             assert bool((margins <= checked.upper + 1e-5).all())
 
 
-def test_every_operation_is_among_them():
+def test_every_operation_is_among_them_and_on_the_page():
     used = {entry.op_type for make in SUPPORTED.values() for entry in make().graph.node}
     assert used == set(CONVERTERS)
+    page = Path(__file__).parents[2] / "docs" / "onnx.md"
+    assert used <= set(re.findall(r"\w+", page.read_text(encoding="utf-8")))
 
 
 def test_a_bias_after_a_product_is_a_layer(tmp_path):

@@ -174,7 +174,7 @@ def test_bounds_contain_what_onnxruntime_computes(tmp_path, name, seed):
 def test_float64(tmp_path):
     """As far as onnxruntime goes with it: it has no float64 convolution."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 3)).double()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 3)).double().eval()
     images = torch.rand(4, 1, 8, 8).double()
     labels = model(images).argmax(1)
     (tmp_path / "net.onnx").write_bytes(exported(model, (1, 8, 8)))
