@@ -12,16 +12,20 @@ DRIVING = {
     "conv1": (24, 3, 5, 5), "conv2": (36, 24, 5, 5), "conv3": (48, 36, 5, 5), "conv4": (64, 48, 3, 3), "conv5": (64, 64, 3, 3),
     "fc1": (100, 64 * 1 * 18), "fc2": (50, 100), "fc3": (10, 50), "fc4": (1, 10),
 }  # fmt: skip
+CNN7 = {
+    "conv1": (64, 3, 3, 3), "conv2": (64, 64, 3, 3), "conv3": (128, 64, 3, 3), "conv4": (128, 128, 3, 3), "conv5": (128, 128, 3, 3),
+    "norm_conv1": (64,), "norm_conv2": (64,), "norm_conv3": (128,), "norm_conv4": (128,), "norm_conv5": (128,),
+}  # fmt: skip
 EXPECTED = {
     "mnist_cnn": {"conv1": (32, 1, 4, 4), "conv2": (64, 32, 4, 4), "fc1": (200, 3136), "fc2": (10, 200)},
     "cifar10_cnn": {
         "conv1": (32, 3, 3, 3), "conv2": (32, 32, 4, 4), "conv3": (64, 32, 4, 4), "fc1": (150, 4096), "fc2": (10, 150),
     },
-    "tinyimagenet_cnn7": {
-        "conv1": (64, 3, 3, 3), "conv2": (64, 64, 3, 3), "conv3": (128, 64, 3, 3), "conv4": (128, 128, 3, 3),
-        "conv5": (128, 128, 3, 3), "fc1": (512, 128 * 14 * 14), "fc2": (200, 512),
-        "norm_conv1": (64,), "norm_conv2": (64,), "norm_conv3": (128,), "norm_conv4": (128,), "norm_conv5": (128,),
+    "cifar10_wide": {
+        "conv1": (64, 3, 3, 3), "conv2": (128, 64, 4, 4), "conv3": (256, 128, 4, 4), "fc1": (128, 4096), "fc2": (10, 128),
     },
+    "cifar10_cnn7": {**CNN7, "fc1": (256, 2048), "fc2": (10, 256)},
+    "tinyimagenet_cnn7": {**CNN7, "fc1": (512, 128 * 14 * 14), "fc2": (200, 512)},
     "tinyimagenet_wide_resnet": {
         "conv1": (16, 3, 3, 3), "norm": (640,), "fc": (200, 640 * 2 * 2),
         "block1.norm1": (16,), "block1.conv1": (160, 16, 3, 3), "block1.shortcut": (160, 16, 1, 1),
@@ -46,7 +50,7 @@ def images_for(name, count=1):
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_parameters_are_the_papers(name):
+def test_parameters_have_names_and_shapes(name):
     shapes = {key: tuple(tensor.shape) for key, tensor in ARCHITECTURES[name]().named_parameters()}
     weights = {key.removesuffix(".weight"): shape for key, shape in shapes.items() if key.endswith("weight")}
     assert weights == EXPECTED[name]

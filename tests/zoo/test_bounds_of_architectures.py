@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof import Budget, Verdict, bound_network, bound_pixels, certify, parse
+from tiltproof import Budget, Verdict, bound_network, bound_pixels, certify, certify_range, parse
 from tiltproof.zoo import ARCHITECTURES
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "tinyimagenet": (3, 56, 56), "driving": (3, 66, 200)}
@@ -66,3 +66,14 @@ def test_an_answer_far_ahead_is_certified(name):
     certificate = certify(model, image, torch.tensor([3]), RANGE, budget=Budget(boxes=4), samples=1)
     assert certificate.verdicts == [Verdict.CERTIFIED]
     assert 90 < certificate.margins[0] < 110
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name not in CLASSIFIERS])
+def test_the_range_of_an_angle_is_certified(name):
+    model, image = network_and_image(name)
+    transform = parse(RANGE)
+    (result,) = certify_range(model, image, transform, budget=Budget(boxes=4)).results
+    for degrees in (transform.low[0], transform.high[0]):
+        angle = float(model(transform.apply(image, torch.tensor([[degrees]], dtype=torch.float64))))
+        assert result.lower[0] <= angle <= result.upper[0]
+    assert result.width < 0.1 * abs(angle - float(model(image)))
