@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import string
+
+from tiltproof.errors import InputError, shown
 
 Node = tuple[int, ...]
 """Index along each parameter, then the number of halvings along each."""
@@ -53,3 +56,32 @@ def halves(node: Node, axis: int) -> tuple[Node, Node]:
 
 def _leaves(count: int) -> str:
     return "" if count == 0 else "." if count == 1 else f"{count}."
+
+
+def leaves(grid: tuple[int, ...], text: str, most: int) -> list[Node] | None:
+    """The boxes of a tiling, in the order of its text; None if there are more than ``most``.
+
+    >>> leaves((3,), ".a3.", most=9)
+    [(0, 0), (2, 1), (3, 1), (2, 0)]
+    """
+    if math.prod(grid) > most:
+        return None
+    cells = itertools.product(*map(range, grid))
+    todo: list[Node] = []
+    found: list[Node] = []
+    try:
+        for number, letter in re.findall(r"(\d*)([.a-z])", text):
+            for _ in range(min(int(number or 1), most + 1)):
+                node = todo.pop() if todo else next(cells) + (0,) * len(grid)
+                if letter == ".":
+                    found.append(node)
+                else:
+                    lower, upper = halves(node, AXES.index(letter))
+                    todo += [upper, lower]
+            if len(found) > most:
+                return None
+    except (StopIteration, IndexError, ValueError):
+        raise InputError("a tiling cannot be read", got=shown(text)) from None
+    if todo or next(cells, None) is not None:
+        raise InputError("a tiling does not cover its grid", got=shown(text))
+    return found

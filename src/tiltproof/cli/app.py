@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from tiltproof.certify.manifest import package_version
-from tiltproof.cli import attack, bound, certify, check, demo, models, train, tune
+from tiltproof.cli import attack, bound, certify, check, demo, models, report, train, tune
 from tiltproof.cli.options import examples
 from tiltproof.errors import InputError
 
@@ -87,6 +87,7 @@ COMMANDS = {
     "train": train,
     "certify": certify,
     "check": check,
+    "report": report,
     "attack": attack,
     "bound": bound,
     "tune": tune,

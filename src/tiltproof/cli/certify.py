@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from torch import Tensor, nn
 
 from tiltproof.certify import Budget, Certificate, RangeCertificate, certify, certify_range
+from tiltproof.certify.curve import certified_curve, write_curve
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
 from tiltproof.cli.inputs import choose_transform, load_selection, parse_splits, without_none
@@ -17,7 +20,7 @@ from tiltproof.cli.progress import live_progress, live_range_progress
 from tiltproof.cli.tables import print_ranges, print_summary
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.transforms import parse
+from tiltproof.transforms import Transform, parse
 from tiltproof.zoo import resolve_model
 
 EXAMPLES = options.examples(
@@ -113,6 +116,15 @@ def command(
         bool,
         typer.Option("--overwrite", help="Let --out replace the run that the folder holds.", rich_help_panel=RESULTS),
     ] = False,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve",
+            help="Afterwards certify smaller ranges inside the whole one, for the curve in [bold]tiltproof report[/bold]; "
+            "needs --out.",
+            rich_help_panel=RESULTS,
+        ),
+    ] = False,
     fail_under: Annotated[
         float | None,
         typer.Option(metavar="PERCENT", help="Exit code 1 when fewer images are certified.", rich_help_panel=RESULTS),
@@ -139,7 +151,13 @@ def command(
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
-    _check_task(task, only_regression={"--excess": excess, "--width": width}, only_classes={"--fail-under": fail_under})
+    _check_task(
+        task,
+        only_regression={"--excess": excess, "--width": width},
+        only_classes={"--fail-under": fail_under, "--curve": curve or None},
+    )
+    if curve and out is None:
+        raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
     budget = Budget(**without_none(boxes=boxes, seconds=seconds))
     search = without_none(splits=parse_splits(splits), samples=samples, batch_size=batch_size)
     chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
@@ -166,6 +184,9 @@ def command(
         else:
             with live_progress(len(images), quiet) as report:
                 certificate = certify(network, images.to(place), labels.to(place), chosen, progress=report, **common)
+        if curve and out is not None and isinstance(certificate, Certificate):
+            options_of_curve = {name: common[name] for name in ("method", "semantics", "budget", "seed")} | search
+            _curve(out, network, images.to(place), labels.to(place), chosen, certificate, options_of_curve, quiet)
     summary = certificate.summary() | {"model": model, "data": data}
     if not quiet:
         (print_ranges if task == "regression" else print_summary)(summary)
@@ -174,6 +195,23 @@ def command(
     if fail_under is not None and summary["certified_percent"] < fail_under:
         typer.echo(f"certified {summary['certified_percent']:.2f} % is below --fail-under {fail_under:g} %", err=True)
         raise typer.Exit(1)
+
+
+def _curve(
+    out: Path,
+    network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    transform: Transform,
+    certificate: Certificate,
+    search: dict[str, Any],
+    quiet: bool,
+) -> None:
+    """Nested ranges, for the images that the whole range left open."""
+    began = time.perf_counter()
+    with live_progress(len(images), quiet) as report:
+        points = certified_curve(network, images, labels, transform, certificate, progress=report, **search)
+    write_curve(out, points, began)
 
 
 def _check_task(task: str, only_regression: dict[str, object], only_classes: dict[str, object]) -> None:

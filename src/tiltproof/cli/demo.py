@@ -1,4 +1,4 @@
-"""``tiltproof demo``: certify the bundled digits with the bundled model, and draw what was proved."""
+"""``tiltproof demo``: certify the bundled digits with the bundled model, and show what was proved: pictures and a report."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from torch import Tensor, nn
 from tiltproof.bounds import bound_pixels
 from tiltproof.certify import Verdict, certify
 from tiltproof.certify.attack import margin_of
+from tiltproof.certify.curve import certified_curve, write_curve
 from tiltproof.cli import options
 from tiltproof.cli.files import make_folder, write_picture
 from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_summary
 from tiltproof.data import load_data
 from tiltproof.network import bound_network
-from tiltproof.report import bounds_picture, margin_picture
+from tiltproof.report import bounds_picture, margin_picture, write_report
+from tiltproof.report.page import REPORT
 from tiltproof.transforms import Rotation, Transform
 from tiltproof.zoo import load_model
 
 MODEL, DATA, TRANSFORM = "mnist-r30", "mnist-sample", Rotation(30)
 SMALL_BOX = Rotation(10, 11)
 BOXES, SAMPLES = 60, 961
+DETAILS = 40
 EXAMPLES = options.examples("tiltproof demo", "tiltproof demo --out pictures")
 
 
 def command(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the two pictures go.")] = Path("tiltproof-demo"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where two pictures, the run and its report go.")] = Path(
+        "tiltproof-demo"
+    ),
 ) -> None:
     """Certify 100 handwritten digits against every rotation by -30 to 30 degrees, on the CPU, in under a minute."""
     begin = time.perf_counter()
@@ -41,7 +46,16 @@ def command(
         f"Certifying {len(images)} digits of {DATA} with {MODEL} for {TRANSFORM}: every angle from -30 to 30 degrees"
     )
     with live_progress(len(images)) as progress:
-        certificate = certify(model, images, labels, TRANSFORM, progress=progress)
+        certificate = certify(
+            *(model, images, labels, TRANSFORM),
+            progress=progress,
+            out=out / "run",
+            overwrite=True,
+            notes={"model": MODEL, "data": DATA},
+        )
+        curve_began = time.perf_counter()
+        points = certified_curve(model, images, labels, TRANSFORM, certificate, progress=progress)
+    write_curve(out / "run", points, curve_began)
     print_summary(certificate.summary())
     shown = next((k for k, verdict in enumerate(certificate.verdicts) if verdict is Verdict.CERTIFIED), 0)
     image, label = images[shown : shown + 1], labels[shown : shown + 1]
@@ -57,9 +71,12 @@ def command(
     title = f"Margin of {subject} over the angle: {BOXES} boxes of {60 / BOXES:g} degrees"
     write_picture(out / "margin.png", margin_picture(angles, margins, boxes, title, "rotation (degrees)"))
 
+    report = write_report(out / "run", model, images, labels, out=out / REPORT, details=DETAILS)
+
     typer.echo(f"pixel bounds: {out / 'pixel-bounds.png'}")
     typer.echo(f"margin over the angle: {out / 'margin.png'}")
     typer.echo(f"done in {time.perf_counter() - begin:.1f} s")
+    typer.echo(f"report, for any browser: {report}")
 
 
 def proved_margins(

@@ -17,16 +17,14 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|FILE|FUNCTION",
-        help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch or "
-        "beside its card (as [bold]tiltproof train[/bold] writes it), an .onnx file (needs tiltproof\\[onnx]), or "
-        "package.module:function, called without arguments; "
-        "the current directory is importable.",
-    ),
-]
+_model = typer.Option(
+    metavar="NAME|FILE|FUNCTION",
+    help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch or "
+    "beside its card (as [bold]tiltproof train[/bold] writes it), an .onnx file (needs tiltproof\\[onnx]), or "
+    "package.module:function, called without arguments; the current directory is importable.",
+)
+Model = Annotated[str, _model]
+OptionalModel = Annotated[str | None, _model]
 Architecture = Annotated[
     str | None,
     typer.Option(metavar="NAME", help=f"The architecture of a .safetensors file: {', '.join(ARCHITECTURES)}."),
@@ -38,14 +36,13 @@ AllowPickle = Annotated[
         help="Let --model also be a state dict of torch.save (.pt, .pth, ...); no code in it is run.",
     ),
 ]
-Data = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|FOLDER",
-        help="mnist, cifar10 (test sets), mnist-sample, cifar10-sample (100 bundled images of each), or a folder of "
-        "images with a labels.csv (first line: filename,label).",
-    ),
-]
+_data = typer.Option(
+    metavar="NAME|FOLDER",
+    help="mnist, cifar10 (test sets), mnist-sample, cifar10-sample (100 bundled images of each), or a folder of "
+    "images with a labels.csv (first line: filename,label).",
+)
+Data = Annotated[str, _data]
+OptionalData = Annotated[str | None, _data]
 DataRoot = Annotated[
     Path | None,
     typer.Option(

@@ -1,0 +1,156 @@
+"""``tiltproof report``: a finished run folder as one HTML page that opens offline."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.progress import TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from tiltproof.cli import options
+from tiltproof.cli.files import check_writable
+from tiltproof.cli.live import Line, live_line
+from tiltproof.cli.options import RESULTS
+from tiltproof.data import load_data
+from tiltproof.data.load import DATA_NAMES
+from tiltproof.device import choose_device
+from tiltproof.errors import InputError
+from tiltproof.report import write_report
+from tiltproof.report.finished import FinishedRun, check_images, check_model, read_finished
+from tiltproof.report.page import DETAILS, REPORT
+from tiltproof.zoo import models, resolve_model
+
+EXAMPLES = options.examples(
+    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30 --curve',
+    "tiltproof report runs/r30",
+    "tiltproof report runs/r30 --model mnist-r30 --data mnist-sample --details 20 --out r30.html",
+)
+
+
+Found = TypeVar("Found")
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.")],
+    model: options.OptionalModel = None,
+    data: options.OptionalData = None,
+    arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
+    data_root: options.DataRoot = None,
+    device: options.Device = "auto",
+    details: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Show margins and pixel bounds of this many images: those not certified first, then the smallest margins.",
+            rich_help_panel=RESULTS,
+        ),
+    ] = DETAILS,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page's file (default: report.html in DIR).", rich_help_panel=RESULTS),
+    ] = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Turn a run into one HTML page: what was proved, how far, and every image with its picture, margins and bounds.
+
+    The page is a single file without network requests. Model and data redraw pictures, margins and bounds; they are
+    compared with the run's digests first. Left out, they are taken from the run's notes where those name a bundled
+    model or a weight file and a data set that is at hand; otherwise the page does without, and says so.
+
+    Exit codes: 0 written, 2 bad input (also: weights or images that are not the run's).
+    """
+    place = choose_device(device)
+    run = read_finished(folder)
+    path = folder / REPORT if out is None else out
+    check_writable(path)
+    notices: list[str] = []
+    network = (
+        _noted(lambda: _noted_model(run), "model", notices)
+        if model is None
+        else resolve_model(model, arch, allow_pickle)
+    )
+    pictures = (
+        _noted(lambda: _noted_data(run, data_root), "data", notices)
+        if data is None
+        else _selected(run, *load_data(data, data_root))
+    )
+    images, labels = (None, None) if pictures is None else pictures
+    with live(quiet) as progress:
+        path = write_report(
+            folder,
+            None if network is None else network.to(place),
+            None if images is None else images.to(place),
+            labels,
+            out=path,
+            details=details,
+            notices=tuple(notices),
+            progress=progress,
+        )
+    for notice in notices:
+        typer.echo(f"notice: {notice}", err=True)
+    if not quiet:
+        typer.echo(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def _selected(run: FinishedRun, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The run's own images out of its data set."""
+    end = run.first + len(run.results)
+    if not 0 <= run.first < end <= len(images):
+        raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"data with {len(images)} images")
+    return images[run.first : end], labels[run.first : end]
+
+
+def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | None:
+    """What the run's notes lead to; where they lead nowhere, or to something else than the run's, a notice instead."""
+    try:
+        return find()
+    except InputError as error:
+        notices.append(f"The {kind} was not given, and the run's notes do not help: {error}")
+        return None
+
+
+def _noted_model(run: FinishedRun) -> nn.Module:
+    """A bundled model or a weight file. Never a function: a folder from elsewhere must not choose code to run."""
+    name, arch = run.notes.get("model"), run.notes.get("arch")
+    known = isinstance(name, str) and (name in {card.name for card in models()} or name.endswith(".safetensors"))
+    if not isinstance(name, str) or not known:
+        raise InputError(
+            "they name no bundled model and no weight file", got=run.name("model") or "no name", do="give --model"
+        )
+    network = resolve_model(name, arch if isinstance(arch, str) else None)
+    check_model(run, network)
+    return network
+
+
+def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
+    """A data set that is at hand; nothing is downloaded because a folder says so."""
+    name = run.notes.get("data")
+    at_hand = isinstance(name, str) and (name.endswith("-sample") or name not in DATA_NAMES or root is not None)
+    if not isinstance(name, str) or not at_hand:
+        raise InputError(
+            "the data set is not at hand", got=run.name("data") or "no name", do="give --data, or --data-root"
+        )
+    images, labels = _selected(run, *load_data(name, root))
+    check_images(run, images, None if run.regression else labels)
+    return images, labels
+
+
+@contextmanager
+def live(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal, nothing elsewhere."""
+    if quiet or not sys.stdout.isatty():
+        yield None
+        return
+    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} images")
+    with live_line(_line, "looking at images", None, counted, TimeRemainingColumn()) as update:
+        yield lambda done, total: update((done, total))
+
+
+def _line(done_of: tuple[int, int]) -> Line:
+    return Line("looking at images", *done_of, "")

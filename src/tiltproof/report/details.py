@@ -1,0 +1,174 @@
+"""What is shown of one image of a classifier: its worst transformation, pixel bounds, and the margin over each parameter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds import pair_bounds
+from tiltproof.certify import ImageResult, Verdict
+from tiltproof.certify.attack import margin_of
+from tiltproof.certify.entry import Inputs
+from tiltproof.certify.memory import Halving, pairs_at_a_time
+from tiltproof.certify.prover import Prover
+from tiltproof.report.picture_data import digits, digits_below, picture_data, width_data
+from tiltproof.report.slices import (
+    FEWER_LINE_POINTS,
+    LINE_POINTS,
+    MAP_POINTS,
+    MOST_CROSSED,
+    Range,
+    containing,
+    crossed,
+)
+
+MOST_ON_MAP = 400
+"""Boxes of a tiling that are drawn on a map of two parameters."""
+
+
+class Details:
+    """Looks at single images; everything runs inside the caller's eval mode and proof arithmetic."""
+
+    def __init__(self, inputs: Inputs, method: str) -> None:
+        self.inputs, self.method = inputs, method
+        self.range = Range(inputs.transform)
+        self.device = inputs.images.device
+        symbols = len(inputs.transform.parts) if method == "affine" else 0
+        self.pairs = Halving(pairs_at_a_time(inputs.network, symbols, self.device))
+        self.samples = Halving(4096 if inputs.images.is_cuda else 128)
+
+    def of(self, row: int, result: ImageResult) -> dict[str, Any]:
+        """Plain values, ready for JSON, for image number ``row`` of the inputs."""
+        prover = Prover(self.inputs, self.method)  # its memory of what pays is one image's, so no order matters
+        points = self.range.points()
+        margins, _ = self.sample(row, points)
+        worst = points[margins.argmin()]
+        if result.counterexample is not None:
+            worst = torch.tensor(result.counterexample, dtype=torch.float64)
+        worst_margin, answers = self.sample(row, torch.stack([worst]))
+        clean = self.outputs(self.inputs.images[row : row + 1])[0]
+        tiles = None
+        if result.verdict is Verdict.CERTIFIED and result.grid is not None and result.tree is not None:
+            tiles = self.range.tiles(result.grid, result.tree)
+        detail = {
+            "worst": [digits(x, 9) for x in worst.tolist()],
+            "worstMargin": digits(float(worst_margin)),
+            "answer": int(clean.argmax()),
+            "worstAnswer": int(answers[0]),
+            "lines": [self._line(prover, row, result, tiles, worst, axis) for axis in range(len(worst))],
+            **self._pictures(row, worst, self._box(result, tiles, worst)),
+        }
+        if len(worst) == 2:
+            detail["map"] = self._map(margins, tiles)
+        return detail
+
+    def outputs(self, pictures: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self.inputs.model(pictures).double().cpu()
+
+    def sample(self, row: int, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Margins and answers at parameters [Q, d]."""
+        scores = self.sampled(row, points)
+        label = self.inputs.labels[row].cpu()
+        return margin_of(scores, label.expand(len(scores))), scores.argmax(1)
+
+    def sampled(self, row: int, points: Tensor) -> Tensor:
+        """The network's outputs [Q, K] at parameters [Q, d]."""
+
+        def work(size: int) -> Tensor:
+            pieces = []
+            for part in points.split(size):
+                images = self.inputs.images[row : row + 1].expand(len(part), -1, -1, -1)
+                values = part.to(images.device, images.dtype)
+                pieces.append(self.outputs(self.inputs.transform.apply(images, values)))
+            return torch.cat(pieces)
+
+        return self.samples.run(work)
+
+    def _line(
+        self,
+        prover: Prover,
+        row: int,
+        result: ImageResult,
+        tiles: tuple[Tensor, Tensor] | None,
+        worst: Tensor,
+        axis: int,
+    ) -> dict[str, Any]:
+        """Sampled margins along one parameter, and lower bounds over boxes: the proved ones, or pieces where nothing was proved."""
+        points = self.range.line(worst, axis, LINE_POINTS if len(worst) == 1 else FEWER_LINE_POINTS)
+        margins, _ = self.sample(row, points)
+        certified = result.verdict is Verdict.CERTIFIED
+        low, high = self.range.low[None], self.range.high[None]
+        bounds = [result.margin]
+        if not certified:
+            low, high = self.range.pieces(worst, axis)
+            bounds = self._bounds(prover, row, low, high)
+        elif tiles is not None:
+            mine = crossed(tiles, worst, axis)
+            if len(mine) <= MOST_CROSSED:
+                low, high = tiles[0][mine], tiles[1][mine]
+                # the run proved its margin for every box, perhaps with more effort than is spent here
+                bounds = [max(bound, result.margin) for bound in self._bounds(prover, row, low, high)]
+        ends = zip(low[:, axis].tolist(), high[:, axis].tolist(), bounds, strict=True)
+        return {
+            "sampled": [digits(margin) for margin in margins.tolist()],
+            "boxes": [[digits(a, 7), digits(b, 7), digits_below(bound)] for a, b, bound in ends],
+        }
+
+    def _bounds(self, prover: Prover, row: int, low: Tensor, high: Tensor) -> list[float]:
+        def work(size: int) -> Tensor:
+            pieces = []
+            for a, b in zip(low.split(size), high.split(size), strict=True):
+                images = torch.full((len(a),), row, device=self.device)
+                pieces.append(prover.bound(images, a.to(self.device), b.to(self.device)).bound.cpu())
+            return torch.cat(pieces)
+
+        return self.pairs.run(work).tolist()
+
+    def _map(self, margins: Tensor, tiles: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
+        """Margins over two parameters, row by row of the second one from low to high, and the tiling's boxes."""
+        table = margins.view(MAP_POINTS, MAP_POINTS).T
+        boxes: list[list[float | None]] = []
+        if tiles is not None and len(tiles[0]) <= MOST_ON_MAP:
+            boxes = [
+                [digits(x, 6) for x in (*low, *high)] for low, high in zip(*(t.tolist() for t in tiles), strict=True)
+            ]
+        return {"margins": [[digits(x, 4) for x in row] for row in table.tolist()], "boxes": boxes}
+
+    def _box(self, result: ImageResult, tiles: tuple[Tensor, Tensor] | None, worst: Tensor) -> tuple[Tensor, Tensor]:
+        """The box whose pixel bounds are shown: the one that holds the worst parameters, or that stayed open."""
+        if result.open_box is not None:
+            low, high = (torch.tensor(end, dtype=torch.float64) for end in result.open_box)
+            return low, high
+        if tiles is not None:
+            k = containing(tiles, worst)
+            return tiles[0][k], tiles[1][k]
+        return self.range.around(worst)
+
+    def _pictures(self, row: int, worst: Tensor, box: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        return pictures(self.inputs, self.method, row, worst, box)
+
+
+def pictures(inputs: Inputs, method: str, row: int, worst: Tensor, box: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """The picture, transformed with the worst parameters, and its pixel bounds over a box."""
+    picture = inputs.images[row : row + 1].double()
+    device = picture.device
+    turned = inputs.transform.apply(picture, worst.to(device))[0].cpu().numpy()
+    low, high = (end.to(device)[None] for end in box)
+    with torch.no_grad():
+        form = pair_bounds(
+            picture, torch.zeros(1, dtype=torch.int64, device=device), inputs.transform, method, low, high
+        )
+    lower, upper = (end[0].clamp(0, 1).cpu().numpy() for end in (form.lower, form.upper))
+    width, widest = width_data(lower, upper)
+    return {
+        "picture": picture_data(picture[0].cpu().numpy()),
+        "turned": picture_data(turned),
+        "lower": picture_data(lower),
+        "upper": picture_data(upper),
+        "width": width,
+        "widest": digits(widest, 3),
+        "box": [[digits(x, 7) for x in end.tolist()] for end in box],
+    }

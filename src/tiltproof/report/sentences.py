@@ -1,0 +1,107 @@
+"""What was proved, in sentences that can be quoted: counts, network, transformation and range, with units."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tiltproof.report.finished import FinishedRun
+from tiltproof.transforms import Part, Transform
+from tiltproof.transforms.base import number_text
+
+WORDS = {
+    "R": ("rotation", "rotation"),
+    "Tu": ("horizontal shift", "shift to the right"),
+    "Tv": ("vertical shift", "shift upwards"),
+    "Sc": ("scaling", "scaling"),
+    "Sh": ("shearing", "horizontal shearing"),
+    "C": ("change of contrast", "contrast"),
+    "B": ("change of brightness", "brightness"),
+}
+"""For each letter: the transformation, as in "every rotation", and its parameter, as on an axis."""
+UNITS = {"degrees": "degrees", "pixels": "pixels", "percent": "percent", "units of pixel value": "of the pixel range"}
+OUTSIDE = {"zeros": "black", "border": "its border continued", "reflect": "its reflection"}
+
+
+def parameter_name(part: Part) -> str:
+    """As on an axis: ``rotation (degrees)``."""
+    return f"{WORDS[part.letter][1]} ({UNITS[part.unit]})"
+
+
+def in_words(transform: Transform) -> str:
+    """The transformation after "every".
+
+    >>> from tiltproof.transforms import parse
+    >>> in_words(parse("R(30)"))
+    'rotation between -30 and 30 degrees'
+    >>> in_words(parse("R(2), Sh(-1:2)"))
+    'combination of a rotation between -2 and 2 degrees and a shearing between -1 and 2 percent, applied in this order'
+    """
+    each = [
+        f"{WORDS[part.letter][0]} between {number_text(part.range[0])} and {number_text(part.range[1])} {UNITS[part.unit]}"
+        for part in transform.parts
+    ]
+    if len(each) == 1:
+        return each[0]
+    return f"combination of a {', a '.join(each[:-1])} and a {each[-1]}, applied in this order"
+
+
+def percent(part: int, whole: int) -> str:
+    """Rounded down, so that a share below all never reads as 100.00.
+
+    >>> percent(99999, 100000), percent(2, 3)
+    ('99.99 %', '66.66 %')
+    """
+    return f"{math.floor(10_000 * part / whole) / 100:.2f} %"
+
+
+def quote(run: FinishedRun) -> str:
+    """The result in one sentence."""
+    images, sha = len(run.results), str(run.claim["weights_sha256"])[:16]
+    network = f"the network {run.name('model')}".rstrip() + f" (weights sha256 {sha}…)"
+    if run.regression:
+        width = _number(run.summary.get("largest_width"))
+        return (
+            f"For each of the {images:,} images, it is proved that no output of {network} leaves its certified range, "
+            f"at most {width} wide, for any {in_words(run.transform)}."
+        )
+    certified = int(run.summary["certified"])
+    count = "1 image" if images == 1 else f"{images:,} images"
+    return (
+        f"For {certified:,} of the {count} ({percent(certified, images)}), it is proved that {network} gives the right "
+        f"answer for every {in_words(run.transform)}."
+    )
+
+
+def scope(run: FinishedRun) -> str:
+    """What the sentence is about, exactly, and what it is not."""
+    if run.claim.get("semantics") == "float32":
+        network = "the real-valued network and every float32 evaluation of it, in any order of summation"
+    else:
+        network = "the network as a real-valued function of its stored weights"
+    outside = OUTSIDE.get(run.transform.padding, run.transform.padding)
+    return (
+        f"Meant are {network}, and the exact transformation with bilinear interpolation; outside the picture lies "
+        f"{outside}. It is a proof for the closed range, not a test of samples; it says nothing about other images. Every "
+        "rounding error of the prover is part of the proof."
+    )
+
+
+def facts(run: FinishedRun) -> list[tuple[str, str]]:
+    """Names and values for the list of what was claimed and how."""
+    values: list[tuple[str, Any]] = [
+        ("Network", run.name("model") or "not named"),
+        ("Weights, sha256", run.claim["weights_sha256"]),
+        ("Images", f"{len(run.results):,} of {run.name('data') or 'data not named'}, from number {run.first}"),
+        ("Transformation", str(run.transform)),
+        ("Statement about", "every float32 evaluation" if run.claim.get("semantics") == "float32" else "real numbers"),
+        ("Method", run.settings.get("method", "")),
+        ("Boxes", f"{run.summary['boxes']:,}" if isinstance(run.summary.get("boxes"), int) else ""),
+        ("Seconds", _number(run.summary.get("seconds"))),
+        ("Computed with", ", ".join(f"{name} {value}" for name, value in run.environment.items())),
+    ]
+    return [(name, str(value)) for name, value in values if value != ""]
+
+
+def _number(value: Any) -> str:
+    return f"{value:,.4g}" if isinstance(value, (int, float)) else ""
