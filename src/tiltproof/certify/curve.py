@@ -2,7 +2,8 @@
 
 What is proved for a range is proved for every range inside it, and a counterexample that lies inside a smaller range breaks
 that one too. So only the images that the whole range left open are looked at again, from the largest nested range to the
-smallest, and ever fewer of them. The result is kept beside a run as ``curve.json`` (docs/run-folder.md); it is no part of the sealed evidence.
+smallest, and ever fewer of them. The result is kept beside a run as ``curve.json``
+(docs/run-folder.md); it is no part of the sealed evidence.
 """
 
 from __future__ import annotations

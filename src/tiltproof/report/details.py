@@ -24,8 +24,8 @@ from tiltproof.report.slices import (
     crossed,
 )
 
-MOST_ON_MAP = 400
-"""Boxes of a tiling that are drawn on a map of two parameters."""
+MOST_ON_MAP, HALVINGS = 400, 3
+"""Boxes of a tiling that are drawn on a map of two parameters; how often a box is halved where nothing was proved."""
 
 
 class Details:
@@ -103,8 +103,7 @@ class Details:
         low, high = self.range.low[None], self.range.high[None]
         bounds = [result.margin]
         if not certified:
-            low, high = self.range.pieces(worst, axis)
-            bounds = self._bounds(prover, row, low, high)
+            low, high, bounds = self._refined(prover, row, *self.range.pieces(worst, axis))
         elif tiles is not None:
             mine = crossed(tiles, worst, axis)
             if len(mine) <= MOST_CROSSED:
@@ -116,6 +115,23 @@ class Details:
             "sampled": [digits(margin) for margin in margins.tolist()],
             "boxes": [[digits(a, 7), digits(b, 7), digits_below(bound)] for a, b, bound in ends],
         }
+
+    def _refined(self, prover: Prover, row: int, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, list[float]]:
+        """Bounds along a line of boxes; those that are not proved although their middle is right are halved a few times."""
+        bounds = torch.tensor(self._bounds(prover, row, low, high), dtype=torch.float64)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            rows = ((bounds <= 0) & (self.sample(row, middle)[0] > 0)).nonzero().flatten()
+            if not len(rows):
+                break
+            keep = torch.ones(len(low), dtype=torch.bool)
+            keep[rows] = False
+            new_low, new_high = torch.cat([low[rows], middle[rows]]), torch.cat([middle[rows], high[rows]])
+            new = torch.tensor(self._bounds(prover, row, new_low, new_high), dtype=torch.float64)
+            low, high = torch.cat([low[keep], new_low]), torch.cat([high[keep], new_high])
+            bounds = torch.cat([bounds[keep], new])
+        order = low.sum(1).argsort()  # one coordinate varies
+        return low[order], high[order], bounds[order].tolist()
 
     def _bounds(self, prover: Prover, row: int, low: Tensor, high: Tensor) -> list[float]:
         def work(size: int) -> Tensor:

@@ -15,7 +15,7 @@ LINE_POINTS, MAP_POINTS, CLOUD_POINTS = 61, 17, 192
 FEWER_LINE_POINTS = 41
 MOST_CROSSED, MOST_LEAVES = 128, 65_536
 """Boxes bounded again for one line; boxes of a tiling that are listed at all."""
-PIECES = 24
+PIECES = 16
 """Equal boxes along a line where nothing was proved."""
 
 

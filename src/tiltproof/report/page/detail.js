@@ -38,7 +38,7 @@ function said(k) {
   return {
     certified: `Proved: label ${label} wins by at least ${margin} over every other class, for every parameter of the range.`,
     falsified: `Broken: a transformation of the range makes the network answer wrong; there label ${label} loses by at least ${margin.replace('−', '')}.`,
-    unknown: `Not decided within the budget. The best lower bound of the margin is ${margin}.`,
+    unknown: `Not decided within the budget. ${data.margins[k] === null ? 'No lower bound of the margin was found.' : `The best lower bound of the margin is ${margin}.`}`,
     misclassified: `Wrong already without a transformation: label ${label} has margin ${margin}.`,
   }[data.verdictNames[data.verdicts[k]]];
 }

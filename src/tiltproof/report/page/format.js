@@ -24,10 +24,10 @@ function byId(id) {
 }
 
 function number(value, digits = 4) {
-  if (value === null || value === undefined) return 'none';
+  if (value === null || value === undefined) return 'no bound';
   if (value === 0) return '0';
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replace('-', '−').replace('e−', 'e−');
+  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replaceAll('-', '−');
   return String(Number(value.toPrecision(digits))).replace('-', '−');
 }
 function count(value) {

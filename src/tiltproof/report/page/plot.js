@@ -28,7 +28,7 @@ function ticks(low, high, most) {
 
 /* Axes: a scale from numbers to pixels, grid lines and labels. */
 function axes(width, height, spans, names, label) {
-  const left = 58, right = 14, top = 26, bottom = 48;
+  const left = 58, right = 24, top = 26, bottom = 48;
   const {low, high, floor, ceiling} = spans;
   const x = (value) => left + ((value - low) / (high - low || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((Math.min(Math.max(value, floor), ceiling) - floor) / (ceiling - floor || 1)) * (height - top - bottom);
@@ -79,10 +79,12 @@ function curveChart(width) {
   const floor = least > 60 ? Math.floor(least / 10 - 0.3) * 10 : 0;
   const spans = {low: 0, high: 1, floor, ceiling: 100, across: width < 480 ? [0, 0.25, 0.5, 0.75, 1] : points.map((each) => each.share), tick: (value) => `${number(value)} %`, acrossTick: (value) => `${number(100 * value)} %`};
   const last = points[points.length - 1];
-  const plot = axes(width, 320, spans, ['size of the transformation, share of the full range', 'share of images'], `Certified share falls from ${percent(points[0].counts[0], all)} to ${percent(last.counts[0], all)} at the full range ${last.transform}`);
+  const plot = axes(width, 320, spans, [width < 480 ? 'share of the full range' : 'size of the transformation, share of the full range', floor ? `share of images; the axis begins at ${floor} %` : 'share of images'], `Certified share falls from ${percent(points[0].counts[0], all)} to ${percent(last.counts[0], all)} at the full range ${last.transform}`);
   const place = (each) => [plot.x(each[0]), plot.y(each[1])];
   const area = `${path(proved.map(place))}L${plot.x(1)} ${plot.bottom}L${plot.x(proved[0][0])} ${plot.bottom}Z`;
-  plot.svg.append(drawn('path', {class: 'proved-wash', d: area}), drawn('path', {class: 'unfalsified', d: path(unbroken.map(place))}), drawn('path', {class: 'proved', d: path(proved.map(place))}));
+  /* an area is read from zero, so it is drawn only where the axis begins there */
+  if (floor === 0) plot.svg.append(drawn('path', {class: 'proved-wash', d: area}));
+  plot.svg.append(drawn('path', {class: 'unfalsified', d: path(unbroken.map(place))}), drawn('path', {class: 'proved', d: path(proved.map(place))}));
   proved.forEach((each, k) => {
     const [x, y] = place(each);
     plot.svg.append(drawn('circle', {class: 'dot', cx: x, cy: y, r: 6}, drawn('title', {}, `${points[k].transform}: ${percent(points[k].counts[0], all)} certified`)));
@@ -98,7 +100,8 @@ function lineChart(line, parameter, mark) {
   if (!regression) { least = Math.min(least, 0); most = Math.max(most, 0); }
   const spread = most - least || 1;
   /* a bound far away is drawn at the edge, so that the rest stays legible */
-  const floor = Math.max(Math.min(least, ...bounds), least - spread) - 0.06 * spread;
+  const beyond = (regression ? 1 : 0.3) * spread;
+  const floor = Math.max(Math.min(least, ...bounds), least - beyond) - 0.06 * spread;
   const ceiling = (regression ? Math.min(Math.max(most, ...bounds), most + spread) : most) + 0.06 * spread;
   const at = (k) => parameter.low + ((parameter.high - parameter.low) * k) / (line.sampled.length - 1);
   const quantity = regression ? 'output' : 'margin';
@@ -146,11 +149,14 @@ function mapChart(map, worst) {
     const plot = axes(width, Math.round(width * 0.72) + 40, spans, [first.name, second.name], `Sampled margin over ${first.name} and ${second.name}, from ${number(least)} to ${number(most)}`);
     plot.svg.setAttribute('width', width);
     const rows = map.margins.length, columns = map.margins[0].length;
-    const wide = (plot.right - plot.left) / columns, tall = (plot.bottom - plot.top) / rows;
+    const wide = (plot.right - plot.left) / (columns - 1), tall = (plot.bottom - plot.top) / (rows - 1);
     map.margins.forEach((row, j) => row.forEach((value, k) => {
-      const x = plot.left + k * wide, y = plot.bottom - (j + 1) * tall;
-      plot.svg.append(drawn('rect', {x, y, width: wide + 0.4, height: tall + 0.4, fill: shade((value - least) / (most - least || 1))}, drawn('title', {}, `margin ${number(value)}`)));
-      if (!(value > 0)) plot.svg.append(drawn('path', {class: 'broken', d: `M${x + wide * 0.3} ${y + tall * 0.3}l${wide * 0.4} ${tall * 0.4}m0 ${-tall * 0.4}l${-wide * 0.4} ${tall * 0.4}`}));
+      /* a cell lies about its sample; those at the ends of the range are half cells */
+      const x = plot.left + k * wide, y = plot.bottom - j * tall;
+      const from = Math.max(x - wide / 2, plot.left), to = Math.min(x + wide / 2, plot.right);
+      const above = Math.max(y - tall / 2, plot.top), below = Math.min(y + tall / 2, plot.bottom);
+      plot.svg.append(drawn('rect', {x: from, y: above, width: to - from + 0.4, height: below - above + 0.4, fill: shade((value - least) / (most - least || 1))}, drawn('title', {}, `margin ${number(value)}`)));
+      if (!(value > 0)) plot.svg.append(drawn('path', {class: 'broken', d: `M${(from + to) / 2 - 4} ${(above + below) / 2 - 4}l8 8m0 -8l-8 8`}));
     }));
     for (const [a, b, c, d] of map.boxes) plot.svg.append(drawn('rect', {class: 'tile-edge', x: plot.x(a), y: plot.y(d), width: plot.x(c) - plot.x(a), height: plot.y(b) - plot.y(d)}));
     for (const kind of ['ring', 'ring-in']) plot.svg.append(drawn('circle', {class: kind, cx: plot.x(worst[0]), cy: plot.y(worst[1]), r: kind === 'ring' ? 7 : 8.6}));

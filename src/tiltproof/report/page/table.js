@@ -16,7 +16,7 @@ const columns = regression ? [
 ] : [
   {key: 'image', name: 'Image', value: (k) => k},
   {key: 'picture', name: 'Picture', skip: data.thumbnails.length === 0},
-  {key: 'label', name: 'Label', number: true, value: (k) => data.labels[k], text: (k) => String(data.labels[k])},
+  {key: 'label', name: 'Label', number: true, wide: true, value: (k) => data.labels[k], text: (k) => String(data.labels[k])},
   {key: 'verdict', name: 'Verdict', value: (k) => data.verdicts[k], text: (k) => verdictMark(data.verdictNames[data.verdicts[k]])},
   {key: 'margin', name: 'Margin', number: true, value: (k) => data.margins[k], text: (k) => number(data.margins[k])},
   {key: 'boxes', name: 'Boxes', number: true, wide: true, value: (k) => data.boxes[k], text: (k) => count(data.boxes[k])},
@@ -70,6 +70,7 @@ function showPage() {
   const body = byId('table').querySelector('tbody');
   body.replaceChildren(...state.shown.slice(start, start + ROWS).map(tableRow));
   byId('found').textContent = state.shown.length === data.count ? `${count(data.count)} images` : `${count(state.shown.length)} of ${count(data.count)} images`;
+  byId('all').hidden = state.shown.length === data.count;
   const pages = Math.max(1, Math.ceil(state.shown.length / ROWS));
   const step = (name, to) => element('button', {type: 'button', disabled: to < 0 || to >= pages || to === state.page, onclick: () => { state.page = to; showPage(); byId('images').scrollIntoView(); }}, name);
   byId('pages').replaceChildren(...(pages === 1 ? [] : [step('First', 0), step('Previous', state.page - 1), element('span', {}, `page ${count(state.page + 1)} of ${count(pages)}`), step('Next', state.page + 1), step('Last', pages - 1)]));
@@ -78,7 +79,7 @@ function tableRow(k) {
   const cells = visible.map((column) => {
     const class_ = `${column.number ? 'number' : ''} ${column.wide ? 'wide-only' : ''}`;
     if (column.key === 'image') return element('th', {scope: 'row'}, element('button', {type: 'button', class: 'open', 'data-image': k, 'aria-haspopup': 'dialog', 'aria-label': `Open image ${data.first + k}`}, String(data.first + k)));
-    if (column.key === 'picture') return element('td', {}, thumbnail(k) ? element('img', {class: 'thumbnail', src: thumbnail(k), alt: '', loading: 'lazy'}) : '');
+    if (column.key === 'picture') return element('td', {}, thumbnail(k) ? element('img', {class: 'thumbnail', src: thumbnail(k), alt: ''}) : '');
     return element('td', {class: class_}, column.text(k));
   });
   return element('tr', {'data-row': k}, cells);
@@ -96,8 +97,7 @@ function filters() {
   form.append(
     element('fieldset', {}, element('legend', {}, regression ? 'Range' : 'Verdict'), element('div', {class: 'toggles'}, kinds.map(([k, mark]) => toggle(k, mark, totals.get(k) || 0)))),
     regression ? '' : element('label', {class: 'field'}, element('span', {}, 'Label'), element('select', {name: 'label'}, element('option', {value: ''}, 'all'), [...new Set(data.labels)].sort((a, b) => a - b).map((label) => element('option', {value: label}, String(label))))),
-    element('fieldset', {}, element('legend', {}, regression ? 'Proved width' : 'Margin'), element('div', {class: 'between'}, end('least', 'at least'), end('most', 'at most'))),
-    element('button', {type: 'reset'}, 'Show all'));
+    element('fieldset', {}, element('legend', {}, regression ? 'Proved width' : 'Margin'), element('div', {class: 'between'}, end('least', 'at least'), end('most', 'at most'))));
   form.addEventListener('input', refresh);
   form.addEventListener('reset', () => setTimeout(refresh));
   form.addEventListener('submit', (event) => event.preventDefault());
