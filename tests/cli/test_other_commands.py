@@ -112,6 +112,8 @@ def check_demo(tiltproof, workspace, monkeypatch, count):
         assert f"pictures/{name}" in result.stdout
         with Image.open(workspace / "pictures" / name) as picture:
             assert picture.width > 800
+    assert result.stdout.rstrip().endswith("pictures/report.html")
+    assert "it is proved" in (workspace / "pictures" / "report.html").read_text(encoding="utf-8")
     return result
 
 

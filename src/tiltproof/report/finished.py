@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiltproof.certify import ImageResult, RangeResult
+from tiltproof.certify import Certificate, ImageResult, RangeCertificate, RangeResult
 from tiltproof.certify.curve import CURVE, CurvePoint, read_curve
 from tiltproof.certify.manifest import image_digests, weights_digest
 from tiltproof.certify.run_folder import FORMAT, MANIFEST, RUN_FILES, SUMMARY, VERDICTS, VERSION
@@ -81,6 +81,9 @@ def read_finished(folder: str | Path) -> FinishedRun:
         settings, notes, environment = (dict(manifest[name]) for name in ("settings", "notes", "environment"))
         if not regression:
             _same_counts(results, summary)
+        about = str(transform), str(settings.get("method", "affine")), str(claim["semantics"])
+        certificate = (RangeCertificate if regression else Certificate)(*about, results, float(summary["seconds"]))
+        summary = certificate.summary()  # counted from the records, whatever else the file says
     except DAMAGED as error:
         raise InputError(f"the run in {folder} is damaged", got=shown(error)) from None
     curve, notices = None, []

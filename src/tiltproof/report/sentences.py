@@ -60,10 +60,11 @@ def quote(run: FinishedRun) -> str:
     images, sha = len(run.results), str(run.claim["weights_sha256"])[:16]
     network = f"the network {run.name('model')}".rstrip() + f" (weights sha256 {sha}…)"
     if run.regression:
-        width = _number(run.summary.get("largest_width"))
+        largest = float(run.summary["largest_width"])
+        wide = f" (at most {largest:.4g} wide)" if math.isfinite(largest) else ""
         return (
-            f"For each of the {images:,} images, it is proved that no output of {network} leaves its certified range, "
-            f"at most {width} wide, for any {in_words(run.transform)}."
+            f"For each of the {images:,} images, it is proved that no output of {network} leaves its certified "
+            f"range{wide} for any {in_words(run.transform)}."
         )
     certified = int(run.summary["certified"])
     count = "1 image" if images == 1 else f"{images:,} images"

@@ -1,0 +1,94 @@
+"""The curve over nested ranges: shrinking, monotone, in agreement with direct runs, and tied to its run."""
+
+import json
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from tiltproof.certify import Budget, certify
+from tiltproof.certify.curve import CURVE, certified_curve, nested, read_curve, write_curve
+from tiltproof.certify.tree import leaves, tree_text
+from tiltproof.errors import InputError
+from tiltproof.transforms import parse
+
+SHARES = (0.1, 0.5, 1.0)
+
+
+def brightness_network():
+    """Class 1 when the mean is above one half."""
+    layer = nn.Linear(16, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.0], [1.0]]).expand(2, 16) / 16)
+        layer.bias.copy_(torch.tensor([0.5, 0.0]))
+    return nn.Sequential(nn.Flatten(), layer).eval()
+
+
+@pytest.fixture
+def case():
+    greys = torch.tensor([0.9, 0.65, 0.55, 0.505, 0.4])
+    images, labels = greys.view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous(), torch.ones(5, dtype=torch.int64)
+    return brightness_network(), images, labels
+
+
+def test_ranges_shrink_towards_no_change():
+    assert str(nested(parse("R(-10:30), B(0.2); padding=border"), 0.5)) == "R(-5:15), B(0.1); padding=border"
+    assert str(nested(parse("R(10:30)"), 0.1)) == "R(10:12)", "0 is outside: towards the end that changes least"
+    assert nested(parse("R(30)"), 1.0) == parse("R(30)")
+
+
+def test_every_point_is_what_a_run_of_its_own_says(case):
+    certificate = certify(*case, "B(0.2)")
+    points = certified_curve(*case, "B(0.2)", certificate, shares=SHARES)
+    assert [point.share for point in points] == list(SHARES)
+    for point in points:
+        direct = certify(*case, point.transform)
+        counts = [sum(v == word for v in direct.verdicts) for word in ("certified", "falsified", "misclassified")]
+        assert [point.certified, point.falsified, point.misclassified] == counts
+    assert [point.certified for point in points] == [3, 2, 1]
+
+
+def test_unknown_at_a_large_range_may_be_proved_at_a_small_one(case):
+    certificate = certify(*case, "R(40)", budget=Budget(boxes=1), splits=1, method="fgv")
+    points = certified_curve(*case, "R(40)", certificate, shares=SHARES, splits=1, method="fgv")
+    certified = [point.certified for point in points]
+    assert certified == sorted(certified, reverse=True)
+    assert all(point.certified + point.falsified + point.unknown + point.misclassified == 5 for point in points)
+
+
+def test_shares_are_shares(case):
+    with pytest.raises(InputError, match="shares"):
+        certified_curve(*case, "B(0.2)", certify(*case, "B(0.2)"), shares=(0.5, 2.0))
+
+
+def test_on_disk_it_belongs_to_one_run(case, tmp_path):
+    certificate = certify(*case, "B(0.2)", out=tmp_path / "run")
+    points = certified_curve(*case, "B(0.2)", certificate, shares=SHARES)
+    write_curve(tmp_path / "run", points, time.perf_counter())
+    content = json.loads((tmp_path / "run" / CURVE).read_text())
+    assert read_curve(tmp_path / "run", content["verdicts_sha256"], 5) == points
+    assert read_curve(tmp_path / "run", "0" * 64, 5) is None, "of another run"
+    assert read_curve(tmp_path, "0" * 64, 5) is None, "there is none"
+    content["points"][0]["certified"] += 1
+    (tmp_path / "run" / CURVE).write_text(json.dumps(content))
+    with pytest.raises(InputError, match="damaged"):
+        read_curve(tmp_path / "run", content["verdicts_sha256"], 5)
+
+
+def test_leaves_are_read_as_they_were_written():
+    splits = {(0, 1, 0, 0): 1, (0, 3, 0, 1): 0}
+    text = tree_text((2, 2), splits)
+    found = leaves((2, 2), text, most=99)
+    assert len(found) == 4 + len(splits)
+    assert sum(0.5 ** (node[2] + node[3]) for node in found) == 4, "they fill the four cells"
+    assert leaves((2, 2), text, most=5) is None
+    for broken in ("3.", "5.", "a.", "z4.", "99999999999999."):
+        assert broken.startswith("9") or not _readable(broken)
+
+
+def _readable(text):
+    try:
+        return leaves((2, 2), text, most=99) is not None
+    except InputError:
+        return False

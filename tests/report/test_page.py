@@ -1,0 +1,189 @@
+"""The report's file, without a browser: what it says, what it refuses, that it is safe and small."""
+
+import json
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from tiltproof.certify import certify, certify_range
+from tiltproof.errors import InputError
+from tiltproof.report import write_report
+from tiltproof.report.finished import read_finished
+from tiltproof.report.page import order
+from tiltproof.report.sentences import in_words, percent, quote
+from tiltproof.transforms import parse
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"
+
+
+def network(outputs=3):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, outputs)).eval()
+
+
+def pictures(count=6):
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A real run of a small network: folder, model, images, labels."""
+    model, images = network(), pictures()
+    labels = model(images).argmax(1)
+    labels[0] = (labels[0] + 1) % 3
+    certify(model, images, labels, "R(20)", out=tmp_path / "run", notes={"model": HOSTILE, "data": "noise"})
+    return tmp_path / "run", model, images, labels
+
+
+def blocks(page):
+    found = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page, re.DOTALL)
+    return {name: json.loads(text) for name, text in found}
+
+
+def test_it_holds_every_image_and_their_details(run):
+    path = write_report(*run)
+    assert path == run[0] / "report.html"
+    data = blocks(path.read_text(encoding="utf-8"))
+    records = [json.loads(line) for line in (run[0] / "verdicts.jsonl").read_text().splitlines()]
+    main = data["data"]
+    assert [main["verdictNames"][k] for k in main["verdicts"]] == [each["verdict"] for each in records]
+    assert len(main["thumbnails"]) == 6
+    assert all(text.startswith("data:image/png;base64,") for text in main["thumbnails"])
+    assert main["parameters"] == [
+        {"name": "rotation (degrees)", "letter": "R", "unit": "degrees", "low": -20.0, "high": 20.0}
+    ]
+    for k, each in enumerate(records):
+        detail = data[f"detail-{k}"]
+        (line,) = detail["lines"]
+        assert len(line["sampled"]) == 61
+        assert line["boxes"][0][0] == -20
+        assert line["boxes"][-1][1] == 20
+        assert all(a[1] == b[0] for a, b in zip(line["boxes"], line["boxes"][1:], strict=False)), "no gap"
+        if each["verdict"] == "certified":
+            shown = main["margins"][k]
+            assert 0 < shown <= each["margin"], "a proved bound is never rounded up"
+            assert all(shown <= box[2] for box in line["boxes"])
+            assert min(line["sampled"]) >= each["margin"]
+        if each["counterexample"]:
+            assert detail["worst"] == pytest.approx(each["counterexample"])
+            assert detail["worstAnswer"] != each["label"]
+
+
+def test_bounds_lie_below_what_is_sampled(run):
+    data = blocks(write_report(*run).read_text(encoding="utf-8"))
+    for k in range(6):
+        (line,) = data[f"detail-{k}"]["lines"]
+        for step, sampled in enumerate(line["sampled"]):
+            at = -20 + 40 * step / 60
+            bounds = [b for low, high, b in line["boxes"] if low - 1e-6 <= at <= high + 1e-6 and b is not None]
+            assert all(bound <= sampled + 1e-3 for bound in bounds)
+
+
+def test_two_parameters_have_a_map(tmp_path):
+    model, images = network(), pictures(2)
+    labels = model(images).argmax(1)
+    certify(model, images, labels, "R(2), Sh(2)", out=tmp_path / "run")
+    data = blocks(write_report(tmp_path / "run", model, images, labels).read_text(encoding="utf-8"))
+    detail = data["detail-0"]
+    assert len(detail["lines"]) == 2
+    assert [len(row) for row in detail["map"]["margins"]] == [17] * 17
+    areas = sum((c - a) * (d - b) for a, b, c, d in detail["map"]["boxes"])
+    assert areas == pytest.approx(16, rel=1e-4), "the boxes of the tiling fill the range"
+
+
+def test_nothing_of_the_run_becomes_code(run):
+    page = write_report(*run).read_text(encoding="utf-8")
+    assert "alert(1)</script>" not in page
+    assert "<img src=x" not in page
+    assert page.count("<script>") == 1
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in page, "it is shown as the text it is"
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page).group(1)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page), "nothing is loaded"
+
+
+def test_without_model_or_data_it_says_so(run):
+    page = write_report(run[0]).read_text(encoding="utf-8")
+    assert "no pictures" in page
+    assert blocks(page)["data"]["thumbnails"] == []
+    page = write_report(run[0], images=run[2]).read_text(encoding="utf-8")
+    assert "No model was given" in page
+    assert len(blocks(page)["data"]["thumbnails"]) == 6
+
+
+def test_other_weights_images_and_labels_are_refused(run):
+    folder, model, images, labels = run
+    with pytest.raises(InputError, match="weights are not those of the run"):
+        write_report(folder, network().double().float().requires_grad_(False).apply(_nudge), images, labels)
+    changed = images.clone()
+    changed[3, 0, 0, 0] += 1e-6
+    with pytest.raises(InputError, match="image 3 is not the run's"):
+        write_report(folder, model, changed, labels)
+    with pytest.raises(InputError, match="6 images"):
+        write_report(folder, model, images[:5], labels[:5])
+    with pytest.raises(InputError, match="labels"):
+        write_report(folder, model, images, labels + 1)
+    assert not (folder / "report.html").exists(), "nothing is drawn before it is compared"
+
+
+def _nudge(module):
+    if isinstance(module, nn.Linear):
+        module.bias += 1e-6
+
+
+def test_a_folder_that_was_changed_is_refused(run, tmp_path):
+    folder = run[0]
+    with pytest.raises(InputError, match="no run folder"):
+        write_report(tmp_path)
+    text = (folder / "verdicts.jsonl").read_text()
+    (folder / "verdicts.jsonl").write_text(text.replace("misclassified", "certified"))
+    with pytest.raises(InputError, match="sha256 differs"):
+        write_report(folder)
+    (folder / "summary.json").unlink()
+    with pytest.raises(InputError, match="not complete"):
+        write_report(folder)
+
+
+def test_the_sentence(run):
+    sentence = quote(read_finished(run[0]))
+    assert re.match(r"For \d of the 6 images \(\d+\.\d\d %\), it is proved that the network ", sentence)
+    assert sentence.endswith("gives the right answer for every rotation between -20 and 20 degrees.")
+    assert percent(9999, 10000) == "99.99 %"
+    assert "shift between -2 and 2 pixels" in in_words(parse("Tu(2)"))
+    assert in_words(parse("Sc(5), B(0.01)")).startswith(
+        "combination of a scaling between -5 and 5 percent and a change"
+    )
+
+
+def test_the_most_urgent_come_first(run):
+    finished = read_finished(run[0])
+    verdicts = [str(finished.results[k].verdict) for k in order(finished)]
+    decided = [verdict not in ("unknown", "falsified") for verdict in verdicts]
+    assert decided == sorted(decided)
+    page = write_report(*run, details=2).read_text(encoding="utf-8")
+    assert blocks(page)["data"]["detailed"] == sorted(order(finished)[:2])
+    assert "2 of the 6 images" in page
+
+
+def test_regression(tmp_path):
+    model, images = network(outputs=1), pictures(3)
+    values = torch.tensor([0.1, 0.2, 0.3])
+    certify_range(model, images, "R(5)", values, out=tmp_path / "run", notes={"model": "road"})
+    page = write_report(tmp_path / "run", model, images).read_text(encoding="utf-8")
+    data = blocks(page)
+    assert data["data"]["task"] == "regression"
+    assert "leaves its certified range" in page
+    for k in range(3):
+        (line,) = data[f"detail-{k}"]["lines"]
+        lower, upper = data["data"]["lower"][k][0], data["data"]["upper"][k][0]
+        assert all(lower - 1e-6 <= value <= upper + 1e-6 for value in line["sampled"])
+        assert all(lower - 1e-4 <= a <= b <= upper + 1e-4 for _, _, a, b in line["boxes"])
+
+
+def test_ten_thousand_images_stay_small(large_run, tmp_path):
+    path = write_report(*large_run, out=tmp_path / "large.html", details=20)
+    assert path.stat().st_size < 30_000_000
+    assert len(blocks(path.read_text(encoding="utf-8"))["data"]["thumbnails"]) == 10_000
