@@ -10,7 +10,9 @@ subpackage of the same name, where what goes with it (results, progress, `tune`)
     from tiltproof.train import train
     train(tiltproof.read_recipe("mnist-r30"), out="runs/mine")
 
-Everything a user needs is on this page and in `tiltproof.train`; nothing else is public.
+A run folder as a page that opens offline: `tiltproof.report.write_report`.
+
+Everything a user needs is on this page, in `tiltproof.train` and in `tiltproof.report`; nothing else is public.
 """
 
 from tiltproof.bounds import AffineForm, bound_pixels

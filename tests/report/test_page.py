@@ -2,6 +2,8 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,10 @@ from tiltproof.report.finished import read_finished
 from tiltproof.report.page import order
 from tiltproof.report.sentences import in_words, percent, quote
 from tiltproof.transforms import parse
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
+
+from run_folder import manifest_of, record, write_run
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"
 
@@ -145,6 +151,36 @@ def test_a_folder_that_was_changed_is_refused(run, tmp_path):
     (folder / "summary.json").unlink()
     with pytest.raises(InputError, match="not complete"):
         write_report(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"label": "7"},
+        {"label": -1},
+        {"margin": "big"},
+        {"boxes": "<b>"},
+        {"seconds": float("inf")},
+        {"verdict": "certain"},
+        {"counterexample": [1.0, 2.0]},
+        {"counterexample": [float("nan")]},
+        {"grid": [0]},
+        {"grid": [2, 2]},
+        {"grid": [2], "tree": "9."},
+        {"image": 9},
+        {"more": 1},
+    ],
+)
+def test_a_forged_record_is_refused_in_words(tmp_path, change):
+    model, images = network(), pictures(1)
+    labels = model(images).argmax(1)
+    honest = record(0, int(labels[0]), "certified", margin=0.1, grid=[2], tree="2.")
+    manifest = manifest_of(model, images, labels, "R(2)")
+    write_run(tmp_path / "run", manifest, [honest])
+    write_report(tmp_path / "run", model, images, labels)
+    write_run(tmp_path / "run", manifest, [honest | change])
+    with pytest.raises(InputError):
+        write_report(tmp_path / "run", model, images, labels)
 
 
 def test_the_sentence(run):

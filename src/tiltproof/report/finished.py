@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,10 @@ def read_finished(folder: str | Path) -> FinishedRun:
         if not numbers or [result.image for result in results] != numbers:
             raise ValueError("records and claim are not about the same images")
         transform = parse(claim["transform"])
-        if not isinstance(claim["weights_sha256"], str):
-            raise ValueError("the weights' sha256 is no text")
+        if not isinstance(claim["weights_sha256"], str) or not isinstance(claim["semantics"], str):
+            raise ValueError("the claim's sha256 or semantics is no text")
+        for result in results:
+            _check_record(result, len(transform.parts))
         settings, notes, environment = (dict(manifest[name]) for name in ("settings", "notes", "environment"))
         if not regression:
             _same_counts(results, summary)
@@ -103,6 +106,31 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path.name} of the run cannot be read", got=f"{path} ({error.strerror})") from None
+
+
+def _check_record(result: ImageResult | RangeResult, parameters: int) -> None:
+    """Numbers where numbers belong, and as many as there are parameters or outputs; ValueError otherwise."""
+    vectors: list[tuple[Any, int]]
+    if isinstance(result, RangeResult):
+        outputs = len(result.prediction)
+        names = ("prediction", "inner_lower", "inner_upper")
+        vectors = [(getattr(result, name), outputs) for name in names]
+        vectors += [(point, parameters) for point in (*result.lowest_at, *result.highest_at)]
+        vectors += [] if result.value is None else [(result.value, outputs)]
+        lengths = {len(ends) for ends in (result.lower, result.upper, result.lowest_at, result.highest_at)}
+        right = outputs > 0 and lengths == {outputs} and not any(map(math.isnan, (*result.lower, *result.upper)))
+    else:
+        points = [result.counterexample, *(result.open_box or ())]
+        vectors = [(point, parameters) for point in points if point is not None]
+        right = type(result.label) is int and 0 <= result.label < 2**31 and not math.isnan(result.margin)
+    grid = () if result.grid is None else result.grid
+    right = right and all(type(n) is int and n > 0 for n in grid) and len(grid) in (0, parameters)
+    right = right and isinstance(result.tree, str | None) and type(result.boxes) is int
+    vectors.append(((result.seconds,), 1))
+    for vector, length in vectors:
+        right = right and len(vector) == length and all(type(x) in (int, float) and abs(x) < 1e300 for x in vector)
+    if not right:
+        raise ValueError(f"the record of image {result.image} does not hold what belongs there")
 
 
 def _same_counts(results: list[ImageResult], summary: dict[str, Any]) -> None:
