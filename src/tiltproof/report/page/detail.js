@@ -70,8 +70,8 @@ function looked(k, block) {
     figure(block.width, 'width of the bounds', `dark 0, yellow ${number(block.widest)}`, `Width of the pixel bounds, at most ${number(block.widest)}`, null));
   const first = pictures.querySelector('img');
   first.addEventListener('load', () => { if (first.naturalWidth > 1.6 * first.naturalHeight) pictures.classList.add('wide'); });
-  const parts = [pictures, element('p', {class: 'fine'}, `Pixel bounds over the box ${box}.`)];
-  if (block.map) parts.push(element('h3', {}, 'Margin over both parameters'), mapLegend(block), chart(element('div', {class: 'chart'}), mapChart(block.map, block.worst)));
+  const parts = [pictures, element('p', {class: 'fine'}, `Pixel bounds over ${regression || !data.openBoxes[k] ? 'the box' : 'the box that stayed open:'} ${box}.`)];
+  if (block.map) parts.push(element('h3', {}, 'Margin over both parameters'), mapLegend(k, block), chart(element('div', {class: 'chart'}), mapChart(block.map, block.worst)));
   const several = block.lines.length > 1;
   parts.push(element('h3', {}, `${regression ? `Output ${block.output}` : 'Margin'} over ${several ? 'each parameter' : 'the parameter'}`));
   if (several) parts.push(element('p', {class: 'fine'}, `The other parameters stay at ${regression ? 'this extreme' : 'the worst point'}: ${worst}.`));
@@ -93,9 +93,9 @@ function lineLegend(block) {
   const open = !regression && block.lines.some((line) => line.boxes.some((box) => !(box[2] > 0)));
   return element('ul', {class: 'legend'}, key('sampled', 'sampled'), key('proved', regression ? 'proved range, box by box' : 'certified lower bound, box by box'), open ? key('open', 'not proved: bound at or below zero') : '');
 }
-function mapLegend(block) {
+function mapLegend(k, block) {
   const flat = block.map.margins.flat();
-  return element('p', {class: 'fine'}, `Sampled margins, from ${number(Math.min(...flat))} (dark) to ${number(Math.max(...flat))} (yellow); the ring marks the lowest${block.map.boxes.length ? '; white lines are the boxes that were proved' : ''}. A cross marks a wrong answer.`);
+  return element('p', {class: 'fine'}, `Sampled margins, from ${number(Math.min(...flat))} (dark) to ${number(Math.max(...flat))} (yellow); the ring marks the ${data.counterexamples[k] ? 'counterexample' : 'lowest'}${block.map.boxes.length ? '; white lines are the boxes that were proved' : ''}. A cross marks a wrong answer.`);
 }
 function lineTable(line, axis) {
   const heads = regression ? ['from', 'to', 'proved lowest', 'proved highest'] : ['from', 'to', 'lower bound of the margin'];
