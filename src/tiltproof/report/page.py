@@ -148,7 +148,7 @@ def _json(content: Any) -> str:
 
 
 def _file(name: str) -> str:
-    return (resources.files("tiltproof.report") / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("tiltproof.report") / "web" / name).read_text(encoding="utf-8")
 
 
 def _page(run: FinishedRun, data: dict[str, Any], blocks: dict[int, str], said: list[str]) -> str:
