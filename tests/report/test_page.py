@@ -1,5 +1,6 @@
 """The report's file, without a browser: what it says, what it refuses, that it is safe and small."""
 
+import hashlib
 import json
 import re
 import sys
@@ -217,6 +218,20 @@ def test_regression(tmp_path):
         lower, upper = data["data"]["lower"][k][0], data["data"]["upper"][k][0]
         assert all(lower - 1e-6 <= value <= upper + 1e-6 for value in line["sampled"])
         assert all(lower - 1e-4 <= a <= b <= upper + 1e-4 for _, _, a, b in line["boxes"])
+
+
+def test_a_range_without_ends(tmp_path):
+    model, images = network(outputs=1), pictures(2)
+    certify_range(model, images, "R(5)", out=tmp_path / "run")
+    lines = (tmp_path / "run" / "verdicts.jsonl").read_text().splitlines()
+    open_ended = json.dumps(json.loads(lines[0]) | {"upper": [None], "complete": False})
+    (tmp_path / "run" / "verdicts.jsonl").write_text(f"{open_ended}\n{lines[1]}\n")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary["files"]["verdicts.jsonl"] = hashlib.sha256((tmp_path / "run" / "verdicts.jsonl").read_bytes()).hexdigest()
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    page = write_report(tmp_path / "run", model, images).read_text(encoding="utf-8")
+    assert "not bounded" in page
+    assert blocks(page)["data"]["upper"][0] == [None]
 
 
 def test_ten_thousand_images_stay_small(large_run, tmp_path):

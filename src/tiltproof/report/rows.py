@@ -114,11 +114,15 @@ def _range_tiles(run: FinishedRun) -> list[tuple[str, str, str, str]]:
     images, summary = len(run.results), run.summary
     tiles = [
         ("Images", f"{images:,}", "each with a proved range", "plain"),
-        ("Proved width", f"{summary['mean_width']:.4g}", "mean; no output leaves these ranges", "certified"),
-        ("Reached width", f"{summary['mean_inner_width']:.4g}", "mean; no proof can give less", "plain"),
+        ("Proved width", _finite(summary["mean_width"]), "mean; no output leaves these ranges", "certified"),
+        ("Reached width", _finite(summary["mean_inner_width"]), "mean; no proof can give less", "plain"),
         ("As tight as asked", f"{summary['complete']:,}", f"of {images:,} images", "plain"),
     ]
     if "certified_mean_absolute_error" in summary:
-        error = f"{summary['certified_mean_absolute_error']:.4g}"
+        error = _finite(summary["certified_mean_absolute_error"])
         tiles.append(("Certified error", error, "mean of the largest error a range allows", "certified"))
     return tiles
+
+
+def _finite(value: float | None) -> str:
+    return "not bounded" if value is None else f"{value:.4g}"

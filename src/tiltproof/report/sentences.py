@@ -60,8 +60,8 @@ def quote(run: FinishedRun) -> str:
     images, sha = len(run.results), str(run.claim["weights_sha256"])[:16]
     network = f"the network {run.name('model')}".rstrip() + f" (weights sha256 {sha}…)"
     if run.regression:
-        largest = float(run.summary["largest_width"])
-        wide = f" (at most {largest:.4g} wide)" if math.isfinite(largest) else ""
+        largest = run.summary["largest_width"]  # None where nothing bounds an output
+        wide = "" if largest is None else f" (at most {largest:.4g} wide)"
         return (
             f"For each of the {images:,} images, it is proved that no output of {network} leaves its certified "
             f"range{wide} for any {in_words(run.transform)}."
