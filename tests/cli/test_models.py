@@ -75,14 +75,14 @@ def test_rows_in_the_papers_order_and_the_most_certified_first(zoo, shown):
     table = [line.split() for line in lines[1 : lines.index("", len(lines) - 4)] if line]
     assert table == [
         ["MNIST,", "R(30)"],
-        ["digits", "mnist_cnn", "99.35", "97.83", "98.08", "1,234"],
-        ["paper", "mnist_cnn", "99.1", "94.2", "-", "-"],
+        ["digits", "cnn", "99.35", "97.83", "98.08", "1,234"],
+        ["paper", "cnn", "99.1", "94.2", "-", "-"],
         ["CIFAR-10,", "R(2),", "Sh(2)"],
-        ["b-wide", "cifar10_wide", "80.00", "63.00", "63.25", "17"],
-        ["a", "cifar10_cnn", "75.00", "61.00", "61.25", "17"],
-        ["paper", "cifar10_cnn", "70.1", "51.0", "-", "-"],
+        ["b-wide", "wide", "80.00", "63.00", "63.25", "17"],
+        ["a", "cnn", "75.00", "61.00", "61.25", "17"],
+        ["paper", "cnn", "70.1", "51.0", "-", "-"],
         ["MNIST,", "R(7)"],
-        ["other", "mnist_cnn", "99.00", "98.00", "98.25", "17"],
+        ["other", "cnn", "99.00", "98.00", "98.25", "17"],
     ]
 
 

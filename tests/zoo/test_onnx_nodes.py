@@ -12,7 +12,8 @@ from onnx_files import DOUBLE, SHAPE, answers, message, node, random, with_head
 
 from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network, load_onnx
 from tiltproof.checker.form import Form
-from tiltproof.checker.margins import bound_margins, evaluation
+from tiltproof.checker.margins import bound_margins
+from tiltproof.checker.network import evaluation
 from tiltproof.zoo.onnx_model.load import CONVERTERS
 
 I64 = np.int64

@@ -102,12 +102,17 @@ def leaderboard(groups: dict[Row, list[Card]]) -> list[str]:
 
 def _cells(card: Card) -> tuple[str, ...]:
     shares = (card.clean_percent, card.certified_percent, card.unfalsified_percent)
-    return card.name, card.architecture, *(f"{share:.2f}" for share in shares), f"{card.boxes_per_image:,.0f}"
+    return card.name, _network(card), *(f"{share:.2f}" for share in shares), f"{card.boxes_per_image:,.0f}"
+
+
+def _network(entry: Card | PaperRow) -> str:
+    """The architecture without the data set's name, which stands in the heading."""
+    return entry.architecture.removeprefix(f"{entry.dataset}_")
 
 
 def _paper_cells(row: PaperRow) -> tuple[str, ...]:
     """The paper gives one decimal: a space stands for the second."""
-    return "paper", row.architecture, f"{row.clean_percent:.1f} ", f"{row.certified_percent:.1f} ", "-", "-"
+    return "paper", _network(row), f"{row.clean_percent:.1f} ", f"{row.certified_percent:.1f} ", "-", "-"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
