@@ -234,3 +234,21 @@ def test_overflow_is_never_certified():
             parameter.fill_(1e38)
     result = tiltproof.certify(model, IMAGES, torch.zeros(3, dtype=torch.long), "R(2)", budget=Budget(boxes=20))
     assert Verdict.CERTIFIED not in result.verdicts
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_network_may_view_what_a_convolution_gives(channels):
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.last = nn.Conv2d(channels, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+
+        def forward(self, images):
+            values = torch.relu(self.convolution(images))
+            return self.last(values.view(len(values), -1))
+
+    torch.manual_seed(0)
+    model, images = Viewing().eval(), torch.rand(2, channels, 6, 6)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    assert tiltproof.certify(model, images, labels, "R(1), C(1)", budget=Budget(boxes=50)).summary()["correct"] == 2

@@ -38,8 +38,8 @@ AllowPickle = Annotated[
 ]
 _data = typer.Option(
     metavar="NAME|FOLDER",
-    help="mnist, cifar10 (test sets), mnist-sample, cifar10-sample (100 bundled images of each), or a folder of "
-    "images with a labels.csv (first line: filename,label).",
+    help="mnist, cifar10, tinyimagenet, driving (test sets; driving is for regression), mnist-sample, cifar10-sample "
+    "(100 bundled images of each), or a folder of images with a labels.csv (first line: filename,label).",
 )
 Data = Annotated[str, _data]
 OptionalData = Annotated[str | None, _data]
@@ -47,7 +47,8 @@ DataRoot = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="The folder that holds mnist/ or cifar10/ (default: $TILTPROOF_DATA, else they are downloaded).",
+        help="The folder that holds mnist/, cifar10/, tinyimagenet/ or driving/ (default: $TILTPROOF_DATA; mnist and cifar10 are "
+        "downloaded where neither is given).",
     ),
 ]
 TRANSFORM_HELP = (

@@ -28,6 +28,7 @@ EXAMPLES = options.examples(
     'tiltproof tune --data cifar10 --transform "R(2), Sh(2)" --epsilon 0.03 --start 0.01,0.025 --json widths.json',
 )
 COLUMNS = ("fgv", "hull", "affine")
+WITH_TRAINING_IMAGES = ("mnist", "cifar10", "tinyimagenet", "driving")
 DEFAULT_IMAGES = 1000
 
 
@@ -129,7 +130,7 @@ def choose_images(data: str, root: Path | None, count: int | None, everything: b
         raise InputError("--images and --all exclude each other", got=f"--images {count} --all", do="give one")
     if count is not None and count < 1:
         raise InputError("--images must be at least 1", got=count)
-    pictures, _ = load_data(data, root, "train" if data in ("mnist", "cifar10") else "test")
+    pictures, _ = load_data(data, root, "train" if data in WITH_TRAINING_IMAGES else "test")
     count = len(pictures) if everything else min(count or DEFAULT_IMAGES, len(pictures))
     order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))
     return pictures[order[:count].sort().values]

@@ -78,7 +78,8 @@ class Transform:
                 for k in run:
                     images = self.parts[k].pixels(images, parameters[:, k].view(-1, 1, 1, 1))
                 images = images.clamp(0, 1)
-        return images
+        # in the usual order in memory: after a convolution some networks view() what they get
+        return images.flatten(1).view(images.shape)
 
     def composed_inverse(self, run: list[int], values: list[Any]) -> Matrix:
         """The inverse map of a run of spatial parts: T = T_n ... T_1, so T^-1 = T_1^-1 ... T_n^-1."""
