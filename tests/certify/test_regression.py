@@ -5,27 +5,13 @@ import math
 
 import pytest
 import torch
+from small_regression import network, pictures
 from torch import nn
 
 from tiltproof import InputError, check_run, parse
 from tiltproof.certify import Budget, certify_range
 
 TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]
-
-
-def network(outputs=1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, outputs)
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return model.eval()
-
-
-def pictures(count=3):
-    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 
 def sampled(model, image, transform, count=3000):

@@ -1,8 +1,9 @@
-"""Makes the forger's tool and the exact oracle importable."""
+"""Makes the forger's tool, the exact oracle and the small networks of the prover's tests importable."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "soundness")]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "checker"), str(TESTS / "soundness"), str(TESTS / "certify")]

@@ -10,27 +10,12 @@ from typing import Any
 import pytest
 import torch
 from run_folder import manifest_of, write_run
-from torch import nn
+from small_regression import network, pictures
 
 from tiltproof.checker import CheckFailed, check_run
 
 FIRST = 4
 TRANSFORM = "R(8), B(0.05)"
-
-
-def network(outputs: int = 1, seed: int = 0) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    model = nn.Sequential(
-        nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, outputs)
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return model.eval()
-
-
-def pictures(count: int = 3) -> torch.Tensor:
-    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(7))
 
 
 def range_record(image: int, **fields: Any) -> dict[str, Any]:

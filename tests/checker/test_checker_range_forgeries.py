@@ -8,8 +8,9 @@ import math
 
 import pytest
 import torch
-from range_case import FIRST, TRANSFORM, RangeCase, network, pictures, read_records
+from range_case import FIRST, TRANSFORM, RangeCase, read_records
 from run_folder import manifest_of, seal, write_run
+from small_regression import network, pictures
 
 from tiltproof.certify import certify_range
 from tiltproof.checker import CheckFailed

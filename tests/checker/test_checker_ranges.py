@@ -6,7 +6,8 @@ import json
 
 import pytest
 import torch
-from range_case import TRANSFORM, network, pictures, range_record, read_records, write_ranges
+from range_case import TRANSFORM, range_record, read_records, write_ranges
+from small_regression import network, pictures
 from torch import nn
 
 from tiltproof.certify import Budget, certify_range

@@ -1,10 +1,15 @@
 """A folder to work in: five small pictures, and networks whose verdicts on them can be told by hand."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from tiltproof.cli import app
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 NETWORKS = """
 import torch

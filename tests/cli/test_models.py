@@ -11,6 +11,7 @@ import termios
 from pathlib import Path
 
 import pytest
+from terminal import read_to_the_end
 
 import tiltproof as package
 from tiltproof.train import read_recipe, recipes
@@ -125,12 +126,7 @@ def test_a_terminal_and_a_pipe_see_the_same():
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 24, COLUMNS, 0, 0))
     running = subprocess.Popen(command, env=environment, stdout=writer)
     os.close(writer)
-    seen = b""
-    try:
-        while piece := os.read(reader, 4096):
-            seen += piece
-    except OSError:  # Linux reports the end of a pseudo-terminal as an error
-        pass
+    seen = read_to_the_end(reader)
     assert running.wait(timeout=60) == 0
     text = seen.decode().replace("\r\n", "\n")
     assert text != piped  # the headings are bold

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminal import read_to_the_end
 
 import tiltproof
 
@@ -69,12 +70,7 @@ def test_a_terminal_sees_progress(process):
     reader, writer = pty.openpty()
     running = process(*CERTIFY, stdout=writer)
     os.close(writer)
-    seen = b""
-    try:
-        while piece := os.read(reader, 4096):
-            seen += piece
-    except OSError:  # Linux reports the end of a pseudo-terminal as an error
-        pass
+    seen = read_to_the_end(reader)
     assert running.wait(timeout=60) == 0
     assert b"proving" in seen
     assert b"5/5" in seen

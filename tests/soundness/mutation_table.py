@@ -201,7 +201,7 @@ MUTATIONS = [
     Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),
     Mutation("open boxes of a range forgotten", RANGE_SEARCH,
-             "self._settle(self.image[gone], self.above.lower[gone], self.above.upper[gone])", "pass",
+             "self._settle(self.image[gone], self.above_lower[gone], self.above_upper[gone])", "pass",
              "boxes that wait when the budget ends belong to the range", (RANGES,)),
     Mutation("given up boxes of a range forgotten", RANGE_SEARCH,
              "self._settle(rows[done | given_up], outcome.lower[done | given_up], outcome.upper[done | given_up])",

@@ -10,18 +10,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS
 from tiltproof.certify.batch import Settings, certify_batch
-from tiltproof.certify.certificate import Certificate
-from tiltproof.certify.entry import Inputs, check_inputs, check_splits
+from tiltproof.certify.certificate import Certificate, ImageResult
+from tiltproof.certify.entry import Inputs, check_inputs, check_search, check_splits
 from tiltproof.certify.manifest import claim
 from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.run import SMALLEST_BATCH, Run, plan_batches
 from tiltproof.certify.run_folder import RunFolder, check_folder_options
 from tiltproof.certify.verdict import Budget, Progress
-from tiltproof.errors import InputError
-from tiltproof.network import proof_arithmetic
 from tiltproof.transforms import Transform
 
 
@@ -59,16 +56,8 @@ def certify(
     number of the first image in its records; ``notes``: anything JSON can hold, kept in the manifest for people to read.
     """
     began = time.perf_counter()
-    if method not in METHODS:
-        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
-    if batch_size is not None and batch_size < 1:
-        raise InputError("the batch size must be at least 1", got=batch_size)
-    if samples < 1:
-        raise InputError("the attack needs at least one sample", got=samples)
+    budget = check_search(method, samples, batch_size, budget)
     check_folder_options(out, resume, overwrite)
-    budget = Budget() if budget is None else budget
-    if not isinstance(budget, Budget):
-        raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
     inputs = check_inputs(model, images, labels, transform, semantics)
     uniform = None if splits is None else check_splits(splits, inputs.transform)
     settings = Settings(method, uniform, budget, samples, seed)
@@ -84,17 +73,14 @@ def certify(
 
 
 def _work(inputs: Inputs, settings: Settings, run: Run, reporter: Reporter, first: int) -> Certificate:
-    """Batch after batch, from wherever the run stands."""
-    count, device = len(inputs.images), inputs.images.device
+    """All batches, and what they come to."""
     reporter.resumed(run.results)
     seconds_before = run.seconds
-    pairs = Halving(run.plan["pairs_at_once"])
-    with inputs.eval_mode(), proof_arithmetic(device):
-        while (start := len(run.results)) < count:
-            began = time.perf_counter()
-            part = inputs.part(slice(start, start + run.plan["images_per_batch"]))
-            results, grid = certify_batch(part, settings, first + start, run.grid, pairs, reporter)
-            run.append(results, grid, str(device), time.perf_counter() - began)
+
+    def batch(rows: slice, pairs: Halving) -> tuple[list[ImageResult], tuple[int, ...] | None]:
+        return certify_batch(inputs.part(rows), settings, first + rows.start, run.grid, pairs, reporter)
+
+    run.work(inputs, batch)
     certificate = Certificate(
         transform=str(inputs.transform),
         method=settings.method,
@@ -104,7 +90,7 @@ def _work(inputs: Inputs, settings: Settings, run: Run, reporter: Reporter, firs
         settings=run.settings
         | {
             "starting_grid": run.grid,
-            "device": str(device),
+            "device": str(inputs.images.device),
             "precision": str(inputs.images.dtype).removeprefix("torch."),
         },
     )

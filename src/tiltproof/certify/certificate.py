@@ -49,15 +49,33 @@ class ImageResult:
 
 
 @dataclass
-class Certificate:
-    """The result of `certify`; ``results`` has one entry per image, in the order given, and so have all lists made of it."""
+class Results:
+    """What every run comes to; ``results`` has one entry per image, in the order given."""
 
     transform: str
     method: str
     semantics: str
-    results: list[ImageResult] = field(repr=False)
+    results: list[Any] = field(repr=False)
     seconds: float = 0.0
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """Totals as plain numbers."""
+        raise NotImplementedError
+
+    def records(self) -> list[dict[str, Any]]:
+        """One plain dictionary per image, ready for JSON."""
+        return [result.record() for result in self.results]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.summary() | {"records": self.records()}
+
+
+@dataclass
+class Certificate(Results):
+    """The result of `certify`; ``results`` has one entry per image, in the order given, and so have all lists made of it."""
+
+    results: list[ImageResult] = field(repr=False)
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -103,10 +121,3 @@ class Certificate:
             "seconds": self.seconds,
             "settings": self.settings,
         }
-
-    def records(self) -> list[dict[str, Any]]:
-        """One plain dictionary per image, ready for JSON."""
-        return [result.record() for result in self.results]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.summary() | {"records": self.records()}

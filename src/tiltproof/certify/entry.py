@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from tiltproof.bounds import check_images
+from tiltproof.bounds import METHODS, check_images
+from tiltproof.certify.verdict import Budget
 from tiltproof.errors import InputError
 from tiltproof.network import Network, check_labels, eval_mode, read_network
 from tiltproof.transforms import Transform, parse
@@ -118,6 +119,20 @@ def check_model_and_images(
         )
     network = read_network(model, tuple(images.shape[1:]), images)
     return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
+
+
+def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> Budget:
+    """How hard to look, for classes and for ranges; returns the budget, or the default one."""
+    if method not in METHODS:
+        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    if batch_size is not None and batch_size < 1:
+        raise InputError("the batch size must be at least 1", got=batch_size)
+    if samples < 1:
+        raise InputError("the attack needs at least one sample", got=f"samples {samples}")
+    budget = Budget() if budget is None else budget
+    if not isinstance(budget, Budget):
+        raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
+    return budget
 
 
 def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:

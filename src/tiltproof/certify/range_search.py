@@ -17,7 +17,7 @@ from torch import Tensor
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.range_prover import RangeOutcome, RangeProver
 from tiltproof.certify.reached import Reached
-from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tiling import Boxes, Tiling, note_splits
 from tiltproof.certify.tree import Node, tree_text
 from tiltproof.certify.verdict import Budget
 
@@ -53,9 +53,8 @@ class RangeSearch:
         self.splits: dict[int, dict[Node, int]] = {}
         self.image = torch.empty(0, dtype=torch.int64)
         self.stack = tiling.first()[slice(0, 0)]
-        self.above = RangeOutcome(
-            reached.low[:0], reached.low[:0], torch.empty(0)
-        )  # what holds for the boxes they are halves of
+        # what holds for the boxes that those on the stack are halves of
+        self.above_lower, self.above_upper = reached.low[:0], reached.low[:0]
 
     def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
         first, count = self.tiling.first(), len(self.reached.low)
@@ -76,9 +75,9 @@ class RangeSearch:
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
         low, high = (end.to(self.prover.device) for end in self.tiling.bounds(boxes))
         outcome = self.prover.bound(rows.to(self.prover.device), low, high).cpu()
-        outcome.lower = torch.maximum(outcome.lower, self.above.lower[-size:])
-        outcome.upper = torch.minimum(outcome.upper, self.above.upper[-size:])
-        self._keep(torch.arange(len(self.image)) < len(self.image) - len(rows))
+        outcome.lower = torch.maximum(outcome.lower, self.above_lower[-size:])
+        outcome.upper = torch.minimum(outcome.upper, self.above_upper[-size:])
+        self._keep(slice(0, len(self.image) - len(rows)))
         return rows, boxes, outcome
 
     def _place(self, rows: Tensor, boxes: Boxes, outcome: RangeOutcome, budget: Budget) -> None:
@@ -89,24 +88,17 @@ class RangeSearch:
             middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
             self.reached.evaluate(rows[~done], middle)
             done = self._inside(rows, outcome)
-        can = self.tiling.can_split(boxes)
-        spent = (self.boxes[rows] >= budget.boxes) | ~can.any(1)
-        if budget.seconds is not None:
-            spent |= self.seconds[rows] >= budget.seconds
+        spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
         given_up = torch.isin(rows, rows[spent & ~done])
         self._settle(rows[done | given_up], outcome.lower[done | given_up], outcome.upper[done | given_up])
         if bool(given_up.any()):
             self._give_up(rows[given_up])
         rest = ~(done | given_up)
         if bool(rest.any()):
-            score = outcome.shares[rest] + 1e-12 * 0.5 ** boxes[rest].level.double()
-            axis = torch.where(can[rest], score, -1.0).argmax(1)
-            nodes = torch.cat([boxes[rest].index, boxes[rest].level], 1)
-            for image, node, along in zip(rows[rest].tolist(), nodes.tolist(), axis.tolist(), strict=True):
-                self.splits.setdefault(image, {})[tuple(node)] = along
-            halves = boxes[rest].split(axis)
+            axes = self.tiling.best_axes(boxes[rest], outcome.shares[rest])
+            note_splits(self.splits, rows[rest], boxes[rest], axes)
             ends = outcome.lower[rest].repeat(2, 1), outcome.upper[rest].repeat(2, 1)
-            self._push(rows[rest].repeat(2), halves, *ends)
+            self._push(rows[rest].repeat(2), boxes[rest].split(axes), *ends)
 
     def _inside(self, rows: Tensor, outcome: RangeOutcome) -> Tensor:
         low, high = self.wanted.ends(self.reached)
@@ -122,19 +114,18 @@ class RangeSearch:
         """No budget left: boxes of these images that wait stay whole, with the bounds of what they are halves of."""
         self.complete[images] = False
         gone = torch.isin(self.image, images)
-        self._settle(self.image[gone], self.above.lower[gone], self.above.upper[gone])
+        self._settle(self.image[gone], self.above_lower[gone], self.above_upper[gone])
         self._keep(~gone)
 
     def _push(self, rows: Tensor, boxes: Boxes, lower: Tensor, upper: Tensor) -> None:
         self.image = torch.cat([self.image, rows])
         self.stack = Boxes.join([self.stack, boxes])
-        self.above = RangeOutcome(
-            torch.cat([self.above.lower, lower]), torch.cat([self.above.upper, upper]), self.above.shares
-        )
+        self.above_lower = torch.cat([self.above_lower, lower])
+        self.above_upper = torch.cat([self.above_upper, upper])
 
-    def _keep(self, mask: Tensor) -> None:
-        self.image, self.stack = self.image[mask], self.stack[mask]
-        self.above = RangeOutcome(self.above.lower[mask], self.above.upper[mask], self.above.shares)
+    def _keep(self, which: Tensor | slice) -> None:
+        self.image, self.stack = self.image[which], self.stack[which]
+        self.above_lower, self.above_upper = self.above_lower[which], self.above_upper[which]
 
     def tree(self, image: int) -> str:
         """The tiling whose boxes' bounds the range is the union of."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tiltproof.certify.certificate import Results
+
 Values = tuple[float, ...]
 
 
@@ -77,15 +79,10 @@ class RangeResult:
 
 
 @dataclass
-class RangeCertificate:
+class RangeCertificate(Results):
     """The result of `certify_range`; ``results`` has one entry per image, in the order given."""
 
-    transform: str
-    method: str
-    semantics: str
     results: list[RangeResult] = field(repr=False)
-    seconds: float = 0.0
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def summary(self) -> dict[str, Any]:
         """Means over the images as plain numbers, None where one is infinite; errors only where right answers were given."""
@@ -114,13 +111,6 @@ class RangeCertificate:
             "settings": self.settings,
         }
         return {key: None if value == float("inf") else value for key, value in summary.items()}
-
-    def records(self) -> list[dict[str, Any]]:
-        """One plain dictionary per image, ready for JSON."""
-        return [result.record() for result in self.results]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.summary() | {"records": self.records()}
 
 
 def _mean(values: list[float]) -> float:

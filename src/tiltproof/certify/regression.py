@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS
-from tiltproof.certify.entry import Inputs, check_model_and_images, check_splits
+from tiltproof.certify.batch import Settings
+from tiltproof.certify.entry import Inputs, check_model_and_images, check_search, check_splits
 from tiltproof.certify.manifest import claim
 from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.range_prover import RangeProver
@@ -25,7 +25,6 @@ from tiltproof.certify.run_folder import RunFolder, check_folder_options
 from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.verdict import Budget
 from tiltproof.errors import InputError
-from tiltproof.network import proof_arithmetic
 from tiltproof.transforms import Transform
 
 TASK = "regression"
@@ -81,12 +80,9 @@ def certify_range(
     ``method``, ``semantics``, ``samples``, and ``out`` to ``notes`` for run folders: as in `certify`.
     """
     began = time.perf_counter()
-    if method not in METHODS:
-        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    budget = check_search(method, samples, batch_size, budget)
     if not (0 <= excess < float("inf") and 0 <= width < float("inf")):
         raise InputError("excess and width are not negative", got=(excess, width))
-    if samples < 1 or (batch_size is not None and batch_size < 1):
-        raise InputError("samples and the batch size must be at least 1", got=(samples, batch_size))
     check_folder_options(out, resume, overwrite)
     inputs = check_model_and_images(model, images, transform, semantics)
     answers = _check_values(values, inputs)
@@ -94,7 +90,7 @@ def certify_range(
     symbols = len(inputs.transform.parts) if method == "affine" else 0
     pairs = batch_size or max(1, pairs_at_a_time(inputs.network, symbols, inputs.images.device) // DOUBLE)
     plan = plan_batches(len(inputs.images), pairs, 1 if batch_size else SMALLEST_BATCH)
-    settings = _Settings(method, grid, budget or Budget(), samples, seed, Wanted(excess, width))
+    settings = RangeSettings(method, grid, budget, samples, seed, Wanted(excess, width))
     run = Run(settings.record(), plan)
     if out is not None:
         about = {"task": TASK} | claim(inputs, first, values=None if answers is None else answers.tolist())
@@ -107,20 +103,18 @@ def certify_range(
 
 
 def _work(
-    inputs: Inputs, answers: Tensor | None, settings: _Settings, run: Run, reporter: _Reporter, first: int
+    inputs: Inputs, answers: Tensor | None, settings: RangeSettings, run: Run, reporter: _Reporter, first: int
 ) -> RangeCertificate:
-    """Batch after batch, from wherever the run stands."""
-    device, earlier = str(inputs.images.device), run.seconds
-    pairs = Halving(run.plan["pairs_at_once"])
-    reporter.earlier = len(run.results)
-    with inputs.eval_mode(), proof_arithmetic(inputs.images.device):
-        while (start := len(run.results)) < len(inputs.images):
-            began = time.perf_counter()
-            rows = slice(start, start + run.plan["images_per_batch"])
-            theirs = None if answers is None else answers[rows]
-            reporter.so_far(run.results)
-            results = _batch(inputs.part(rows), theirs, settings, first + start, pairs, reporter)
-            run.append(results, results[0].grid, device, time.perf_counter() - began)
+    """All batches, and what they come to."""
+    earlier, reporter.earlier = run.seconds, len(run.results)
+
+    def batch(rows: slice, pairs: Halving) -> tuple[list[RangeResult], tuple[int, ...]]:
+        reporter.so_far(run.results)
+        theirs = None if answers is None else answers[rows]
+        results = _batch(inputs.part(rows), theirs, settings, first + rows.start, pairs, reporter)
+        return results, results[0].grid
+
+    run.work(inputs, batch)
     reporter.so_far(run.results)
     reporter.say(0)
     certificate = RangeCertificate(
@@ -129,7 +123,7 @@ def _work(
         semantics=inputs.semantics,
         results=run.results,
         seconds=earlier + time.perf_counter() - reporter.began,
-        settings=run.settings | {"device": device, "precision": "float64"},
+        settings=run.settings | {"device": str(inputs.images.device), "precision": "float64"},
     )
     run.finish(certificate.summary())
     return certificate
@@ -154,31 +148,19 @@ class _Reporter:
 
 
 @dataclass(frozen=True)
-class _Settings:
-    method: str
-    splits: tuple[int, ...] | None
-    budget: Budget
-    samples: int
-    seed: int
+class RangeSettings(Settings):
+    """How hard to look, and what is tight enough."""
+
     wanted: Wanted
 
     def record(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "method": self.method,
-            "splits": None if self.splits is None else list(self.splits),
-            "budget_boxes": self.budget.boxes,
-            "budget_seconds": self.budget.seconds,
-            "samples": self.samples,
-            "seed": self.seed,
-            **asdict(self.wanted),
-        }
+        return super().record() | asdict(self.wanted)
 
 
 def _batch(
     inputs: Inputs,
     answers: Tensor | None,
-    settings: _Settings,
+    settings: RangeSettings,
     first: int,
     pairs: Halving,
     reporter: _Reporter,

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+from tiltproof.certify.entry import Inputs
+from tiltproof.certify.memory import Halving
+from tiltproof.network import proof_arithmetic
 
 
 class Result(Protocol):
@@ -37,6 +42,17 @@ class Run:
         self.results: list[Any] = []
         self.grid: tuple[int, ...] | None = None
         self.seconds = 0.0
+
+    def work(
+        self, inputs: Inputs, batch: Callable[[slice, Halving], tuple[Sequence[Any], tuple[int, ...] | None]]
+    ) -> None:
+        """Batch after batch, from wherever the run stands; ``batch`` gives results and starting grid of some images."""
+        device, pairs = inputs.images.device, Halving(self.plan["pairs_at_once"])
+        with inputs.eval_mode(), proof_arithmetic(device):
+            while (start := len(self.results)) < len(inputs.images):
+                began = time.perf_counter()
+                results, grid = batch(slice(start, start + self.plan["images_per_batch"]), pairs)
+                self.append(results, grid, str(device), time.perf_counter() - began)
 
     def append(self, results: Sequence[Result], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
         """One batch's results."""

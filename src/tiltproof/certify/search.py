@@ -12,7 +12,7 @@ from tiltproof.certify.attack import Attacker
 from tiltproof.certify.ledger import Ledger
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Outcome, Prover
-from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tiling import Boxes, Tiling, note_splits
 from tiltproof.certify.verdict import Budget
 
 PRECISE_FROM = 4
@@ -58,10 +58,7 @@ class AdaptiveSearch(Ledger):
     def _open(self, rows: Tensor, boxes: Boxes, bound: Tensor, shares: Tensor, budget: Budget) -> None:
         """Boxes that were not proved: look for a counterexample in their middle, then split them."""
         self.attack_middles(rows, boxes)
-        can = self.tiling.can_split(boxes)
-        spent = (self.boxes[rows] >= budget.boxes) | ~can.any(1)
-        if budget.seconds is not None:
-            spent |= self.seconds[rows] >= budget.seconds
+        spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
         falsified = self.attacker.falsified[rows]
         unknown = torch.isin(rows, rows[spent & ~falsified])
         finished = falsified | unknown
@@ -70,15 +67,10 @@ class AdaptiveSearch(Ledger):
             self._drop(rows[finished])
         keep = ~finished
         if bool(keep.any()):
-            # a tiny preference for the least split axis decides where the shares say nothing
-            score = shares[keep] + 1e-12 * 0.5 ** boxes[keep].level.double()
-            axis = torch.where(can[keep], score, -1.0).argmax(1)
-            halves = boxes[keep].split(axis)
-            nodes = torch.cat([boxes[keep].index, boxes[keep].level], 1)
-            for image, node, along in zip(rows[keep].tolist(), nodes.tolist(), axis.tolist(), strict=True):
-                self.splits.setdefault(image, {})[tuple(node)] = along
+            axes = self.tiling.best_axes(boxes[keep], shares[keep])
+            note_splits(self.splits, rows[keep], boxes[keep], axes)
             self.waiting -= torch.bincount(rows[keep], minlength=len(self.waiting))
-            self._push(rows[keep].repeat(2), halves, bound[keep].repeat(2))
+            self._push(rows[keep].repeat(2), boxes[keep].split(axes), bound[keep].repeat(2))
 
     def _give_up(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
         """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their

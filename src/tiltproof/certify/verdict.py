@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from torch import Tensor
+
 from tiltproof.errors import InputError
 
 
@@ -30,6 +32,11 @@ class Budget:
             raise InputError("the budget needs at least one box per image", got=self.boxes)
         if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise InputError("the budget needs a positive number of seconds per image", got=self.seconds)
+
+    def spent(self, boxes: Tensor, seconds: Tensor) -> Tensor:
+        """Which of the images that took so many boxes and seconds may take no more."""
+        spent = boxes >= self.boxes
+        return spent if self.seconds is None else spent | (seconds >= self.seconds)
 
 
 @dataclass(frozen=True)

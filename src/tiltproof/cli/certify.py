@@ -16,7 +16,7 @@ from tiltproof.cli.files import check_writable, write_json
 from tiltproof.cli.inputs import choose_transform, load_selection, parse_splits, without_none
 from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS, SEARCH
-from tiltproof.cli.progress import live_progress, live_range_progress
+from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_ranges, print_summary
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
@@ -177,13 +177,12 @@ def command(
     }
     certificate: Certificate | RangeCertificate
     with kept_after_interruption(lambda: _kept(out)):
-        if task == "regression":
-            common |= without_none(excess=excess, width=width)
-            with live_range_progress(len(images), quiet) as progress:
+        with live_progress(len(images), quiet) as progress:
+            if task == "regression":
+                common |= without_none(excess=excess, width=width)
                 certificate = certify_range(network, images.to(place), chosen, labels, progress=progress, **common)
-        else:
-            with live_progress(len(images), quiet) as report:
-                certificate = certify(network, images.to(place), labels.to(place), chosen, progress=report, **common)
+            else:
+                certificate = certify(network, images.to(place), labels.to(place), chosen, progress=progress, **common)
         if curve and out is not None and isinstance(certificate, Certificate):
             options_of_curve = {name: common[name] for name in ("method", "semantics", "budget", "seed")} | search
             _curve(out, network, images.to(place), labels.to(place), chosen, certificate, options_of_curve, quiet)

@@ -29,7 +29,7 @@ DOES_NOT_HOLD = 1
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.")],
+    folder: options.RunFolder,
     model: options.Model,
     data: options.Data,
     arch: options.Architecture = None,

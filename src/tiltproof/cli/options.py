@@ -83,6 +83,7 @@ Semantics = Annotated[
         "float32 evaluation of it, in any order of summation. The transformation is the real-valued one in both.",
     ),
 ]
+RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.")]
 Start = Annotated[int, typer.Option(help="The first image's index.", rich_help_panel=IMAGES)]
 End = Annotated[int | None, typer.Option(help="The index after the last image's.", rich_help_panel=IMAGES)]
 Limit = Annotated[

@@ -13,11 +13,12 @@ from tiltproof.cli.live import HalfMinutes, Line, live_line
 
 PHASES = {"attack": "attacking", "prove": "proving"}
 COUNTS = ("certified", "falsified", "unknown")
+AnyProgress = Progress | RangeProgress
 
 
 @contextmanager
-def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
-    """A callback for `certify`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
+def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[AnyProgress], None] | None]:
+    """A callback for `certify` and `certify_range`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
     if quiet:
         yield None
     elif not sys.stdout.isatty():
@@ -28,56 +29,29 @@ def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progre
             yield update
 
 
-@contextmanager
-def live_range_progress(images: int, quiet: bool = False) -> Iterator[Callable[[RangeProgress], None] | None]:
-    """The same for `certify_range`."""
-    if quiet:
-        yield None
-    elif not sys.stdout.isatty():
-        now_and_then = HalfMinutes()
-
-        def say(progress: RangeProgress) -> None:
-            if now_and_then.passed():
-                now_and_then.say(f"{progress.done:,}/{progress.images:,} images | {pace(progress)}")
-
-        yield say
-    else:
-        counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
-
-        def line(progress: RangeProgress) -> Line:
-            return Line(PHASES["prove"], progress.done, progress.images, pace(progress))
-
-        with live_line(line, PHASES["prove"], images, counted) as update:
-            yield update
-
-
-def _line(progress: Progress) -> Line:
-    return Line(PHASES.get(progress.phase, progress.phase), progress.done, progress.images, status(progress))
+def _line(progress: AnyProgress) -> Line:
+    doing = PHASES.get(progress.phase, progress.phase) if isinstance(progress, Progress) else PHASES["prove"]
+    return Line(doing, progress.done, progress.images, status(progress))
 
 
 class Occasionally(HalfMinutes):
     """For logs: says nothing about a short run, and then one line every half minute."""
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: AnyProgress) -> None:
         if self.passed():
             self.say(f"{progress.done:,}/{progress.images:,} images | {status(progress)}")
 
 
-def status(progress: Progress) -> str:
+def status(progress: AnyProgress) -> str:
     """Verdicts so far, boxes a second and the time left, in one line.
 
     >>> status(Progress(images=100, done=40, certified=38, falsified=1, unknown=0, misclassified=1, boxes=9000,
     ...                 seconds=4.0, phase="prove", seconds_left=6.2))
     'certified 38, falsified 1, unknown 0 | 2,250 boxes/s | 0:06 left'
     """
-    return " | ".join(
-        [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS), *filter(None, [pace(progress)])]
+    parts = (
+        [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS)] if isinstance(progress, Progress) else []
     )
-
-
-def pace(progress: Progress | RangeProgress) -> str:
-    """Boxes a second and the time left."""
-    parts = []
     if progress.seconds > 0 and progress.boxes:
         parts.append(f"{progress.boxes / progress.seconds:,.0f} boxes/s")
     if progress.seconds_left is not None:

@@ -36,7 +36,7 @@ Found = TypeVar("Found")
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.")],
+    folder: options.RunFolder,
     model: options.OptionalModel = None,
     data: options.OptionalData = None,
     arch: options.Architecture = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,31 +68,25 @@ NUMBERS = ("mean_absolute_error", "certified_mean_absolute_error", "mean_width",
 
 def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor) -> float | None:
     """The share of right answers on untransformed images, 0 to 1; None for an empty set."""
-    if not len(pixels):
-        return None
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        right = sum(
-            (model(as_floats(part)).argmax(1) == answer).sum()
-            for part, answer in zip(pixels.split(BATCH), labels.split(BATCH), strict=True)
-        )
-    model.train(training)
-    return float(right) / len(pixels)
+    return _mean(model, pixels, labels, lambda outputs, right: outputs.argmax(1) == right)
 
 
 def mean_absolute_error(model: nn.Module, pixels: Tensor, values: Tensor) -> float | None:
     """Of a regression network on untransformed images; None for an empty set."""
+    return _mean(
+        model, pixels, values, lambda outputs, right: (outputs - right.to(outputs).view_as(outputs)).abs().mean(1)
+    )
+
+
+@torch.no_grad()
+def _mean(model: nn.Module, pixels: Tensor, answers: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> float | None:
+    """The mean of ``score`` [n] over all images, by the network as it is in use; None for an empty set."""
     if not len(pixels):
         return None
     training = model.training
     model.eval()
-    with torch.no_grad():
-        total = sum(
-            (outputs - right.to(outputs).view_as(outputs)).abs().mean(1).sum()
-            for part, right in zip(pixels.split(BATCH), values.split(BATCH), strict=True)
-            for outputs in [model(as_floats(part))]
-        )
+    parts = zip(pixels.split(BATCH), answers.split(BATCH), strict=True)
+    total = sum(score(model(as_floats(part)), right).sum() for part, right in parts)
     model.train(training)
     return float(total) / len(pixels)
 
