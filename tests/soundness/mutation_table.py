@@ -14,7 +14,7 @@ NETWORK, BACKWARD = "soundness/test_network_bounds.py", "soundness/test_backward
 NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted.py"
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
-FLOAT32 = "soundness/test_float32_semantics.py"
+FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ AFFINE, COORDINATES, RELAX = "bounds/affine.py", "bounds/coordinates.py", "bound
 CELLS, RESAMPLE, INTERVAL = "bounds/cells.py", "bounds/resample.py", "bounds/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/rules/base.py", "network/rules/linear.py", "network/rules/activations.py"
 MAXPOOL, TILES, LEDGER = "network/rules/maxpool.py", "certify/tiling.py", "certify/ledger.py"
-RANGE_SEARCH = "certify/range_search.py"
+RANGE_SEARCH, BENDS = "certify/range_search.py", "bounds/bent.py"
 RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
 
 MUTATIONS = [
     # affine arithmetic
-    Mutation("product remainder", AFFINE, " + self.deviation() * other.deviation()", "",
+    Mutation("product remainder", AFFINE, "radius = radius + self.deviation() * other.deviation()", "radius = radius + 0.0",
              "the product of two deviations is of second order, not zero", (CAMPAIGN,)),
-    Mutation("sine remainder", AFFINE, "self.center.cos(), deviation * deviation / 2",
-             "self.center.cos(), deviation * deviation / 4",
+    Mutation("sine remainder", AFFINE, "(sine, cosine, -sine / 2, one / 2,",
+             "(sine, cosine, -sine / 2, one / 4,",
              "the Taylor remainder is max|f''| / 2 times the square", (CAMPAIGN, PIXELS)),
-    Mutation("reciprocal remainder", AFFINE, "deviation * deviation / low**3", "deviation * deviation / (2 * low**3)",
+    Mutation("reciprocal remainder", AFFINE, "1 / low**power", "1 / (2 * low**power)",
              "half of |f''| is 1 / t^3 itself", (CAMPAIGN, PIXELS)),
     Mutation("float32 conversion", AFFINE, "self.radius + self.magnitude() * (2 * unit)", "self.radius",
              "rounding the center moves it by up to half a unit in the last place", (CAMPAIGN,)),
@@ -52,6 +52,23 @@ MUTATIONS = [
     Mutation("deviation without slopes", AFFINE, "widen(self.radius + _size(self.slopes), 0.0,",
              "widen(self.radius, 0.0,",
              "the symbols move the value too", (CAMPAIGN,)),
+    # bent forms
+    Mutation("bent product", AFFINE, "first.abs() * others + mine * other.deviation()", "mine * other.deviation()",
+             "the slope of one meets the remainder of the other", (BENT,)),
+    Mutation("half a square", AFFINE, "stack[2] += square / 2", "stack[2] += square",
+             "e^2 = 1/2 + (2 e^2 - 1) / 2", (BENT,)),
+    Mutation("third order", AFFINE, "one / 2, one / 5)\n\n    def cos", "one / 2, one / 20)\n\n    def cos",
+             "a sixth of the third derivative is no twentieth", (BENT,)),
+    Mutation("own hinge", BENDS, "rising.abs() * apart", "rising.abs() * 0",
+             "a kink elsewhere than the hinge is not the hinge's", (BENT,)),
+    Mutation("falling path", BENDS, "torch.where(slope < 0, self.jump, 0.0)", "0 * self.jump",
+             "a path that comes from beyond the line begins with the jump's slope", (BENT,)),
+    Mutation("tilted jump", BENDS, "self.tilt.abs() * self.along * highest", "0 * highest",
+             "the jump is another one further along the line", (BENT,)),
+    Mutation("bent path of a kink", BENDS, "self.jump.abs() * (bend.abs() + self.beyond.radius)", "0 * self.jump",
+             "the path to the line is not straight", (BENT,)),
+    Mutation("cell next door", BENDS, "(walk.x.meets(1) & walk.y.meets(1))", "walk.x.meets(1)",
+             "another cell has another function", (BENT,)),
     # coordinates
     Mutation("coordinate remainder", COORDINATES, "widen(ra * u.abs() + rb * v.abs() + rc, magnitude,",
              "widen(0 * rc, magnitude,",

@@ -2,6 +2,10 @@
 
 The symbols e_k are the (scaled) transformation parameters of a box and are shared by every pixel, channel and neuron
 of a row; that is what lets errors cancel. A plain interval is the case of no symbols.
+
+Where one parameter alone varies, forms may carry a second symbol, ``2 e_1^2 - 1`` (``bent``): what is quadratic in the
+parameter is then shared by all pixels as well, and cancels too, instead of going into every radius. To whoever does not
+know that the two symbols hang together they are just two.
 """
 
 from __future__ import annotations
@@ -19,11 +23,12 @@ class AffineForm:
     """A batch of P sets of tensors; ``stack`` holds center and slopes, [1 + d, P, ...], ``radius`` [P, ...].
 
     ``unit`` is the unit roundoff that the form's arithmetic absorbs into ``radius``; 0 turns that off, for
-    training, where a bound has to be differentiable and cheap but proves nothing.
+    training, where a bound has to be differentiable and cheap but proves nothing. ``bent``: the symbols are e_1 and
+    2 e_1^2 - 1; forms that meet in arithmetic share their symbols, so it is enough that one of them knows.
     """
 
-    def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None) -> None:
-        self.stack, self.radius = stack, radius
+    def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None, bent: bool = False) -> None:
+        self.stack, self.radius, self.bent = stack, radius, bent
         self.unit = UNIT[stack.dtype] if unit is None else unit
         self._reach: Tensor | None = None
         self._magnitude: Tensor | None = None
@@ -104,7 +109,8 @@ class AffineForm:
     def exactly(self, function: Callable[[Tensor], Tensor]) -> AffineForm:
         """Apply a function that only moves entries about (reshape, permute, slice, pick): no rounding at all."""
         rows = function(self.stack.flatten(0, 1))
-        return AffineForm(rows.view(len(self.stack), len(self), *rows.shape[1:]), function(self.radius), self.unit)
+        stack = rows.view(len(self.stack), len(self), *rows.shape[1:])
+        return AffineForm(stack, function(self.radius), self.unit, self.bent)
 
     def to(self, dtype: torch.dtype) -> AffineForm:
         """The same set or a little more in another dtype; each rounded entry moves by at most u |entry|."""
@@ -116,15 +122,16 @@ class AffineForm:
         return AffineForm(self.stack.to(dtype), radius, unit)
 
     def __neg__(self) -> AffineForm:
-        return AffineForm(-self.stack, self.radius, self.unit)
+        return AffineForm(-self.stack, self.radius, self.unit, self.bent)
 
     def __add__(self, other: AffineForm | Tensor | float) -> AffineForm:
         """Sums of centers, of slopes, of radii; one rounding of each entry."""
+        bent = self.bent
         if isinstance(other, AffineForm):
-            stack, radius = self.stack + other.stack, self.radius + other.radius
+            stack, radius, bent = self.stack + other.stack, self.radius + other.radius, bent or other.bent
         else:
             stack, radius = torch.cat([(self.center + other)[None], self.slopes]), self.radius
-        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit)
+        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit, bent)
 
     __radd__ = __add__
 
@@ -139,51 +146,79 @@ class AffineForm:
         if not isinstance(other, AffineForm):
             size = other.abs() if isinstance(other, Tensor) else abs(other)
             stack = self.stack * other
-            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit)
-        a, b = self.center, other.center
+            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit, self.bent)
+        a, b, bent = self.center, other.center, self.bent or other.bent
         stack = torch.cat([(a * b)[None], a * other.slopes + b * self.slopes])
-        radius = a.abs() * other.radius + b.abs() * self.radius + self.deviation() * other.deviation()
+        radius = a.abs() * other.radius + b.abs() * self.radius
+        if bent:
+            square, rest = self.product_of_deviations(other)
+            stack[0] += square / 2
+            stack[2] += square / 2
+            radius = radius + rest
+        else:
+            radius = radius + self.deviation() * other.deviation()
         magnitude = self.magnitude() * other.magnitude()
-        return AffineForm(stack, widen(radius, magnitude, 4, self.unit), self.unit)
+        return AffineForm(stack, widen(radius, magnitude, 8 if bent else 4, self.unit), self.unit, bent)
+
+    def product_of_deviations(self, other: AffineForm) -> tuple[Tensor, Tensor]:
+        """(s, t) with |D1 D2 - s e^2| <= t for two bent forms c_i + D_i; note that s e^2 = s / 2 + s / 2 (2 e^2 - 1).
+
+        D_i = s_i e + R_i with |R_i| <= |b_i| + r_i, so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and |D2| <= deviation_2.
+        """
+        mine, others = (form.slopes[1].abs() + form.radius for form in (self, other))
+        first, second = self.slopes[0], other.slopes[0]
+        return first * second, first.abs() * others + mine * other.deviation()
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: float) -> AffineForm:
         stack = self.stack / other
-        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit)
+        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit, self.bent)
 
     def deg2rad(self) -> AffineForm:
         """Times pi / 180: one rounding for the constant, one for the product (4 are allowed for)."""
         stack = self.stack.deg2rad()
-        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit)
+        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit, self.bent)
 
-    def _taylor(self, value: Tensor, slope: Tensor, remainder: Tensor) -> AffineForm:
-        """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= max|f''| deviation^2 / 2 (method, section 1).
+    def _taylor(self, value: Tensor, slope: Tensor, bend: Tensor, second: Tensor, third: Tensor) -> AffineForm:
+        """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= second D^2, where second >= max|f''| / 2 (method, section 1).
 
-        16 roundings cover library functions that are accurate to a few units in the last place.
+        Bent: f(c + D) = f(c) + f'(c) D + bend D^2 + remainder, |remainder| <= third |D|^3, where bend = f''(c) / 2 and
+        6 third is at least the largest third derivative. 16 roundings cover library functions that are accurate to a few units
+        in the last place.
         """
         stack = torch.cat([value[None], slope * self.slopes])
-        radius = slope.abs() * self.radius + remainder
-        magnitude = _size(stack) + 1 + self.deviation()
-        return AffineForm(stack, widen(radius, magnitude, 16, self.unit), self.unit)
+        deviation = self.deviation()
+        square, rest = deviation * deviation, second * deviation * deviation
+        if self.bent:
+            share, rest = self.product_of_deviations(self)
+            stack[0] += bend * share / 2
+            stack[2] += bend * share / 2
+            rest = bend.abs() * rest + third * square * deviation
+        magnitude = _size(stack) + 1 + deviation + bend.abs() * square
+        radius = widen(slope.abs() * self.radius + rest, magnitude, 16, self.unit)
+        return AffineForm(stack, radius, self.unit, self.bent)
 
     def sin(self) -> AffineForm:
-        deviation = self.deviation()
-        return self._taylor(self.center.sin(), self.center.cos(), deviation * deviation / 2)
+        sine, cosine, one = self.center.sin(), self.center.cos(), torch.ones_like(self.center)
+        return self._taylor(sine, cosine, -sine / 2, one / 2, one / 5)
 
     def cos(self) -> AffineForm:
-        deviation = self.deviation()
-        return self._taylor(self.center.cos(), -self.center.sin(), deviation * deviation / 2)
+        sine, cosine, one = self.center.sin(), self.center.cos(), torch.ones_like(self.center)
+        return self._taylor(cosine, -sine, -cosine / 2, one / 2, one / 5)
 
     def reciprocal(self) -> AffineForm:
-        """1 / t for t > 0: |f''| / 2 <= 1 / t_low^3. A set that reaches zero gets an infinite radius (nothing is proved)."""
+        """1 / t for t > 0: |f''| / 2 <= 1 / t_low^3, and the third derivative is at most 6 / t_low^4.
+
+        A set that reaches zero gets an infinite radius (nothing is proved).
+        """
         low, deviation, value = self.lower, self.deviation(), self.center.reciprocal()
-        slope = -value * value
-        remainder = torch.where(low > 0, deviation * deviation / low**3, torch.inf)
-        form = self._taylor(value, slope, remainder)
+        slope, bend = -value * value, value * value * value
+        second, third = (torch.where(low > 0, 1 / low**power, torch.inf) for power in (3, 4))
+        form = self._taylor(value, slope, bend, second, third)
         # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
-        magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation)
-        return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit)
+        magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation) + bend.abs() * deviation * deviation
+        return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit, self.bent)
 
 
 def _size(planes: Tensor) -> Tensor:

@@ -26,12 +26,17 @@ FAR = 2.0**30
 class Axis:
     """The points to look at along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
 
+    base: Tensor  # the grid line at or below the box
     index: list[Tensor]  # ring indices of the grid lines base, base + 1, ..., base + cells
     start: Tensor  # where the box begins inside the first cell, in [0, 1]
     ends: list[Tensor]  # where the box ends inside each cell, in [0, 1]
     inside: list[Tensor]  # whether the box reaches into that cell at all
     points: list[Tensor]  # the positions themselves: low edge, then the end of each cell
     true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
+
+    def meets(self, cells: int) -> Tensor:
+        """Where the box lies in its first ``cells`` cells and in no other, [P, H, W]."""
+        return torch.ones_like(self.inside[0]) if len(self.inside) <= cells else ~self.inside[cells]
 
 
 def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Axis:
@@ -59,7 +64,7 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
         inside.append(last >= base + k)
         line = base + (k + 1)
         points.append(torch.where(line < last, line, high))
-    return Axis(index, first - base, ends, inside, points, true)
+    return Axis(base, index, first - base, ends, inside, points, true)
 
 
 class CellWalk:
@@ -77,6 +82,10 @@ class CellWalk:
     @property
     def count(self) -> int:
         return len(self.x.points) * len(self.y.points)
+
+    def pixel(self, column: int, row: int) -> Tensor:
+        """The pixel on these grid lines, counted from each box's first, [P, H, W, C]."""
+        return self.flat[self.offset + self.y.index[row] * self.stride + self.x.index[column]]
 
     def _line(self, j: int) -> list[Tensor]:
         """Values on grid line j (a row of the picture) at all points of the x axis."""

@@ -29,16 +29,17 @@ class Coordinates:
     """Grid cells to look at along each axis, where it is known that no box meets more; proofs leave it out and have them counted."""
 
 
-def symbols(low: Tensor, high: Tensor) -> list[AffineForm]:
-    """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k."""
+def symbols(low: Tensor, high: Tensor, bent: bool = False) -> list[AffineForm]:
+    """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``bent``, for d = 1 only: see `AffineForm`."""
     center = (low + high) / 2
     half = torch.maximum(high - center, center - low)
     forms = []
     for k in range(low.shape[1]):
-        stack = low.new_zeros(1 + low.shape[1], len(low))
+        stack = low.new_zeros(1 + low.shape[1] + bent, len(low))
         stack[0], stack[1 + k] = center[:, k], half[:, k]
         # two roundings of magnitude |center| + half: of the half width, and of the midpoint
-        forms.append(AffineForm(stack, widen(torch.zeros_like(stack[0]), center[:, k].abs() + half[:, k], 2, 2.0**-53)))
+        radius = widen(torch.zeros_like(stack[0]), center[:, k].abs() + half[:, k], 2, 2.0**-53)
+        forms.append(AffineForm(stack, radius, bent=bent))
     return forms
 
 
@@ -72,7 +73,7 @@ def coordinates(
     """Six affine matrix entries per box, then exact linear algebra over the pixel grid."""
     matrix = transform.composed_inverse(run, [forms[k] for k in run])
     u, v = centred_grid(height, width, low)
-    symbol_count = low.shape[1]
+    symbol_count, bent = forms[0].symbols, forms[0].bent
 
     def combine(row: tuple[object, object, object], sign: int, offset: float) -> AffineForm:
         entries = [
@@ -89,7 +90,7 @@ def coordinates(
         ra, rb, rc = (entry.radius[:, None, None] for entry in entries)
         ma, mb, mc = (entry.magnitude()[:, None, None] for entry in entries)
         magnitude = ma * u.abs() + mb * v.abs() + mc + abs(offset)
-        return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, magnitude, 8, 2.0**-53))
+        return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, magnitude, 8, 2.0**-53), bent=bent)
 
     column = combine(matrix[0], 1, (width - 1) / 2)
     row = combine(matrix[1], -1, (height - 1) / 2)

@@ -68,13 +68,16 @@ def pair_bounds(
     low: Tensor,
     high: Tensor,
     cells: int | None = None,
+    bent: bool = False,
 ) -> AffineForm:
     """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout.
 
-    ``cells``: see `Coordinates`; for losses, so that no shape depends on values.
+    ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``bent``: where there is one parameter only, and
+    it moves pixels, affine forms get up to two symbols more (`bounds.bent`): tighter, and dearer for whatever follows.
     """
     if method == "affine":
-        return _affine_bounds(pictures, rows_of, transform, low, high, cells)
+        bent = bent and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
+        return _affine_bounds(pictures, rows_of, transform, low, high, cells, bent)
     height, width = pictures.shape[-2:]
     picture = Interval(pictures, pictures)
     for kind, run in transform.stages():
@@ -95,10 +98,10 @@ def pair_bounds(
 
 
 def _affine_bounds(
-    pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor, cells: int | None
+    pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor, cells: int | None, bent: bool
 ) -> AffineForm:
     height, width = pictures.shape[-2:]
-    forms = symbols(low, high)
+    forms = symbols(low, high, bent)
     picture: AffineForm | None = None
     for kind, run in transform.stages():
         if kind is Spatial:
@@ -108,7 +111,7 @@ def _affine_bounds(
             else:
                 picture = affine(picture, rows_of, place, transform.padding)
         else:
-            picture = AffineForm.constant(pictures[rows_of], len(forms)) if picture is None else picture
+            picture = AffineForm.constant(pictures[rows_of], forms[0].symbols) if picture is None else picture
             for k in run:
                 value = forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
                 picture = transform.parts[k].pixels(picture, value)

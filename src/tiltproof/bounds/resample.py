@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.bent import bent
 from tiltproof.bounds.cells import CellWalk
 from tiltproof.bounds.coordinates import Coordinates
 from tiltproof.bounds.interval import Interval
@@ -91,8 +92,11 @@ def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, paddi
     largest_y = torch.maximum(y[0].abs(), y[-1].abs()) + v.center.abs().unsqueeze(-1) * (2 * unit)
     magnitude = _largest(pictures) + size_u * (largest_x + u.slopes.abs().sum(0).unsqueeze(-1))
     magnitude = magnitude + size_v * (largest_y + v.slopes.abs().sum(0).unsqueeze(-1))
-    stack = torch.cat([center[None], slopes]).permute(0, 1, 4, 2, 3)
-    return AffineForm(stack, widen(radius, magnitude, 24, unit).permute(0, 3, 1, 2))
+    stack, radius = torch.cat([center[None], slopes]), widen(radius, magnitude, 24, unit)
+    form = AffineForm(stack, radius)
+    if u.bent:
+        form = bent(walk, place, form, _largest(pictures))
+    return AffineForm(form.stack.permute(0, 1, 4, 2, 3), form.radius.permute(0, 3, 1, 2))
 
 
 def _secant(rise: Tensor, run: Tensor) -> Tensor:

@@ -36,7 +36,8 @@ class Prover:
     """Bounds margins of one network over boxes of one transform, in the model's own precision or in float64.
 
     In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few
-    hundredths of a margin; a box that only they keep open is worth a second look in float64, where they vanish.
+    hundredths of a margin; a box that only they keep open is worth a second look in float64, where they vanish. With them goes
+    what else keeps deep networks' bounds wide, the pixels' second order in a single parameter: there forms are bent.
     """
 
     def __init__(self, inputs: Inputs, method: str) -> None:
@@ -50,8 +51,10 @@ class Prover:
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device."""
-        network = self.networks[dtype or self.dtype]
-        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high).to(dtype or self.dtype)
+        dtype, several = dtype or self.dtype, low.shape[1] > 1
+        network = self.networks[dtype]
+        bent = dtype == torch.float64
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=bent).to(dtype)
         labels = self.labels[images]
         forms = run(network, pixels)
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
@@ -64,7 +67,7 @@ class Prover:
         forward = _least(lower)
         rows = (~(forward > 0)).nonzero().flatten()
         if len(rows):
-            if pixels.symbols > 1:
+            if several:
                 shares[rows] = forward_shares(network, {name: each[rows] for name, each in forms.items()})
             worst = lower[rows].nan_to_num(-torch.inf).argmin(1, keepdim=True)
             first_order = (form.center - form.slopes.abs().sum(0))[rows].gather(1, worst).flatten()
@@ -73,7 +76,7 @@ class Prover:
         if len(rows):
             lower[rows], share = self._backward(network, forms, labels, lower, rows)
             self.gate.learn(promising, _least(lower[rows]) > 0)
-            if pixels.symbols > 1:
+            if several:
                 shares[rows] = share
         return Outcome(_least(lower), forward, shares)
 

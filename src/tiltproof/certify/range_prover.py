@@ -38,7 +38,7 @@ class RangeProver:
     def bound(self, images: Tensor, low: Tensor, high: Tensor) -> RangeOutcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64."""
         network = self.network
-        forms = run(network, pair_bounds(self.pictures, images, self.transform, self.method, low, high))
+        forms = run(network, pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=True))
         output = forms[network.output]
         lower, upper = output.lower, output.upper
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
@@ -59,7 +59,7 @@ class RangeProver:
         count, outputs = forms[network.output].shape
         units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
         pairs = torch.arange(count, device=shares.device)
-        if forms[network.input].symbols > 1:
+        if shares.shape[1] > 1:
             shares = forward_shares(network, forms)
         ends = []
         for directions in (units, -units):

@@ -43,6 +43,7 @@ def make_loss(
             ramp=ramp,
             samples=part.samples,
             every=part.every,
+            measure=part.measure,
             **common,
         )
     if part.kind == "augmentation":

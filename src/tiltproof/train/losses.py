@@ -21,6 +21,8 @@ from tiltproof.train.ramp import Ramp, between
 from tiltproof.train.window import lines_needed, window_bounds
 from tiltproof.transforms import Transform, parse
 
+MEASURES = ("worst", "width")
+
 
 @dataclass
 class LossValue:
@@ -146,6 +148,9 @@ class CertifiedLoss(RampedLoss):
     paper), ``affine``, or ``backward`` (intervals forward, then one linear pass from each margin back to the pixels).
     ``one_for_all``: one sampled parameter vector a batch, as in the paper, instead of one an image. ``samples``: theta is the worst
     of so many sampled ones (the paper: 1). ``every``: bounds are computed for every so-manieth image of a mini-batch (the paper: 1).
+    ``measure``: what takes the place of l(f^): ``worst``, the cross-entropy of the worst outputs (the paper), or ``width``, the log of
+    how wide the margins' affine forms are, relative to the margins. Bounds of a deep network over a box large enough to teach
+    something say nothing at first; their width over a tiny box shows in any state of the network how fast it loses track.
     """
 
     def __init__(
@@ -161,6 +166,7 @@ class CertifiedLoss(RampedLoss):
         one_for_all: bool = False,
         samples: int = 1,
         every: int = 1,
+        measure: str = "worst",
     ) -> None:
         super().__init__(transform, kappa, ramp, seed, one_for_all)
         self.nu = half_widths(nu, self.transform)
@@ -176,7 +182,13 @@ class CertifiedLoss(RampedLoss):
             raise InputError("unknown pixel bounds", got=repr(bounds), do=f"use one of {', '.join(METHODS)}")
         if propagation not in PROPAGATIONS:
             raise InputError("unknown propagation", got=repr(propagation), do=f"use one of {', '.join(PROPAGATIONS)}")
-        self.bounds, self.propagation = bounds, propagation
+        if measure not in MEASURES:
+            raise InputError("unknown measure of bounds", got=repr(measure), do=f"use one of {', '.join(MEASURES)}")
+        if measure == "width" and (propagation == "backward" or not self.measures_width):
+            raise InputError(
+                "the width of margins is measured for classes, by interval or affine propagation", got=repr(propagation)
+            )
+        self.bounds, self.propagation, self.measure = bounds, propagation, measure
         self.lines: int | None = None
 
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
@@ -199,6 +211,8 @@ class CertifiedLoss(RampedLoss):
         certified = self.worst(model, self.pixels(images[:: self.every], low, high), labels[:: self.every])
         return kappa * clean + (1 - kappa) * certified, clean.detach(), certified.detach(), correct
 
+    measures_width = True
+
     @property
     def replayable(self) -> bool:
         return self.transform.padding == "zeros"
@@ -216,8 +230,10 @@ class CertifiedLoss(RampedLoss):
         low, high = (end.expand(len(images), -1) for end in (low, high))
         return self.networks.pixels(images, self.transform, self.bounds, low, high, self.propagation, cells)
 
-    def worst(self, model: nn.Module, pixels: object, labels: Tensor) -> Tensor:
-        """Cross-entropy of the worst outputs: the label's lowest, every other's highest, relative to the label's."""
+    def worst(self, model: nn.Module, pixels: AffineForm, labels: Tensor) -> Tensor:
+        """Cross-entropy of the worst outputs: the label's lowest, every other's highest, relative to the label's. Or the width."""
+        if self.measure == "width":
+            return self.networks.relative_width(model, pixels, labels).log().mean()
         return F.cross_entropy(self.networks.worst_outputs(model, pixels, labels, self.propagation), labels)
 
 
@@ -227,6 +243,8 @@ class CertifiedRegressionLoss(Regression, CertifiedLoss):
     Both ends of the certified output range are drawn to the label, hence also to each other.
     """
 
-    def worst(self, model: nn.Module, pixels: object, labels: Tensor) -> Tensor:
+    measures_width = False
+
+    def worst(self, model: nn.Module, pixels: AffineForm, labels: Tensor) -> Tensor:
         low, high = self.networks.output_range(model, pixels, self.propagation)
         return (self.each(low, labels).mean() + self.each(high, labels).mean()) / 2

@@ -19,6 +19,8 @@ from tiltproof.network import Network, margins, read_network, refine, refine_out
 from tiltproof.network.arithmetic import training_arithmetic
 from tiltproof.transforms import Transform
 
+SMALLEST_MARGINS = 1e-6
+"""Of a network that knows nothing yet: no width is divided by less."""
 PROPAGATIONS = ("interval", "affine", "backward")
 
 
@@ -85,10 +87,17 @@ class LiveNetwork:
             if propagation == "interval":
                 output = forms[network.output]
                 return output.upper.scatter(1, own, output.lower.gather(1, own))
-            lower = _margins(network, forms, labels)
+            lower = _margins(network, forms, labels).lower
             if propagation == "backward":
                 lower = self._refined(network, forms, labels, lower)
         return -lower.scatter(1, own, 0.0)
+
+    def relative_width(self, model: nn.Module, pixels: AffineForm, labels: Tensor) -> Tensor:
+        """[n]: the radius of the margins' forms, relative to the margins themselves; means over the other classes."""
+        network = self.network(model, pixels.center)
+        with training_arithmetic(), torch.autocast(labels.device.type, enabled=False):
+            form = _margins(network, run(network, pixels), labels)
+        return form.radius.sum(1) / form.center.abs().sum(1).clamp(min=SMALLEST_MARGINS)
 
     def _refined(self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor) -> Tensor:
         count, classes = lower.shape
@@ -115,15 +124,16 @@ class LiveNetwork:
         return lower, upper
 
 
-def _margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> Tensor:
-    """Lower bounds of f_label - f_j for all j, [n, K]; after a last linear layer from the differences of its rows, all labels at once."""
+def _margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
+    """f_label - f_j for all j, [n, K]; after a last linear layer from the differences of its rows, all labels at once."""
     last = network.last
     if last.name != network.output or last.kind != "linear":
-        return margins(network, forms, labels).lower
+        return margins(network, forms, labels)
     form = forms[last.inputs[0]]
     weight, bias = last.settings["weight"], last.settings["bias"]
     apart = weight[labels].unsqueeze(1) - weight  # [n, K, features]
     spread = apart.abs() @ form.radius.unsqueeze(2)
     stack = torch.einsum("nkf,snf->snk", apart, form.stack)
-    lower = stack[0] - stack[1:].abs().sum(0) - spread.squeeze(2)
-    return lower if bias is None else lower + bias[labels].unsqueeze(1) - bias
+    if bias is not None:
+        stack = torch.cat([stack[:1] + (bias[labels].unsqueeze(1) - bias), stack[1:]])
+    return AffineForm(stack, spread.squeeze(2), unit=0.0)

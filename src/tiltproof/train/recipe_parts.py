@@ -88,6 +88,8 @@ class LossPart:
     """One sampled parameter vector a mini-batch (the paper), or one for each image."""
     every: int = setting(whole(1, 1000), 1)
     """certified: bounds are computed for every so-manieth image of a mini-batch; 1: for all (the paper)."""
+    measure: str = setting(word(("worst", "width")), "worst")
+    """certified: the cross-entropy of the worst outputs (the paper), or the logarithm of the width of the margins' bounds."""
     samples: int = setting(whole(1, 1000), 1)
     """certified, worst-of: the worst of so many sampled parameters an image is trained on."""
     epsilon: float = setting(number(0, 1, above=True), 0.1)

@@ -88,3 +88,28 @@ class ResidualNetwork(nn.Module):
         for name in self.stage_names:
             values = self.get_submodule(name)(values)
         return self.fc(F.avg_pool2d(values, self.last_size).flatten(1))
+
+
+class ShallowResidualNetwork(nn.Module):
+    """Nine layers: four convolutions, a basic block after the second and the fourth, the average of every channel, one linear layer.
+
+    Each convolution but the first is followed by averages of 2 x 2 pixels. ``image_size`` is a multiple of 8.
+    """
+
+    def __init__(self, normalise: Normalise, image_size: int, channels: Sequence[int], outputs: int = 10) -> None:
+        super().__init__()
+        self.normalise, self.last_size = normalise, image_size // 8
+        for k, (before, after) in enumerate(pairwise([3, *channels]), start=1):
+            self.add_module(f"conv{k}", nn.Conv2d(before, after, 3, 1, 1, bias=False))
+            self.add_module(f"norm{k}", nn.BatchNorm2d(after))
+        self.block2, self.block4 = (BasicBlock(n, n, 1) for n in (channels[1], channels[3]))
+        self.fc = nn.Linear(channels[3], outputs)
+
+    def layer(self, k: int, values: Tensor) -> Tensor:
+        values = torch.relu(self.get_submodule(f"norm{k}")(self.get_submodule(f"conv{k}")(values)))
+        return values if k == 1 else F.avg_pool2d(values, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        values = self.block2(self.layer(2, self.layer(1, self.normalise(images))))
+        values = self.block4(self.layer(4, self.layer(3, values)))
+        return self.fc(F.avg_pool2d(values, self.last_size).flatten(1))
