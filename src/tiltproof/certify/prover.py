@@ -51,10 +51,11 @@ class Prover:
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device."""
-        dtype, several = dtype or self.dtype, low.shape[1] > 1
+        dtype = dtype or self.dtype
         network = self.networks[dtype]
         bent = dtype == torch.float64
         pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=bent).to(dtype)
+        several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
         forms = run(network, pixels)
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)

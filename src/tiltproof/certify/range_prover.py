@@ -59,7 +59,7 @@ class RangeProver:
         count, outputs = forms[network.output].shape
         units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
         pairs = torch.arange(count, device=shares.device)
-        if shares.shape[1] > 1:
+        if shares.shape[1] > 1 and forms[network.input].symbols > 1:
             shares = forward_shares(network, forms)
         ends = []
         for directions in (units, -units):
