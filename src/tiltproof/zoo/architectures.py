@@ -50,7 +50,7 @@ def cifar10_resnet18() -> nn.Module:
 
 def cifar10_resnet9() -> nn.Module:
     """Nine layers with batch norm and two residual blocks: almost as accurate as ResNet-18 on CIFAR-10, half as deep."""
-    return ShallowResidualNetwork(_cifar10_normalise(), 32, [64, 128, 224, 320])
+    return ShallowResidualNetwork(_cifar10_normalise(), 32, [48, 96, 192, 340])
 
 
 def _tinyimagenet_normalise() -> Normalise:
