@@ -32,7 +32,7 @@ format: $(DEVELOPER)
 
 # the site, in site/; --strict turns every warning into a failure
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) build dist site src/*.egg-info tiltproof-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,7 +1,8 @@
 """Parts of the documentation that are made from the code when the site is built (a hook of mkdocs; see mkdocs.yml).
 
 A line ``<!-- generated: NAME -->`` of a page is replaced by what GENERATED[NAME] returns: the table of transformations, the
-command reference from the program itself, the Python reference's list of public names. So they cannot go stale.
+command reference from the program itself, the Python reference's list of public names. So they cannot go stale. A line
+``<!-- file: PATH -->`` is replaced by that file, as code.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from tiltproof.transforms import LETTERS
 
 NOT_RUN = "<!-- not run: examples that --help shows -->"  # for the test of blocks, which looks at their spelling
 MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
+FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
+ROOT = Path(__file__).parent.parent
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Called by mkdocs for every page."""
+    markdown = FILE.sub(lambda mark: f"```python\n{(ROOT / mark[1]).read_text(encoding='utf-8')}```", markdown)
     return MARK.sub(lambda mark: GENERATED[mark[1]](), markdown)
 
 
@@ -113,7 +117,7 @@ def python() -> str:
 
 def readme_table(first_heading: str) -> str:
     """The table of the README whose first column has this heading: figures are written down once."""
-    lines = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     start = next(k for k, line in enumerate(lines) if line.startswith(f"| {first_heading} |"))
     return "\n".join(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
 

@@ -7,14 +7,13 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from docs_pages import on_page_markdown
+from docs_pages import FILE, on_page_markdown
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-INCLUDE = re.compile(r'^--8<-- "(.+)"$')
 
 
 @dataclass(frozen=True)
@@ -23,16 +22,10 @@ class Block:
     code: str
     reason: str | None
 
-    @property
-    def include(self) -> Path | None:
-        """The file that the block shows, if it shows one."""
-        match = INCLUDE.match(self.code.strip())
-        return ROOT / match[1] if match else None
-
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """Of some languages, or all; parts that are made from the code are in place."""
-    text = on_page_markdown(page.read_text(encoding="utf-8"))
+    """Of some languages, or all; parts that are made from the code are in place, files that are shown whole are left out."""
+    text = on_page_markdown(FILE.sub("", page.read_text(encoding="utf-8")))
     found = [Block(match["language"], match["code"], match["reason"]) for match in BLOCK.finditer(text)]
     return [block for block in found if not languages or block.language in languages]
 

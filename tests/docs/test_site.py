@@ -64,6 +64,11 @@ def test_every_page_and_picture_is_used():
     assert all(f"](pictures/{name}.svg)" in texts for name in drawn)
 
 
+def test_every_example_is_shown():
+    shown = docs_pages.FILE.findall(page("examples"))
+    assert sorted(shown) == sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py"))
+
+
 def test_files_that_are_named_exist():
     for path in PAGES:
         for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml))`", path.read_text(encoding="utf-8")):
