@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALLED := $(VENV)/.installed
 DEVELOPER := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 
-.PHONY: demo test soundness lint format clean
+.PHONY: demo test soundness lint format docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/tiltproof demo
@@ -29,9 +30,13 @@ format: $(DEVELOPER)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# the site, in site/; --strict turns every warning into a failure
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info tiltproof-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) build dist site src/*.egg-info tiltproof-demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,4 +48,8 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 
 $(DEVELOPER): $(INSTALLED)
 	$(PIP) -e ".[dev]"
+	@touch $@
+
+$(DOCS): $(INSTALLED)
+	$(PIP) -e ".[docs]"
 	@touch $@

@@ -1,4 +1,4 @@
-"""The README's example runs, and it names the two commands."""
+"""The README's Python runs, and it names the two commands."""
 
 import re
 from pathlib import Path
@@ -11,9 +11,12 @@ README = Path(__file__).parent.parent / "README.md"
 @pytest.mark.skipif(not README.exists(), reason="not in a source checkout")
 def test_the_example_runs(capsys):
     text = README.read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example, loop = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
     exec(example, names)
+    exec(loop, names)
+    assert names["value"].total.grad_fn is not None
+    assert all(parameter.grad is not None for parameter in names["model"].parameters())
     assert names["certificate"].summary()["certified"] >= 18
     assert "certified" in capsys.readouterr().out
     assert "make demo" in text

@@ -1,0 +1,202 @@
+"""Draw the pictures of docs/pictures, all from what the package itself computes.
+
+python scripts/docs_pictures.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from svg import Chart, Sheet
+
+import tiltproof
+from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tree import leaves
+from tiltproof.report.ink import FAINT, INK, OPEN, PROVED, SAMPLED, coloured
+
+FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+ROW, COLUMN = 25, 14
+"""The pixel that is followed: near the foot of the first digit, a 7."""
+
+
+def seven() -> torch.Tensor:
+    return tiltproof.load_data("mnist-sample")[0][:1].double()
+
+
+def one_pixel() -> Sheet:
+    """A pixel over the angle, and three ways to enclose it: the paper's interval, the exact interval, the affine form."""
+    image, (low, high) = seven(), (0.0, 8.0)
+    angles = torch.linspace(low, high, 241, dtype=torch.float64)
+    values = tiltproof.Rotation(30).apply(image.expand(len(angles), -1, -1, -1), angles[:, None])[:, 0, ROW, COLUMN]
+    boxes = {name: tiltproof.bound_pixels(image, "R(30)", name, [low], [high]) for name in ("fgv", "hull", "affine")}
+    ends = {name: (float(f.lower[0, 0, ROW, COLUMN]), float(f.upper[0, 0, ROW, COLUMN])) for name, f in boxes.items()}
+    sheet = Sheet(760, 380)
+    chart = Chart(sheet, (60, 34, 480, 290), (low, high), (-0.2, 1.2), ("angle in degrees", "value of the pixel"))
+    for name, opacity in (("fgv", 0.10), ("hull", 0.16)):
+        bottom, top = ends[name]
+        chart.area([(low, bottom), (high, bottom), (high, top), (low, top)], INK, opacity)
+    form = boxes["affine"]
+    center, slope = (float(plane[0, 0, ROW, COLUMN]) for plane in form.stack)
+    radius = float(form.radius[0, 0, ROW, COLUMN])
+    corners = [(low, center - slope), (high, center + slope)]
+    band = [(x, y - radius) for x, y in corners] + [(x, y + radius) for x, y in reversed(corners)]
+    chart.area(band, PROVED, 0.35, PROVED)
+    chart.line(corners, PROVED, 1, "5 4")
+    chart.line(list(zip(angles.tolist(), values.tolist(), strict=True)), SAMPLED, 2.5)
+    for k, (colour, text) in enumerate(
+        (
+            (SAMPLED, "the pixel itself"),
+            (PROVED, f"affine form: c + G e ± r, r = {radius:.3f}"),
+            ("#9a9ca3", f"exact interval, width {ends['hull'][1] - ends['hull'][0]:.2f}"),
+            ("#d6d7da", f"the paper's interval, width {ends['fgv'][1] - ends['fgv'][0]:.2f}"),
+        )
+    ):
+        sheet.add("rect", x=556, y=44 + 36 * k, width=14, height=14, fill=colour)
+        for line, part in enumerate(text.split(": ")):
+            sheet.text(576, 55 + 36 * k + 14 * line, part, 11)
+    return sheet
+
+
+def second_order() -> Sheet:
+    """Widths over the box size: intervals fall like the size, the remainder of the affine form like its square."""
+    image = seven()
+    sizes = [2.0**-k for k in range(8)]
+    widths: dict[str, list[tuple[float, float]]] = {"fgv": [], "hull": [], "remainder": []}
+    for size in sizes:
+        for name in ("fgv", "hull", "affine"):
+            form = tiltproof.bound_pixels(image, "R(30)", name, [5.0 - size / 2], [5.0 + size / 2])
+            width = 2 * form.radius if name == "affine" else form.width
+            widths["remainder" if name == "affine" else name].append((size, float(width.mean())))
+    sheet = Sheet(760, 380)
+    labels = ("width of the box in degrees", "mean width over all pixels")
+    chart = Chart(sheet, (60, 34, 440, 290), (0.005, 1.5), (1e-8, 0.2), labels, logarithmic=True)
+    texts = {"fgv": "the paper's interval", "hull": "exact interval", "remainder": "affine form: remainder 2 r"}
+    for (name, points), colour in zip(widths.items(), (FAINT, INK, PROVED), strict=True):
+        chart.line(points, colour)
+        chart.dots(points, colour, 3)
+        across, down = chart.at(*points[0])
+        (a, b), (c, d) = points[-4], points[-1]
+        order = np.log(b / d) / np.log(a / c)
+        sheet.text(
+            across + 14, down + (12 if name == "hull" else 0), f"{texts[name]} (order {order:.1f})", 11, fill=colour
+        )
+    return sheet
+
+
+def cells() -> Sheet:
+    """A coordinate box that crosses a grid line each way, and the nine points where extremes can lie."""
+    sheet = Sheet(430, 330)
+    chart = Chart(sheet, (50, 24, 340, 260), (0, 3.4), (0, 2.8))
+    for line in (0, 1, 2, 3):
+        chart.line([(line, 0), (line, 2.4)], FAINT, 1)
+    for line in (0, 1, 2):
+        chart.line([(0, line), (3.4, line)], FAINT, 1)
+    chart.dots([(x, y) for x in (0, 1, 2, 3) for y in (0, 1, 2)], FAINT, 3)
+    xs, ys = (1.35, 2.0, 2.8), (0.45, 1.0, 1.7)
+    chart.area([(xs[0], ys[0]), (xs[2], ys[0]), (xs[2], ys[2]), (xs[0], ys[2])], PROVED, 0.25, PROVED)
+    chart.dots([(x, y) for x in xs for y in ys], OPEN, 4.5)
+    chart.note(0.06, 2.66, "grey: pixel centres; green: where one pixel may look", FAINT)
+    chart.note(0.06, 2.48, "red: the only points that need a look", OPEN)
+    return sheet
+
+
+def relu() -> Sheet:
+    """The two relaxations of ReLU: the parallelogram going forward, two lines going backward."""
+    sheet = Sheet(720, 300)
+    low, high = -1.0, 2.0
+    slope = high / (high - low)
+    for k, title in enumerate(("forward: one slope, remainder t / 2", "backward: a line above, a line below")):
+        chart = Chart(sheet, (50 + 350 * k, 40, 290, 210), (-1.3, 2.3), (-1.0, 2.4), ("x", title))
+        curve = [(-1.3, 0.0), (0.0, 0.0), (2.3, 2.3)]
+        if k == 0:
+            gap = -slope * low
+            points = [(low, slope * low), (high, slope * high), (high, slope * high + gap), (low, slope * low + gap)]
+            chart.area(points, PROVED, 0.3, PROVED)
+        else:
+            chart.area([(low, 0), (low, low), (high, high)], PROVED, 0.3)
+            chart.line([(low, 0), (high, high)], PROVED, 2)
+            chart.line([(low, low), (high, high)], PROVED, 2)
+        chart.line(curve, SAMPLED, 2.5)
+        for end, name in ((low, "l"), (high, "h")):
+            chart.line([(end, -1.0), (end, 2.4)], FAINT, 1, "3 3")
+            chart.note(end + 0.05, -0.9, name, FAINT)
+    return sheet
+
+
+def tiling() -> Sheet:
+    """The boxes that prove one image for two parameters, drawn in the plane of the parameters."""
+    transform = tiltproof.parse("Sc(10), R(10)")
+    images, labels = tiltproof.load_data("mnist-sample")
+    certificate = tiltproof.certify(
+        tiltproof.load_model("mnist-sc5-r5-c5-b001"), images[11:12], labels[11:12], transform
+    )
+    (result,) = certificate.results
+    assert result.verdict is tiltproof.Verdict.CERTIFIED, result
+    assert result.grid is not None
+    assert result.tree is not None
+    nodes = torch.tensor(leaves(result.grid, result.tree, 10_000))
+    lower, upper = Tiling(transform, result.grid).bounds(Boxes(nodes[:, :2], nodes[:, 2:]))
+    sheet = Sheet(560, 400)
+    labels_ = ("scaling in percent", "rotation in degrees")
+    chart = Chart(sheet, (60, 34, 460, 310), (-10, 10), (-10, 10), labels_)
+    for (a, b), (c, d) in zip(lower.tolist(), upper.tolist(), strict=True):
+        chart.area([(a, b), (c, b), (c, d), (a, d)], PROVED, 0.25, PROVED)
+    sheet.text(520, 26, f"{len(nodes)} boxes, each with a proof", 12, "end", PROVED)
+    return sheet
+
+
+def bounds() -> Sheet:
+    """A digit, its lower and upper bound over a box of angles, and the width between them."""
+    image = seven()
+    sheet = Sheet(720, 430)
+    for row, (name, text) in enumerate((("fgv", "the paper's intervals"), ("hull", "exact intervals"))):
+        form = tiltproof.bound_pixels(image, "R(4:7)", name)
+        lower, upper = (end[0, 0].clamp(0, 1).numpy() for end in (form.lower, form.upper))
+        planes = [image[0, 0].numpy(), lower, upper]
+        pictures = [(plane * 255).round().astype(np.uint8) for plane in planes] + [coloured(upper - lower)]
+        sheet.text(20, 24 + 205 * row, f"{text} for R(4:7)")
+        titles = ("the picture", "lower bound", "upper bound", f"width, mean {(upper - lower).mean():.3f}")
+        for k, (picture, title) in enumerate(zip(pictures, titles, strict=True)):
+            sheet.bitmap(20 + 175 * k, 34 + 205 * row, 150, picture)
+            sheet.text(20 + 175 * k, 198 + 205 * row, title, 11, fill=FAINT)
+    return sheet
+
+
+GALLERY = {"R": 20.0, "Tu": 4.0, "Tv": 4.0, "Sc": 30.0, "Sh": 40.0, "C": -50.0, "B": 0.3}
+
+
+def gallery() -> Sheet:
+    """What a positive (for contrast a negative) parameter of each of the paper's transformations does."""
+    image = seven()
+    sheet = Sheet(760, 130)
+    sheet.bitmap(10, 10, 84, (image[0, 0].numpy() * 255).round().astype(np.uint8))
+    sheet.text(10, 114, "the picture", 12)
+    for k, (letter, value) in enumerate(GALLERY.items(), start=1):
+        moved = tiltproof.parse(f"{letter}({abs(value)})").apply(image, torch.tensor([value]))
+        sheet.bitmap(10 + 94 * k, 10, 84, (moved[0, 0].numpy() * 255).round().astype(np.uint8))
+        sheet.text(10 + 94 * k, 114, f"{letter}: {value:+g}", 12)
+    return sheet
+
+
+PICTURES = {
+    "one-pixel": one_pixel,
+    "second-order": second_order,
+    "cells": cells,
+    "relu": relu,
+    "tiling": tiling,
+    "bounds": bounds,
+    "gallery": gallery,
+}
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, draw in PICTURES.items():
+        (folder / f"{name}.svg").write_text(str(draw()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -1,0 +1,46 @@
+"""The fenced blocks of a page: what language, what code, and the reason in a comment before it why it is not run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from docs_pages import FILE, on_page_markdown
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    code: str
+    reason: str | None
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    """Of some languages, or all; parts that are made from the code are in place, files that are shown whole are left out."""
+    text = on_page_markdown(FILE.sub("", page.read_text(encoding="utf-8")))
+    found = [Block(match["language"], match["code"], match["reason"]) for match in BLOCK.finditer(text)]
+    return [block for block in found if not languages or block.language in languages]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Every command of a console block as words, without comments; ``;`` and line ends separate them."""
+    found = []
+    for line in block.code.splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=";>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if word == ";":
+                found += [words] if words else []
+                words = []
+            else:
+                words.append(word)
+    return found

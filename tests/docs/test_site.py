@@ -1,0 +1,117 @@
+"""The site builds without a warning, its generated parts are complete, its pictures and tables are those of the code."""
+
+import os
+import re
+import subprocess
+import sys
+
+import docs_pages
+import docs_pictures
+import pytest
+from blocks import PAGES, ROOT
+
+import tiltproof
+from tiltproof.cli.app import COMMANDS
+from tiltproof.transforms import LETTERS
+from tiltproof.zoo.bundled import models
+
+pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
+DATED = {"tiling"}
+"""Pictures of what the search happened to do; they need not change with it."""
+
+
+def page(name):
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="make docs installs it")
+    pytest.importorskip("mkdocstrings")
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    for path in PAGES[1:]:
+        html = (tmp_path / f"{path.stem}.html").read_text(encoding="utf-8")
+        assert "|---" not in html, f"{path.name} has a table that is none"
+        assert "generated: " not in html
+        assert 'src="http' not in html, "the site asks nobody else's server"
+        assert "fonts.googleapis" not in html
+    reference = (tmp_path / "python.html").read_text(encoding="utf-8")
+    for name in tiltproof.__all__:
+        assert re.search(rf'id="[\w.]*\b{name}"', reference), name
+
+
+def test_the_generated_parts_are_complete():
+    for name in COMMANDS:
+        assert f"\n## tiltproof {name}\n" in "\n" + docs_pages.commands()
+    for letter, part in LETTERS.items():
+        assert f"| `{letter}` |" in docs_pages.transformations()
+        assert f"### {part.__name__}\n" in docs_pages.transformations()
+        assert f"`{letter}`" in docs_pages.letters()
+    assert "`conv2d`" in docs_pages.operations()
+    used = {mark for path in PAGES for mark in docs_pages.MARK.findall(path.read_text(encoding="utf-8"))}
+    assert used == set(docs_pages.GENERATED)
+
+
+def test_every_page_and_picture_is_used():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for path in PAGES[1:]:
+        assert f": {path.name}\n" in navigation, f"{path.name} needs a line under nav in mkdocs.yml"
+    texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    drawn = {path.stem for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert drawn == set(docs_pictures.PICTURES)
+    assert all(f"](pictures/{name}.svg)" in texts for name in drawn)
+
+
+def test_every_example_is_shown():
+    shown = docs_pages.FILE.findall(page("examples"))
+    assert sorted(shown) == sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py"))
+
+
+def test_files_that_are_named_exist():
+    for path in PAGES:
+        for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|toml))`", path.read_text(encoding="utf-8")):
+            assert any((base / name).exists() for base in (ROOT, ROOT / "src" / "tiltproof")), (path.name, name)
+
+
+@pytest.mark.parametrize("name", sorted(set(docs_pictures.PICTURES) - DATED))
+def test_pictures_are_up_to_date(name):
+    """Up to the last digit of a coordinate, which rounding may change, and to how bitmaps are compressed."""
+    stored = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    texts, numbers = zip(*map(taken_apart, (stored, str(docs_pictures.PICTURES[name]()))), strict=True)
+    assert texts[0] == texts[1], "run python scripts/docs_pictures.py"
+    assert numbers[0] == pytest.approx(numbers[1], abs=0.21), "run python scripts/docs_pictures.py"
+
+
+def taken_apart(svg):
+    svg = re.sub(r"base64,[^\"]*", "", svg)
+    numbers = [float(number) for number in re.findall(r"-?\d+\.\d+", svg)]
+    return re.sub(r"-?\d+\.\d+", "#", svg), numbers
+
+
+def test_the_table_of_trained_networks_agrees_with_their_cards():
+    cards = {card.name: card for card in models()}
+    rows = [
+        [cell.strip(" *") for cell in line.strip("|").split("|")]
+        for line in docs_pages.readme_table("recipe").splitlines()
+    ]
+    named = [row for row in rows if row[0] in cards]
+    assert len(named) >= 6
+    for name, transform, clean, certified, *_ in named:
+        card = cards[name]
+        assert (transform, float(clean), float(certified)) == (
+            card.transform,
+            card.clean_percent,
+            card.certified_percent,
+        )
+
+
+def test_the_code_that_is_quoted_is_there():
+    rules = (ROOT / "src" / "tiltproof" / "network" / "rules" / "activations.py").read_text(encoding="utf-8")
+    table_of_operations = (ROOT / "src" / "tiltproof" / "network" / "aten.py").read_text(encoding="utf-8")
+    quoted = re.findall(r"```text\n(@.*?)```", page("add-an-operation"), re.DOTALL)
+    assert len(quoted) == 2
+    assert quoted[0].strip() in rules
+    assert quoted[1].strip() in table_of_operations
