@@ -10,9 +10,10 @@ subpackage of the same name, where what goes with it (results, progress, `tune`)
     from tiltproof.train import train
     train(tiltproof.read_recipe("mnist-r30"), out="runs/mine")
 
-A run folder as a page that opens offline: `tiltproof.report.write_report`.
+A run folder as a page that opens offline: `tiltproof.report.write_report`. Results as rows, and problems for other verifiers:
+`tiltproof.export`.
 
-Everything a user needs is on this page, in `tiltproof.train` and in `tiltproof.report`; nothing else is public.
+Everything a user needs is on this page, in `tiltproof.train`, `tiltproof.report` and `tiltproof.export`; nothing else is public.
 """
 
 from tiltproof.bounds import AffineForm, bound_pixels

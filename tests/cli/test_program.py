@@ -81,7 +81,7 @@ def test_help_teaches(tiltproof):
     overview = tiltproof("--help")
     assert overview.exit_code == 0
     assert all(name in overview.stdout for name in ("certify", "attack", "bound", "demo", "models", "Examples"))
-    for name in ("certify", "check", "report", "attack", "bound", "demo", "models"):
+    for name in ("certify", "check", "report", "export", "attack", "bound", "demo", "models"):
         text = tiltproof(name, "--help").stdout
         assert "Examples" in text
         assert f"tiltproof {name}" in text

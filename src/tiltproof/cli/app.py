@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from tiltproof.certify.manifest import package_version
-from tiltproof.cli import attack, bound, certify, check, demo, models, report, train, tune
+from tiltproof.cli import attack, bound, certify, check, demo, export, models, report, train, tune
 from tiltproof.cli.options import examples
 from tiltproof.errors import InputError
 
@@ -88,6 +88,7 @@ COMMANDS = {
     "certify": certify,
     "check": check,
     "report": report,
+    "export": export,
     "attack": attack,
     "bound": bound,
     "tune": tune,
