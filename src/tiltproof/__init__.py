@@ -59,9 +59,8 @@ from tiltproof.transforms import (
     TranslationV,
     parse,
 )
+from tiltproof.version import __version__ as __version__
 from tiltproof.zoo import load_model, load_onnx
-
-__version__ = "0.1.0"
 
 __all__ = [
     # what may happen to a picture
