@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_reader import read_plain
+from run_folder import manifest_of, record, write_run
 from torch import nn
 
 from tiltproof import AffineForm, InputError, bound_network, certify, load_data, load_model, load_onnx, parse
@@ -132,6 +133,18 @@ def test_models_and_images_must_be_the_runs(tmp_path):
         export_run(tmp_path / "run", small(seed=1), images, labels, tmp_path / "p")
     with pytest.raises(InputError, match="not the run's"):
         export_run(tmp_path / "run", model, images.flip(0), labels, tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    "tree", ["3.", "2.a", "a" * 70 + "71..", "z3.", "", "99999999999999.", "a" * 30_000 + "30001.."]
+)
+def test_forged_tilings_are_refused_in_words(tree, tmp_path):
+    model, images = small(), pictures()
+    records = [record(k, 0, "certified", margin=1.0, grid=[2], tree=tree) for k in range(2)]
+    write_run(tmp_path / "run", manifest_of(model, images, [0, 0], "R(5)"), records)
+    with pytest.raises(InputError, match=r"tiling|damaged|20,000|no certified image"):
+        export_run(tmp_path / "run", model, images, torch.tensor([0, 0]), tmp_path / "p")
     assert not (tmp_path / "p").exists()
 
 

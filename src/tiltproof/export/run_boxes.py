@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -87,7 +86,8 @@ def _tiling(run: FinishedRun, row: int) -> Ends:
     nodes = leaves(result.grid, result.tree, MOST_PROPERTIES)
     if nodes is None:
         raise too_many(f"image {result.image} alone has more")
-    table, count = torch.tensor(nodes), len(result.grid)
-    if int(table[:, count:].max()) > math.log2(DEEPEST / max(result.grid)):
+    count = len(result.grid)
+    if any(part * 2**level > DEEPEST for node in nodes for part, level in zip(result.grid, node[count:], strict=True)):
         raise InputError(f"the run in {run.folder} is damaged", got=f"image {result.image}: boxes too small to exist")
+    table = torch.tensor(nodes)
     return Tiling(run.transform, result.grid).bounds(Boxes(table[:, :count], table[:, count:]))
