@@ -82,23 +82,33 @@ def linear(draft: Draft, operation: Operation, inputs: list[str], output: str) -
 
 @writer("scale")
 def scale(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
-    """scale * x + shift as Mul and Add, each left out where it does nothing.
-
-    The shapes of the constants say how they lie against one picture; a leading 1 makes that independent of the batch.
+    """scale * x + shift: as a batch norm of mean 0 and variance 1 where a channel has one number each, which more tools read than
+    products, else as Mul and Add, each left out where it does nothing.
     """
-    value = inputs[0]
     shift = operation.settings["shift"]
-    steps = [("Mul", operation.settings["scale"], 1.0), ("Add", shift, 0.0)]
-    steps = [
-        (op, number, nothing) for op, number, nothing in steps if number is not None and bool((number != nothing).any())
-    ]
+    factor = operation.settings["scale"].expand(operation.shape)
+    shift = torch.zeros_like(factor) if shift is None else shift.expand(operation.shape)
+    if len(operation.shape) in (1, 3) and _one_a_channel(factor) and _one_a_channel(shift):
+        ones = torch.ones(len(factor))
+        first = [number.reshape(len(number), -1)[:, 0] for number in (factor, shift)]
+        numbers = {"scale": first[0], "shift": first[1], "mean": 0 * ones, "variance": ones}
+        names = [draft.constant(f"{output}.{name}", number) for name, number in numbers.items()]
+        draft.add("BatchNormalization", inputs + names, output, epsilon=0.0)
+        return
+    value = inputs[0]
+    steps = [("Mul", factor, 1.0), ("Add", shift, 0.0)]
+    steps = [(op, number, nothing) for op, number, nothing in steps if bool((number != nothing).any())]
     for k, (op, number, _) in enumerate(steps):
         result = output if k == len(steps) - 1 else f"{output}.scaled"
-        shaped = number.reshape((1,) * (len(operation.shape) + 1 - number.ndim) + tuple(number.shape))
-        draft.add(op, [value, draft.constant(f"{output}.{op.lower()}", shaped)], result)
+        draft.add(op, [value, draft.constant(f"{output}.{op.lower()}", number[None])], result)
         value = result
     if not steps:
         draft.add("Identity", inputs, output)
+
+
+def _one_a_channel(number: Tensor) -> bool:
+    rows = number.reshape(len(number), -1)
+    return bool((rows == rows[:, :1]).all())
 
 
 @writer("relu")
