@@ -50,6 +50,9 @@ def onnx_bytes(network: Network) -> bytes:
     names = {live.input: INPUT}
     draft = Draft({INPUT: live.shape})
     for operation in live.operations:
+        if operation.kind == "identity" and operation.name != live.output:
+            names[operation.name] = names[operation.inputs[0]]
+            continue
         name = OUTPUT if operation.name == live.output else f"n_{operation.name}"
         if operation.kind not in WRITERS:
             raise UnsupportedOperation(
