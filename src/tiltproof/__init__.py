@@ -10,9 +10,10 @@ subpackage of the same name, where what goes with it (results, progress, `tune`)
     from tiltproof.train import train
     train(tiltproof.read_recipe("mnist-r30"), out="runs/mine")
 
-A run folder as a page that opens offline: `tiltproof.report.write_report`.
+A run folder as a page that opens offline: `tiltproof.report.write_report`. Results as rows, and problems for other verifiers:
+`tiltproof.export`.
 
-Everything a user needs is on this page, in `tiltproof.train` and in `tiltproof.report`; transformations of your own derive from
+Everything a user needs is on this page, in `tiltproof.train`, `tiltproof.report` and `tiltproof.export`; transformations of your own derive from
 `tiltproof.transforms.Spatial` or `tiltproof.transforms.Pixelwise` (docs/add-a-transformation.md). Nothing else is public.
 """
 
@@ -59,9 +60,8 @@ from tiltproof.transforms import (
     TranslationV,
     parse,
 )
+from tiltproof.version import __version__ as __version__
 from tiltproof.zoo import load_model, load_onnx
-
-__version__ = "0.1.0"
 
 __all__ = [
     # what may happen to a picture

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 from terminal import read_to_the_end
+from typer.testing import CliRunner
 
 import tiltproof
+from tiltproof import __version__
+from tiltproof.cli import app
 
 CERTIFY = ["certify", "--model", "photo_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
 
@@ -81,7 +84,7 @@ def test_help_teaches(tiltproof):
     overview = tiltproof("--help")
     assert overview.exit_code == 0
     assert all(name in overview.stdout for name in ("certify", "attack", "bound", "demo", "models", "Examples"))
-    for name in ("certify", "check", "report", "attack", "bound", "demo", "models"):
+    for name in ("certify", "check", "report", "export", "attack", "bound", "demo", "models"):
         text = tiltproof(name, "--help").stdout
         assert "Examples" in text
         assert f"tiltproof {name}" in text
@@ -90,4 +93,20 @@ def test_help_teaches(tiltproof):
 def test_version(tiltproof):
     result = tiltproof("--version")
     assert result.exit_code == 0
-    assert result.stdout.startswith("tiltproof ")
+    assert result.stdout == f"tiltproof {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("tiltproof exp", "export"),
+        ("tiltproof certify --sem", "--semantics"),
+        ("tiltproof certify --model mnist-r3", "mnist-r30"),
+        ("tiltproof check run --data mnist-s", "mnist-sample"),
+        ("tiltproof train mnist-tu2-tv2-p", "mnist-tu2-tv2-paper"),
+    ],
+)
+def test_a_shell_completes(typed, offered):
+    words = {"_TILTPROOF_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    result = CliRunner().invoke(app, [], env=words, prog_name="tiltproof")
+    assert (result.exit_code, result.stdout.split()) == (0, [offered])

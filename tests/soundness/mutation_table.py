@@ -34,6 +34,8 @@ MAXPOOL, TILES, LEDGER = "network/rules/maxpool.py", "certify/tiling.py", "certi
 RANGE_SEARCH, BENDS = "certify/range_search.py", "bounds/bent.py"
 RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
+PROPERTIES = "export/vnnlib_text.py"
+PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 
 MUTATIONS = [
     # affine arithmetic
@@ -230,4 +232,19 @@ MUTATIONS = [
     Mutation("intersection of a range", RANGE_SEARCH, 'self.lower.scatter_reduce_(0, index, lower, "amin")',
              'self.lower.scatter_reduce_(0, index, lower, "amax", include_self=False)',
              "the range is the union over boxes", (RANGES,)),
+    # properties for other verifiers
+    Mutation("a printed box rounded to the nearest", PROPERTIES,
+             "torch.where(below.double() > lower, torch.nextafter(below, torch.tensor(-torch.inf)), below)",
+             "below",
+             "the nearest float32 may lie inside the bounds", (PRINTED,)),
+    Mutation("decimals rounded to the nearest", PROPERTIES, "rounding=ROUND_CEILING", 'rounding="ROUND_HALF_EVEN"',
+             "a tool that reads rationals gets a smaller box", (PRINTED,)),
+    Mutation("tiny bounds dropped", PROPERTIES, "(above < TINY), TINY, above)", "(above < TINY), 0.0, above)",
+             "a pixel that may be a little more than 0", (PRINTED,)),
+    Mutation("boxes of a run forgotten", "export/run_boxes.py", "leaves(result.grid, result.tree, MOST_PROPERTIES)",
+             "leaves(result.grid, result.tree, MOST_PROPERTIES)[1:]",
+             "unsat for the rest proves nothing about the first", (WRITTEN,)),
+    Mutation("a class not asked about", PROPERTIES, "for k, name in enumerate(outputs) if k != label]",
+             "for k, name in enumerate(outputs) if k not in (label, 0)]",
+             "unsat would not rule class 0 out", (PRINTED,)),
 ]  # fmt: skip

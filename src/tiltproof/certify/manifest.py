@@ -6,7 +6,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from tiltproof.certify.entry import Inputs
 from tiltproof.network import Network
+from tiltproof.version import __version__
 
 
 def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, Any]:
@@ -44,10 +44,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def package_version() -> str:
-    try:
-        return metadata.version("tiltproof")
-    except metadata.PackageNotFoundError:
-        return "(run from its source folder, not installed)"
+    return __version__
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from tiltproof.certify.manifest import package_version
-from tiltproof.cli import attack, bound, certify, check, demo, models, report, train, tune
+from tiltproof.cli import attack, bound, certify, check, demo, export, models, report, train, tune
 from tiltproof.cli.options import examples
 from tiltproof.errors import InputError
 
@@ -57,7 +57,6 @@ app = typer.Typer(
     name="tiltproof",
     cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog=examples(
@@ -88,6 +87,7 @@ COMMANDS = {
     "certify": certify,
     "check": check,
     "report": report,
+    "export": export,
     "attack": attack,
     "bound": bound,
     "tune": tune,

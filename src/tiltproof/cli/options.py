@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.data import DATA_NAMES
+from tiltproof.zoo import ARCHITECTURES, models
 
 IMAGES, SEARCH, RESULTS = "Which images", "How hard to look", "Where the results go"
 
@@ -17,8 +19,26 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
 
 
+def beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    """What a shell may complete to; with nothing to offer it completes file names."""
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _complete_model(incomplete: str) -> list[str]:
+    return beginning((card.name for card in models()), incomplete)
+
+
+def _complete_data(incomplete: str) -> list[str]:
+    return beginning(DATA_NAMES, incomplete)
+
+
+def _complete_architecture(incomplete: str) -> list[str]:
+    return beginning(ARCHITECTURES, incomplete)
+
+
 _model = typer.Option(
     metavar="NAME|FILE|FUNCTION",
+    autocompletion=_complete_model,
     help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch or "
     "beside its card (as [bold]tiltproof train[/bold] writes it), an .onnx file (needs tiltproof\\[onnx]), or "
     "package.module:function, called without arguments; the current directory is importable.",
@@ -27,7 +47,11 @@ Model = Annotated[str, _model]
 OptionalModel = Annotated[str | None, _model]
 Architecture = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help=f"The architecture of a .safetensors file: {', '.join(ARCHITECTURES)}."),
+    typer.Option(
+        metavar="NAME",
+        autocompletion=_complete_architecture,
+        help=f"The architecture of a .safetensors file: {', '.join(ARCHITECTURES)}.",
+    ),
 ]
 AllowPickle = Annotated[
     bool,
@@ -38,6 +62,7 @@ AllowPickle = Annotated[
 ]
 _data = typer.Option(
     metavar="NAME|FOLDER",
+    autocompletion=_complete_data,
     help="mnist, cifar10, tinyimagenet, driving (test sets; driving is for regression), mnist-sample, cifar10-sample "
     "(100 bundled images of each), or a folder of images with a labels.csv (first line: filename,label).",
 )

@@ -14,7 +14,7 @@ from tiltproof.cli.options import RESULTS
 from tiltproof.cli.train_progress import clock, live_training
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
-from tiltproof.train import TrainingFailed, TrainResult, read_recipe, train
+from tiltproof.train import TrainingFailed, TrainResult, read_recipe, recipe_names, train
 
 WENT_ASTRAY = 1
 EXAMPLES = options.examples(
@@ -28,9 +28,18 @@ EXAMPLES = options.examples(
 )
 
 
+def _complete_recipe(incomplete: str) -> list[str]:
+    return options.beginning(recipe_names(), incomplete)
+
+
 def command(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe of the package by name, or the path of a TOML file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            autocompletion=_complete_recipe,
+            help="A recipe of the package by name, or the path of a TOML file.",
+        ),
     ],
     settings: Annotated[
         list[str] | None,

@@ -1,0 +1,154 @@
+"""A run's results as flat rows in the words of the field: safe, unsafe, unknown. The columns are the same for every run of a task.
+
+safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An image that is
+misclassified is unsafe where the range holds the untransformed image, which then is the counterexample; where it does not, nothing
+was found out about the range, and that is unknown. `verdict` keeps this package's own word.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from tiltproof.certify import ImageResult, RangeResult, Verdict
+from tiltproof.errors import InputError, shown
+from tiltproof.report.finished import FinishedRun, read_finished
+
+Row = dict[str, str | int | float | bool | None]
+SAFE, UNSAFE, UNKNOWN = "safe", "unsafe", "unknown"
+KEEPS_CLASS = "the label's output is the largest for all parameters of the range"
+
+
+def result_rows(folder: str | Path, tolerance: float | str | None = None) -> list[Row]:
+    """One row an image; of a regression run one an image and output.
+
+    ``tolerance``, for regression runs whose right answers are known: the property is then that no output is farther than this from the
+    right answer. As text or number it stands for the decimal that one reads. Without it the property is the proved range itself.
+    """
+    run = read_finished(folder)
+    if not run.regression:
+        if tolerance is not None:
+            raise InputError("a tolerance belongs to regression runs", got=tolerance, do="leave it out")
+        return [_class_row(run, result) for result in run.results]
+    exact = None if tolerance is None else _decimal(tolerance)
+    if exact is not None and any(result.value is None for result in run.results):
+        raise InputError(
+            "a tolerance needs the right answers, and the run was given none", do="certify with labels, or leave it out"
+        )
+    return [_range_row(run, result, k, exact) for result in run.results for k in range(len(result.prediction))]
+
+
+def _decimal(tolerance: float | str) -> Decimal:
+    try:
+        number = Decimal(str(tolerance))
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite() or number < 0 or abs(number.adjusted()) > 30:
+        raise InputError("the tolerance is a number that is not negative", got=shown(tolerance), do="e.g. 0.1")
+    return number
+
+
+def _about(run: FinishedRun, result: ImageResult | RangeResult) -> Row:
+    return {
+        "task": "regression" if run.regression else "classification",
+        "model": run.name("model"),
+        "data": run.name("data"),
+        "weights_sha256": str(run.claim["weights_sha256"]),
+        "transform": str(run.transform),
+        "semantics": str(run.claim["semantics"]),
+        "method": str(run.settings.get("method", "")),
+        "image": result.image,
+        "image_sha256": str(run.claim["images_sha256"][result.image - run.first]),
+    }
+
+
+def _class_row(run: FinishedRun, result: ImageResult) -> Row:
+    word, at = _word(run, result)
+    return _about(run, result) | {
+        "label": result.label,
+        "property": KEEPS_CLASS,
+        "result": word,
+        "verdict": str(result.verdict),
+        "margin": _finite(result.margin),
+        "counterexample": _text(at),
+        "open_box": _text(result.open_box),
+        "boxes": result.boxes,
+        "seconds": float(result.seconds),
+    }
+
+
+def _word(run: FinishedRun, result: ImageResult) -> tuple[str, tuple[float, ...] | None]:
+    """The result, and for an unsafe one the parameters that show it."""
+    if result.verdict is Verdict.CERTIFIED:
+        return SAFE, None
+    if result.verdict is Verdict.FALSIFIED:
+        return UNSAFE, result.counterexample
+    low, high = run.transform.low, run.transform.high
+    if result.verdict is Verdict.MISCLASSIFIED and all(a <= 0 <= b for a, b in zip(low, high, strict=True)):
+        return UNSAFE, (0.0,) * len(low)
+    return UNKNOWN, None
+
+
+def _range_row(run: FinishedRun, result: RangeResult, k: int, tolerance: Decimal | None) -> Row:
+    bounded = math.isfinite(result.lower[k]) and math.isfinite(result.upper[k])
+    word, at = (SAFE if bounded else UNKNOWN), None
+    what = "the output stays between lower and upper for all parameters of the range"
+    if tolerance is not None and result.value is not None:
+        what = f"the output stays within {tolerance} of value for all parameters of the range"
+        value, room = Fraction(result.value[k]), Fraction(tolerance)
+        least, most = value - room, value + room
+        within = bounded and least <= Fraction(result.lower[k]) and Fraction(result.upper[k]) <= most
+        # at lowest_at the output is at most inner_lower, at highest_at at least inner_upper
+        if Fraction(result.inner_lower[k]) < least:
+            word, at = UNSAFE, result.lowest_at[k]
+        elif Fraction(result.inner_upper[k]) > most:
+            word, at = UNSAFE, result.highest_at[k]
+        else:
+            word = SAFE if within else UNKNOWN
+    return _about(run, result) | {
+        "output": k,
+        "property": what,
+        "result": word,
+        "value": None if result.value is None else float(result.value[k]),
+        "prediction": float(result.prediction[k]),
+        "lower": _finite(result.lower[k]),
+        "upper": _finite(result.upper[k]),
+        "inner_lower": float(result.inner_lower[k]),
+        "inner_upper": float(result.inner_upper[k]),
+        "lowest_at": _text(result.lowest_at[k]),
+        "highest_at": _text(result.highest_at[k]),
+        "counterexample": _text(at),
+        "complete": bool(result.complete),
+        "boxes": result.boxes,
+        "seconds": float(result.seconds),
+    }
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None
+
+
+def _text(numbers: Any) -> str:
+    """Parameters as the text of a JSON list, so that a cell holds them whatever their number; empty where there are none."""
+    return "" if numbers is None else json.dumps(numbers)
+
+
+def as_csv(rows: list[Row]) -> str:
+    """With a line of names first; numbers read back as exactly the float64 they are, missing ones are empty."""
+    stream = io.StringIO()
+    table = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        table.writerow({name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()})
+    return stream.getvalue()
+
+
+def as_jsonl(rows: list[Row]) -> str:
+    """One object a line, every one with the same names in the same order; missing numbers are null."""
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)

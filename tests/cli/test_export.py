@@ -1,0 +1,90 @@
+"""`tiltproof export` on the small pictures: what is written where, and what is refused."""
+
+import csv
+import json
+
+import pytest
+
+VNNLIB = ["export", "--vnnlib", "--model", "photo_networks:brightness", "--data", "photos"]
+ONE = "photo_networks:one_class"
+
+
+@pytest.fixture
+def run(certify):
+    assert certify("--out", "run", "--quiet").exit_code == 0
+
+
+@pytest.mark.usefixtures("run")
+def test_results_of_a_run(tiltproof, workspace):
+    result = tiltproof("export", "run", "--csv", "run.csv", "--jsonl", "run.jsonl")
+    assert (result.exit_code, result.output) == (0, "")
+    rows = [json.loads(line) for line in (workspace / "run.jsonl").read_text().splitlines()]
+    assert [row["result"] for row in rows] == ["safe", "safe", "unsafe", "unsafe", "safe"]
+    assert rows[3]["verdict"] == "misclassified"
+    assert (rows[0]["model"], rows[0]["data"]) == ("photo_networks:brightness", "photos")
+    with (workspace / "run.csv").open() as stream:
+        assert [row["result"] for row in csv.DictReader(stream)] == [row["result"] for row in rows]
+
+
+def test_results_of_a_regression_run(tiltproof, certify, workspace):
+    """The first picture has the mean 230/255 and the label 1: 0.15 away at most, 0.05 at least."""
+    assert certify("--task", "regression", "--out", "ranges", model=ONE, transform="B(0.05)").exit_code == 0
+    for tolerance, word in (("0.15", "safe"), ("0.1", "unsafe"), ("0.04", "unsafe")):
+        assert tiltproof("export", "ranges", "--jsonl", "r.jsonl", "--tolerance", tolerance).exit_code == 0
+        rows = [json.loads(line) for line in (workspace / "r.jsonl").read_text().splitlines()]
+        assert rows[0]["result"] == word
+    result = tiltproof("export", "ranges", "--vnnlib", "--model", ONE, "--data", "photos", "--out", "p")
+    assert result.exit_code == 2
+    assert "ranges of outputs" in result.stderr
+
+
+def test_properties_of_chosen_images(tiltproof, workspace):
+    result = tiltproof(*VNNLIB, "--transform", "B(0.2)", "--images", "4,0-1", "--splits", 2, "--out", "p")
+    assert result.exit_code == 0, result.output
+    assert "6 properties of 3 images" in result.stdout
+    rows = [json.loads(line) for line in (workspace / "p" / "boxes.jsonl").read_text().splitlines()]
+    assert [row["image"] for row in rows] == [4, 4, 0, 0, 1, 1]
+    assert [row["label"] for row in rows] == [0, 0, 1, 1, 0, 0]
+    assert len((workspace / "p" / "1.0" / "instances.csv").read_text().splitlines()) == 6
+
+
+@pytest.mark.usefixtures("run")
+def test_properties_of_a_run(tiltproof, workspace):
+    assert tiltproof(*VNNLIB, "run", "--out", "p", "--quiet").output == ""
+    rows = [json.loads(line) for line in (workspace / "p" / "boxes.jsonl").read_text().splitlines()]
+    assert {row["image"] for row in rows} == {0, 1, 4}, "the certified ones"
+    assert tiltproof(*VNNLIB, "run", "--images", "1", "--out", "q").exit_code == 0
+    result = tiltproof(*VNNLIB, "run", "--images", "2", "--out", "r")
+    assert result.exit_code == 2
+    assert "verdict falsified" in result.stderr
+
+
+BAD = [
+    (["export"], "nothing to write"),
+    (["export", "run"], "nothing to write"),
+    (["export", "--csv", "x.csv"], "those of a run"),
+    (["export", "photos", "--csv", "x.csv"], "no run folder"),
+    (["export", "run", "--csv", "missing/x.csv"], "cannot be written"),
+    (["export", "run", "--csv", "x.csv", "--tolerance", "1"], "regression"),
+    (["export", "run", "--csv", "x.csv", "--splits", "3"], "--splits has no meaning without --vnnlib"),
+    (["export", "run", "--vnnlib"], "--model, --data and --out"),
+    ([*VNNLIB, "--transform", "B(0.2)", "--out", "p"], "--images is missing"),
+    ([*VNNLIB, "--images", "0", "--out", "p"], "--transform is missing"),
+    ([*VNNLIB, "--transform", "B(0.2)", "--images", "0,9", "--out", "p"], "numbers from 0 to 4"),
+    ([*VNNLIB, "--transform", "B(0.2)", "--images", "1,0-2", "--out", "p"], "twice"),
+    ([*VNNLIB, "--transform", "B(0.2)", "--images", "x", "--out", "p"], "numbers from 0 to 4"),
+    ([*VNNLIB, "--transform", "B(0.2)", "--images", "0", "--out", "photos"], "new folder"),
+    ([*VNNLIB, "run", "--splits", "3", "--out", "p"], "--splits has no meaning with a run"),
+    ([*VNNLIB, "run", "--images", "7", "--out", "p"], "numbers from 0 to 4"),
+    (["export", "--vnnlib", "run", "--model", "photo_networks:darkness", "--data", "photos", "--out", "p"], "weights"),
+]
+
+
+@pytest.mark.usefixtures("run")
+def test_bad_input(tiltproof, workspace):
+    for arguments, said in BAD:
+        result = tiltproof(*arguments)
+        assert result.exit_code == 2, (arguments, result.output)
+        assert said in result.stderr, arguments
+    assert not (workspace / "p").exists()
+    assert not (workspace / "x.csv").exists()
