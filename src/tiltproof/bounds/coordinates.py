@@ -11,7 +11,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import widen
 from tiltproof.transforms.base import Transform
-from tiltproof.transforms.matrices import LEAST_DEPTH, applied, centred_grid, keeps_plane
+from tiltproof.transforms.matrices import applied, centred_grid, keeps_plane
 
 
 @dataclass
@@ -66,11 +66,8 @@ def _intervals(
         value = Interval(low[:, k].view(-1, 1, 1), high[:, k].view(-1, 1, 1))
         u, v, w = applied(transform.parts[k].inverse_matrix(value), u, v, w)
     if isinstance(w, Interval):
-        safe, inverse = w.lower >= LEAST_DEPTH, w.reciprocal()
-        u, v = (
-            Interval(torch.where(safe, axis.lower, -torch.inf), torch.where(safe, axis.upper, torch.inf))
-            for axis in (u * inverse, v * inverse)
-        )
+        inverse = w.reciprocal()  # infinite where w reaches zero, and so are then the positions
+        u, v = u * inverse, v * inverse
     return u + (width - 1) / 2, -v + (height - 1) / 2
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 Matrix = tuple[tuple[Any, Any, Any], ...]
 """Rows x, y and, if it is not (0, 0, 1), w; entries are the numbers 0 and 1 or anything that has arithmetic."""
 
-LEAST_DEPTH = 2.0**-20
-"""Least w by which a position is divided. Ranges that come anywhere near it are refused (`bounds/horizon.py`)."""
+SMALLEST_DEPTH = 2.0**-20
+"""Smallest w by which a position is divided. Ranges that come anywhere near it are refused (`bounds/horizon.py`)."""
 
 
 def lifted(matrix: Matrix) -> Matrix:
@@ -71,7 +71,7 @@ def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> 
     u, v = centred_grid(height, width, like)
     source = [row[0] * u + row[1] * v + row[2] for row in matrix]
     if not keeps_plane(matrix):
-        depth = source[2].clamp(min=LEAST_DEPTH)
+        depth = source[2].clamp(min=SMALLEST_DEPTH)
         source = [source[0] / depth, source[1] / depth]
     column, row = source[0] + (width - 1) / 2, (height - 1) / 2 - source[1]
     shape = torch.broadcast_shapes(column.shape, row.shape, (1, height, width))
