@@ -46,7 +46,7 @@ from tiltproof import bound_pixels
 METHODS = ("affine", "hull", "fgv")
 CASES_A_BATCH = 25
 POINTS, TRIES = 4, 8
-LETTERS = SPATIAL + PIXELWISE
+LETTERS = (*SPATIAL, "Roll", *PIXELWISE)
 NARROW = ("one ulp", "1e-12", "1e-9", "tiny", "around a grid line", "degenerate")
 SMALL = (*NARROW, "medium", "straddling", "from a grid line")
 LARGE = ("medium", "huge", "whole range", "on grid lines", "outside", "straddling")

@@ -14,8 +14,8 @@ from tiltproof.bounds import check_horizon
 from tiltproof.transforms import LETTERS, Compose, Transform
 from tiltproof.transforms.base import number_text
 
-SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5", "Roll")
-"""A camera's letter goes with its focal length in pixels."""
+SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5")
+"""A camera's letter goes with its focal length in pixels. (Roll is R by another name.)"""
 PIXELWISE = ("C", "B")
 PADDINGS = ("zeros", "border", "reflect")
 PICTURES = (

@@ -220,7 +220,7 @@ def test_boxes_past_the_horizon_see_the_whole_picture(method, padding):
         )
         assert torch.isfinite(form.stack).all()
         assert torch.isfinite(form.radius).all()
-        for _ in range(60):
+        for _ in range(25):
             theta = [float(rng.uniform(a, b)) for a, b in zip(low, high, strict=True)]
             if in_view(letters, theta, theta, *size):
                 truth = torch.tensor(transformed(picture.numpy(), letters, theta, padding).floats())
