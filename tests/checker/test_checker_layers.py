@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from tiltproof.checker.activations import relu
-from tiltproof.checker.form import UNIT32, Form, reciprocal, sine_and_cosine
+from tiltproof.checker.form import UNIT32, Form
 from tiltproof.checker.layers import linear
 from tiltproof.checker.margins import bound_margins
 from tiltproof.checker.network import evaluation
 from tiltproof.checker.pixels import as_float32
+from tiltproof.checker.smooth import quotient, reciprocal, sine_and_cosine
 from tiltproof.errors import InputError
 
 
@@ -274,6 +275,31 @@ def test_sine_cosine_and_reciprocal():
                     value = f(c + g * e + r * rho)
                     c, g, r = (mpmath.mpf(v) for v in result.rows.flatten().tolist())
                     assert abs(value - c - g * e) <= r, (seed, f)
+
+
+def test_quotient():
+    """On rational numbers: both remainders at either end, symbols that numerator and denominator share."""
+    for seed in range(300):
+        generator = torch.Generator().manual_seed(seed)
+        x, w = torch.randn(2, 4, 1, 6, generator=generator, dtype=torch.float64).unbind()
+        for data, share in ((x, 10.0 ** -(seed % 7)), (w, 10.0 ** -(seed % 5))):
+            data[1:] *= share
+            data[-1] = data[-1].abs() * (seed % 3 > 0)
+        w[0] = w[0].abs() + w[1:].abs().sum(0) * (1 + 10.0 ** -(seed % 4)) + 1e-6
+        x[1:3, :, :3] = (x[0] / w[0] * w[1:3])[..., :3]  # there the symbols cancel
+        result = quotient(Form(x), Form(w)).rows.tolist()
+        for e in ((1, 1), (-1, 1), (-1, -1), (Fraction(1, 3), 0)):
+            for at, below in ((1, 1), (1, -1), (-1, 1)):
+                for k in range(6):
+                    (a, *g, r), (c, *h, s) = ([Fraction(v) for v in f[:, 0, k].tolist()] for f in (x, w))
+                    truth = (a + g[0] * e[0] + g[1] * e[1] + at * r) / (c + h[0] * e[0] + h[1] * e[1] + below * s)
+                    c, *g, r = (Fraction(row[0][k]) for row in result)
+                    assert abs(truth - c - g[0] * e[0] - g[1] * e[1]) <= r, (seed, e, k)
+
+
+def test_a_quotient_by_what_reaches_zero_is_unknown():
+    x, w = (Form(torch.tensor(rows, dtype=torch.float64).view(3, 1)) for rows in ((1.0, 0.1, 0.0), (0.5, 0.3, 0.2)))
+    assert not quotient(x, w).radius.isfinite().any()
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), 1e200])

@@ -21,10 +21,18 @@ LIMITS = {
     "Sh": (-80, 80),
     "C": (-60, 60),
     "B": (-0.6, 0.6),
+    "Scu": (-60, 80),
+    "Scv": (-60, 80),
+    "Shv": (-80, 80),
+    "Yaw@9": (-10, 10),
+    "Pitch@6.5": (-10, 10),
+    "Roll": (-180, 180),
 }
 FIXED = [
     ("R",), ("Tu",), ("Tv",), ("Sc",), ("Sh",), ("C",), ("B",), ("C", "B"), ("B", "C"), ("Sc", "R"), ("R", "Sc", "Tu"),
     ("B", "R"), ("C", "Sc", "B"), ("R", "C", "Tv"), ("Tu", "R", "Sh", "C", "B"),
+    ("Scu",), ("Scv",), ("Shv",), ("Yaw@9",), ("Pitch@6.5",), ("Roll",), ("Scu", "Scv"), ("Sh", "Shv"),
+    ("Yaw@9", "Pitch@6.5", "Roll"), ("C", "Pitch@6.5", "B"), ("Tu", "Yaw@9", "Tv"), ("R", "Yaw@9", "Scu", "Shv"),
 ]  # fmt: skip
 
 
@@ -53,8 +61,11 @@ def one_case(seed: int) -> None:
             [0.0, a + (b - a) * rng.random() * (1 - width), float(round(rng.uniform(a, b) * (1 - width)))]
         )
         low.append(start)
-        high.append(start + (b - a) * width if letter != "Sc" else start + (b - a) * min(width, 0.4))
-    transform = Transform(letters, tuple(low), tuple(high), padding)
+        high.append(start + (b - a) * width if letter[:2] != "Sc" else start + (b - a) * min(width, 0.4))
+    names, focal = zip(
+        *((letter.split("@")[0], float((letter + "@0").split("@")[1])) for letter in letters), strict=True
+    )
+    transform = Transform(names, tuple(low), tuple(high), padding, focal)
     boxes = torch.tensor([[low], [high]], dtype=torch.float64)
     form = transformed(pixels[None].double(), transform, boxes[0], boxes[1])
     middles = [(one.centre.item(), one.slopes[k].item()) for k, one in enumerate(parameters(boxes[0], boxes[1]))]
@@ -85,14 +96,14 @@ def test_exact_truth_is_inside_at_length(first):
         one_case(seed)
 
 
-@pytest.mark.parametrize("letters", [("R",), ("Sc", "R"), ("Sc", "Tv")])
+@pytest.mark.parametrize("letters", [("R",), ("Sc", "R"), ("Sc", "Tv"), ("Yaw",), ("Tu", "Pitch", "Yaw", "Scv")])
 def test_remainder_is_of_second_order(letters):
     """Half the width, a quarter of the radius (away from grid lines): that is why affine forms are used at all."""
     pixels = torch.rand(1, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     middle = torch.tensor([[0.37] * len(letters)], dtype=torch.float64)
 
     def radius(half: float) -> float:
-        transform = Transform(letters, (0.0,) * len(letters), (1.0,) * len(letters), "zeros")
+        transform = Transform(letters, (0.0,) * len(letters), (1.0,) * len(letters), "zeros", (8.0,) * len(letters))
         return transformed(pixels, transform, middle - half, middle + half).radius.median().item()
 
     assert radius(0.01) < 0.3 * radius(0.02)

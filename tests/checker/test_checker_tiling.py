@@ -100,6 +100,7 @@ def test_edges_reach_outward():
     [
         "", "R", "R()", "R(nan)", "R(inf)", "R(1e999)", "R(-5)", "R(5:5)", "R(5:-5)", "Q(5)", "R(5);", "R(5); padding=wrap", "R(5),",
         "R(5) Sh(2)", "R(1_0)", "r(5)", "R(5:6:7)", "R(5)" + ", R(5)" * 30, "R(" + "9" * 20000 + ")", "R(5); padding=zeros; padding=border",
+        "Yaw(5)", "Yaw(5@)", "Yaw(5@0)", "Yaw(5@-3)", "Yaw(5@1e999)", "Yaw(5@3@4)", "R(5@300)", "Roll(5@300)", "Yaw(5@3:4)", "Camera(5@3)",
     ],
 )  # fmt: skip
 def test_notation_that_cannot_be_read(text):
@@ -113,4 +114,6 @@ def test_notation():
         (-5.0, -10.0),
         (5.0, 25.0),
         "reflect",
+        (None, None),
     )
+    assert read_transform("Yaw(-1:2 @ 3e1), Scu(1)").focal == (30.0, None)

@@ -27,6 +27,8 @@ def refused(result, *words):
         ("Sc(-100:5)", ["-100"]),
         ("Sc(150)", ["-100"]),
         ("R(361)", ["full turn"]),
+        ("Yaw(5)", ["focal length", "Yaw(5@300)"]),
+        ("Yaw(60@5)", ["8 x 8", "horizon", "longer focal length"]),
         ("Q(5)", ["unknown transformation letter", "Tu", "Tv", "Sc", "Sh", "B"]),
         ("R(five)", ["not a number"]),
         ("R(nan)", ["finite"]),

@@ -15,8 +15,8 @@ from tiltproof.errors import InputError
 from tiltproof.report import write_report
 from tiltproof.report.finished import read_finished
 from tiltproof.report.page import order
-from tiltproof.report.sentences import in_words, percent, quote
-from tiltproof.transforms import parse
+from tiltproof.report.sentences import WORDS, in_words, percent, quote
+from tiltproof.transforms import LETTERS, parse
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
 
@@ -190,6 +190,8 @@ def test_the_sentence(run):
     assert sentence.endswith("gives the right answer for every rotation between -20 and 20 degrees.")
     assert percent(9999, 10000) == "99.99 %"
     assert "shift between -2 and 2 pixels" in in_words(parse("Tu(2)"))
+    assert in_words(parse("Yaw(-1:5@300)")) == "camera yaw between -1 and 5 degrees (focal length 300 pixels)"
+    assert set(WORDS) == set(LETTERS)
     assert in_words(parse("Sc(5), B(0.01)")).startswith(
         "combination of a scaling between -5 and 5 percent and a change"
     )

@@ -24,7 +24,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-from cases import KINDS, LIMITS, PADDINGS, PICTURES, PIXELWISE, SPATIAL, make_interval, make_picture, make_transform
+from cases import (
+    KINDS,
+    LIMITS,
+    PADDINGS,
+    PICTURES,
+    PIXELWISE,
+    PLACES,
+    SPATIAL,
+    in_view,
+    make_interval,
+    make_picture,
+    make_transform,
+)
 from exactly import symbols
 from oracle import transformed
 from quick_check import arrays, outside
@@ -33,13 +45,12 @@ from tiltproof import bound_pixels
 
 METHODS = ("affine", "hull", "fgv")
 CASES_A_BATCH = 25
-POINTS = 4
-LETTERS = SPATIAL + PIXELWISE
+POINTS, TRIES = 4, 8
+LETTERS = (*SPATIAL, "Roll", *PIXELWISE)
 NARROW = ("one ulp", "1e-12", "1e-9", "tiny", "around a grid line", "degenerate")
 SMALL = (*NARROW, "medium", "straddling", "from a grid line")
 LARGE = ("medium", "huge", "whole range", "on grid lines", "outside", "straddling")
-STEP = {"R": 90.0, "Tu": 1.0, "Tv": 1.0, "Sc": 100.0, "Sh": 100.0, "C": 100.0, "B": 1.0}
-FAR = {"Tu": 12.0, "Tv": -12.0, "Sc": -70.0}
+FAR = {"Tu": 12.0, "Tv": -12.0, "Sc": -70.0, "Scu": -70.0, "Scv": -70.0}
 """Where a box "outside" begins for paddings other than zeros: Algorithm 1 pads the picture as far as that."""
 
 
@@ -70,7 +81,7 @@ def interval(letter: str, kind: str, padding: str, rng: np.random.Generator) -> 
     if kind in KINDS:
         low, high = make_interval(letter, kind, rng)
         return max(low, lowest), max(min(high, highest), max(low, lowest))
-    grid = STEP[letter] * float(rng.integers(-1 if letter != "Sc" else 0, 3))
+    grid = PLACES[letter][1] * float(rng.integers(-1 if letter[:2] != "Sc" else 0, 3))
     start = grid if rng.random() < 0.4 else make_interval(letter, "tiny", rng)[0]
     if kind == "one ulp":
         return start, float(np.nextafter(start, np.inf))
@@ -115,8 +126,12 @@ def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
     shape = f"{','.join(letters)} {padding} {channels}x{height}x{width} {dtype}"
     lows, highs, pictures = [], [], []
     for _ in range(size):
-        same = str(rng.choice(kinds))
-        box = [interval(x, same if rng.random() < 0.7 else str(rng.choice(kinds)), padding, rng) for x in letters]
+        for attempt in range(TRIES):  # the last one is small enough for any camera
+            same = str(rng.choice(kinds)) if attempt < TRIES - 1 else "straddling"
+            mixed = 0.7 if attempt < TRIES - 1 else 1.0
+            box = [interval(x, same if rng.random() < mixed else str(rng.choice(kinds)), padding, rng) for x in letters]
+            if in_view(letters, [a for a, _ in box], [b for _, b in box], height, width):
+                break
         lows.append([a for a, _ in box])
         highs.append([b for _, b in box])
         pictures.append(make_picture(str(rng.choice(PICTURES)), channels, height, width, rng))

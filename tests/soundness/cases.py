@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+import torch
 
+from tiltproof import InputError
+from tiltproof.bounds import check_horizon
 from tiltproof.transforms import LETTERS, Compose, Transform
+from tiltproof.transforms.base import number_text
 
-SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh")
+SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5")
+"""A camera's letter goes with its focal length in pixels. (Roll is R by another name.)"""
 PIXELWISE = ("C", "B")
 PADDINGS = ("zeros", "border", "reflect")
 PICTURES = (
@@ -35,9 +40,45 @@ LIMITS = {
     "Sh": (-300, 300),
     "C": (-300, 300),
     "B": (-3, 3),
+    "Scu": (-90, 400),
+    "Scv": (-90, 400),
+    "Shv": (-300, 300),
+    "Yaw@9": (-40, 40),
+    "Pitch@7.5": (-40, 40),
+    "Roll": (-360, 360),
 }
 # Letter -> half widths of a medium and a huge box.
-WIDTHS = {"R": (3, 100), "Tu": (0.4, 4), "Tv": (0.4, 4), "Sc": (4, 35), "Sh": (5, 150), "C": (6, 90), "B": (0.05, 0.9)}
+WIDTHS = {
+    "R": (3, 100),
+    "Tu": (0.4, 4),
+    "Tv": (0.4, 4),
+    "Sc": (4, 35),
+    "Sh": (5, 150),
+    "C": (6, 90),
+    "B": (0.05, 0.9),
+    "Scu": (4, 35),
+    "Scv": (4, 35),
+    "Shv": (5, 150),
+    "Yaw@9": (2, 15),
+    "Pitch@7.5": (2, 15),
+    "Roll": (3, 100),
+}
+# Letter -> how far from 0 boxes lie, the distance of places where grid lines are met or the picture turns over, and where "outside" is.
+PLACES = {
+    "R": (180, 90.0, 300.0),
+    "Tu": (5, 1.0, 50.0),
+    "Tv": (5, 1.0, -50.0),
+    "Sc": (40, 100.0, -89.0),
+    "Sh": (120, 100.0, 250.0),
+    "C": (60, 100.0, -250.0),
+    "B": (0.6, 1.0, 2.0),
+    "Scu": (40, 100.0, -89.0),
+    "Scv": (40, 100.0, -89.0),
+    "Shv": (120, 100.0, 250.0),
+    "Roll": (180, 90.0, 300.0),
+    "Yaw@9": (20, 12.0, 35.0),
+    "Pitch@7.5": (20, 12.0, -36.0),
+}
 # The paper's running example (scaling by +-2 %), as printed.
 PAPER_PICTURE = [[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]]
 PAPER_BOUNDS = [
@@ -51,12 +92,29 @@ KINDS = ("tiny", "medium", "huge", "degenerate", "straddling", "on grid lines", 
 def make_transform(
     letters: Sequence[str], padding: str = "zeros", box: Sequence[tuple[float, float]] | None = None
 ) -> Transform:
-    ranges = box or [LIMITS[letter] for letter in letters]
-    return Compose(*(LETTERS[letter](*limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding)
+    ranges = box or [LIMITS.get(letter, (-80, 80)) for letter in letters]
+    return Compose(
+        *(make_part(letter, *limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding
+    )
+
+
+def make_part(letter: str, low: float, high: float) -> Transform:
+    name, _, focal = letter.partition("@")
+    return LETTERS[name](low, high, focal_pixels=float(focal)) if focal else LETTERS[name](low, high)
+
+
+def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float], height: int, width: int) -> bool:
+    """Whether the box may be asked about: no pixel looks past a camera's horizon."""
+    ends = [torch.tensor([[float(x) for x in end]], dtype=torch.float64) for end in (low, high)]
+    try:
+        check_horizon(make_transform(letters), height, width, *ends)
+    except InputError:
+        return False
+    return True
 
 
 def letters_of(transform: Transform) -> list[str]:
-    return [part.letter for part in transform.parts]
+    return ["@".join([part.letter, *map(number_text, part.fixed)]) for part in transform.parts]
 
 
 def make_picture(kind: str, channels: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
@@ -93,10 +151,9 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
     """A parameter interval of the given kind for one part."""
     medium, huge = WIDTHS[letter]
     lowest, highest = LIMITS[letter]
-    spread = {"R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "C": 60, "B": 0.6}[letter]
+    spread, step, far = PLACES[letter]
     centre = float(rng.uniform(-spread, spread))
-    step = {"R": 90.0, "Tu": 1.0, "Tv": 1.0, "Sc": 100.0, "Sh": 100.0, "C": 100.0, "B": 1.0}[letter]
-    grid = step * float(rng.integers(-1 if letter != "Sc" else 0, 2))
+    grid = step * float(rng.integers(-1 if letter[:2] != "Sc" else 0, 2))
     if kind == "tiny":
         low, high = centre, centre + 1e-6
     elif kind == "medium":
@@ -111,13 +168,12 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
         low, high = -medium * float(rng.random()), medium * float(rng.random())
     elif kind == "on grid lines":
         low, high = grid, grid + step * float(rng.integers(1, 3))
-        if letter in ("R", "C", "B", "Sc", "Sh") and rng.random() < 0.5:
+        if letter not in ("Tu", "Tv") and rng.random() < 0.5:
             low, high = grid, grid + medium
     elif kind == "from a grid line":
         half = medium * float(rng.random())
         low, high = (grid, grid + half) if rng.random() < 0.5 else (grid - half, grid)
     elif kind == "outside":
-        far = {"R": 300.0, "Tu": 50.0, "Tv": -50.0, "Sc": -89.0, "Sh": 250.0, "C": -250.0, "B": 2.0}[letter]
         low, high = far, far + medium * float(rng.random())
     else:
         raise ValueError(kind)

@@ -15,6 +15,8 @@ NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
+PERSPECTIVE = "soundness/test_perspective.py"
+CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,7 @@ MUTATIONS = [
     # affine arithmetic
     Mutation("product remainder", AFFINE, "radius = radius + self.deviation() * other.deviation()", "radius = radius + 0.0",
              "the product of two deviations is of second order, not zero", (CAMPAIGN,)),
-    Mutation("sine remainder", AFFINE, "(sine, cosine, -sine / 2, one / 2,",
-             "(sine, cosine, -sine / 2, one / 4,",
+    Mutation("sine remainder", AFFINE, "-sine / 2, self._bend(sine) / 2", "-sine / 2, self._bend(sine) / 4",
              "the Taylor remainder is max|f''| / 2 times the square", (CAMPAIGN, PIXELS)),
     Mutation("reciprocal remainder", AFFINE, "1 / low**power", "1 / (2 * low**power)",
              "half of |f''| is 1 / t^3 itself", (CAMPAIGN, PIXELS)),
@@ -59,7 +60,8 @@ MUTATIONS = [
              "the slope of one meets the remainder of the other", (BENT,)),
     Mutation("half a square", AFFINE, "stack[2] += square / 2", "stack[2] += square",
              "e^2 = 1/2 + (2 e^2 - 1) / 2", (BENT,)),
-    Mutation("third order", AFFINE, "one / 2, one / 5)\n\n    def cos", "one / 2, one / 20)\n\n    def cos",
+    Mutation("third order", AFFINE, "self._bend(sine) / 2, torch.full_like(sine, 1 / 5)",
+             "self._bend(sine) / 2, torch.full_like(sine, 1 / 20)",
              "a sixth of the third derivative is no twentieth", (BENT,)),
     Mutation("own hinge", BENDS, "rising.abs() * apart", "rising.abs() * 0",
              "a kink elsewhere than the hinge is not the hinge's", (BENT,)),
@@ -71,7 +73,40 @@ MUTATIONS = [
              "the path to the line is not straight", (BENT,)),
     Mutation("cell next door", BENDS, "(walk.x.meets(1) & walk.y.meets(1))", "walk.x.meets(1)",
              "another cell has another function", (BENT,)),
+    Mutation("second derivative of the sine", AFFINE, "(value.abs() + self.deviation()).clamp(max=1)", "value.abs()",
+             "it is |sin| at some place of the box, not at its middle", (FORMS, CAMPAIGN)),
+    Mutation("quotient remainder", AFFINE, " + size * divisor.deviation() / (low * middle)", "",
+             "the denominator varies with the numerator: a term of second order", (FORMS, PERSPECTIVE)),
+    Mutation("least denominator", AFFINE, "divisor.deviation() / (low * middle)", "divisor.deviation() / (middle * middle)",
+             "1 / w is largest where w is least", (FORMS, PERSPECTIVE)),
+    Mutation("quotient by what reaches zero", AFFINE, "torch.where(low > 0, radius, torch.inf)", "radius",
+             "nothing bounds 1 / w there", (FORMS, PERSPECTIVE)),
     # coordinates
+    Mutation("the horizon", INTERVAL, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
+             "a depth that may be zero bounds no position", (PERSPECTIVE,)),
+    Mutation("part of the picture out of sight", COORDINATES, "interval.upper, size + 1.0)", "interval.upper, size / 2)",
+             "an unbounded position may show any part of the picture", (PERSPECTIVE,)),
+    Mutation("a range past the horizon", "bounds/horizon.py", "(depth.lower >= LEAST_DEPTH).flatten(1).all(1)",
+             "(depth.lower >= LEAST_DEPTH).flatten(1).any(1)", "all four corners have to be in view", (PERSPECTIVE,)),
+    Mutation("half of a range past the horizon", "bounds/horizon.py", "torch.cat([low, torch.where(axis, middle, low)])",
+             "torch.cat([torch.where(axis, middle, low), torch.where(axis, middle, low)])",
+             "both halves have to be in view", (PERSPECTIVE,)),
+    Mutation("width alone", "transforms/scaling.py", "((value / 100 + 1).reciprocal(), 0, 0), (0, 1, 0)",
+             "((value / 100 + 1), 0, 0), (0, 1, 0)", "the inverse divides by the factor", (CAMPAIGN,)),
+    Mutation("height alone", "transforms/scaling.py", "(1, 0, 0), (0, (value / 100 + 1).reciprocal(), 0)",
+             "((value / 100 + 1).reciprocal(), 0, 0), (0, 1, 0)", "columns stay where they are", (CAMPAIGN,)),
+    Mutation("direction of a vertical shear", "transforms/shearing.py", "(-(value / 100), 1, 0)", "(value / 100, 1, 0)",
+             "the inverse goes the other way", (CAMPAIGN,)),
+    Mutation("the side a camera turns to", "transforms/perspective.py", "(-(sine / f), 0, cosine)", "(sine / f, 0, cosine)",
+             "what comes nearer in front goes away behind", (CAMPAIGN,)),
+    Mutation("depth of a shift after a camera", "transforms/matrices.py", "return plus(total, times(first[i][2], second[2][j]))",
+             "return plus(total, first[i][2] if j == 2 else 0)", "a shift counts in units of the depth", (CAMPAIGN,)),
+    Mutation("quotient remainder of the checker", "checker/smooth.py", "(z.radius + z.magnitude * (w.reach / lower)) / c", "z.radius / c",
+             "the checker's own quotient has the term as well", (CHECKER_FORMS, CHECKER_PIXELS)),
+    Mutation("sine of the checker", "checker/smooth.py", "(value.abs() + x.reach + 8 * UNIT)", "value.abs()",
+             "the second derivative is taken anywhere in the box", (CHECKER_FORMS, CHECKER_PIXELS)),
+    Mutation("camera of the checker", "checker/pixels.py", "w * cosine - u * sine / f, True", "w * cosine, True",
+             "what lies to the side has another depth", (CHECKER_PIXELS,)),
     Mutation("coordinate remainder", COORDINATES, "widen(ra * u.abs() + rb * v.abs() + rc, magnitude,",
              "widen(0 * rc, magnitude,",
              "matrix entries have remainders of second order", (CAMPAIGN,)),

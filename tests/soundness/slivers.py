@@ -26,6 +26,7 @@ TWO = (
     "Sc(-3:5), B(-0.02:0.1); padding=reflect",
 )
 THREE = ("Sc(-2:5), R(-1:5), B(-0.01:0.05)", "Tu(-0.1:0.5), Sh(-3:10), C(-2:10)")
+GEOMETRIC = ("Scu(-20:30)", "Shv(-10:40)", "Yaw(-5:12@6)", "Yaw(-3:8@6), Pitch(-2:6@6)", "Scv(-3:5), Roll(-1:5)")
 WIDE, NARROW = (1e-2, 1e-4, 1e-6), (1e-2, 1e-5)
 
 
@@ -84,5 +85,6 @@ def all_slivers() -> Iterator[Sliver]:
     one = itertools.product(ONE, ("inside", "low", "high", "dyadic", "between sevenths", "between eighths"), WIDE)
     two = itertools.product(TWO, ("inside", "corner", "edge", "dyadic", "between sevenths"), WIDE)
     three = itertools.product(THREE, ("inside", "corner", "edge", "dyadic"), NARROW)
-    for text, place, share in itertools.chain(one, two, three):
+    geometric = itertools.product(GEOMETRIC, ("inside", "corner", "dyadic", "between eighths"), NARROW)
+    for text, place, share in itertools.chain(one, two, three, geometric):
         yield Sliver(text, place, share, next(count))

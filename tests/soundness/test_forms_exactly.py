@@ -103,6 +103,30 @@ def test_functions(name):
                 assert_holds(result, np.array(truth, dtype=object), e, (name, seed))
 
 
+def test_quotient_of_forms():
+    """x / w, w > 0, some of them with symbols in common that cancel; remainders at either end."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        first, second = random_form(rng, torch.float64), random_form(rng, torch.float64, positive=True)
+        share = first.center / second.center
+        first.slopes[:, :, ::2] = (share * second.slopes)[:, :, ::2]
+        if seed % 2:  # denominators that come near zero
+            size = second.deviation() * (1 + 10.0 ** -rng.uniform(0, 4, ENTRIES)) + 1e-12
+            second.stack[0] = torch.where(torch.tensor(rng.random(ENTRIES) < 0.5), size, second.center)
+        result = first.over(second)
+        for e, sign in CORNERS:
+            for other in (-1, 1):
+                assert_holds(result, members(first, e, sign) / members(second, e, other), e, seed)
+
+
+def test_a_quotient_by_what_reaches_zero_is_unbounded():
+    one = AffineForm.constant(torch.ones(1, 1, dtype=torch.float64), 1)
+    stack = torch.tensor([[[0.5]], [[0.5]]], dtype=torch.float64)
+    for radius in (0.0, 0.2):
+        result = one.over(AffineForm(stack, torch.full((1, 1), radius, dtype=torch.float64)))
+        assert not torch.isfinite(result.reach()).any()
+
+
 def test_between_and_intervals():
     rng = np.random.default_rng(0)
     a, b = (torch.tensor(np.sort(rng.normal(size=(2, ENTRIES)), 0) * 10.0 ** rng.uniform(-9, 3, ENTRIES)) for _ in "ab")

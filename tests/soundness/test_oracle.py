@@ -9,7 +9,7 @@ import pytest
 from cases import PAPER_BOUNDS, PAPER_PICTURE
 from oracle import algorithm_1, composed_inverse, exact_picture, kernel_sum, sine_cosine, transformed
 
-LETTERS = ("R", "Tu", "Tv", "Sc", "Sh", "C", "B")
+LETTERS = ("R", "Tu", "Tv", "Sc", "Sh", "C", "B", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5", "Roll")
 
 
 def random_picture(*shape: int, seed: int = 0) -> np.ndarray:
@@ -118,8 +118,23 @@ def test_sampling_is_the_papers_kernel_sum(theta):
     for i in range(4):
         for j in range(5):
             u, v = Fraction(2 * j - 4, 2), Fraction(3 - 2 * i, 2)
-            source = [row[0] * u + row[1] * v + row[2] for row in matrix]
+            source = [row[0] * u + row[1] * v + row[2] for row in matrix[:2]]
             assert result.fraction(0, i, j) == kernel_sum(picture[0], *source)
+
+
+def test_a_turned_camera_sees_where_its_rays_meet_the_picture():
+    """The kernel sum at (x / w, y / w); a camera that turns back sees the picture as it was."""
+    picture = exact_picture(random_picture(1, 4, 5)).fractions()
+    letters, values = ["Yaw@9", "Scv", "Pitch@7.5"], [Fraction(17, 3), Fraction(10), Fraction(-8)]
+    result = transformed(picture, letters, values)
+    matrix = composed_inverse(letters, values)
+    for i in range(4):
+        for j in range(5):
+            u, v = Fraction(2 * j - 4, 2), Fraction(3 - 2 * i, 2)
+            x, y, w = (row[0] * u + row[1] * v + row[2] for row in matrix)
+            assert abs(result.fraction(0, i, j) - kernel_sum(picture[0], x / w, y / w)) < result.error
+    back = transformed(picture, ["Pitch@6", "Yaw@9", "Yaw@9", "Pitch@6"], [11, 20, -20, -11])
+    assert np.abs(back.floats() - picture.astype(float)).max() < 1e-15
 
 
 def test_the_papers_running_example():

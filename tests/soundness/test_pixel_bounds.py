@@ -14,6 +14,7 @@ from cases import (
     PICTURES,
     PIXELWISE,
     SPATIAL,
+    letters_of,
     make_interval,
     make_picture,
     make_thetas,
@@ -25,7 +26,7 @@ from hypothesis import strategies as st
 from oracle import transformed
 from pixel_check import DTYPES, METHODS, SIZES, assert_sound, random_box
 
-from tiltproof import Compose, InputError, Scaling, bound_pixels, parse
+from tiltproof import Compose, InputError, Scaling, ScalingU, ScalingV, bound_pixels, parse
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -62,7 +63,8 @@ def test_compositions(letters, padding, size, picture, kinds, dtype, seed):
         [
             ("C", "R"), ("B", "Tu"), ("C", "B", "R", "Sc"), ("R", "B", "R"), ("Tu", "C", "Tv"), ("R", "C", "B", "Sh"),
             ("B", "R", "C"), ("Sc", "R", "C", "B"), ("Sh", "R", "Sc", "C", "B"), ("Tu", "Tv"), ("R", "Sh"), ("R", "R"),
-            ("B", "Sh", "C", "R", "B"),
+            ("B", "Sh", "C", "R", "B"), ("Scu", "Scv", "Shv"), ("Yaw@9", "Pitch@7.5", "Roll"), ("C", "Yaw@9", "B", "Pitch@7.5"),
+            ("Tu", "Yaw@9", "Sh", "Scu"), ("R", "Pitch@7.5"),
         ]
     ),
     padding=st.sampled_from(PADDINGS),
@@ -80,11 +82,14 @@ def test_pixelwise_before_between_and_after_spatial(letters, padding, size, pict
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("text", ["R(10)", "Sc(5), R(5), C(5), B(0.01)", "Tu(2), Tv(2)", "C(10), R(2), B(0.02), Sh(2)"])
+@pytest.mark.parametrize(
+    "text",
+    ["R(10)", "Sc(5), R(5), C(5), B(0.01)", "Tu(2), Tv(2)", "C(10), R(2), B(0.02), Sh(2)", "Yaw(5@28), Pitch(3@28)"],
+)
 def test_larger_pictures(text, padding):
     rng = np.random.default_rng(11)
     transform = parse(text)
-    letters = [part.letter for part in transform.parts]
+    letters = letters_of(transform)
     for size, kind in (((28, 28), "random"), ((33, 17), "bright border")):
         picture = make_picture(kind, 1, *size, rng)
         for share in (1, 0.01):  # the whole range, and a hundredth of it somewhere inside
@@ -101,6 +106,9 @@ EXTREMES = [
     ("Tv", 0.0, 2000.0),
     ("Sh", -5e8, -5e8 + 3), ("Sh", -3000.0, 3000.0), ("Sc", -99.5, -99.45), ("Sc", 1e6, 1e7), ("Sc", -97.0, 500.0),
     ("C", -1e5, 1e5), ("C", -100.0, -100.0), ("C", -100.001, -99.999), ("B", -1e5, 1e5), ("B", 0.999, 1.0),
+    ("Scu", -99.5, -99.45), ("Scv", -97.0, 500.0), ("Shv", -5e8, -5e8 + 3), ("Shv", -3000.0, 3000.0), ("Roll", -360.0, 360.0),
+    ("Yaw@9", -60.0, 60.0), ("Pitch@7.5", 70.0, 70.01), ("Yaw@0.5", -10.0, 11.0), ("Pitch@0.25", 8.0, 8.0), ("Yaw@1e6", -1.0, 1.0),
+    ("Pitch@1e6", 1e-4, 1e-4 + 1e-12), ("Yaw@300", -80.0, 84.0), ("Yaw@9", -1e-12, 1e-12),
     ("R", -360.0, 360.0), ("R", 359.9999, 360.0), ("R", -1e-12, 1e-12), ("R", 44.999999, 45.000001), ("R", 90.0, 90.0),
 ]  # fmt: skip
 
@@ -152,7 +160,9 @@ def test_each_image_has_its_own_box_and_channels_are_kept_apart():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("letters", [["R"], ["Tu"], ["Sc", "C"], ["R", "Sh", "B"]], ids=",".join)
+@pytest.mark.parametrize(
+    "letters", [["R"], ["Tu"], ["Sc", "C"], ["R", "Sh", "B"], ["Yaw@9", "Pitch@7.5"]], ids=",".join
+)
 def test_rounding_is_absorbed_at_splits_of_a_millionth(letters, dtype):
     """Boxes so small that rounding is larger than the range: plain float32 hulls miss the truth here."""
     rng = np.random.default_rng(8)
@@ -194,8 +204,9 @@ def test_bad_input_is_refused(change):
 
 def test_scaling_through_a_point_is_refused():
     """At -100 % the picture is a point; no finite bound is honest below that."""
-    with pytest.raises(InputError):
-        bound_pixels(torch.zeros(1, 1, 3, 3), Scaling(5), low=[-150.0], high=[0.0])
+    for scaling in (Scaling(5), ScalingU(5), ScalingV(5)):
+        with pytest.raises(InputError):
+            bound_pixels(torch.zeros(1, 1, 3, 3), scaling, low=[-150.0], high=[0.0])
 
 
 @pytest.mark.slow

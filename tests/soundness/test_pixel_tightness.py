@@ -74,14 +74,20 @@ def test_hull_of_a_shift_across_grid_lines_is_attained(letter):
     assert np.abs(form.upper[0].numpy() - knots.max(0)).max() < 1e-6
 
 
-@pytest.mark.parametrize("letters", [["R"], ["Sc"], ["R", "Sh"], ["Sc", "R", "C", "B"]], ids=",".join)
+@pytest.mark.parametrize(
+    "letters",
+    [["R"], ["Sc"], ["R", "Sh"], ["Sc", "R", "C", "B"], ["Scu", "Shv"], ["Yaw@9"], ["Pitch@7.5", "Scv"]],
+    ids=",".join,
+)
 def test_remainder_falls_with_the_square_of_the_box(letters):
     """Halve the box three times: on a smooth picture, with no grid line crossed, the radius falls by > 3 each time."""
     size = (8, 8)
     i, j = np.indices(size)
     picture = (0.5 + 0.3 * np.sin(0.4 * i) * np.cos(0.5 * j))[None]
-    centre = {"R": 7.3, "Sc": 6.1, "Sh": 4.7, "C": 2.0, "B": 0.03}
-    half = {"R": 0.8, "Sc": 0.9, "Sh": 0.9, "C": 2.0, "B": 0.02}
+    centre = {"R": 7.3, "Sc": 6.1, "Sh": 4.7, "C": 2.0, "B": 0.03, "Scu": 6.1, "Scv": 5.3, "Shv": 4.7}
+    half = {"R": 0.8, "Sc": 0.9, "Sh": 0.9, "C": 2.0, "B": 0.02, "Scu": 0.9, "Scv": 0.9, "Shv": 0.9}
+    centre |= {"Yaw@9": 2.3, "Pitch@7.5": 2.9}
+    half |= {"Yaw@9": 0.8, "Pitch@7.5": 0.6}
     corners = []
     for signs in np.ndindex(*([3] * len(letters))):
         spatial = [k for k, letter in enumerate(letters) if letter in SPATIAL]
@@ -110,7 +116,16 @@ def test_the_papers_running_example_number_for_number():
 
 
 @pytest.mark.parametrize(
-    ("letter", "low", "high"), [("Sc", -2.0, 2.0), ("Sc", -30.0, 60.0), ("Tu", -0.7, 1.6), ("Tv", 0.0, 1.0)]
+    ("letter", "low", "high"),
+    [
+        ("Sc", -2.0, 2.0),
+        ("Sc", -30.0, 60.0),
+        ("Tu", -0.7, 1.6),
+        ("Tv", 0.0, 1.0),
+        ("Scu", -30.0, 60.0),
+        ("Scv", 1.0, 5.0),
+        ("Shv", -20.0, 30.0),
+    ],
 )
 def test_fgv_is_algorithm_1(letter, low, high):
     """Where interval coordinates are exact, `fgv` is the paper's algorithm (an upper bound above 1 may be cut to 1)."""

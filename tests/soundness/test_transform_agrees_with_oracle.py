@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import PADDINGS, PICTURES, PIXELWISE, SPATIAL, make_interval, make_picture, make_transform
-from hypothesis import given, settings
+from cases import PADDINGS, PICTURES, PIXELWISE, SPATIAL, in_view, make_interval, make_picture, make_transform
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import transformed
 
-from tiltproof import Compose, Rotation, Shearing, TranslationU, TranslationV
+from tiltproof import Compose, Rotation, ScalingU, ScalingV, Shearing, ShearingV, TranslationU, TranslationV
 
 SIZES = [(1, 1), (1, 6), (5, 1), (4, 4), (3, 7), (6, 5)]
 
@@ -56,10 +56,11 @@ def test_every_ordered_pair(pair, padding):
 def test_compositions_of_up_to_five(letters, padding, size, picture, kind, seed):
     rng = np.random.default_rng(seed)
     theta = [make_interval(letter, kind, rng)[int(rng.integers(2))] for letter in letters]
+    assume(in_view(letters, theta, theta, *size))
     assert_agrees(letters, padding, make_picture(picture, 1, *size, rng), theta)
 
 
-@pytest.mark.parametrize("letters", [["R"], ["Sh", "Tu"], ["C", "R", "B"]], ids=",".join)
+@pytest.mark.parametrize("letters", [["R"], ["Sh", "Tu"], ["C", "R", "B"], ["Yaw@9", "Scv", "Pitch@7.5"]], ids=",".join)
 def test_float32_is_the_same_picture_to_float32_accuracy(letters):
     rng = np.random.default_rng(3)
     theta = [float(np.float32(make_interval(letter, "medium", rng)[0])) for letter in letters]
@@ -87,6 +88,11 @@ def test_sign_conventions_seen_with_one_bright_pixel():
     top = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
     top[0, 0, 0, 2] = 1
     assert where(Shearing(100).apply(top, torch.tensor([50.0]))) == (0, 3)
+    assert where(ShearingV(100).apply(picture, torch.tensor([50.0]))) == (1, 4)
+    near = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
+    near[0, 0, 1, 3] = 1
+    assert where(ScalingU(0, 100).apply(near, torch.tensor([100.0]))) == (1, 4)
+    assert where(ScalingV(0, 100).apply(near, torch.tensor([100.0]))) == (0, 3)
 
 
 @pytest.mark.parametrize("letter", SPATIAL + PIXELWISE)

@@ -34,6 +34,7 @@ def recordable():
             "Tu(2), Tv(2)": (4, 4),
             "Sc(5), R(5), C(5), B(0.01)": (10, 10, 10, 0.02),
             "Sh(2), R(2), Sc(2), C(2), B(0.001)": (4, 4, 4, 4, 0.002),
+            "Yaw(5@10), Pitch(5@10), Scu(5)": (10, 10, 10),
         }.items()
     }
     return {name: loss for name, loss in (every_loss() | more).items() if loss.replayable}

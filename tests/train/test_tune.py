@@ -21,7 +21,7 @@ def photos():
 
 
 @pytest.mark.parametrize("method", ["fgv", "hull", "affine"])
-@pytest.mark.parametrize("text", ["R(20)", "Sc(5), C(5), B(0.01)", "C(5), Tu(1); padding=border"])
+@pytest.mark.parametrize("text", ["R(20)", "Sc(5), C(5), B(0.01)", "C(5), Tu(1); padding=border", "Yaw(5@40), Shv(2)"])
 def test_widths_are_those_of_the_pixel_bounds(photos, method, text):
     transform, images = parse(text), photos[:5].double()
     nu = [(high - low) / 50 for low, high in zip(transform.low, transform.high, strict=True)]
@@ -86,6 +86,14 @@ def test_tune_keeps_the_proportions_until_a_box_is_the_range(digits):
     nu = tune(digits[:20], "R(30), C(5)", 0.4, start=[0.001, 1.0], samples=3)
     assert nu[1] == 5.0
     assert tune(digits[:20], "R(30), C(5)", 0.1, start=[1.0, 0.0], samples=3)[1] == 0
+
+
+def test_boxes_of_a_camera_stay_in_front_of_it(digits):
+    """Half of the range on either side of its ends would be too far; the widest boxes are smaller."""
+    nu = tune(digits[:10], "Yaw(40@20), Tu(1)", 0.3, samples=3)
+    assert pixel_widths(digits[:10], "Yaw(40@20), Tu(1)", nu, samples=3).maximum == pytest.approx(0.3, rel=0.01)
+    with pytest.raises(InputError, match="horizon"):
+        pixel_widths(digits[:10], "Yaw(40@20), Tu(1)", [20.0, 0.5])
 
 
 def test_equal_effects(digits):

@@ -5,8 +5,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof import Brightness, Compose, Contrast, InputError, Rotation, Scaling, Shearing, TranslationU, parse
-from tiltproof.transforms import LETTERS
+from tiltproof import (
+    Brightness,
+    Compose,
+    Contrast,
+    InputError,
+    Pitch,
+    Roll,
+    Rotation,
+    Scaling,
+    ScalingU,
+    ScalingV,
+    Shearing,
+    ShearingV,
+    TranslationU,
+    Yaw,
+    parse,
+)
+from tiltproof.transforms import LETTERS, Camera
 
 NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose}
 
@@ -19,6 +35,12 @@ NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose
         ("Sc(5), R(5), C(5), B(0.01)", Compose(Scaling(5), Rotation(5), Contrast(5), Brightness(0.01))),
         (" Sh( 2 ) ,Tu(1e-1:0.5)", Compose(Shearing(2), TranslationU(0.1, 0.5))),
         ("R(30); padding=border", Compose(Rotation(30), padding="border")),
+        ("Scu(5), Scv(-1:2), Shv(3)", Compose(ScalingU(5), ScalingV(-1, 2), ShearingV(3))),
+        ("Yaw(5@300)", Yaw(5, focal_pixels=300)),
+        (
+            "Yaw( -5 : 2 @ 31.5),Pitch(1@1e3), Roll(2)",
+            Compose(Yaw(-5, 2, focal_pixels=31.5), Pitch(1, focal_pixels=1000), Roll(2)),
+        ),
     ],
 )
 def test_text_reads_as_objects_and_back(text, expected):
@@ -26,11 +48,25 @@ def test_text_reads_as_objects_and_back(text, expected):
     assert parse(str(expected)) == expected
 
 
+def test_the_focal_length_and_the_kind_belong_to_a_transform():
+    assert Yaw(5, focal_pixels=300) != Yaw(5, focal_pixels=301)
+    assert Yaw(5, focal_pixels=300) != Pitch(5, focal_pixels=300)
+    assert ScalingU(5) != ScalingV(5) != Scaling(5)
+    assert Roll(5) != Rotation(5)
+    assert Yaw(5, focal_pixels=300).over(1, 2) == Yaw(1, 2, focal_pixels=300)
+    for focal in ("wide", None, float("nan"), 0, -3):
+        with pytest.raises(InputError, match="focal length"):
+            Yaw(5, focal_pixels=focal)
+
+
 parts = st.builds(
-    lambda part, low, width: part(low, low + width),
+    lambda part, low, width, focal: (
+        part(low, low + width, focal_pixels=focal) if issubclass(part, Camera) else part(low, low + width)
+    ),
     st.sampled_from(list(LETTERS.values())),
-    st.floats(-50, 50),
+    st.floats(-50, 45),
     st.floats(1e-3, 40),
+    st.floats(0.01, 1e6),
 )
 
 
@@ -53,6 +89,15 @@ def test_repr_and_text_rebuild_the_transform(some, padding):
         ("R(-5)", "reversed"),
         ("Sc(-100:3)", "-100"),
         ("R(361)", "full turn"),
+        ("Scv(-100:3)", "-100"),
+        ("Roll(361)", "full turn"),
+        ("Yaw(5)", "focal length"),
+        ("Yaw(5@)", "cannot read"),
+        ("Yaw(5@a)", "not a number"),
+        ("Yaw(5@0)", "millimetres"),
+        ("Pitch(5@nan)", "millimetres"),
+        ("Yaw(86@300)", "85 degrees"),
+        ("R(5@300)", "takes no focal length"),
         ("R(nan)", "finite"),
         ("R(inf)", "finite"),
         ("R(a)", "not a number"),

@@ -2,7 +2,17 @@
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.check import check_images
+from tiltproof.bounds.horizon import check_horizon, has_camera
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.pixels import METHODS, bound_pixels, pair_bounds
 
-__all__ = ["METHODS", "AffineForm", "Interval", "bound_pixels", "check_images", "pair_bounds"]
+__all__ = [
+    "METHODS",
+    "AffineForm",
+    "Interval",
+    "bound_pixels",
+    "check_horizon",
+    "check_images",
+    "has_camera",
+    "pair_bounds",
+]

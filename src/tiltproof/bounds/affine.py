@@ -200,12 +200,17 @@ class AffineForm:
         return AffineForm(stack, radius, self.unit, self.bent)
 
     def sin(self) -> AffineForm:
-        sine, cosine, one = self.center.sin(), self.center.cos(), torch.ones_like(self.center)
-        return self._taylor(sine, cosine, -sine / 2, one / 2, one / 5)
+        """|f''| = |sin| is at most |sin(c)| + deviation, because sine's slope is at most 1, and at most 1."""
+        sine, cosine = self.center.sin(), self.center.cos()
+        return self._taylor(sine, cosine, -sine / 2, self._bend(sine) / 2, torch.full_like(sine, 1 / 5))
 
     def cos(self) -> AffineForm:
-        sine, cosine, one = self.center.sin(), self.center.cos(), torch.ones_like(self.center)
-        return self._taylor(cosine, -sine, -cosine / 2, one / 2, one / 5)
+        """The same of |f''| = |cos|."""
+        sine, cosine = self.center.sin(), self.center.cos()
+        return self._taylor(cosine, -sine, -cosine / 2, self._bend(cosine) / 2, torch.full_like(sine, 1 / 5))
+
+    def _bend(self, value: Tensor) -> Tensor:
+        return (value.abs() + self.deviation()).clamp(max=1)
 
     def reciprocal(self) -> AffineForm:
         """1 / t for t > 0: |f''| / 2 <= 1 / t_low^3, and the third derivative is at most 6 / t_low^4.
@@ -219,6 +224,22 @@ class AffineForm:
         # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
         magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation) + bend.abs() * deviation * deviation
         return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit, self.bent)
+
+    def over(self, divisor: AffineForm) -> AffineForm:
+        """x / w for w > 0. A divisor that reaches zero gives an infinite radius (nothing is proved).
+
+        For any number q, with n = x - q w: x / w = q + n / w and n / w = n / w_c - n (w - w_c) / (w w_c). With q the
+        quotient of the centers, n is of first order (what x and w have in common cancels in it), so the last term, at most
+        |n| deviation_w / (w_low w_c), is of second order.
+        """
+        low, middle = divisor.lower, divisor.center
+        quotient = self.center / middle
+        rest = self - divisor * quotient
+        stack = torch.cat([(rest.center / middle + quotient)[None], rest.slopes / middle])
+        size = rest.center.abs() + rest.deviation()
+        radius = rest.radius / middle + size * divisor.deviation() / (low * middle)
+        radius = torch.where(low > 0, radius, torch.inf)
+        return AffineForm(stack, widen(radius, _size(stack) + quotient.abs(), 4, self.unit), self.unit)
 
 
 def _size(planes: Tensor) -> Tensor:

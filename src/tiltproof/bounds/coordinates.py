@@ -10,7 +10,8 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import widen
-from tiltproof.transforms.base import Transform, centred_grid, plus, times
+from tiltproof.transforms.base import Transform
+from tiltproof.transforms.matrices import applied, centred_grid, keeps_plane
 
 
 @dataclass
@@ -49,15 +50,50 @@ def interval_coordinates(
     """The paper's line 5: inverse maps applied one after the other in interval arithmetic; columns and rows [P, H,
     W].
     """
+    columns, rows = _intervals(transform, run, low, high, height, width)
+    return _in_sight(columns, width), _in_sight(rows, height)
+
+
+def _intervals(
+    transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
+) -> tuple[Interval, Interval]:
+    """The same, infinite where a camera's depth may reach zero."""
     grid_u, grid_v = centred_grid(height, width, low)
     shape = (len(low), height, width)
     u: Interval = Interval(grid_u.expand(shape), grid_u.expand(shape))
     v: Interval = Interval(grid_v.expand(shape), grid_v.expand(shape))
+    w: Interval | int = 1
     for k in reversed(run):
         value = Interval(low[:, k].view(-1, 1, 1), high[:, k].view(-1, 1, 1))
-        first, second = transform.parts[k].inverse_matrix(value)
-        u, v = (plus(plus(times(m[0], u), times(m[1], v)), m[2]) for m in (first, second))
+        u, v, w = applied(transform.parts[k].inverse_matrix(value), u, v, w)
+    if isinstance(w, Interval):
+        inverse = w.reciprocal()  # infinite where w reaches zero, and so are then the positions
+        u, v = u * inverse, v * inverse
     return u + (width - 1) / 2, -v + (height - 1) / 2
+
+
+def combine(
+    row: tuple[object, object, object], u: Tensor, v: Tensor, like: AffineForm, sign: int, offset: float
+) -> AffineForm:
+    """+-(a u + b v + c) + offset for a row (a, b, c) of numbers and forms [P], over places u and v: [P, H, W].
+
+    ``like``: a form [P] over the symbols in question.
+    """
+    entries = [
+        entry
+        if isinstance(entry, AffineForm)
+        else AffineForm.constant(torch.full_like(like.center, float(entry)), like.symbols)  # type: ignore[arg-type]
+        for entry in row
+    ]
+    a, b, c = (entry.stack[:, :, None, None] for entry in entries)
+    stack = a * u + b * v + c
+    if sign < 0:
+        stack = -stack
+    stack[0] += offset
+    ra, rb, rc = (entry.radius[:, None, None] for entry in entries)
+    ma, mb, mc = (entry.magnitude()[:, None, None] for entry in entries)
+    magnitude = ma * u.abs() + mb * v.abs() + mc + abs(offset)
+    return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, magnitude, 8, 2.0**-53), bent=like.bent)
 
 
 def coordinates(
@@ -70,32 +106,39 @@ def coordinates(
     width: int,
     cells: int | None = None,
 ) -> Coordinates:
-    """Six affine matrix entries per box, then exact linear algebra over the pixel grid."""
+    """Six affine matrix entries per box (nine for a camera), then exact linear algebra over the pixel grid, and one division."""
     matrix = transform.composed_inverse(run, [forms[k] for k in run])
+    columns, rows = _intervals(transform, run, low, high, height, width)
     u, v = centred_grid(height, width, low)
-    symbol_count, bent = forms[0].symbols, forms[0].bent
+    middle = (width - 1) / 2, (height - 1) / 2
+    if keeps_plane(matrix):
+        column = combine(matrix[0], u, v, forms[0], 1, middle[0])
+        row = combine(matrix[1], u, v, forms[0], -1, middle[1])
+        return Coordinates(column, row, _meet(column, columns), _meet(row, rows), cells)
+    x, y, w = (combine(line, u, v, forms[0], 1, 0.0) for line in matrix)
+    column, columns = _projected(x.over(w) + middle[0], columns, width)
+    row, rows = _projected(-y.over(w) + middle[1], rows, height)
+    return Coordinates(column, row, columns, rows, cells)
 
-    def combine(row: tuple[object, object, object], sign: int, offset: float) -> AffineForm:
-        entries = [
-            entry
-            if isinstance(entry, AffineForm)
-            else AffineForm.constant(torch.full_like(low[:, 0], float(entry)), symbol_count)  # type: ignore[arg-type]
-            for entry in row
-        ]
-        a, b, c = (entry.stack[:, :, None, None] for entry in entries)
-        stack = a * u + b * v + c
-        if sign < 0:
-            stack = -stack
-        stack[0] += offset
-        ra, rb, rc = (entry.radius[:, None, None] for entry in entries)
-        ma, mb, mc = (entry.magnitude()[:, None, None] for entry in entries)
-        magnitude = ma * u.abs() + mb * v.abs() + mc + abs(offset)
-        return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, magnitude, 8, 2.0**-53), bent=bent)
 
-    column = combine(matrix[0], 1, (width - 1) / 2)
-    row = combine(matrix[1], -1, (height - 1) / 2)
-    columns, rows = interval_coordinates(transform, run, low, high, height, width)
-    return Coordinates(column, row, _meet(column, columns), _meet(row, rows), cells)
+def _projected(form: AffineForm, interval: Interval, size: int) -> tuple[AffineForm, Interval]:
+    """A position and its box, where the form, the interval or both may be unbounded."""
+    known = torch.isfinite(form.stack).all(0) & torch.isfinite(form.reach())
+    both = _meet(form, interval)
+    lower, upper = torch.where(known, both.lower, interval.lower), torch.where(known, both.upper, interval.upper)
+    box = _in_sight(Interval(lower, upper), size)
+    plain = AffineForm.between(box.lower, box.upper)
+    flat = torch.cat([plain.stack, torch.zeros_like(form.slopes)])
+    return AffineForm(torch.where(known, form.stack, flat), torch.where(known, form.radius, plain.radius)), box
+
+
+def _in_sight(interval: Interval, size: int) -> Interval:
+    """An unbounded position is one of [-2, size + 1]: whatever the padding, each value of the endless picture is also found there.
+
+    Outside of [-1, size] zeros and borders go on for ever, and a reflection repeats [0, size - 1].
+    """
+    known = torch.isfinite(interval.lower) & torch.isfinite(interval.upper)
+    return Interval(torch.where(known, interval.lower, -2.0), torch.where(known, interval.upper, size + 1.0))
 
 
 def _meet(form: AffineForm, interval: Interval) -> Interval:

@@ -11,6 +11,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.algorithm1 import algorithm1
 from tiltproof.bounds.check import check_images
 from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.horizon import check_horizon
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.relax import clamp01
 from tiltproof.bounds.resample import affine, affine_of_exact, hull_of_interval
@@ -50,6 +51,7 @@ def bound_pixels(
         if isinstance(part, Scaling):
             part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
     low, high = box
+    check_horizon(transform, images.shape[-2], images.shape[-1], low, high)
     size = max(1, CHUNK_ENTRIES // images[0].numel())
     forms = [
         pair_bounds(part.double(), torch.arange(len(part), device=part.device), transform, method, *ends).to(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS, check_images
+from tiltproof.bounds import METHODS, check_horizon, check_images
 from tiltproof.certify.verdict import Budget
 from tiltproof.errors import InputError
 from tiltproof.network import Network, check_labels, eval_mode, read_network
@@ -83,6 +83,7 @@ def check_model_and_images(
     if len(transform.parts) > MOST_PARAMETERS:
         raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
     check_images(images)
+    check_horizon(transform, *images.shape[-2:])
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
         if tensor.device != images.device:

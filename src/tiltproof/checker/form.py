@@ -267,24 +267,3 @@ def divided(a: Any, b: Any) -> Form:
         raise no_rule("div", "by a tensor that depends on the picture")
     b = constant(b, a)
     return enclose(a.rows / b, torch.where(tame(a, b, 1 / b), a.magnitude / b.abs(), math.inf), 4, a.unit, 4)
-
-
-def taylor(x: Form, value: Tensor, derivative: Tensor, half_second: Tensor | float) -> Form:
-    """f(x) = f(c) + f'(c) t + R, |R| <= max|f''| / 2 t^2, for x = c + t and |t| <= reach."""
-    data = x.rows * derivative
-    data[0] = value
-    data[-1] = x.radius * derivative.abs() + half_second * x.reach * x.reach
-    return enclose(data, 1 + value.abs() + derivative.abs() * x.reach, 32, 0.0, 0)
-
-
-def sine_and_cosine(x: Form) -> tuple[Form, Form]:
-    """|sin''| and |cos''| are at most 1."""
-    s, c = x.centre.sin(), x.centre.cos()
-    return taylor(x, s, c, 0.5), taylor(x, c, -s, 0.5)
-
-
-def reciprocal(x: Form) -> Form:
-    """1 / t has the second derivative 2 / t^3, at most 2 / lower^3 where lower > 0; elsewhere nothing is known."""
-    lower = x.lower()
-    bend = torch.where(lower > 0, (1 + 64 * UNIT) / lower**3, math.inf)
-    return taylor(x, 1 / x.centre, -1 / x.centre**2, bend)

@@ -1,7 +1,9 @@
 """The transformed picture as a form: coordinates, bilinear interpolation over coordinate boxes, contrast, brightness.
 
 Pixel (row i, column j) of an H x W picture lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
-Output pixel (u, v) shows the source picture at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for parts 1 ... n in order.
+Output pixel (u, v) shows the source picture at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for parts 1 ... n in order. A camera of
+focal length f sees along the ray (u, v, f) (right, up, forward); one that has turned sees along the turned ray, so rays (u, v,
+f w) are followed through all parts, and the picture is met at (u / w, v / w).
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.checker.activations import bend
-from tiltproof.checker.form import UNIT, UNIT32, Form, enclose, reciprocal, sine_and_cosine
+from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
+from tiltproof.checker.smooth import quotient, reciprocal, sine_and_cosine
 from tiltproof.checker.tiling import Transform
 
 MOST_CELLS = 8  # a coordinate box that spans more is given the whole picture's range
@@ -35,12 +38,12 @@ def transformed(pictures: Tensor, transform: Transform, low: Tensor, high: Tenso
     values = parameters(low, high)
     picture = Form(torch.cat([pictures[None], pictures.new_zeros(1 + len(values), *pictures.shape)]))
     for spatial, run in itertools.groupby(range(len(values)), lambda k: transform.letters[k] not in ("C", "B")):
-        steps = [(transform.letters[k], values[k]) for k in run]
+        steps = [(transform.letters[k], values[k], transform.focal[k] if transform.focal else None) for k in run]
         if spatial:
             column, row = source(steps, *pictures.shape[-2:])
             picture = resample(picture, column, row, transform.padding)
         else:
-            for letter, value in steps:
+            for letter, value, _ in steps:
                 picture = picture * (value / 100 + 1) if letter == "C" else picture + value
             picture = clamped(picture)
     return picture
@@ -56,28 +59,47 @@ def as_float32(x: Form) -> Form:
     return enclose(x.rows.clone(), x.magnitude, 1, UNIT32, 1)
 
 
-def source(steps: Sequence[tuple[str, Form]], height: int, width: int) -> tuple[Form, Form]:
+def source(steps: Sequence[tuple[str, Form, float | None]], height: int, width: int) -> tuple[Form, Form]:
     """Source column and row, [P, 1, H, W], of every output pixel: the last part's inverse first."""
     like = steps[0][1].rows
     zero = steps[0][1] * 0
     u = zero + (torch.arange(width).to(like) - (width - 1) / 2).view(1, 1, 1, width)
     v = zero + ((height - 1) / 2 - torch.arange(height).to(like)).view(1, 1, height, 1)
-    for letter, value in reversed(steps):
-        if letter == "R":  # u cos a + v sin a, v cos a - u sin a
-            pi = Form(torch.zeros_like(value.rows[:, :, :1]))
-            pi.rows[0], pi.rows[-1] = math.pi, 4 * UNIT
-            sine, cosine = sine_and_cosine(value * pi / 180)
+    w = zero + 1.0
+    turned = False
+    for letter, value, f in reversed(steps):
+        if letter in ("R", "Roll"):  # u cos a + v sin a, v cos a - u sin a
+            sine, cosine = sine_and_cosine(radians(value))
             u, v = u * cosine + v * sine, v * cosine - u * sine
+        elif letter == "Yaw":  # the ray (u, v, f w), turned to the right: (u cos a + f w sin a, v, f w cos a - u sin a)
+            assert f is not None
+            sine, cosine = sine_and_cosine(radians(value))
+            u, w, turned = u * cosine + w * sine * f, w * cosine - u * sine / f, True
+        elif letter == "Pitch":  # turned upwards: (u, v cos a + f w sin a, f w cos a - v sin a)
+            assert f is not None
+            sine, cosine = sine_and_cosine(radians(value))
+            v, w, turned = v * cosine + w * sine * f, w * cosine - v * sine / f, True
         elif letter == "Tu":
-            u = u - value
+            u = u - (w * value if turned else value)
         elif letter == "Tv":
-            v = v - value
+            v = v - (w * value if turned else value)
         elif letter == "Sh":
             u = u - v * (value / 100)
-        else:  # Sc
+        elif letter == "Shv":
+            v = v - u * (value / 100)
+        else:
+            assert letter in ("Sc", "Scu", "Scv")
             factor = reciprocal(value / 100 + 1)
-            u, v = u * factor, v * factor
+            u, v = (u if letter == "Scv" else u * factor), (v if letter == "Scu" else v * factor)
+    if turned:
+        u, v = quotient(u, w), quotient(v, w)
     return u + (width - 1) / 2, (height - 1) / 2 - v
+
+
+def radians(degrees: Form) -> Form:
+    pi = Form(torch.zeros_like(degrees.rows[:, :, :1]))
+    pi.rows[0], pi.rows[-1] = math.pi, 4 * UNIT
+    return degrees * pi / 180
 
 
 def endless(index: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,9 @@ from tiltproof.checker.strict import ensure, get
 
 MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
-PART = re.compile(rf"\s*(R|Tu|Tv|Sc|Sh|C|B)\s*\({NUMBER}(?::{NUMBER})?\)\s*")
+PART = re.compile(rf"\s*([A-Z][a-z]*)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
+LETTERS = frozenset(("R", "Tu", "Tv", "Sc", "Sh", "C", "B", "Scu", "Scv", "Shv", "Roll"))
+CAMERAS = frozenset(("Yaw", "Pitch"))  # these have a focal length in pixels, behind an @
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
 TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
 
@@ -31,6 +33,7 @@ class Transform(NamedTuple):
     low: tuple[float, ...]
     high: tuple[float, ...]
     padding: str
+    focal: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,8 @@ def read_tiling(record: dict[str, Any], parts: int) -> tuple[list[int], str, int
 def read_transform(text: str) -> Transform:
     """``"Sc(5), R(-10:25); padding=border"``.
 
-    >>> read_transform("Sc(5), R(-10:25)")
-    Transform(letters=('Sc', 'R'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros')
+    >>> read_transform("Sc(5), Yaw(-10:25@300)")
+    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', focal=(None, 300.0))
     """
     body, semicolon, option = text.partition(";")
     padding = PADDING.fullmatch(option)
@@ -62,17 +65,23 @@ def read_transform(text: str) -> Transform:
     read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
     if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
         raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
-    letters, low, high = [], [], []
+    letters, low, high, focal = [], [], [], []
     for part in read:
         assert part is not None
-        letter, first, second = part.groups()
+        letter, first, second, length = part.groups()
+        number = None if length is None else float(length)
+        if letter not in (LETTERS if number is None else CAMERAS):
+            raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
+        if number is not None and not 0 < number < math.inf:
+            raise CheckFailed(f"the transformation {text[:80]!r} has a focal length that is none")
         ends = (-float(first), float(first)) if second is None else (float(first), float(second))
         if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
             raise CheckFailed(f"the transformation {text[:80]!r} has an empty or infinite range")
         letters.append(letter)
         low.append(ends[0])
         high.append(ends[1])
-    return Transform(tuple(letters), tuple(low), tuple(high), padding.group(1) if padding else "zeros")
+        focal.append(number)
+    return Transform(tuple(letters), tuple(low), tuple(high), padding.group(1) if padding else "zeros", tuple(focal))
 
 
 def cell(number: int, grid: Sequence[int]) -> Box:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tiltproof.report.finished import FinishedRun
-from tiltproof.transforms import Part, Transform
+from tiltproof.transforms import Camera, Part, Transform
 from tiltproof.transforms.base import number_text
 
 WORDS = {
@@ -17,6 +17,12 @@ WORDS = {
     "Sh": ("shearing", "horizontal shearing"),
     "C": ("change of contrast", "contrast"),
     "B": ("change of brightness", "brightness"),
+    "Scu": ("horizontal scaling", "horizontal scaling"),
+    "Scv": ("vertical scaling", "vertical scaling"),
+    "Shv": ("vertical shearing", "vertical shearing"),
+    "Yaw": ("camera yaw", "camera yaw"),
+    "Pitch": ("camera pitch", "camera pitch"),
+    "Roll": ("camera roll", "camera roll"),
 }
 """For each letter: the transformation, as in "every rotation", and its parameter, as on an axis."""
 UNITS = {"degrees": "degrees", "pixels": "pixels", "percent": "percent", "units of pixel value": "of the pixel range"}
@@ -39,6 +45,7 @@ def in_words(transform: Transform) -> str:
     """
     each = [
         f"{WORDS[part.letter][0]} between {number_text(part.range[0])} and {number_text(part.range[1])} {UNITS[part.unit]}"
+        + (f" (focal length {number_text(part.focal_pixels)} pixels)" if isinstance(part, Camera) else "")
         for part in transform.parts
     ]
     if len(each) == 1:

@@ -54,7 +54,9 @@ class EpochRunner:
                 got=f"{len(data):,} images and train.batch_size {part.batch_size:,}",
             )
         self.model = build(recipe.model.architecture, part.seed).to(data.device)
-        if data.device.type == "cuda" and part.precision == "bf16":  # the order in which tensor cores want their channels
+        if (
+            data.device.type == "cuda" and part.precision == "bf16"
+        ):  # the order in which tensor cores want their channels
             self.model = self.model.to(memory_format=torch.channels_last)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(part, self.parameters)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS, AffineForm
+from tiltproof.bounds import METHODS, AffineForm, check_horizon
 from tiltproof.errors import InputError
 from tiltproof.train.outputs import PROPAGATIONS, LiveNetwork
 from tiltproof.train.parameters import Sampler, half_widths
@@ -46,6 +46,7 @@ class TrainingLoss:
     def __init__(self, transform: Transform | str, seed: int = 0, one_for_all: bool = False) -> None:
         self.transform = parse(transform) if isinstance(transform, str) else transform
         self.sampler = Sampler(self.transform, seed, one_for_all)
+        self.seen_size: tuple[int, ...] = ()
 
     @property
     def share(self) -> tuple[int, int]:
@@ -64,6 +65,9 @@ class TrainingLoss:
 
     def draw(self, images: Tensor, step: int) -> tuple[Tensor, ...]:
         """All that changes from step to step, as tensors: at least the sampled parameters, [samples * n, d], sample by sample."""
+        if self.seen_size != images.shape[-2:]:  # cameras only: on the host, once
+            self.seen_size = tuple(images.shape[-2:])
+            check_horizon(self.transform, *images.shape[-2:])
         every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
         return (torch.cat(every),)
 

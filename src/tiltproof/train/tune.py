@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.bounds import METHODS, check_images, pair_bounds
+from tiltproof.bounds import METHODS, check_horizon, check_images, has_camera, pair_bounds
 from tiltproof.errors import InputError
 from tiltproof.transforms import Scaling, Transform, parse
 
@@ -71,8 +71,7 @@ def pixel_widths(
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     if samples < 1:
         raise InputError("at least one parameter vector has to be sampled", got=samples)
-    for part, one in zip(transform.parts, half.tolist(), strict=True):
-        part.check(part.range[0] - one, part.range[1] + one)
+    _check_wider(transform, half, images)
     centers = sample_parameters(transform, samples, seed)
     half = half.to(images.device)
     found = [_widths_around(images, transform, method, center.to(images.device), half) for center in centers]
@@ -102,7 +101,7 @@ def tune(
         )
     if start is None:
         start = equal_effects(images, transform, method, samples, seed)
-    direction, most = _half_widths(start, transform), _largest(transform)
+    direction, most = _half_widths(start, transform), _largest(transform, images)
 
     limit = float((most / direction)[direction > 0].max())
     low, high, scale = 0.0, math.inf, min(1.0, limit)
@@ -137,7 +136,8 @@ def equal_effects(
 
     Measured with a hundredth of each range; none is larger than half of its range.
     """
-    small = _largest(transform) / 50
+    largest = _largest(transform, images)
+    small = largest / 50
     alone = []
     for k in range(len(small)):
         nu = torch.zeros_like(small)
@@ -151,7 +151,7 @@ def equal_effects(
             do="give the proportions of nu yourself",
         )
     wanted = small[0] * effects[0] / effects
-    return tuple((wanted / (wanted / _largest(transform)).max().clamp(min=1)).tolist())
+    return tuple((wanted / (wanted / largest).max().clamp(min=1)).tolist())
 
 
 def sample_parameters(transform: Transform, samples: int, seed: int) -> Tensor:
@@ -207,11 +207,26 @@ def _half_widths(nu: Sequence[float], transform: Transform) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def _largest(transform: Transform) -> Tensor:
-    """Half of each range; less where scaling would shrink a picture to a point."""
+def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
+    """Boxes around parameters near the ends of the range lie partly outside of it; the transformation must be defined there too."""
+    for part, one in zip(transform.parts, half.tolist(), strict=True):
+        part.check(part.range[0] - one, part.range[1] + one)
+    low, high = (torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
+    check_horizon(transform, images.shape[-2], images.shape[-1], low - half, high + half)
+
+
+def _largest(transform: Transform, images: Tensor) -> Tensor:
+    """Half of each range; less where scaling would shrink a picture to a point, or a camera turn too far."""
     halves = []
     for part in transform.parts:
         low, high = part.range
         half = (high - low) / 2
         halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, Scaling) else half)
-    return torch.tensor(halves, dtype=torch.float64)
+    largest = torch.tensor(halves, dtype=torch.float64)
+    for _ in range(MOST_STEPS if has_camera(transform) else 0):
+        try:
+            _check_wider(transform, largest, images)
+            break
+        except InputError:
+            largest = 0.8 * largest
+    return largest

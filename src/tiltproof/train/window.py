@@ -6,6 +6,7 @@ the bounds are the same numbers as Algorithm 1's, every image may have its own b
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -24,6 +25,9 @@ def lines_needed(transform: Transform, half: tuple[float, ...], height: int, wid
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     corners = torch.rand(SAMPLES, len(half), generator=generator, dtype=torch.float64)
     corners[:2] = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    if len(half) <= 6:  # a camera that has turned far sees the widest
+        ends = torch.tensor(list(itertools.product((0.0, 1.0), repeat=len(half))), dtype=torch.float64)
+        corners = torch.cat([corners, ends])
     center, spread = low + (high - low) * corners, torch.tensor(half, dtype=torch.float64)
     widest = 0.0
     for kind, run in transform.stages():

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
+from tiltproof.transforms.matrices import Matrix, multiply, pixel_coordinates
 from tiltproof.transforms.sampling import PADDINGS, sample
-
-Matrix = tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]
-"""A 2x3 matrix (rows u, v); entries are the numbers 0 and 1 or anything that has arithmetic."""
 
 
 def number_text(value: float) -> str:
@@ -102,7 +100,7 @@ class Transform:
         return hash(self._identity())
 
     def _identity(self) -> tuple[object, ...]:
-        return (*((type(part), part.range) for part in self.parts), self.padding)
+        return (*((type(part), part.range, part.fixed) for part in self.parts), self.padding)
 
 
 class Part(Transform):
@@ -111,6 +109,8 @@ class Part(Transform):
     letter: str
     unit: str
     padding = "zeros"
+    fixed: tuple[float, ...] = ()
+    """Numbers that belong to the transformation and do not vary."""
 
     def __init__(self, low: float, high: float | None = None) -> None:
         if high is None:
@@ -146,6 +146,10 @@ class Part(Transform):
         inside = number_text(high) if low == -high else f"{number_text(low)}:{number_text(high)}"
         return f"{self.letter}({inside})"
 
+    def over(self, low: float, high: float) -> Part:
+        """The same transformation over another range."""
+        return type(self)(low, high)
+
     def check(self, low: float, high: float) -> None:
         """Refuse a range for which the transformation is not defined."""
 
@@ -161,7 +165,10 @@ class Part(Transform):
 
 
 class Spatial(Part):
-    """Moves pixels: output pixel (u, v) takes the value of the source picture at ``inverse_matrix @ (u, v, 1)``."""
+    """Moves pixels: output pixel (u, v) shows the source picture at (x / w, y / w), (x, y, w) = inverse_matrix @ (u, v, 1).
+
+    Two rows say that w is 1; the third is for cameras (`perspective.py`).
+    """
 
     def inverse_matrix(self, value: Any) -> Matrix:
         raise NotImplementedError
@@ -202,43 +209,3 @@ class Compose(Transform):
     def __repr__(self) -> str:
         inside = ", ".join(map(repr, self.parts))
         return f"Compose({inside})" if self.padding == "zeros" else f"Compose({inside}, padding={self.padding!r})"
-
-
-def multiply(a: Matrix, b: Matrix) -> Matrix:
-    """a @ b for 2x3 matrices whose missing third row is (0, 0, 1); entries 0 and 1 cost nothing."""
-
-    def entry(i: int, j: int) -> Any:
-        total = plus(times(a[i][0], b[0][j]), times(a[i][1], b[1][j]))
-        return plus(total, a[i][2]) if j == 2 else total
-
-    return (entry(0, 0), entry(0, 1), entry(0, 2)), (entry(1, 0), entry(1, 1), entry(1, 2))
-
-
-def times(x: Any, y: Any) -> Any:
-    if isinstance(x, int) and x in (0, 1):
-        return y if x else 0
-    if isinstance(y, int) and y in (0, 1):
-        return x if y else 0
-    return x * y
-
-
-def plus(x: Any, y: Any) -> Any:
-    if isinstance(x, int) and x == 0:
-        return y
-    return x if isinstance(y, int) and y == 0 else x + y
-
-
-def centred_grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """u of every column [1, 1, W] and v of every row [1, H, 1]: origin at the picture's centre, v upwards."""
-    u = torch.arange(width, dtype=like.dtype, device=like.device) - (width - 1) / 2
-    v = (height - 1) / 2 - torch.arange(height, dtype=like.dtype, device=like.device)
-    return u.view(1, 1, width), v.view(1, height, 1)
-
-
-def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Fractional source column and row (0-based, from the top left) of every output pixel, [N, H, W]."""
-    u, v = centred_grid(height, width, like)
-    source = [row[0] * u + row[1] * v + row[2] for row in matrix]
-    column, row = source[0] + (width - 1) / 2, (height - 1) / 2 - source[1]
-    shape = torch.broadcast_shapes(column.shape, row.shape, (1, height, width))
-    return column.expand(shape), row.expand(shape)

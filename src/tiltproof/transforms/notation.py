@@ -1,4 +1,7 @@
-"""The paper's notation as text: ``"Sc(5), R(5), C(5), B(0.01)"``, ``"R(-10:25)"``, ``"R(30); padding=border"``."""
+"""The paper's notation as text: ``"Sc(5), R(5), C(5), B(0.01)"``, ``"R(-10:25)"``, ``"R(30); padding=border"``.
+
+A camera's focal length in pixels stands behind an @: ``"Yaw(5@300)"``.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,21 @@ from tiltproof.errors import InputError
 from tiltproof.transforms.base import Compose, Part, Transform
 from tiltproof.transforms.brightness import Brightness
 from tiltproof.transforms.contrast import Contrast
+from tiltproof.transforms.perspective import Camera, Pitch, Roll, Yaw
 from tiltproof.transforms.rotation import Rotation
-from tiltproof.transforms.scaling import Scaling
-from tiltproof.transforms.shearing import Shearing
+from tiltproof.transforms.scaling import Scaling, ScalingU, ScalingV
+from tiltproof.transforms.shearing import Shearing, ShearingV
 from tiltproof.transforms.translation import TranslationU, TranslationV
 
 LETTERS: dict[str, type[Part]] = {
-    part.letter: part for part in (Rotation, TranslationU, TranslationV, Scaling, Shearing, Contrast, Brightness)
+    part.letter: part
+    for part in (
+        *(Rotation, TranslationU, TranslationV, Scaling, Shearing, Contrast, Brightness),
+        *(ScalingU, ScalingV, ShearingV, Yaw, Pitch, Roll),
+    )
 }
-ITEM = re.compile(r"\s*([A-Za-z_]+)\s*\(\s*([^():,]+?)\s*(?::\s*([^():,]+?)\s*)?\)\s*")
+NUMBER = r"\s*([^():,@]+?)\s*"
+ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
 
 
 def parse(text: str, padding: str | None = None) -> Transform:
@@ -26,6 +35,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
     Compose(Rotation(-10, 25), Shearing(-2, 2))
     >>> str(parse("Sc( 5 ),R(5)"))
     'Sc(5), R(5)'
+    >>> parse("Yaw(5@300)")
+    Yaw(-5, 5, focal_pixels=300)
     """
     if not isinstance(text, str):
         raise InputError("the notation is text", got=repr(text), do='write for example "R(30)" or "Sc(5), R(5)"')
@@ -55,14 +66,27 @@ def parse(text: str, padding: str | None = None) -> Transform:
     return Compose(*parts, padding=padding or "zeros")
 
 
-def _part(letter: str, low: str, high: str | None) -> Part:
+def _part(letter: str, low: str, high: str | None, focal: str | None) -> Part:
     if letter not in LETTERS:
         known = ", ".join(f"{name} ({part.__name__}, {part.unit})" for name, part in LETTERS.items())
         raise InputError("unknown transformation letter", got=letter, do=f"use one of: {known}")
-    try:
-        numbers = [float(low)] if high is None else [float(low), float(high)]
-    except ValueError:
+    part, example = LETTERS[letter], f"{letter}(5)"
+    numbers = [_number(f"{letter}'s range", end, example) for end in (low, high) if end is not None]
+    if not issubclass(part, Camera):
+        if focal is None:
+            return part(*numbers)
+        raise InputError(f"{letter} takes no focal length", got=f"@{focal}", do=f"write {example}")
+    if focal is None:
         raise InputError(
-            f"{letter}'s range is not a number", got=low if high is None else f"{low}:{high}", do=f"write {letter}(5)"
-        ) from None
-    return LETTERS[letter](*numbers)
+            f"{letter} needs the camera's focal length in pixels",
+            got=f"{letter}({low if high is None else f'{low}:{high}'})",
+            do=f"write {letter}(5@300) for 300 pixels; a picture 300 pixels wide then shows 53 degrees",
+        )
+    return part(*numbers, focal_pixels=_number(f"{letter}'s focal length", focal, f"{letter}(5@300)"))
+
+
+def _number(what: str, text: str, example: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{what} is not a number", got=text, do=f"write {example}") from None

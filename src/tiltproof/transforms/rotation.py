@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Matrix, Spatial
+from tiltproof.transforms.base import Spatial
+from tiltproof.transforms.matrices import Matrix
 
 
 class Rotation(Spatial):

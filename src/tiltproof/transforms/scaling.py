@@ -1,11 +1,12 @@
-"""Scaling about the picture's centre."""
+"""Scaling about the picture's centre: both ways alike, or one way alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Matrix, Spatial
+from tiltproof.transforms.base import Spatial
+from tiltproof.transforms.matrices import Matrix
 
 
 class Scaling(Spatial):
@@ -35,3 +36,37 @@ class Scaling(Spatial):
     def inverse_matrix(self, value: Any) -> Matrix:
         factor = (value / 100 + 1).reciprocal()
         return (factor, 0, 0), (0, factor, 0)
+
+
+class ScalingU(Scaling):
+    """Scale the width alone by a percentage: ``ScalingU(5)`` is -5 % to +5 %; text ``Scu(5)``.
+
+    Convention
+        centre:   the middle column stays where it is
+        axes:     u to the right
+        sign:     positive makes the content wider, by the factor 1 + percent / 100
+        inverse:  u' = u / (1 + s), v' = v with s = percent / 100
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Scu"
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return ((value / 100 + 1).reciprocal(), 0, 0), (0, 1, 0)
+
+
+class ScalingV(Scaling):
+    """Scale the height alone by a percentage: ``ScalingV(5)`` is -5 % to +5 %; text ``Scv(5)``.
+
+    Convention
+        centre:   the middle row stays where it is
+        axes:     v upwards
+        sign:     positive makes the content taller, by the factor 1 + percent / 100
+        inverse:  u' = u, v' = v / (1 + s) with s = percent / 100
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Scv"
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return (1, 0, 0), (0, (value / 100 + 1).reciprocal(), 0)

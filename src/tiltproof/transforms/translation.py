@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiltproof.transforms.base import Matrix, Spatial
+from tiltproof.transforms.base import Spatial
+from tiltproof.transforms.matrices import Matrix
 
 
 class TranslationU(Spatial):
