@@ -13,8 +13,8 @@ subpackage of the same name, where what goes with it (results, progress, `tune`)
 A run folder as a page that opens offline: `tiltproof.report.write_report`. Results as rows, and problems for other verifiers:
 `tiltproof.export`.
 
-Everything a user needs is on this page, in `tiltproof.train`, `tiltproof.report` and `tiltproof.export`; transformations of your own derive from
-`tiltproof.transforms.Spatial` or `tiltproof.transforms.Pixelwise` (docs/add-a-transformation.md). Nothing else is public.
+Everything a user needs is on this page, in `tiltproof.train`, `tiltproof.report` and `tiltproof.export`; transformations of your own
+derive from `tiltproof.transforms.Spatial` or `tiltproof.transforms.Pixelwise` (docs/add-a-transformation.md). Nothing else is public.
 """
 
 from tiltproof.bounds import AffineForm, bound_pixels
