@@ -38,7 +38,9 @@ def problem(outputs=3):
 def every_loss():
     combinations = [(b, p) for b in ("fgv", "hull", "affine") for p in ("interval", "affine", "backward")]
     certified = {f"{b} {p}": CertifiedLoss(TRANSFORM, (0.5, 0.01), bounds=b, propagation=p) for b, p in combinations}
+    narrow = {"bounds": "affine", "propagation": "affine", "measure": "width"}
     return certified | {
+        "width": CertifiedLoss(TRANSFORM, (0.05, 0.001), **narrow),
         "augmentation": AugmentationLoss(TRANSFORM),
         "worst of": WorstOfLoss(TRANSFORM, 3),
         "pgd": PgdLoss(TRANSFORM, 0.05, 0.02, 2),
@@ -68,6 +70,47 @@ def test_two_processes_see_what_one_would(name):
         loss.share = (rank, 2)
         halves.append(loss(model, images[3 * rank : 3 * rank + 3], labels[3 * rank : 3 * rank + 3], 3))
     assert torch.allclose(sum(half.total for half in halves) / 2, whole.total, atol=1e-5)
+
+
+def test_the_width_is_what_no_symbol_explains():
+    """log of the mean radius of the margins' forms over the mean margin, here with the verifier's own forms."""
+    model, images, labels = problem()
+    loss = CertifiedLoss(
+        TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.5, 0.5)
+    )
+    value = loss(model, images, labels, 0)
+    (parameters, low, high, _) = loss.draw(images, 0)
+    rows, transform = torch.arange(len(images)), loss.transform
+    pixels = pair_bounds(images.double(), rows, transform, "affine", low, high)
+    form = tiltproof.bound_network(model.double(), pixels, labels)
+    assert (low <= parameters).all()
+    expected = (form.radius.sum(1) / form.center.abs().sum(1)).log().mean()
+    assert torch.allclose(value.certified.double(), expected.double(), atol=1e-3)
+    assert torch.allclose(value.total, 0.5 * value.clean + 0.5 * value.certified, atol=1e-5)
+
+
+def test_training_for_width_narrows_bounds():
+    model, images, labels = problem()
+    loss = CertifiedLoss(
+        TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.0, 0.0)
+    )
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    values = []
+    for _ in range(25):
+        value = loss(model, images, labels, 0)
+        optimizer.zero_grad()
+        value.total.backward()
+        optimizer.step()
+        values.append(float(value.certified))
+    assert values[-1] < values[0] - 0.3
+
+
+def test_the_width_of_ranges_and_of_backward_bounds_is_refused():
+    for kind, propagation in ((CertifiedLoss, "backward"), (CertifiedRegressionLoss, "affine")):
+        with pytest.raises(tiltproof.InputError, match="width"):
+            kind("R(2)", 0.1, bounds="affine", propagation=propagation, measure="width")
+    with pytest.raises(tiltproof.InputError, match="measure"):
+        CertifiedLoss("R(2)", 0.1, measure="breadth")
 
 
 def test_the_papers_loss_is_its_formula():

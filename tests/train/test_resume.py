@@ -8,9 +8,11 @@ import time
 import warnings
 
 import pytest
+import torch
 from tiny_runs import same_weights, without_seconds
 
 from tiltproof.errors import InputError
+from tiltproof.train.checkpoint import latest, save
 from tiltproof.zoo import resolve_model
 
 
@@ -26,6 +28,26 @@ def notices(caught):
 def damaged(folder, name, content=None):
     path = folder / "checkpoint" / name
     path.write_bytes(path.read_bytes()[:-50] if content is None else content)
+
+
+def test_moments_lie_in_memory_as_their_parameters_do(tmp_path):
+    """Otherwise a fused step refuses them: a GPU run in bf16 keeps its weights channels last."""
+
+    def fresh():
+        model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    model, optimizer = fresh()
+    model(torch.rand(2, 3, 5, 5)).sum().backward()
+    optimizer.step()
+    save(tmp_path, 1, {}, model, optimizer)
+    again, other = fresh()
+    found = latest(tmp_path)
+    found.restore(again, other)
+    assert other.state[again.weight]["exp_avg"].stride() == again.weight.stride()
+    assert torch.equal(other.state[again.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+    again(torch.rand(2, 3, 5, 5)).sum().backward()
+    other.step()
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

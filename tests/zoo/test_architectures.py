@@ -74,6 +74,13 @@ def test_the_residual_network_has_millions_of_parameters_and_few_bytes():
     assert sum(isinstance(layer, torch.nn.Linear) for layer in layers) == 1
 
 
+def test_the_shallow_residual_network_has_nine_layers_and_three_million_parameters():
+    model = ARCHITECTURES["cifar10_resnet9"]()
+    assert sum(parameter.numel() for parameter in model.parameters()) >= 3_000_000
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    assert len(layers) == 9
+
+
 @pytest.mark.parametrize(
     ("data", "mean", "deviation"),
     [

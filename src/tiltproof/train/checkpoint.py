@@ -48,6 +48,13 @@ class Checkpoint:
             if keys:
                 state[number] = {key.rpartition(".")[2]: self.optimizer[key] for key in keys}
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for (
+            parameter,
+            entries,
+        ) in optimizer.state.items():  # a fused step wants moments to lie in memory as their parameter does
+            for key, value in entries.items():
+                if value.shape == parameter.shape:
+                    entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def save(folder: Path, epoch: int, about: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:

@@ -57,7 +57,7 @@ class EpochRunner:
         if (
             data.device.type == "cuda" and part.precision == "bf16"
         ):  # the order in which tensor cores want their channels
-            self.model = self.model.to(memory_format=torch.channels_last)
+            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(part, self.parameters)
         self.regression = data.labels.is_floating_point()
