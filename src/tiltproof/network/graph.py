@@ -42,7 +42,7 @@ class Operation:
         }
         raw = settings.pop("constants", None)
         fragile = bool(evaluation) and raw is not None and not _tame(raw)
-        vanishing = dtype is not None and any(_vanishes(value, evaluation, dtype) for value in settings.values())
+        vanishing = dtype is not None and any(vanishes(value, evaluation, dtype) for value in settings.values())
         return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing, fragile)
 
 
@@ -76,6 +76,10 @@ class Network:
         if dtype is not None:
             constants = {name: _widened(x, dtype) for name, x in constants.items()}
         operations = [operation.resolve(constants, evaluation, dtype) for operation in self.operations]
+        if dtype is not None and not evaluation:
+            from tiltproof.network.fold import folded
+
+            operations = folded(operations, self.output, dtype)
         return Network(self.input, self.output, self.shape, operations, evaluation=evaluation)
 
     @property
@@ -103,7 +107,7 @@ def _tame(constants: Tensor) -> bool:
     return bool(((size == 0) | ((size >= torch.finfo(torch.float32).tiny) & (size <= LARGEST_CONSTANT))).all())
 
 
-def _vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:
+def vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:
     """Whether a number of this tensor, not zero, lies below the normal numbers of the dtype (or of float32, if evaluations in it count)."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return False

@@ -54,11 +54,16 @@ class Conv2d(LinearRule):
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs, height, width = operation.settings["weight"].shape
-        return inputs * height * width, outputs * height * width
+        more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
+        return inputs * height * width + more, outputs * height * width + more
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         bias = operation.settings["bias"]
         return None if bias is None else bias.view(-1, 1, 1)
+
+    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
+        size = operation.settings.get("shift_size")
+        return shift.abs() if size is None else size.view(-1, 1, 1)
 
 
 @rule("scale")
