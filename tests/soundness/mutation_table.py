@@ -81,6 +81,8 @@ MUTATIONS = [
              "1 / w is largest where w is least", (FORMS, PERSPECTIVE)),
     Mutation("quotient by what reaches zero", AFFINE, "torch.where(low > 0, radius, torch.inf)", "radius",
              "nothing bounds 1 / w there", (FORMS, PERSPECTIVE)),
+    Mutation("symbols given up for nothing", "network/forward.py", "widen(form.radius + extra, 0.0,", "widen(form.radius, 0.0,",
+             "what a symbol moved must go somewhere", ("network/test_lasting.py",)),
     # batch norm inside convolutions
     Mutation("cancelled shift", "network/fold.py", "(own.abs() if given is None else by_channel(given))", "own.abs()",
              "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),

@@ -24,7 +24,8 @@ class AffineForm:
 
     ``unit`` is the unit roundoff that the form's arithmetic absorbs into ``radius``; 0 turns that off, for
     training, where a bound has to be differentiable and cheap but proves nothing. ``bent``: the symbols are e_1 and
-    2 e_1^2 - 1; forms that meet in arithmetic share their symbols, so it is enough that one of them knows.
+    2 e_1^2 - 1, and perhaps more functions of e_1; forms that meet in arithmetic share their symbols, so one that knows is
+    enough.
     """
 
     def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None, bent: bool = False) -> None:
@@ -68,7 +69,7 @@ class AffineForm:
 
     def __getitem__(self, rows: Any) -> AffineForm:
         """Some of the P rows."""
-        form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit)
+        form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.bent)
         form._reach = None if self._reach is None else self._reach[rows]
         return form
 
@@ -119,7 +120,7 @@ class AffineForm:
         unit = UNIT[dtype] if self.unit else 0.0
         radius = self.radius if not unit else self.radius + self.magnitude() * (2 * unit)
         radius = (radius * (1 + 4 * unit) + (8 * SMALLEST[dtype] if unit else 0.0)).to(dtype)
-        return AffineForm(self.stack.to(dtype), radius, unit)
+        return AffineForm(self.stack.to(dtype), radius, unit, self.bent)
 
     def __neg__(self) -> AffineForm:
         return AffineForm(-self.stack, self.radius, self.unit, self.bent)
@@ -163,9 +164,9 @@ class AffineForm:
     def product_of_deviations(self, other: AffineForm) -> tuple[Tensor, Tensor]:
         """(s, t) with |D1 D2 - s e^2| <= t for two bent forms c_i + D_i; note that s e^2 = s / 2 + s / 2 (2 e^2 - 1).
 
-        D_i = s_i e + R_i with |R_i| <= |b_i| + r_i, so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and |D2| <= deviation_2.
+        D_i = s_i e + R_i with |R_i| <= |b_i| + r_i (b_i: all slopes but s_i), so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and |D2| <= deviation_2.
         """
-        mine, others = (form.slopes[1].abs() + form.radius for form in (self, other))
+        mine, others = (_size(form.slopes[1:]) + form.radius for form in (self, other))
         first, second = self.slopes[0], other.slopes[0]
         return first * second, first.abs() * others + mine * other.deviation()
 

@@ -62,7 +62,7 @@ def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, paddi
     if walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)
-        return AffineForm(torch.cat([interval.stack, empty]), interval.radius)
+        return AffineForm(torch.cat([interval.stack, empty]), interval.radius, bent=place.column.bent)
     values = {(i, j): value for i, j, value in walk}
     last_x, last_y = len(walk.x.points) - 1, len(walk.y.points) - 1
     x = [(point - place.column.center).unsqueeze(-1) for point in walk.x.points]
@@ -96,7 +96,7 @@ def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, paddi
     form = AffineForm(stack, radius)
     if u.bent:
         form = bent(walk, place, form, _largest(pictures))
-    return AffineForm(form.stack.permute(0, 1, 4, 2, 3), form.radius.permute(0, 3, 1, 2))
+    return AffineForm(form.stack.permute(0, 1, 4, 2, 3), form.radius.permute(0, 3, 1, 2), bent=u.bent)
 
 
 def _secant(rise: Tensor, run: Tensor) -> Tensor:

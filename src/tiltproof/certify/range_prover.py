@@ -38,7 +38,8 @@ class RangeProver:
     def bound(self, images: Tensor, low: Tensor, high: Tensor) -> RangeOutcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64."""
         network = self.network
-        forms = run(network, pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=True))
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=True)
+        forms = run(network, pixels, lasting=low.shape[1])
         output = forms[network.output]
         lower, upper = output.lower, output.upper
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)

@@ -14,9 +14,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, backward_gamma, dot, farthest, underflow
-
-RELAXED = ("relu", "sigmoid", "tanh")
+from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, backward_gamma, dot, farthest, underflow
 
 
 def refine(
@@ -83,14 +81,14 @@ def _pulled_back(
 ) -> tuple[Tensor, Tensor]:
     """From coefficients of some operations' outputs, through ``operations`` in reverse, to the pixels."""
     start = forms[network.input]
-    unit = start.unit
+    unit, several = start.unit, start.symbols > 1 and not start.bent
     shares = torch.zeros(len(pairs), start.symbols, dtype=torch.float64, device=constant.device)
     for operation in reversed(operations):
         a_out = coefficients.pop(operation.name, None)
         if a_out is None:
             continue
         inputs = [forms[name] for name in operation.inputs]
-        if operation.kind in RELAXED and start.symbols > 1:
+        if operation.kind in RELAXED and several:
             shares += _relaxation_shares(a_out, inputs[0], forms[operation.name], pairs)
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs, pairs)
         constant, error = constant + pulled.constant, error + pulled.error
@@ -114,7 +112,7 @@ def _pulled_back(
     bound = constant + dot(a, start.center[pairs]) - moves.sum(0) - remainder
     # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
     error = error * (1 + 2.0**-20) + bound.abs() * 2.0**-50
-    if start.symbols > 1:
+    if several:
         shares += moves.T + _proportions(start.slopes, start.radius, a.abs(), pairs)
     if unit:
         bound = bound - error

@@ -11,7 +11,7 @@ from tiltproof.bounds.rounding import SMALLEST, gamma, widen
 from tiltproof.errors import InputError
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import OVERFLOW, UNDERFLOW, evaluated, farthest
+from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, evaluated, farthest
 
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
@@ -36,19 +36,42 @@ def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
     return labels.long()
 
 
-def run(network: Network, bounds: AffineForm) -> dict[str, AffineForm]:
+HARDLY = 1e-3
+"""Share of the radii below which symbols are given up."""
+
+
+def run(network: Network, bounds: AffineForm, lasting: int | None = None) -> dict[str, AffineForm]:
     """The form of every operation's output, by name; ``network`` is live.
+
+    ``lasting``: symbols after the first so many go into the radii (|G_k e_k| <= |G_k|) from where on they hardly matter beside them.
 
     Where evaluations in float32 are spoken of, the picture's pixels are rounded to float32 first. No radius is below SMALLEST on
     the way in, nor after any rule, so that the products of radii with weights cover what flushing tiny numbers to zero may take.
     """
     bounds = evaluated(bounds, 2, network.evaluation)
     if bounds.unit:
-        bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit)
+        bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.bent)
     forms = {network.input: bounds}
+    all_last = lasting is None or bounds.symbols <= lasting
+    gone = False
     for operation in network.operations:
-        forms[operation.name] = REGISTRY[operation.kind].forward(operation, [forms[name] for name in operation.inputs])
+        inputs = [forms[name] for name in operation.inputs]
+        if gone:
+            inputs = [_without(form, lasting or 0) for form in inputs]
+        form = forms[operation.name] = REGISTRY[operation.kind].forward(operation, inputs)
+        if not (all_last or gone) and operation.kind in RELAXED:
+            gone = bool(form.slopes[lasting:].abs().sum() < HARDLY * form.radius.sum())
     return forms
+
+
+def _without(form: AffineForm, lasting: int) -> AffineForm:
+    """The same set or a little more, over the first ``lasting`` symbols."""
+    if form.symbols <= lasting:
+        return form
+    extra = form.slopes[lasting:].abs().sum(0)
+    return AffineForm(
+        form.stack[: 1 + lasting], widen(form.radius + extra, 0.0, form.symbols + 2, form.unit), form.unit
+    )
 
 
 def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:

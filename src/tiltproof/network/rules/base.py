@@ -17,6 +17,9 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import SMALLEST, gamma, widen
 from tiltproof.network.graph import Operation
 
+RELAXED = ("relu", "sigmoid", "tanh")
+"""Operations whose output is not linear in their input, so that a relaxation takes their place."""
+
 
 @dataclass
 class Pullback:
@@ -81,7 +84,7 @@ def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None
     size = (farthest(form) if size is None else size) + UNDERFLOW
     radius = widen(form.radius + size * gamma(roundings, unit), form.radius, 4, form.unit)
     radius = torch.where(size < OVERFLOW, radius, torch.inf)
-    return AffineForm(form.stack, radius, form.unit)
+    return AffineForm(form.stack, radius, form.unit, form.bent)
 
 
 class LinearRule:

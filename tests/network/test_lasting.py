@@ -1,0 +1,60 @@
+"""Symbols that are given up on the way: the bounds hold, and hardly widen."""
+
+import pytest
+import torch
+from torch import nn
+
+from tiltproof import AffineForm
+from tiltproof.network import read_network, run
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(6, 20), nn.Linear(20, 20), nn.Linear(20, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x.flatten(1)))
+        return self.last(torch.relu(self.inner(x) + x))
+
+
+def deep():
+    layers = [module for _ in range(4) for module in (nn.Linear(20, 20), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 20), nn.ReLU(), *layers, nn.Linear(20, 3))
+
+
+@pytest.mark.parametrize("make", [deep, Residual])
+@pytest.mark.parametrize("size", [1e-5, 0.3])
+def test_bounds_hold_and_hardly_widen(make, size):
+    torch.manual_seed(0)
+    model = make().double()
+    center, slopes = torch.rand(5, 1, 2, 3).double(), torch.randn(3, 5, 1, 2, 3).double() * 0.05
+    slopes[1:] *= size
+    pixels = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 1e-3), bent=True)
+    network = read_network(model, (1, 2, 3), center[:1]).live(torch.float64)
+    whole, part = run(network, pixels), run(network, pixels, lasting=1)
+    given_up = part[network.output].symbols == 1
+    assert given_up == (size < 1e-3)
+    assert whole[network.output].symbols == 3
+    assert (part[network.output].upper >= whole[network.output].upper - 1e-3).all()
+    assert (part[network.output].width <= whole[network.output].width * 1.01 + 1e-12).all()
+    for _ in range(200):
+        e = torch.rand(3, 1, 1, 1, 1).double().mul(2).sub(1).sign()
+        x = center + (e * slopes).sum(0) + pixels.radius * torch.rand_like(center).mul(2).sub(1).sign()
+        answers = model(x)
+        assert (part[network.output].lower <= answers).all()
+        assert (answers <= part[network.output].upper).all()
+
+
+def test_what_is_given_up_joins_the_radius():
+    """One linear layer after the symbols are gone: the extreme outputs are reached, so nothing may be missing."""
+    model = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(4, 4, bias=False)).double()
+    model[2].weight.data = torch.eye(4).double()
+    center = torch.full((1, 1, 2, 2), 5.0).double()
+    stack = torch.stack([center, center * 0 + 1.0, center * 0 + 4e-4])
+    pixels = AffineForm(stack, center * 0 + 1.0, bent=True)
+    network = read_network(model, (1, 2, 2), center).live(torch.float64)
+    form = run(network, pixels, lasting=1)[network.output]
+    assert form.symbols == 1
+    assert (form.upper >= 7.0004).all()
+    assert (form.upper <= 7.0005).all()
