@@ -164,7 +164,8 @@ class AffineForm:
     def product_of_deviations(self, other: AffineForm) -> tuple[Tensor, Tensor]:
         """(s, t) with |D1 D2 - s e^2| <= t for two bent forms c_i + D_i; note that s e^2 = s / 2 + s / 2 (2 e^2 - 1).
 
-        D_i = s_i e + R_i with |R_i| <= |b_i| + r_i (b_i: all slopes but s_i), so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and |D2| <= deviation_2.
+        D_i = s_i e + R_i with |R_i| <= |b_i| + r_i (b_i: all slopes but s_i), so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and
+        |D2| <= deviation_2.
         """
         mine, others = (_size(form.slopes[1:]) + form.radius for form in (self, other))
         first, second = self.slopes[0], other.slopes[0]
