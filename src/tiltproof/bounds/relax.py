@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.fused import fused_relu
 from tiltproof.bounds.rounding import SMALLEST
 
 
@@ -40,6 +41,10 @@ def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
         # interval arithmetic in training: the same result in fewer steps
         upper, lower = (form.center + form.radius).relu(), (form.center - form.radius).relu()
         return AffineForm(((upper + lower) / 2)[None], (upper - lower) / 2, form.unit)
+    if form.stack.is_cuda and form.unit and not negative_slope and not form.stack.requires_grad:
+        fused = fused_relu(form.stack, form.radius, form.unit)
+        if fused is not None:
+            return AffineForm(fused[0], fused[1], form.unit).with_magnitude(fused[2])
     above, below, slope = relu_chord(form)
     slope = torch.where(2 * form.radius > above, 0.0, slope)
     gap = relu_gap(slope, above, below)

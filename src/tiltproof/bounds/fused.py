@@ -1,0 +1,151 @@
+"""The ReLU relaxation in one pass over memory, on a GPU: what `relax.relax_kink` does in some thirty.
+
+Triton compiles it when it is first needed. The steps, their order and their roundings are those of the reference, which
+stays in use on CPUs, for gradients, and wherever Triton or its compiler is missing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.rounding import SMALLEST
+
+BLOCK = 1024
+MOST_SYMBOLS = 16
+_kernels: dict[str, Any] = {}
+
+
+def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(stack, radius, magnitude) of ReLU's form, or None where the reference has to do it. ``unit`` is not 0."""
+    if len(stack) > MOST_SYMBOLS + 1 or not radius.numel() or not _trusted(stack.device, stack.dtype):
+        return None
+    try:
+        return _launch(stack, radius, unit)
+    except Exception as error:  # a compiler that is missing or fails: not worth a run
+        warnings.warn(f"Triton could not compile a kernel, so bounds take longer: {error}", stacklevel=2)
+        _kernels["relu"] = None
+        return None
+
+
+def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there is a kernel, and it does on this device what the reference does: looked at once, on numbers of all kinds."""
+    if _kernel() is None:
+        return False
+    key = f"{device} {dtype}"
+    if key not in _kernels:
+        _kernels[key] = False  # while it is being looked at, the reference is used
+        _kernels[key] = _agrees(device, dtype)
+        if not _kernels[key]:
+            warnings.warn(f"Triton's kernel and the reference differ on {key}; the reference is used", stacklevel=3)
+    return bool(_kernels[key])
+
+
+def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    from tiltproof.bounds.affine import AffineForm
+    from tiltproof.bounds.relax import relax_kink
+
+    generator = torch.Generator().manual_seed(0)
+    for symbols in (0, 1, 3):
+        stack = torch.randn(1 + symbols, 3000, dtype=dtype, generator=generator)
+        radius = torch.rand(3000, dtype=dtype, generator=generator) * 10.0 ** -torch.arange(3000).remainder(12)
+        stack[0, :4], radius[:4] = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0]), 0.0
+        radius[4:6] = torch.tensor([torch.inf, torch.nan])
+        stack[:, 6:9] = 0.0
+        form = AffineForm(stack.to(device), radius.to(dtype).to(device))
+        wanted = relax_kink(form)
+        try:
+            found = _launch(form.stack, form.radius, form.unit)
+        except Exception as error:
+            warnings.warn(f"Triton could not compile a kernel, so bounds take longer: {error}", stacklevel=4)
+            return False
+        for mine, reference in zip(found, (wanted.stack, wanted.radius, wanted.magnitude()), strict=True):
+            # a fused multiply-add in one of them, and none in the other, is all that may differ
+            near = torch.isclose(mine, reference, rtol=4 * form.unit, atol=0.0, equal_nan=True)
+            if not bool(near.all()):
+                return False
+    return True
+
+
+def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
+    stack, radius = stack.contiguous(), radius.contiguous()
+    new_stack, new_radius, size = torch.empty_like(stack), torch.empty_like(radius), torch.empty_like(radius)
+    smallest, symbols, entries = SMALLEST[stack.dtype], len(stack) - 1, radius.numel()
+    # numbers that multiply are rounded to the dtype here as torch rounds them there
+    factors = torch.tensor(
+        [(symbols + 2) * unit, 1 + (symbols + 10) * unit, smallest * (symbols + 10), smallest, 8 * unit, 16 * smallest],
+        dtype=stack.dtype,
+        device=stack.device,
+    )
+    single = stack.dtype == torch.float32
+    arguments = (stack, radius, new_stack, new_radius, size, factors, entries, symbols, single, BLOCK)
+    _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
+    return new_stack, new_radius, size
+
+
+def _kernel() -> Any:
+    if "relu" not in _kernels:
+        try:
+            _kernels["relu"] = _build()
+        except ImportError:
+            _kernels["relu"] = None
+    return _kernels["relu"]
+
+
+def _build() -> Any:
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def relu(  # type: ignore[no-untyped-def]
+        stack,
+        radius,
+        new_stack,
+        new_radius,
+        size,
+        factors,
+        entries,
+        symbols: tl.constexpr,
+        single: tl.constexpr,
+        block: tl.constexpr,
+    ):
+        """See `relax_kink`. Every comparison is such that a NaN stays one; planes are reached by adding to pointers: no index overflows."""
+        here = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+        mask = here < entries
+        c = tl.load(stack + here, mask=mask, other=0.0)
+        r = tl.load(radius + here, mask=mask, other=0.0)
+        deviation = r
+        if symbols > 0:
+            plane = stack + here + entries
+            spread = tl.abs(tl.load(plane, mask=mask, other=0.0))
+            for _ in tl.static_range(2, symbols + 1):
+                plane += entries
+                spread = spread + tl.abs(tl.load(plane, mask=mask, other=0.0))
+            deviation = r + spread
+        reach = (deviation + tl.abs(c) * tl.load(factors)) * tl.load(factors + 1) + tl.load(factors + 2)
+        above, below = c + reach, reach - c
+        above, below = tl.where(above < 0, 0.0, above), tl.where(below < 0, 0.0, below)
+        width = above + below + tl.load(factors + 3)
+        slope = (
+            tl.div_rn(above, width) if single else above / width
+        )  # the plain quotient of float32 is not rounded to nearest
+        slope = tl.where(2 * r > above, 0.0, slope)
+        left, right = slope * below, (1 - slope) * above
+        gap = tl.where((left < right) | (right != right), right, left)
+        half = gap / 2
+        magnitude = above + 2 * gap
+        tl.store(new_stack + here, c * slope + half, mask=mask)
+        plane, target = stack + here, new_stack + here
+        for _ in tl.static_range(1, symbols + 1):
+            plane += entries
+            target += entries
+            tl.store(target, tl.load(plane, mask=mask, other=0.0) * slope, mask=mask)
+        result = half + r * slope
+        result = result + magnitude * tl.load(factors + 4)
+        tl.store(new_radius + here, result + tl.load(factors + 5), mask=mask)
+        tl.store(size + here, magnitude, mask=mask)
+
+    return relu

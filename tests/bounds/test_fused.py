@@ -1,0 +1,75 @@
+"""The kernel of the ReLU relaxation, run by Triton's interpreter on the CPU, against the reference and against exact numbers."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiltproof.bounds import AffineForm
+from tiltproof.bounds.fused import fused_relu
+from tiltproof.bounds.relax import relax_kink
+
+PROGRAM = """
+import sys, warnings
+from fractions import Fraction
+import torch
+from tiltproof.bounds import AffineForm
+from tiltproof.bounds.fused import fused_relu
+from tiltproof.bounds.relax import relax_kink
+
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+torch.manual_seed(0)
+for dtype in (torch.float32, torch.float64):
+    for symbols in (0, 1, 2, 5):
+        stack = torch.randn(1 + symbols, 5, 211, dtype=dtype)
+        stack[1:] *= 10.0 ** -torch.randint(0, 9, (symbols, 5, 211))
+        radius = torch.rand(5, 211, dtype=dtype) * 10.0 ** -torch.randint(0, 12, (5, 211))
+        stack[0, 0, :3], radius[1, :2] = torch.tensor([torch.inf, -torch.inf, torch.nan]), torch.tensor([torch.inf, torch.nan])
+        stack[:, 2, :4], radius[2, 2:6] = 0.0, 0.0
+        form = AffineForm(stack, radius.to(dtype))
+        wanted, found = relax_kink(form), fused_relu(form.stack, form.radius, form.unit)
+        assert found is not None, "the kernel was not trusted"
+        for mine, reference in zip(found, (wanted.stack, wanted.radius, wanted.magnitude()), strict=True):
+            assert torch.isclose(mine, reference, rtol=4 * form.unit, atol=0.0, equal_nan=True).all()
+        stack, radius, _ = (x.double() for x in found)
+        for index in [(k, j) for k in range(5) for j in range(10, 211, 7)]:
+            for signs in range(2 ** (symbols + 1)):
+                e = [1 if signs >> k & 1 else -1 for k in range(symbols + 1)]
+                planes = [Fraction(float(plane[index])) for plane in form.stack]
+                x = planes[0] + sum(g * s for g, s in zip(planes[1:], e)) + Fraction(float(form.radius[index])) * e[-1]
+                new = [Fraction(float(plane[index])) for plane in stack]
+                middle = new[0] + sum(g * s for g, s in zip(new[1:], e))
+                assert abs(max(x, 0) - middle) <= Fraction(float(radius[index])), (dtype, symbols, index)
+print("ok")
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernel_is_the_reference_and_sound():
+    source = str(Path(__file__).parents[2] / "src")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "ok", done.stderr[-2000:]
+
+
+def test_a_cpu_uses_the_reference(monkeypatch):
+    monkeypatch.setattr("tiltproof.bounds.relax.fused_relu", lambda *_: pytest.fail("not on a CPU"))
+    relax_kink(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_on_a_gpu(dtype):
+    form = AffineForm(torch.randn(3, 4, 10_001, dtype=dtype).cuda(), torch.rand(4, 10_001, dtype=dtype).cuda())
+    found = fused_relu(form.stack, form.radius, form.unit)
+    assert found is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiltproof.bounds.relax.fused_relu", lambda *_: None)
+        wanted = relax_kink(form)
+    assert torch.equal(found[0], wanted.stack)
+    assert torch.isclose(found[1], wanted.radius, rtol=4 * form.unit, atol=0.0).all()
