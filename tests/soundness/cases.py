@@ -8,10 +8,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from tiltproof.transforms import LETTERS, Compose, Transform
+from tiltproof.transforms import LETTERS, Compose, Part, Transform
 
 SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh")
 PIXELWISE = ("C", "B")
+PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
+"""What stands after @ is fixed: the radius of the Gaussian, the angle of the motion."""
+COLOURED = ("S", "H")
 PADDINGS = ("zeros", "border", "reflect")
 PICTURES = (
     "random",
@@ -35,9 +38,19 @@ LIMITS = {
     "Sh": (-300, 300),
     "C": (-300, 300),
     "B": (-3, 3),
+    "G": (-80, 300),
+    "S": (-200, 300),
+    "H": (-360, 360),
+    "Bl@4": (0, 2),
+    "Mb@0": (0, 7),
+    "Mb@30": (0, 7),
 }
 # Letter -> half widths of a medium and a huge box.
 WIDTHS = {"R": (3, 100), "Tu": (0.4, 4), "Tv": (0.4, 4), "Sc": (4, 35), "Sh": (5, 150), "C": (6, 90), "B": (0.05, 0.9)}
+WIDTHS |= {"G": (6, 90), "S": (6, 90), "H": (4, 100), "Bl@4": (0.05, 0.8), "Mb@0": (0.2, 3), "Mb@30": (0.2, 3)}
+SPREAD = {"G": 60, "S": 100, "H": 180, "Bl@4": 1.5, "Mb@0": 5, "Mb@30": 5}
+STEP = {"G": 50.0, "S": 100.0, "H": 90.0, "Bl@4": 0.5, "Mb@0": 2.0, "Mb@30": 2.0}
+FAR = {"G": 200.0, "S": -180.0, "H": 300.0, "Bl@4": 1.9, "Mb@0": 6.5, "Mb@30": 6.5}
 # The paper's running example (scaling by +-2 %), as printed.
 PAPER_PICTURE = [[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]]
 PAPER_BOUNDS = [
@@ -45,6 +58,8 @@ PAPER_BOUNDS = [
     [(0.52, 0.54), (0.49, 0.49), (0.50, 0.52)],
     [(0.54, 0.58), (0.61, 0.63), (0.43, 0.47)],
 ]
+for table in (LIMITS, WIDTHS, SPREAD, STEP, FAR):
+    table |= {"Mb@90": table["Mb@0"], "Mb@-135": table["Mb@0"], "Bl@1": table["Bl@4"]}
 KINDS = ("tiny", "medium", "huge", "degenerate", "straddling", "on grid lines", "from a grid line", "outside")
 
 
@@ -52,11 +67,18 @@ def make_transform(
     letters: Sequence[str], padding: str = "zeros", box: Sequence[tuple[float, float]] | None = None
 ) -> Transform:
     ranges = box or [LIMITS[letter] for letter in letters]
-    return Compose(*(LETTERS[letter](*limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding)
+    return Compose(
+        *(make_part(letter, *limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding
+    )
+
+
+def make_part(letter: str, low: float, high: float) -> Part:
+    name, _, setting = letter.partition("@")
+    return LETTERS[name](low, high, *([float(setting)] if setting else []))
 
 
 def letters_of(transform: Transform) -> list[str]:
-    return [part.letter for part in transform.parts]
+    return [part.letter if part.fixed is None else f"{part.letter}@{part.fixed:g}" for part in transform.parts]
 
 
 def make_picture(kind: str, channels: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
@@ -93,10 +115,10 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
     """A parameter interval of the given kind for one part."""
     medium, huge = WIDTHS[letter]
     lowest, highest = LIMITS[letter]
-    spread = {"R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "C": 60, "B": 0.6}[letter]
-    centre = float(rng.uniform(-spread, spread))
-    step = {"R": 90.0, "Tu": 1.0, "Tv": 1.0, "Sc": 100.0, "Sh": 100.0, "C": 100.0, "B": 1.0}[letter]
-    grid = step * float(rng.integers(-1 if letter != "Sc" else 0, 2))
+    spread = {"R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "C": 60, "B": 0.6} | SPREAD
+    centre = float(rng.uniform(-spread[letter] if lowest else 0, spread[letter]))
+    step = ({"R": 90.0, "Tu": 1.0, "Tv": 1.0, "Sc": 100.0, "Sh": 100.0, "C": 100.0, "B": 1.0} | STEP)[letter]
+    grid = step * float(rng.integers(-1 if letter != "Sc" and lowest else 0, 2))
     if kind == "tiny":
         low, high = centre, centre + 1e-6
     elif kind == "medium":
@@ -117,8 +139,8 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
         half = medium * float(rng.random())
         low, high = (grid, grid + half) if rng.random() < 0.5 else (grid - half, grid)
     elif kind == "outside":
-        far = {"R": 300.0, "Tu": 50.0, "Tv": -50.0, "Sc": -89.0, "Sh": 250.0, "C": -250.0, "B": 2.0}[letter]
-        low, high = far, far + medium * float(rng.random())
+        far = {"R": 300.0, "Tu": 50.0, "Tv": -50.0, "Sc": -89.0, "Sh": 250.0, "C": -250.0, "B": 2.0} | FAR
+        low, high = far[letter], far[letter] + medium * float(rng.random())
     else:
         raise ValueError(kind)
     low, high = max(low, lowest), min(high, highest)

@@ -5,7 +5,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof import Brightness, Compose, Contrast, InputError, Rotation, Scaling, Shearing, TranslationU, parse
+from tiltproof import (
+    Brightness,
+    Compose,
+    Contrast,
+    Gamma,
+    GaussianBlur,
+    Hue,
+    InputError,
+    MotionBlur,
+    Rotation,
+    Saturation,
+    Scaling,
+    Shearing,
+    TranslationU,
+    parse,
+)
 from tiltproof.transforms import LETTERS
 
 NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose}
@@ -18,6 +33,10 @@ NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose
         ("R(-10:25)", Rotation(-10, 25)),
         ("Sc(5), R(5), C(5), B(0.01)", Compose(Scaling(5), Rotation(5), Contrast(5), Brightness(0.01))),
         (" Sh( 2 ) ,Tu(1e-1:0.5)", Compose(Shearing(2), TranslationU(0.1, 0.5))),
+        ("G(-20:30), S(50), H(20)", Compose(Gamma(-20, 30), Saturation(50), Hue(20))),
+        ("Bl(2)", GaussianBlur(0, 2, 6)),
+        ("Bl(0.5:2@4)", GaussianBlur(0.5, 2, radius=4)),
+        ("Mb( 5 @ 30 ), Mb(1:2@0)", Compose(MotionBlur(5, angle_degrees=30), MotionBlur(1, 2))),
         ("R(30); padding=border", Compose(Rotation(30), padding="border")),
     ],
 )
@@ -26,8 +45,15 @@ def test_text_reads_as_objects_and_back(text, expected):
     assert parse(str(expected)) == expected
 
 
+def make_part(part, low, width):
+    if part.least is None:
+        return part(low, low + width)
+    low, width = abs(low) / 10, width / 2  # blurs: not below 0, not too large
+    return part(low * (width < 5), low * (width < 5) + width, round(low) + 1) if width > 2 else part(low, low + width)
+
+
 parts = st.builds(
-    lambda part, low, width: part(low, low + width),
+    make_part,
     st.sampled_from(list(LETTERS.values())),
     st.floats(-50, 50),
     st.floats(1e-3, 40),
@@ -53,6 +79,19 @@ def test_repr_and_text_rebuild_the_transform(some, padding):
         ("R(-5)", "reversed"),
         ("Sc(-100:3)", "-100"),
         ("R(361)", "full turn"),
+        ("G(-100:3)", "-100"),
+        ("H(361)", "full turn"),
+        ("Bl(-1:2)", "between 0 and 32"),
+        ("Bl(0)", "empty"),
+        ("Bl(40)", "between 0 and 32"),
+        ("Bl(2@1.5)", "whole number"),
+        ("Bl(2@0)", "whole number"),
+        ("Bl(2@nan)", "whole number"),
+        ("Mb(-2)", "reversed"),
+        ("Mb(2@400)", "360"),
+        ("Mb(2@x)", "not a number"),
+        ("Mb(2@)", "cannot read"),
+        ("R(2@30)", "no setting"),
         ("R(nan)", "finite"),
         ("R(inf)", "finite"),
         ("R(a)", "not a number"),
@@ -96,3 +135,11 @@ def test_wrong_shapes_are_refused():
         Rotation(3).apply(torch.rand(2, 1, 4, 4), torch.zeros(3, 1))
     with pytest.raises(InputError, match="batch"):
         Rotation(3).apply(torch.rand(1, 4, 4), torch.zeros(1))
+
+
+def test_what_is_fixed_is_part_of_the_transformation():
+    assert parse("Mb(5@30)") != parse("Mb(5@31)")
+    assert parse("Bl(1)") != parse("Bl(1@6)")
+    assert str(parse("Bl(2)").within(0, 1)) == "Bl(1@6)"  # the same function over a smaller range
+    assert str(parse("Mb(1:5@30)").within(0, 1)) == "Mb(1@30)"
+    assert str(parse("Bl(0:2@6)")) == "Bl(2)"

@@ -62,7 +62,7 @@ def _shrunk(part: Part, share: float) -> Part:
     least = min(max(0.0, low), high)  # 0 changes nothing, whatever the part
     # six digits keep the notation short; shares differ by far more, so ranges stay nested
     ends = [least + float(f"{share * (end - least):.6g}") for end in (low, high)]
-    return type(part)(*ends)
+    return part.within(*ends)
 
 
 def certified_curve(

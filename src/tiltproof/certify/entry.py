@@ -83,6 +83,7 @@ def check_model_and_images(
     if len(transform.parts) > MOST_PARAMETERS:
         raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
     check_images(images)
+    transform.check_channels(images.shape[1])
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
         if tensor.device != images.device:

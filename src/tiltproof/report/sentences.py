@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tiltproof.report.finished import FinishedRun
-from tiltproof.transforms import Part, Transform
+from tiltproof.transforms import MotionBlur, Part, Transform
 from tiltproof.transforms.base import number_text
 
 WORDS = {
@@ -17,6 +17,11 @@ WORDS = {
     "Sh": ("shearing", "horizontal shearing"),
     "C": ("change of contrast", "contrast"),
     "B": ("change of brightness", "brightness"),
+    "G": ("change of gamma", "gamma"),
+    "S": ("change of saturation", "saturation"),
+    "H": ("turn of the hue", "hue"),
+    "Bl": ("Gaussian blur", "standard deviation of the blur"),
+    "Mb": ("motion blur", "length of the motion"),
 }
 """For each letter: the transformation, as in "every rotation", and its parameter, as on an axis."""
 UNITS = {"degrees": "degrees", "pixels": "pixels", "percent": "percent", "units of pixel value": "of the pixel range"}
@@ -39,6 +44,7 @@ def in_words(transform: Transform) -> str:
     """
     each = [
         f"{WORDS[part.letter][0]} between {number_text(part.range[0])} and {number_text(part.range[1])} {UNITS[part.unit]}"
+        + (f" at {number_text(part.fixed)} degrees" if isinstance(part, MotionBlur) and part.fixed is not None else "")
         for part in transform.parts
     ]
     if len(each) == 1:

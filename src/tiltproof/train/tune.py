@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.bounds import METHODS, check_images, pair_bounds
+from tiltproof.bounds import check_images, check_method, pair_bounds
 from tiltproof.errors import InputError
-from tiltproof.transforms import Scaling, Transform, parse
+from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
 SAMPLES = 10
 """Parameter vectors, the paper's number."""
@@ -67,12 +67,13 @@ def pixel_widths(
     transform = parse(transform) if isinstance(transform, str) else transform
     check_images(images)
     half = _half_widths(nu, transform)
-    if method not in METHODS:
-        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    check_method(method, transform)
+    transform.check_channels(images.shape[1])
     if samples < 1:
         raise InputError("at least one parameter vector has to be sampled", got=samples)
     for part, one in zip(transform.parts, half.tolist(), strict=True):
-        part.check(part.range[0] - one, part.range[1] + one)
+        low = part.range[0] - one
+        part.check(low if part.least is None else max(low, part.least), part.range[1] + one)
     centers = sample_parameters(transform, samples, seed)
     half = half.to(images.device)
     found = [_widths_around(images, transform, method, center.to(images.device), half) for center in centers]
@@ -170,15 +171,19 @@ def sample_parameters(transform: Transform, samples: int, seed: int) -> Tensor:
 def _widths_around(images: Tensor, transform: Transform, method: str, center: Tensor, half: Tensor) -> Tensor:
     """Of each image over the box center +- half: mean width, largest width, and the same of remainders; [4, N].
 
-    All images share the box. Handed over as the channels of one picture, they share the work on the coordinates too.
+    All images share the box. Handed over as the channels of one picture, they share the work on the coordinates too; unless a
+    part mixes channels.
     """
     count, _, height, width = images.shape
-    low, high = (center - half)[None], (center + half)[None]
-    rows_of = torch.zeros(1, dtype=torch.long, device=images.device)
+    least = center.new_tensor([-math.inf if part.least is None else part.least for part in transform.parts])
+    low, high = torch.maximum(center - half, least)[None], (center + half)[None]
+    together = all(part.channels is None for part in transform.parts)
     kept = []
     for part in images.split(max(1, CHUNK_ENTRIES // images[0].numel())):
-        picture = part.double().reshape(1, -1, height, width)
-        form = pair_bounds(picture, rows_of, transform, method, low, high)
+        picture = part.double().reshape(1 if together else len(part), -1, height, width)
+        rows_of = torch.arange(len(picture), device=images.device)
+        below, above = (end.expand(len(picture), -1) for end in (low, high))
+        form = pair_bounds(picture, rows_of, transform, method, below, above)
         for size in (form.width, 2 * form.radius):
             pixels = size.reshape(len(part), -1)
             kept.append(torch.stack([pixels.mean(1), pixels.amax(1)]))
@@ -208,10 +213,10 @@ def _half_widths(nu: Sequence[float], transform: Transform) -> Tensor:
 
 
 def _largest(transform: Transform) -> Tensor:
-    """Half of each range; less where scaling would shrink a picture to a point."""
+    """Half of each range; less where scaling would shrink a picture to a point, or gamma make it white."""
     halves = []
     for part in transform.parts:
         low, high = part.range
         half = (high - low) / 2
-        halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, Scaling) else half)
+        halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, (Scaling, Gamma)) else half)
     return torch.tensor(halves, dtype=torch.float64)

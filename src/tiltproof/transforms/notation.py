@@ -7,7 +7,12 @@ import re
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Compose, Part, Transform
 from tiltproof.transforms.brightness import Brightness
+from tiltproof.transforms.colour import Hue, Saturation
 from tiltproof.transforms.contrast import Contrast
+from tiltproof.transforms.filters import Filter
+from tiltproof.transforms.gamma import Gamma
+from tiltproof.transforms.gaussian_blur import GaussianBlur
+from tiltproof.transforms.motion_blur import MotionBlur
 from tiltproof.transforms.rotation import Rotation
 from tiltproof.transforms.scaling import Scaling
 from tiltproof.transforms.shearing import Shearing
@@ -16,7 +21,9 @@ from tiltproof.transforms.translation import TranslationU, TranslationV
 LETTERS: dict[str, type[Part]] = {
     part.letter: part for part in (Rotation, TranslationU, TranslationV, Scaling, Shearing, Contrast, Brightness)
 }
-ITEM = re.compile(r"\s*([A-Za-z_]+)\s*\(\s*([^():,]+?)\s*(?::\s*([^():,]+?)\s*)?\)\s*")
+LETTERS |= {part.letter: part for part in (Gamma, Saturation, Hue, GaussianBlur, MotionBlur)}
+_TEXT = r"\s*([^():,@]+?)\s*"
+ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({_TEXT}(?::{_TEXT})?(?:@{_TEXT})?\)\s*")
 
 
 def parse(text: str, padding: str | None = None) -> Transform:
@@ -26,6 +33,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
     Compose(Rotation(-10, 25), Shearing(-2, 2))
     >>> str(parse("Sc( 5 ),R(5)"))
     'Sc(5), R(5)'
+    >>> parse("Mb(5@30), Bl(2)")
+    Compose(MotionBlur(0, 5, 30), GaussianBlur(0, 2, 6))
     """
     if not isinstance(text, str):
         raise InputError("the notation is text", got=repr(text), do='write for example "R(30)" or "Sc(5), R(5)"')
@@ -55,7 +64,7 @@ def parse(text: str, padding: str | None = None) -> Transform:
     return Compose(*parts, padding=padding or "zeros")
 
 
-def _part(letter: str, low: str, high: str | None) -> Part:
+def _part(letter: str, low: str, high: str | None, fixed: str | None) -> Part:
     if letter not in LETTERS:
         known = ", ".join(f"{name} ({part.__name__}, {part.unit})" for name, part in LETTERS.items())
         raise InputError("unknown transformation letter", got=letter, do=f"use one of: {known}")
@@ -65,4 +74,12 @@ def _part(letter: str, low: str, high: str | None) -> Part:
         raise InputError(
             f"{letter}'s range is not a number", got=low if high is None else f"{low}:{high}", do=f"write {letter}(5)"
         ) from None
-    return LETTERS[letter](*numbers)
+    if fixed is None:
+        return LETTERS[letter](*numbers)
+    try:
+        setting = float(fixed)
+    except ValueError:
+        raise InputError(f"{letter}'s setting after @ is not a number", got=fixed) from None
+    if not issubclass(LETTERS[letter], Filter):
+        raise InputError(f"{letter} has no setting", got=f"@{fixed}", do=f"write {letter}({low}) without @")
+    return LETTERS[letter](numbers[0], numbers[1] if len(numbers) > 1 else None, setting)  # type: ignore[call-arg]
