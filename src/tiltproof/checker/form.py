@@ -277,6 +277,13 @@ def taylor(x: Form, value: Tensor, derivative: Tensor, half_second: Tensor | flo
     return enclose(data, 1 + value.abs() + derivative.abs() * x.reach, 32, 0.0, 0)
 
 
+def radians(degrees: Form) -> Form:
+    """An angle in radians."""
+    pi = Form(torch.zeros_like(degrees.rows[:, :, :1]))
+    pi.rows[0], pi.rows[-1] = math.pi, 4 * UNIT
+    return degrees * pi / 180
+
+
 def sine_and_cosine(x: Form) -> tuple[Form, Form]:
     """|sin''| and |cos''| are at most 1."""
     s, c = x.centre.sin(), x.centre.cos()

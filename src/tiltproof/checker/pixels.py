@@ -1,4 +1,4 @@
-"""The transformed picture as a form: coordinates, bilinear interpolation over coordinate boxes, contrast, brightness.
+"""The transformed picture as a form: coordinates, bilinear interpolation over coordinate boxes, changes of values.
 
 Pixel (row i, column j) of an H x W picture lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
 Output pixel (u, v) shows the source picture at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for parts 1 ... n in order.
@@ -7,15 +7,15 @@ Output pixel (u, v) shows the source picture at T^-1(u, v) = T_1^-1(... T_n^-1(u
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from tiltproof.checker.activations import bend
-from tiltproof.checker.form import UNIT, UNIT32, Form, enclose, reciprocal, sine_and_cosine
+from tiltproof.checker.form import UNIT, UNIT32, Form, enclose, radians, reciprocal, sine_and_cosine
+from tiltproof.checker.padding import endless
 from tiltproof.checker.tiling import Transform
+from tiltproof.checker.values import changed, clamped
 
 MOST_CELLS = 8  # a coordinate box that spans more is given the whole picture's range
 FARTHEST = 2.0**20
@@ -34,21 +34,25 @@ def transformed(pictures: Tensor, transform: Transform, low: Tensor, high: Tenso
     """Every picture [P, C, H, W] over its own box of parameters [P, d]."""
     values = parameters(low, high)
     picture = Form(torch.cat([pictures[None], pictures.new_zeros(1 + len(values), *pictures.shape)]))
-    for spatial, run in itertools.groupby(range(len(values)), lambda k: transform.letters[k] not in ("C", "B")):
-        steps = [(transform.letters[k], values[k]) for k in run]
-        if spatial:
+    for kind, run in itertools.groupby(range(len(values)), lambda k: step_of(transform.letters[k], k)):
+        numbers = list(run)
+        steps = [(transform.letters[k], values[k]) for k in numbers]
+        if kind == "moves":
             column, row = source(steps, *pictures.shape[-2:])
             picture = resample(picture, column, row, transform.padding)
-        else:
-            for letter, value in steps:
-                picture = picture * (value / 100 + 1) if letter == "C" else picture + value
-            picture = clamped(picture)
+            continue
+        for k in numbers:
+            fixed = transform.fixed[k] if transform.fixed else 0.0
+            picture = changed(picture, transform.letters[k], values[k], fixed, transform.padding)
+        picture = clamped(picture) if kind == "light" else picture
     return picture
 
 
-def clamped(x: Form) -> Form:
-    """min(1, max(0, x)) = 1 - relu(1 - relu(x))."""
-    return 1 - bend(1 - bend(x, 0.0), 0.0)
+def step_of(letter: str, k: int) -> str:
+    """Parts that stand next to each other with the same answer are one step."""
+    if letter in ("C", "B"):
+        return "light"
+    return "moves" if letter in ("R", "Tu", "Tv", "Sc", "Sh") else f"alone, number {k}"
 
 
 def as_float32(x: Form) -> Form:
@@ -64,9 +68,7 @@ def source(steps: Sequence[tuple[str, Form]], height: int, width: int) -> tuple[
     v = zero + ((height - 1) / 2 - torch.arange(height).to(like)).view(1, 1, height, 1)
     for letter, value in reversed(steps):
         if letter == "R":  # u cos a + v sin a, v cos a - u sin a
-            pi = Form(torch.zeros_like(value.rows[:, :, :1]))
-            pi.rows[0], pi.rows[-1] = math.pi, 4 * UNIT
-            sine, cosine = sine_and_cosine(value * pi / 180)
+            sine, cosine = sine_and_cosine(radians(value))
             u, v = u * cosine + v * sine, v * cosine - u * sine
         elif letter == "Tu":
             u = u - value
@@ -78,17 +80,6 @@ def source(steps: Sequence[tuple[str, Form]], height: int, width: int) -> tuple[
             factor = reciprocal(value / 100 + 1)
             u, v = u * factor, v * factor
     return u + (width - 1) / 2, (height - 1) / 2 - v
-
-
-def endless(index: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
-    """Which row (or column) of the picture an index of the endless picture shows, and whether it shows any."""
-    if padding == "zeros":
-        return index.clamp(0, size - 1), (index >= 0) & (index < size)
-    if padding == "border" or size == 1:
-        return index.clamp(0, size - 1), torch.ones_like(index, dtype=torch.bool)
-    period = 2 * (size - 1)
-    index = index.remainder(period)
-    return torch.minimum(index, period - index), torch.ones_like(index, dtype=torch.bool)
 
 
 def axis(low: Tensor, high: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -17,7 +17,9 @@ from tiltproof.checker.strict import ensure, get
 
 MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
-PART = re.compile(rf"\s*(R|Tu|Tv|Sc|Sh|C|B)\s*\({NUMBER}(?::{NUMBER})?\)\s*")
+PART = re.compile(rf"\s*(R|Tu|Tv|Sc|Sh|C|B|G|S|H|Bl|Mb)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
+MOST_BLUR = {"Bl": 32.0, "Mb": 128.0}
+BLURS = ("Bl", "Mb")  # their parameter starts at 0, and they have a setting after @
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
 TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
 
@@ -31,6 +33,8 @@ class Transform(NamedTuple):
     low: tuple[float, ...]
     high: tuple[float, ...]
     padding: str
+    fixed: tuple[float, ...] = ()
+    """A blur's setting, for each part; 0 where there is none. Radius of a Gaussian, angle of a motion."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def read_transform(text: str) -> Transform:
     """``"Sc(5), R(-10:25); padding=border"``.
 
     >>> read_transform("Sc(5), R(-10:25)")
-    Transform(letters=('Sc', 'R'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros')
+    Transform(letters=('Sc', 'R'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 0.0))
     """
     body, semicolon, option = text.partition(";")
     padding = PADDING.fullmatch(option)
@@ -62,17 +66,36 @@ def read_transform(text: str) -> Transform:
     read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
     if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
         raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
-    letters, low, high = [], [], []
+    letters, low, high, fixed = [], [], [], []
     for part in read:
         assert part is not None
-        letter, first, second = part.groups()
-        ends = (-float(first), float(first)) if second is None else (float(first), float(second))
+        letter, first, second, setting = part.groups()
+        begin = 0.0 if letter in BLURS else -float(first)
+        ends = (begin, float(first)) if second is None else (float(first), float(second))
         if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
             raise CheckFailed(f"the transformation {text[:80]!r} has an empty or infinite range")
         letters.append(letter)
         low.append(ends[0])
         high.append(ends[1])
-    return Transform(tuple(letters), tuple(low), tuple(high), padding.group(1) if padding else "zeros")
+        fixed.append(read_setting(letter, setting, *ends))
+    around = padding.group(1) if padding else "zeros"
+    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed))
+
+
+def read_setting(letter: str, text: str | None, low: float, high: float) -> float:
+    """A blur's setting; its range, and gamma's, must make sense."""
+    setting = float(text or 0)
+    if letter not in BLURS:
+        ensure(text is None, f"{letter} has no setting")
+        ensure(letter != "G" or low > -100, "gamma goes down to -100 % or below")
+        return setting
+    ensure(low >= 0 and high <= MOST_BLUR[letter], f"the range of {letter} is out of bounds")
+    if letter == "Mb":
+        ensure(-360 <= setting <= 360, "the angle of a motion is out of bounds")
+        return setting
+    radius = setting if text else float(math.ceil(3 * Fraction(high)))
+    ensure(1 <= radius <= 96 and radius == int(radius), "the radius of a blur is out of bounds")
+    return radius
 
 
 def cell(number: int, grid: Sequence[int]) -> Box:
