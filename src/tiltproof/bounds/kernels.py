@@ -1,6 +1,7 @@
 """The weights of a blur over an interval of its parameter: value and slope in the middle, curvature, and range.
 
-Each weight w is smooth enough for  w(p) = w(c) + w'(c) (p - c) + R,  |R| <= max|w''| (p - c)^2 / 2.
+Each weight w is smooth enough for  w(p) = w(c) + w'(c) (p - c) + R,  |R| <= max|w''| (p - c)^2 / 2;  and over large boxes rather
+w(p) = w(c) + s (p - c) + R,  |R| <= max|w' - s| |p - c|,  s in the middle of the range of w'.
 
 Gaussian. With n_k = exp(-k^2 / (2 s^2)), Z = 1 + 2 sum n, E and V mean and variance of k^2 under the weights w_k = n_k / Z:
     w_k' = w_k (k^2 - E) / s^3,   w_k'' = w_k (((k^2 - E)^2 - V) / s^6 - 3 (k^2 - E) / s^4)
@@ -35,6 +36,7 @@ class Weights:
     value: Tensor  # at the center, off by at most `error`
     slope: Tensor  # there too, off by at most `slope_error`
     bend: Tensor  # at least |w''| / 2 over the interval
+    slopes: tuple[Tensor, Tensor]  # bounds of w' over the interval
     lower: Tensor
     upper: Tensor
     error: Tensor
@@ -46,16 +48,21 @@ class Weights:
         return ((1 - 2 * self.lower.sum(1, keepdim=True)) * SAFE + 2.0**-40).clamp(0, 1)
 
     def forms(self, value: AffineForm) -> AffineForm:
-        """As affine forms in the parameter, [P, 1, 1, 1]; without slopes where the plain range says more."""
+        """As affine forms in the parameter, [P, 1, 1, 1].
+
+        Without a slope only where even the plain range is much narrower: the search splits along parameters whose slopes it sees.
+        """
         reach = value.deviation()
-        remainder = self.bend * reach * reach
+        curved, steep = self.bend * reach, (self.slopes[1] - self.slopes[0]) / 2
+        smooth = curved < steep
+        slope = torch.where(smooth, self.slope, (self.slopes[1] + self.slopes[0]) / 2)
+        remainder = torch.where(smooth, curved, steep) * reach
         half = (self.upper - self.lower) / 2
-        better = remainder < half
-        middle = (self.upper + self.lower) / 2
-        center = torch.where(better, self.value, middle)
-        slopes = torch.where(better, self.slope * value.slopes, 0.0)
-        remainder = remainder + self.error + self.slope_error * reach + self.slope.abs() * value.radius
-        size = center.abs() + self.slope.abs() * reach + half
+        better = remainder < 2 * half + self.error
+        center = torch.where(better, self.value, (self.upper + self.lower) / 2)
+        slopes = torch.where(better, slope * value.slopes, 0.0)
+        remainder = remainder + self.error + self.slope_error * reach + slope.abs() * value.radius
+        size = center.abs() + (slope.abs() + steep) * reach + half
         radius = widen(torch.where(better, remainder, half), size, 8, UNIT[size.dtype])
         return AffineForm(torch.cat([center[None], slopes]), radius)
 
@@ -105,13 +112,23 @@ def _gaussian(k: Tensor, center: Tensor, low: Tensor, high: Tensor) -> Weights:
     first = torch.maximum(farthest.square() - least_variance, variance - nearest.square())
     second = _highest(k, 6, low, high) * first + 3 * _highest(k, 4, low, high) * farthest
     bend = second / (2 * begin.whole) * SAFE
-    return Weights(value, slope, bend, (lower - error).clamp(min=0), upper + error, error, slope_error)
+    # w' is a product of three: n_k / s^3 between its ends and its peak, k^2 - E, 1 / Z
+    factors = torch.minimum(_over(k, 3, low), _over(k, 3, high)), _highest(k, 3, low, high)
+    distances = square - end.mean, square - begin.mean
+    products = torch.stack([a * b / c.whole for a in factors for b in distances for c in (begin, end)])
+    doubt = 2.0**-30 * factors[1] * (square + end.mean) / begin.whole
+    slopes = products.amin(0) - doubt, products.amax(0) + doubt
+    return Weights(value, slope, bend, slopes, (lower - error).clamp(min=0), upper + error, error, slope_error)
+
+
+def _over(k: Tensor, power: int, s: Tensor) -> Tensor:
+    """n_k / s^power."""
+    return (-0.5 * (k / s).square()).exp() / s**power
 
 
 def _highest(k: Tensor, power: int, low: Tensor, high: Tensor) -> Tensor:
     """The largest n_k / s^power over [low, high]."""
-    s = torch.minimum(torch.maximum(k / power**0.5, low), high)
-    return (-0.5 * (k / s).square()).exp() / s**power
+    return _over(k, power, torch.minimum(torch.maximum(k / power**0.5, low), high))
 
 
 def _motion(k: Tensor, center: Tensor, low: Tensor, high: Tensor) -> Weights:
@@ -127,9 +144,14 @@ def _motion(k: Tensor, center: Tensor, low: Tensor, high: Tensor) -> Weights:
         here = torch.where(top > 0, top / (2 * first**3), 0.0)
         bend = torch.maximum(bend, torch.where(high * SAFE >= begin, here, 0.0))
     error = torch.full_like(value, 32 * UNIT[low.dtype])
+    # the slope does not turn within a piece
+    places = [low.expand_as(value), high.expand_as(value)]
+    places += [torch.minimum(torch.maximum(k + step, low), high) for step in (-1, 0, 1)]
+    found = torch.stack([_motion_slope(k, place) for place in places])
+    slopes = found.amin(0) / 2 - error, found.amax(0) / 2 + error
     # half lengths: one half for each slope, half of a quarter for the curvature
     lower = (torch.minimum(at_low, at_high) - error).clamp(min=0)
-    return Weights(value, slope / 2, bend / 8 * SAFE, lower, upper + error, error, 2 * error)
+    return Weights(value, slope / 2, bend / 8 * SAFE, slopes, lower, upper + error, error, 2 * error)
 
 
 def _motion_weight(k: Tensor, half: Tensor) -> Tensor:

@@ -53,10 +53,10 @@ def power_form(base: AffineForm, exponent: AffineForm) -> AffineForm:
     # z e^(-c z) is off by some 4 u (1 + 1 / c), because the exponential's argument is rounded
     magnitude = size + slope * base.magnitude() + (middle.abs() + 1 + 1 / center) * exponent.deviation()
     radius = widen(radius, magnitude, 32, UNIT[radius.dtype])
-    # where the box is large, what x^g can be at all may say more
+    # where the box is large, what x^g can be at all may say much more; else slopes are kept, which the search splits by
     bounds = power_interval(Interval(low, high), Interval(smallest, exponent.upper))
     plain = AffineForm.between(bounds.lower, bounds.upper)
-    better = radius <= plain.radius
+    better = radius <= 2 * plain.radius
     empty = torch.zeros_like(stack[1:])
     return AffineForm(
         torch.where(better, stack, torch.cat([plain.stack, empty])), torch.where(better, radius, plain.radius)
