@@ -24,7 +24,7 @@ from cases import (
     make_transform,
 )
 from exactly import symbols, violations
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oracle import exact_picture, transformed
 from pixel_check import DTYPES, SIZES, assert_sound, random_box
@@ -60,7 +60,7 @@ def test_the_picture_is_the_oracles(letter, size, padding):
         assert_agrees([letter], padding, picture, [make_interval(letter, kind, rng)[1]])
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(
     st.lists(st.sampled_from(SPATIAL + PIXELWISE + PHOTOMETRIC + PHOTOMETRIC), min_size=2, max_size=5),
     st.sampled_from(PADDINGS),
@@ -85,7 +85,7 @@ def test_nothing_leaves_the_bounds_of_one_part(letter, padding, kind):
         assert_sound([letter], padding, image, low, high, make_thetas(low, high, rng, 3), OURS)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     letters=st.lists(st.sampled_from(SPATIAL + PIXELWISE + PHOTOMETRIC + PHOTOMETRIC), min_size=2, max_size=4),
     padding=st.sampled_from(PADDINGS),
@@ -118,6 +118,28 @@ def test_nothing_leaves_the_bounds_at_length(letters, padding, size, picture, ki
     low, high = random_box(letters, kinds[: len(letters)], rng)
     image = make_picture(picture, channels_for(letters), *size, rng)
     assert_sound(letters, padding, image, low, high, make_thetas(low, high, rng, 4), OURS)
+
+
+@pytest.mark.parametrize("first", ["C", "B"])
+@pytest.mark.parametrize(
+    ("letter", "low", "high"),
+    [
+        ("G", 20.0, 22.0),
+        ("S", 40.0, 42.0),
+        ("H", 30.0, 31.0),
+        ("Bl@4", 0.9, 0.91),
+        ("Mb@0", 3.0, 3.02),
+        ("Mb@30", 1.0, 1.02),
+    ],
+)
+def test_a_picture_that_moves_and_a_parameter_that_moves(first, letter, low, high):
+    """Wide in the first, narrow in the second: what is left is their product, and nothing else is large enough to cover for it."""
+    rng = np.random.default_rng(5)
+    picture = 0.2 + 0.3 * rng.random((channels_for([letter]), 4, 4))
+    ends = {"C": (-40.0, 40.0), "B": (-0.15, 0.15)}[first]
+    box = [ends[0], low], [ends[1], high]
+    corners = [tuple(map(Fraction, corner)) for corner in itertools.product(*zip(*box, strict=True))]
+    assert_sound([first, letter], "border", picture, *box, corners, OURS, (torch.float64,))
 
 
 EXTREMES = [
@@ -178,7 +200,7 @@ def test_remainders_fall_with_the_square_of_the_box(letters, centre, half):
     assert all(before > 3.2 * after for before, after in itertools.pairwise(radii)), radii
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(
     x=st.tuples(st.floats(0, 1), st.floats(0, 1))
     | st.sampled_from([(0.0, 0.0), (1.0, 1.0), (0.0, 1.0), (0.0, 1e-300)]),
@@ -186,6 +208,9 @@ def test_remainders_fall_with_the_square_of_the_box(letters, centre, half):
     wobble=st.floats(0, 0.5),
     share=st.tuples(st.integers(0, 64), st.integers(0, 64)),
 )
+@example(
+    x=(0.0, 1.0), g=(0.9, 0.2), wobble=0.0, share=(24, 64)
+)  # x ln x is the same at both ends, and least between them
 def test_powers(x, g, wobble, share):
     """x = center + slope e_0 + remainder, g = center + slope e_1: exact powers stay in the form and in the interval."""
     low, high = sorted(x)
@@ -223,7 +248,7 @@ def test_weights_of_blurs_are_enclosed(part):
     row = np.zeros((1, 1, size))
     row[0, 0, part.taps] = 1
     name = f"{part.letter}@{part.fixed:g}"
-    for trial in range(60):
+    for trial in range(30):
         low = float(rng.choice([0.0, rng.uniform(*part.range), rng.integers(0, 6) / 2]))
         low = min(low, part.range[1])
         high = min(low + 10.0 ** rng.uniform(-12, 0.5) * (trial % 7 > 0), part.range[1])

@@ -106,7 +106,8 @@ class Hue(ColourMatrix):
 
 
 def _column(matrix: Thousandths, k: int, like: Tensor) -> Tensor:
-    return torch.tensor([row[k] for row in matrix], dtype=like.dtype, device=like.device).view(3, 1, 1)
+    """Filled in on the device: a copy from the host could not be recorded for replay."""
+    return torch.cat([torch.full((1, 1, 1), row[k], dtype=like.dtype, device=like.device) for row in matrix])
 
 
 def _channel(picture: Any, k: int) -> Any:
