@@ -27,17 +27,26 @@ LIMITS = {
     "Yaw@9": (-10, 10),
     "Pitch@6.5": (-10, 10),
     "Roll": (-180, 180),
+    "G": (-80, 200),
+    "S": (-150, 150),
+    "H": (-180, 180),
+    "Bl@4": (0, 2),
+    "Mb@0": (0, 6),
+    "Mb@30": (0, 6),
 }
 FIXED = [
     ("R",), ("Tu",), ("Tv",), ("Sc",), ("Sh",), ("C",), ("B",), ("C", "B"), ("B", "C"), ("Sc", "R"), ("R", "Sc", "Tu"),
     ("B", "R"), ("C", "Sc", "B"), ("R", "C", "Tv"), ("Tu", "R", "Sh", "C", "B"),
     ("Scu",), ("Scv",), ("Shv",), ("Yaw@9",), ("Pitch@6.5",), ("Roll",), ("Scu", "Scv"), ("Sh", "Shv"),
     ("Yaw@9", "Pitch@6.5", "Roll"), ("C", "Pitch@6.5", "B"), ("Tu", "Yaw@9", "Tv"), ("R", "Yaw@9", "Scu", "Shv"),
+    ("G",), ("S",), ("H",), ("Bl@4",), ("Mb@0",), ("Mb@30",), ("G", "R"), ("R", "G"), ("Bl@4", "Mb@30"), ("C", "Bl@4", "B"),
+    ("S", "H"), ("H", "Tu"), ("C", "G", "G"), ("Mb@30", "Sc"), ("G", "Bl@4", "S"),
 ]  # fmt: skip
 
 
-def picture(rng: random.Random) -> torch.Tensor:
+def picture(rng: random.Random, letters: tuple[str, ...]) -> torch.Tensor:
     channels, height, width = rng.choice([(1, 4, 4), (1, 3, 5), (2, 3, 3), (1, 1, 4), (1, 5, 1), (1, 1, 1)])
+    channels = 3 if {*letters} & {"S", "H"} else channels
     kind = rng.randrange(5)
     pixels = torch.rand(channels, height, width, generator=torch.Generator().manual_seed(rng.randrange(2**30)))
     if kind == 0:
@@ -52,7 +61,7 @@ def picture(rng: random.Random) -> torch.Tensor:
 def one_case(seed: int) -> None:
     rng = random.Random(seed)
     letters = FIXED[seed] if seed < len(FIXED) else tuple(rng.choice(list(LIMITS)) for _ in range(rng.randint(1, 3)))
-    padding, pixels = rng.choice(["zeros", "border", "reflect"]), picture(rng)
+    padding, pixels = rng.choice(["zeros", "border", "reflect"]), picture(rng, letters)
     width = rng.choice([0.0, 1e-9, 1e-3, 0.01, 0.05, 0.05, 0.3, 1.0])
     low, high = [], []
     for letter in letters:
@@ -60,12 +69,13 @@ def one_case(seed: int) -> None:
         start = rng.choice(
             [0.0, a + (b - a) * rng.random() * (1 - width), float(round(rng.uniform(a, b) * (1 - width)))]
         )
+        start = max(start, a)
         low.append(start)
         high.append(start + (b - a) * width if letter[:2] != "Sc" else start + (b - a) * min(width, 0.4))
-    names, focal = zip(
-        *((letter.split("@")[0], float((letter + "@0").split("@")[1])) for letter in letters), strict=True
+    names, fixed = zip(
+        *((name, float(setting or 0)) for name, _, setting in (x.partition("@") for x in letters)), strict=True
     )
-    transform = Transform(names, tuple(low), tuple(high), padding, focal)
+    transform = Transform(names, tuple(low), tuple(high), padding, fixed)
     boxes = torch.tensor([[low], [high]], dtype=torch.float64)
     form = transformed(pixels[None].double(), transform, boxes[0], boxes[1])
     middles = [(one.centre.item(), one.slopes[k].item()) for k, one in enumerate(parameters(boxes[0], boxes[1]))]
@@ -96,14 +106,21 @@ def test_exact_truth_is_inside_at_length(first):
         one_case(seed)
 
 
-@pytest.mark.parametrize("letters", [("R",), ("Sc", "R"), ("Sc", "Tv"), ("Yaw",), ("Tu", "Pitch", "Yaw", "Scv")])
+@pytest.mark.parametrize(
+    "letters",
+    [
+        *[("R",), ("Sc", "R"), ("Sc", "Tv"), ("Yaw",), ("Tu", "Pitch", "Yaw", "Scv")],
+        *[("G",), ("H",), ("Bl",), ("Mb",), ("G", "Bl"), ("Yaw", "H")],
+    ],
+)
 def test_remainder_is_of_second_order(letters):
     """Half the width, a quarter of the radius (away from grid lines): that is why affine forms are used at all."""
-    pixels = torch.rand(1, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    middle = torch.tensor([[0.37] * len(letters)], dtype=torch.float64)
+    pixels = torch.rand(1, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    middle = torch.tensor([[{"Bl": 1.2, "Mb": 3.3, "G": 9.0}.get(x, 0.37) for x in letters]], dtype=torch.float64)
 
     def radius(half: float) -> float:
-        transform = Transform(letters, (0.0,) * len(letters), (1.0,) * len(letters), "zeros", (8.0,) * len(letters))
+        fixed = tuple({"Bl": 4.0, "Yaw": 8.0, "Pitch": 8.0}.get(x, 0.0) for x in letters)
+        transform = Transform(letters, (0.0,) * len(letters), (1.0,) * len(letters), "zeros", fixed)
         return transformed(pixels, transform, middle - half, middle + half).radius.median().item()
 
     assert radius(0.01) < 0.3 * radius(0.02)

@@ -114,6 +114,6 @@ def test_notation():
         (-5.0, -10.0),
         (5.0, 25.0),
         "reflect",
-        (None, None),
+        (0.0, 0.0),
     )
-    assert read_transform("Yaw(-1:2 @ 3e1), Scu(1)").focal == (30.0, None)
+    assert read_transform("Yaw(-1:2 @ 3e1), Scu(1)").fixed == (30.0, 0.0)

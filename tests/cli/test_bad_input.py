@@ -35,6 +35,9 @@ def refused(result, *words):
         ("R(inf)", ["finite"]),
         ("", ["cannot read"]),
         ("R 30", ["cannot read"]),
+        ("S(10)", ["3 channels", "leave S(10) out"]),
+        ("Bl(-1:2)", ["between 0 and 32"]),
+        ("Mb(2@north)", ["after @ is not a number"]),
     ],
 )
 def test_transformations(certify, text, words):
@@ -58,6 +61,7 @@ def test_transformations(certify, text, words):
         (["--splits", "0"], ["splits"]),
         (["--splits", "3,3"], ["splits"]),
         (["--method", "magic"], ["unknown method", "affine", "hull", "fgv"]),
+        (["--method", "fgv", "--transform", "Bl(1)"], ["use method affine or hull"]),
         (["--padding", "mirror"], ["unknown padding", "zeros, border, reflect"]),
         (["--device", "abacus"], ["unknown device"]),
         (["--device", "cuda:99"], ["not available", "--device cpu"]),

@@ -11,12 +11,15 @@ import torch
 
 from tiltproof import InputError
 from tiltproof.bounds import check_horizon
-from tiltproof.transforms import LETTERS, Compose, Transform
+from tiltproof.transforms import LETTERS, Compose, Part, Transform
 from tiltproof.transforms.base import number_text
 
 SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5")
 """A camera's letter goes with its focal length in pixels. (Roll is R by another name.)"""
 PIXELWISE = ("C", "B")
+PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
+"""What stands after @ is fixed: the radius of the Gaussian, the angle of the motion."""
+COLOURED = ("S", "H")
 PADDINGS = ("zeros", "border", "reflect")
 PICTURES = (
     "random",
@@ -46,6 +49,12 @@ LIMITS = {
     "Yaw@9": (-40, 40),
     "Pitch@7.5": (-40, 40),
     "Roll": (-360, 360),
+    "G": (-80, 300),
+    "S": (-200, 300),
+    "H": (-360, 360),
+    "Bl@4": (0, 2),
+    "Mb@0": (0, 7),
+    "Mb@30": (0, 7),
 }
 # Letter -> half widths of a medium and a huge box.
 WIDTHS = {
@@ -62,6 +71,12 @@ WIDTHS = {
     "Yaw@9": (2, 15),
     "Pitch@7.5": (2, 15),
     "Roll": (3, 100),
+    "G": (6, 90),
+    "S": (6, 90),
+    "H": (4, 100),
+    "Bl@4": (0.05, 0.8),
+    "Mb@0": (0.2, 3),
+    "Mb@30": (0.2, 3),
 }
 # Letter -> how far from 0 boxes lie, the distance of places where grid lines are met or the picture turns over, and where "outside" is.
 PLACES = {
@@ -78,6 +93,12 @@ PLACES = {
     "Roll": (180, 90.0, 300.0),
     "Yaw@9": (20, 12.0, 35.0),
     "Pitch@7.5": (20, 12.0, -36.0),
+    "G": (60, 50.0, 200.0),
+    "S": (100, 100.0, -180.0),
+    "H": (180, 90.0, 300.0),
+    "Bl@4": (1.5, 0.5, 1.9),
+    "Mb@0": (5, 2.0, 6.5),
+    "Mb@30": (5, 2.0, 6.5),
 }
 # The paper's running example (scaling by +-2 %), as printed.
 PAPER_PICTURE = [[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]]
@@ -86,6 +107,8 @@ PAPER_BOUNDS = [
     [(0.52, 0.54), (0.49, 0.49), (0.50, 0.52)],
     [(0.54, 0.58), (0.61, 0.63), (0.43, 0.47)],
 ]
+for table in (LIMITS, WIDTHS, PLACES):
+    table |= {"Mb@90": table["Mb@0"], "Mb@-135": table["Mb@0"], "Bl@1": table["Bl@4"]}
 KINDS = ("tiny", "medium", "huge", "degenerate", "straddling", "on grid lines", "from a grid line", "outside")
 
 
@@ -98,9 +121,9 @@ def make_transform(
     )
 
 
-def make_part(letter: str, low: float, high: float) -> Transform:
-    name, _, focal = letter.partition("@")
-    return LETTERS[name](low, high, focal_pixels=float(focal)) if focal else LETTERS[name](low, high)
+def make_part(letter: str, low: float, high: float) -> Part:
+    name, _, setting = letter.partition("@")
+    return LETTERS[name](low, high, *([float(setting)] if setting else []))
 
 
 def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float], height: int, width: int) -> bool:
@@ -114,7 +137,9 @@ def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float],
 
 
 def letters_of(transform: Transform) -> list[str]:
-    return ["@".join([part.letter, *map(number_text, part.fixed)]) for part in transform.parts]
+    return [
+        part.letter if part.fixed is None else f"{part.letter}@{number_text(part.fixed)}" for part in transform.parts
+    ]
 
 
 def make_picture(kind: str, channels: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
@@ -152,8 +177,8 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
     medium, huge = WIDTHS[letter]
     lowest, highest = LIMITS[letter]
     spread, step, far = PLACES[letter]
-    centre = float(rng.uniform(-spread, spread))
-    grid = step * float(rng.integers(-1 if letter[:2] != "Sc" else 0, 2))
+    centre = float(rng.uniform(-spread if lowest else 0, spread))
+    grid = step * float(rng.integers(-1 if letter[:2] != "Sc" and lowest else 0, 2))
     if kind == "tiny":
         low, high = centre, centre + 1e-6
     elif kind == "medium":

@@ -15,7 +15,7 @@ NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
-PERSPECTIVE = "soundness/test_perspective.py"
+PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
 
@@ -38,6 +38,7 @@ RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
+POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
 
 MUTATIONS = [
     # affine arithmetic
@@ -152,6 +153,67 @@ MUTATIONS = [
              "a clamped picture has a remainder of its own", (CAMPAIGN, PIXELS)),
     Mutation("rounding of pixels", RESAMPLE, "widen(radius, magnitude, 24, unit)", "radius",
              "interpolation rounds a dozen times", (CAMPAIGN,)),
+    # gamma, colours, blurs
+    Mutation("gamma: tangent of the pixel", POWER, "torch.where(convex, torch.minimum(*line), torch.minimum(*ends))",
+             "torch.minimum(*ends)",
+             "a convex power lies below its chord", (PHOTOMETRIC,)),
+    Mutation("gamma: second order of the exponent", POWER, "half = bend * reach * reach / 4",
+             "half = bend * reach * reach / 16",
+             "t^2 / 2 of x^m ln^2", (PHOTOMETRIC,)),
+    Mutation("gamma: turning point", POWER, "lowest, highest = _change(center, turn), ",
+             "lowest, highest = torch.minimum(*ends), ",
+             "x^c ln x is least inside", (PHOTOMETRIC,)),
+    Mutation("gamma: pixel and exponent together", POWER, "+ reach * spread + half", "+ half",
+             "the exponent's slope depends on the pixel", (PHOTOMETRIC,)),
+    Mutation("gamma: interval", POWER, "high**exponent.lower", "high**exponent.upper",
+             "pixels are at most 1, so the least exponent gives the greatest power", (PHOTOMETRIC,)),
+    Mutation("gamma: rounding", POWER, "widen(radius, magnitude, 32, UNIT[radius.dtype])", "radius",
+             "powers round", (PHOTOMETRIC, CAMPAIGN)),
+    Mutation("saturation and hue: clamp", VALUES, "_no_worse_than_unit(clamp01(changed))", "_no_worse_than_unit(changed)",
+             "mixed colours leave [0, 1]", (PHOTOMETRIC,)),
+    Mutation("saturation and hue: ends of the coefficients", VALUES, "((number.lower, number.upper) for number in numbers)",
+             "((number.lower,) for number in numbers)",
+             "the largest coefficient may give the least colour", (PHOTOMETRIC,)),
+    Mutation("saturation and hue: constants", "transforms/colour.py", "(143, 140, -283)", "(143, 140, -282)",
+             "grey stays grey", (PHOTOMETRIC,)),
+    Mutation("unit interval", VALUES, "torch.where(better, form.radius, 0.5)", "torch.where(better, form.radius, 0.25)",
+             "nothing is known but [0, 1]", (PHOTOMETRIC,)),
+    Mutation("Gaussian: curvature", KERNELS, "bend = second / (2 * begin.whole) * SAFE", "bend = second / (8 * begin.whole)",
+             "the remainder is half of |w''| times the square", (PHOTOMETRIC,)),
+    Mutation("Gaussian: fourth moment", KERNELS, "variance - nearest.square()", "-nearest.square()",
+             "where k^2 is the mean, the variance is what is left of w''", (PHOTOMETRIC,)),
+    Mutation("Gaussian: turning point", KERNELS, "upper = torch.where(turns, end.part / begin.whole, upper)", "pass",
+             "a weight may be largest inside", (PHOTOMETRIC,)),
+    Mutation("Gaussian: range of the slope", KERNELS, "_highest(k, 3, low, high)\n", "_over(k, 3, high)\n",
+             "the slope's factor may be largest inside", (PHOTOMETRIC,)),
+    Mutation("motion: curvature", KERNELS, "bend / 8 * SAFE", "bend / 32",
+             "in half lengths the curvature counts a quarter, and half of that is the remainder", (PHOTOMETRIC,)),
+    Mutation("motion: turning point", KERNELS, "upper = _motion_weight(k, torch.minimum(torch.maximum(turn, low), high))",
+             "upper = torch.maximum(at_low, at_high)",
+             "a weight may be largest inside", (PHOTOMETRIC,)),
+    Mutation("motion: pieces of the slope", KERNELS, "for step in (-1, 0, 1)]", "for step in (-1, 1)]",
+             "the slope is steepest where pieces meet", (PHOTOMETRIC,)),
+    Mutation("blur: weight and picture together", FILTERS, " + spread[:, one] * apart[1:].abs().sum(0)", "",
+             "weights and slopes of the picture move at once", (PHOTOMETRIC,)),
+    Mutation("blur: remainder of the weights", FILTERS, "forms.radius[:, one] * apart[0].abs()", "0 * apart[0]",
+             "weights are forms with remainders", (PHOTOMETRIC,)),
+    Mutation("blur: remainder of the picture", FILTERS, "radius + weights.upper[:, one] * both_sides(picture.radius, offset, padding)",
+             "radius",
+             "neighbours' remainders are averaged too", (PHOTOMETRIC, CAMPAIGN)),
+    Mutation("blur: remainder in the middle", FILTERS, "radius = picture.radius * weights.middle", "radius = 0 * picture.radius",
+             "the pixel's own remainder stays with its own weight", (PHOTOMETRIC, CAMPAIGN)),
+    Mutation("blur: worse end of a weight", FILTERS, "torch.minimum(ends[0] * below, ends[1] * below)", "ends[0] * below",
+             "a darker neighbour counts with its largest weight", (PHOTOMETRIC,)),
+    Mutation("blur: rounding", FILTERS, "widen(radius, (largest * share).expand_as(radius), _roundings(offsets), unit)", "radius",
+             "sums over taps round", (PHOTOMETRIC, CAMPAIGN)),
+    Mutation("steps of their own", "transforms/base.py", "k if kind is Photometric else 0", "0",
+             "photometric parts do not share a step", (PHOTOMETRIC,)),
+    Mutation("checker: gamma below", "checker/values.py", "bottom - reach * torch.maximum(t - least_log, most_log - t)", "bottom",
+             "the exponent's slope depends on the pixel", (CHECKER_PIXELS,)),
+    Mutation("checker: slopes of weights", "checker/blurs.py", "(most - least) / 2 * value.reach * ROUNDED", "0 * value.reach",
+             "a derivative has a range", (CHECKER_PIXELS,)),
+    Mutation("checker: remainder of a blurred picture", "checker/blurs.py", "data[-1] += radius * (1", "data[-1] += 0 * radius * (1",
+             "the picture's remainder is averaged", (CHECKER_PIXELS,)),
     # interval arithmetic and Algorithm 1
     Mutation("turning points of the cosine", INTERVAL, "torch.where(holds_odd, -1.0, lower.clamp(min=-1.0))",
              "lower.clamp(min=-1.0)",

@@ -1,15 +1,16 @@
 """What a transformed picture really is, in exact arithmetic, written from the equations and from nothing else.
 
 Every number is an integer over one common denominator, so there is no rounding at all: translation, scaling, shearing,
-contrast, brightness and turns by multiples of 90 degrees are exact; other angles use a sine and cosine right to
-2^-400 (about 120 digits), and positions seen by a turned camera are right to 2^-400, which moves no pixel by as much as
-`ROTATION_ERROR`.
+contrast, brightness, saturation and turns by multiples of 90 degrees are exact; other angles use a sine and cosine, powers and
+Gaussians use numbers right to 2^-400 (about 120 digits), and positions seen by a turned camera are right to 2^-400, which moves no
+pixel by as much as `ROTATION_ERROR`.
 
 Equations (u to the right, v upwards, origin at the centre; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
     x'_ij = sum_nm x_nm max(0, 1 - |v' - v_n|) max(0, 1 - |u' - u_m|)   with (u', v') = T^-1(u, v)
     a camera's T^-1: (u', v') = (x / w, y / w) with (x, y, w) = matrix (u, v, 1), w > 0 asserted; "Yaw@9" has the focal length 9
     T = T_n o ... o T_1 for parts 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1
     contrast and brightness: min(1, max(0, (1 + a) x + b)), clamped once at the end of each run of such parts
+    gamma, saturation, hue and blurs: in `photometric.py`, each a step of its own
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from itertools import groupby
 
 import mpmath
 import numpy as np
+import photometric
 
 BITS = 400
 ROTATION_ERROR = Fraction(1, 2**300)
@@ -182,20 +184,33 @@ def transformed(picture: object, letters: Sequence[str], theta: Sequence[object]
     values = [Fraction(value) for value in theta]
     assert len(values) == len(letters)
     current = picture if isinstance(picture, Exact) else exact_picture(picture)
-    for spatial, run in groupby(range(len(letters)), lambda k: letters[k] not in ("C", "B")):
+    error = Fraction(0)
+    for kind, run in groupby(range(len(letters)), lambda k: kind_of(letters[k]) or k):
         run = list(run)
         names, numbers = [letters[k] for k in run], [values[k] for k in run]
-        current = (
-            resample(current, composed_inverse(names, numbers), padding)
-            if spatial
-            else change_values(current, names, numbers)
-        )
-    inexact = any(
-        (letter in ("R", "Roll") and (value / 90).denominator != 1) or ("@" in letter and value)
-        for letter, value in zip(letters, values, strict=True)
-    )
-    current.error = ROTATION_ERROR if inexact else Fraction(0)
+        if kind == "spatial":
+            current = resample(current, composed_inverse(names, numbers), padding)
+            turned = zip(names, numbers, strict=True)
+            inexact = any(
+                (name in ("R", "Roll") and (value / 90).denominator != 1) or ("@" in name and value)
+                for name, value in turned
+            )
+            error += ROTATION_ERROR if inexact else 0
+        elif kind == "values":
+            current = change_values(current, names, numbers)
+            for name, value in zip(names, numbers, strict=True):
+                error *= max(1, abs(1 + value / 100)) if name == "C" else 1
+        else:
+            current, error = photometric.changed(current, error, names[0], numbers[0], padding)
+    current.error = error
     return current
+
+
+def kind_of(letter: str) -> str:
+    """Parts of one kind that stand together are one step; others stand alone."""
+    return {"C": "values", "B": "values"}.get(
+        letter, "spatial" if letter.partition("@")[0] not in photometric.LETTERS else ""
+    )
 
 
 def kernel_sum(picture: np.ndarray, u: Fraction, v: Fraction) -> Fraction:

@@ -9,10 +9,15 @@ from tiltproof import (
     Brightness,
     Compose,
     Contrast,
+    Gamma,
+    GaussianBlur,
+    Hue,
     InputError,
+    MotionBlur,
     Pitch,
     Roll,
     Rotation,
+    Saturation,
     Scaling,
     ScalingU,
     ScalingV,
@@ -34,6 +39,10 @@ NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose
         ("R(-10:25)", Rotation(-10, 25)),
         ("Sc(5), R(5), C(5), B(0.01)", Compose(Scaling(5), Rotation(5), Contrast(5), Brightness(0.01))),
         (" Sh( 2 ) ,Tu(1e-1:0.5)", Compose(Shearing(2), TranslationU(0.1, 0.5))),
+        ("G(-20:30), S(50), H(20)", Compose(Gamma(-20, 30), Saturation(50), Hue(20))),
+        ("Bl(2)", GaussianBlur(0, 2, 6)),
+        ("Bl(0.5:2@4)", GaussianBlur(0.5, 2, radius=4)),
+        ("Mb( 5 @ 30 ), Mb(1:2@0)", Compose(MotionBlur(5, angle_degrees=30), MotionBlur(1, 2))),
         ("R(30); padding=border", Compose(Rotation(30), padding="border")),
         ("Scu(5), Scv(-1:2), Shv(3)", Compose(ScalingU(5), ScalingV(-1, 2), ShearingV(3))),
         ("Yaw(5@300)", Yaw(5, focal_pixels=300)),
@@ -59,10 +68,17 @@ def test_the_focal_length_and_the_kind_belong_to_a_transform():
             Yaw(5, focal_pixels=focal)
 
 
+def make_part(part, low, width, focal):
+    if issubclass(part, Camera):
+        return part(low, low + width, focal)
+    if part.least is None:
+        return part(low, low + width)
+    low, width = abs(low) / 10, width / 2  # blurs: not below 0, not too large
+    return part(low * (width < 5), low * (width < 5) + width, round(low) + 1) if width > 2 else part(low, low + width)
+
+
 parts = st.builds(
-    lambda part, low, width, focal: (
-        part(low, low + width, focal_pixels=focal) if issubclass(part, Camera) else part(low, low + width)
-    ),
+    make_part,
     st.sampled_from(list(LETTERS.values())),
     st.floats(-50, 45),
     st.floats(1e-3, 40),
@@ -97,7 +113,20 @@ def test_repr_and_text_rebuild_the_transform(some, padding):
         ("Yaw(5@0)", "millimetres"),
         ("Pitch(5@nan)", "millimetres"),
         ("Yaw(86@300)", "85 degrees"),
-        ("R(5@300)", "takes no focal length"),
+        ("R(5@300)", "no setting"),
+        ("G(-100:3)", "-100"),
+        ("H(361)", "full turn"),
+        ("Bl(-1:2)", "between 0 and 32"),
+        ("Bl(0)", "empty"),
+        ("Bl(40)", "between 0 and 32"),
+        ("Bl(2@1.5)", "whole number"),
+        ("Bl(2@0)", "whole number"),
+        ("Bl(2@nan)", "whole number"),
+        ("Mb(-2)", "reversed"),
+        ("Mb(2@400)", "360"),
+        ("Mb(2@x)", "not a number"),
+        ("Mb(2@)", "cannot read"),
+        ("S(2@30)", "no setting"),
         ("R(nan)", "finite"),
         ("R(inf)", "finite"),
         ("R(a)", "not a number"),
@@ -141,3 +170,11 @@ def test_wrong_shapes_are_refused():
         Rotation(3).apply(torch.rand(2, 1, 4, 4), torch.zeros(3, 1))
     with pytest.raises(InputError, match="batch"):
         Rotation(3).apply(torch.rand(1, 4, 4), torch.zeros(1))
+
+
+def test_what_is_fixed_is_part_of_the_transformation():
+    assert parse("Mb(5@30)") != parse("Mb(5@31)")
+    assert parse("Bl(1)") != parse("Bl(1@6)")
+    assert str(parse("Bl(2)").over(0, 1)) == "Bl(1@6)"  # the same function over a smaller range
+    assert str(parse("Mb(1:5@30)").over(0, 1)) == "Mb(1@30)"
+    assert str(parse("Bl(0:2@6)")) == "Bl(2)"

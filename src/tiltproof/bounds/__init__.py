@@ -1,10 +1,10 @@
 """What holds for all those pictures at once: affine forms, intervals, pixel bounds, and the paper's Algorithm 1."""
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.check import check_images
+from tiltproof.bounds.check import METHODS, check_images, check_method
 from tiltproof.bounds.horizon import check_horizon, has_camera
 from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.pixels import METHODS, bound_pixels, pair_bounds
+from tiltproof.bounds.pixels import bound_pixels, pair_bounds
 
 __all__ = [
     "METHODS",
@@ -13,6 +13,7 @@ __all__ = [
     "bound_pixels",
     "check_horizon",
     "check_images",
+    "check_method",
     "has_camera",
     "pair_bounds",
 ]

@@ -64,6 +64,11 @@ class AffineForm:
     def shape(self) -> torch.Size:
         return self.radius.shape
 
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the form's dtype, on its device."""
+        return self.radius
+
     def __len__(self) -> int:
         return len(self.radius)
 

@@ -6,6 +6,22 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
+from tiltproof.transforms.base import Photometric, Transform
+
+METHODS = ("affine", "hull", "fgv")
+
+
+def check_method(method: str, transform: Transform) -> None:
+    """Refuse a method that there is not, and the paper's for what it does not define."""
+    if method not in METHODS:
+        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    beyond = [part.text for part in transform.parts if isinstance(part, Photometric)]
+    if method == "fgv" and beyond:
+        raise InputError(
+            "the paper's method (fgv) is defined for moves of pixels, contrast and brightness only",
+            got=", ".join(beyond),
+            do="use method affine or hull",
+        )
 
 
 def check_images(images: Tensor) -> None:

@@ -6,6 +6,7 @@ Every operation widens its result outwards by more than its own rounding error.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -24,6 +25,15 @@ class Interval:
         """[lower, upper] widened by ``roundings`` relative rounding errors of each end."""
         unit, tiny = roundings * UNIT[lower.dtype], SMALLEST[lower.dtype]
         return cls(lower - (lower.abs() * unit + tiny), upper + (upper.abs() * unit + tiny))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the interval's dtype, on its device."""
+        return self.lower
+
+    def exactly(self, function: Callable[[Tensor], Tensor]) -> Interval:
+        """Apply a function that only moves entries about."""
+        return Interval(function(self.lower), function(self.upper))
 
     def __neg__(self) -> Interval:
         return Interval(-self.upper, -self.lower)

@@ -9,18 +9,19 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.algorithm1 import algorithm1
-from tiltproof.bounds.check import check_images
+from tiltproof.bounds.check import check_images, check_method
 from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.bounds.horizon import check_horizon
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.relax import clamp01
 from tiltproof.bounds.resample import affine, affine_of_exact, hull_of_interval
+from tiltproof.bounds.values import changed_form, changed_interval
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Spatial, Transform
+from tiltproof.transforms.base import Pixelwise, Spatial, Transform
+from tiltproof.transforms.filters import Filter
+from tiltproof.transforms.gamma import Gamma
 from tiltproof.transforms.notation import parse
 from tiltproof.transforms.scaling import Scaling
-
-METHODS = ("affine", "hull", "fgv")
 
 CHUNK_ENTRIES = 2**20
 """Pixels bounded at a time by `bound_pixels`; some forty float64 numbers are held for each."""
@@ -42,13 +43,13 @@ def bound_pixels(
     """
     transform = parse(transform) if isinstance(transform, str) else transform
     check_images(images)
-    if method not in METHODS:
-        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    check_method(method, transform)
+    transform.check_channels(images.shape[1])
     box = [_box(end, whole, images, transform) for end, whole in ((low, transform.low), (high, transform.high))]
     if bool((box[0] > box[1]).any()):
         raise InputError("a parameter box has low above high", got=f"low {low}, high {high}")
     for k, part in enumerate(transform.parts):
-        if isinstance(part, Scaling):
+        if isinstance(part, (Scaling, Gamma, Filter)):
             part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
     low, high = box
     check_horizon(transform, images.shape[-2], images.shape[-1], low, high)
@@ -77,6 +78,7 @@ def pair_bounds(
     ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``bent``: where there is one parameter only, and
     it moves pixels, affine forms get up to two symbols more (`bounds.bent`): tighter, and dearer for whatever follows.
     """
+    check_method(method, transform)
     if method == "affine":
         bent = bent and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
         return _affine_bounds(pictures, rows_of, transform, low, high, cells, bent)
@@ -92,8 +94,8 @@ def pair_bounds(
             if len(picture.lower) != len(rows_of) or picture.lower is pictures:
                 picture = Interval(pictures[rows_of], pictures[rows_of])
             for k in run:
-                value = Interval(low[:, k].view(-1, 1, 1, 1), high[:, k].view(-1, 1, 1, 1))
-                picture = transform.parts[k].pixels(picture, value)
+                part, value = transform.parts[k], Interval(low[:, k].view(-1, 1, 1, 1), high[:, k].view(-1, 1, 1, 1))
+                picture = changed_interval(part, picture, value, transform.padding)
             picture = picture.clamp01()
         rows_of = torch.arange(len(rows_of), device=rows_of.device)
     return AffineForm.between(picture.lower, picture.upper)
@@ -115,10 +117,10 @@ def _affine_bounds(
         else:
             picture = AffineForm.constant(pictures[rows_of], forms[0].symbols) if picture is None else picture
             for k in run:
-                value = forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
-                picture = transform.parts[k].pixels(picture, value)
-            assert picture is not None
-            picture = clamp01(picture)
+                part, value = transform.parts[k], forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
+                picture = changed_form(part, picture, value, transform.padding)
+            if kind is Pixelwise:
+                picture = clamp01(picture)
         rows_of = torch.arange(len(rows_of), device=rows_of.device)
     assert picture is not None
     return picture

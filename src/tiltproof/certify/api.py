@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tiltproof.bounds import check_method
 from tiltproof.certify.batch import Settings, certify_batch
 from tiltproof.certify.certificate import Certificate, ImageResult
 from tiltproof.certify.entry import Inputs, check_inputs, check_search, check_splits
@@ -59,6 +60,7 @@ def certify(
     budget = check_search(method, samples, batch_size, budget)
     check_folder_options(out, resume, overwrite)
     inputs = check_inputs(model, images, labels, transform, semantics)
+    check_method(method, inputs.transform)
     uniform = None if splits is None else check_splits(splits, inputs.transform)
     settings = Settings(method, uniform, budget, samples, seed)
     symbols = len(inputs.transform.parts) if method == "affine" else 0

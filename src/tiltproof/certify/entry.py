@@ -84,6 +84,7 @@ def check_model_and_images(
         raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
     check_images(images)
     check_horizon(transform, *images.shape[-2:])
+    transform.check_channels(images.shape[1])
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
         if tensor.device != images.device:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tiltproof.bounds import check_method
 from tiltproof.certify.batch import Settings
 from tiltproof.certify.entry import Inputs, check_model_and_images, check_search, check_splits
 from tiltproof.certify.manifest import claim
@@ -85,6 +86,7 @@ def certify_range(
         raise InputError("excess and width are not negative", got=(excess, width))
     check_folder_options(out, resume, overwrite)
     inputs = check_model_and_images(model, images, transform, semantics)
+    check_method(method, inputs.transform)
     answers = _check_values(values, inputs)
     grid = None if splits is None else check_splits(splits, inputs.transform)
     symbols = len(inputs.transform.parts) if method == "affine" else 0

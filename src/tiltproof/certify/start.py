@@ -17,7 +17,7 @@ from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.tiling import Tiling
-from tiltproof.transforms import Contrast, Spatial, Transform
+from tiltproof.transforms import Spatial, Transform
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """Pilot pairs for each rung: a small share of what is bounded at once."""
@@ -47,8 +47,7 @@ def influence(transform: Transform, height: int, width: int) -> Tensor:
                 result[k] = moved[k].mean() / small * PIXEL_CONTRAST
         else:
             for k in run:
-                if isinstance(transform.parts[k], Contrast):
-                    result[k] = half[0, k] / 100 * 0.5
+                result[k] = half[0, k] * transform.parts[k].effect
     return result
 
 

@@ -60,6 +60,9 @@ def read_run(folder: Path) -> Run:
     ensure(
         len(shape) == 3 and all(type(n) is int and 0 < n <= 2**20 for n in shape), "the images' shape is not [C, H, W]"
     )
+    ensure(
+        shape[0] == 3 or not {"S", "H"} & {*transform.letters}, "the claim changes colours of pictures without three"
+    )
     ensure(len(digests) > 0, "the claim is about no image")
     ensure(all(type(digest) is str for digest in digests), "an image's sha256 is no text")
     weights = get(claim, "weights_sha256", str)

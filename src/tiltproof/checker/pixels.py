@@ -1,4 +1,4 @@
-"""The transformed picture as a form: coordinates, bilinear interpolation over coordinate boxes, contrast, brightness.
+"""The transformed picture as a form: coordinates, bilinear interpolation over coordinate boxes, changes of values.
 
 Pixel (row i, column j) of an H x W picture lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
 Output pixel (u, v) shows the source picture at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for parts 1 ... n in order. A camera of
@@ -9,16 +9,16 @@ f w) are followed through all parts, and the picture is met at (u / w, v / w).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from tiltproof.checker.activations import bend
 from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
-from tiltproof.checker.smooth import quotient, reciprocal, sine_and_cosine
-from tiltproof.checker.tiling import Transform
+from tiltproof.checker.padding import endless
+from tiltproof.checker.smooth import quotient, radians, reciprocal, sine_and_cosine
+from tiltproof.checker.tiling import MOVES, Transform
+from tiltproof.checker.values import changed, clamped
 
 MOST_CELLS = 8  # a coordinate box that spans more is given the whole picture's range
 FARTHEST = 2.0**20
@@ -37,21 +37,24 @@ def transformed(pictures: Tensor, transform: Transform, low: Tensor, high: Tenso
     """Every picture [P, C, H, W] over its own box of parameters [P, d]."""
     values = parameters(low, high)
     picture = Form(torch.cat([pictures[None], pictures.new_zeros(1 + len(values), *pictures.shape)]))
-    for spatial, run in itertools.groupby(range(len(values)), lambda k: transform.letters[k] not in ("C", "B")):
-        steps = [(transform.letters[k], values[k], transform.focal[k] if transform.focal else None) for k in run]
-        if spatial:
+    fixed = transform.fixed or (0.0,) * len(values)
+    for kind, run in itertools.groupby(range(len(values)), lambda k: step_of(transform.letters[k], k)):
+        steps = [(transform.letters[k], values[k], fixed[k]) for k in run]
+        if kind == "moves":
             column, row = source(steps, *pictures.shape[-2:])
             picture = resample(picture, column, row, transform.padding)
-        else:
-            for letter, value, _ in steps:
-                picture = picture * (value / 100 + 1) if letter == "C" else picture + value
-            picture = clamped(picture)
+            continue
+        for step in steps:
+            picture = changed(picture, *step, transform.padding)
+        picture = clamped(picture) if kind == "light" else picture
     return picture
 
 
-def clamped(x: Form) -> Form:
-    """min(1, max(0, x)) = 1 - relu(1 - relu(x))."""
-    return 1 - bend(1 - bend(x, 0.0), 0.0)
+def step_of(letter: str, k: int) -> str:
+    """Parts that stand next to each other with the same answer are one step."""
+    if letter in ("C", "B"):
+        return "light"
+    return "moves" if letter in MOVES else f"alone, number {k}"
 
 
 def as_float32(x: Form) -> Form:
@@ -59,7 +62,7 @@ def as_float32(x: Form) -> Form:
     return enclose(x.rows.clone(), x.magnitude, 1, UNIT32, 1)
 
 
-def source(steps: Sequence[tuple[str, Form, float | None]], height: int, width: int) -> tuple[Form, Form]:
+def source(steps: Sequence[tuple[str, Form, float]], height: int, width: int) -> tuple[Form, Form]:
     """Source column and row, [P, 1, H, W], of every output pixel: the last part's inverse first."""
     like = steps[0][1].rows
     zero = steps[0][1] * 0
@@ -72,11 +75,9 @@ def source(steps: Sequence[tuple[str, Form, float | None]], height: int, width: 
             sine, cosine = sine_and_cosine(radians(value))
             u, v = u * cosine + v * sine, v * cosine - u * sine
         elif letter == "Yaw":  # the ray (u, v, f w), turned to the right: (u cos a + f w sin a, v, f w cos a - u sin a)
-            assert f is not None
             sine, cosine = sine_and_cosine(radians(value))
             u, w, turned = u * cosine + w * sine * f, w * cosine - u * sine / f, True
         elif letter == "Pitch":  # turned upwards: (u, v cos a + f w sin a, f w cos a - v sin a)
-            assert f is not None
             sine, cosine = sine_and_cosine(radians(value))
             v, w, turned = v * cosine + w * sine * f, w * cosine - v * sine / f, True
         elif letter == "Tu":
@@ -94,23 +95,6 @@ def source(steps: Sequence[tuple[str, Form, float | None]], height: int, width: 
     if turned:
         u, v = quotient(u, w), quotient(v, w)
     return u + (width - 1) / 2, (height - 1) / 2 - v
-
-
-def radians(degrees: Form) -> Form:
-    pi = Form(torch.zeros_like(degrees.rows[:, :, :1]))
-    pi.rows[0], pi.rows[-1] = math.pi, 4 * UNIT
-    return degrees * pi / 180
-
-
-def endless(index: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
-    """Which row (or column) of the picture an index of the endless picture shows, and whether it shows any."""
-    if padding == "zeros":
-        return index.clamp(0, size - 1), (index >= 0) & (index < size)
-    if padding == "border" or size == 1:
-        return index.clamp(0, size - 1), torch.ones_like(index, dtype=torch.bool)
-    period = 2 * (size - 1)
-    index = index.remainder(period)
-    return torch.minimum(index, period - index), torch.ones_like(index, dtype=torch.bool)
 
 
 def axis(low: Tensor, high: Tensor) -> tuple[Tensor, list[Tensor]]:

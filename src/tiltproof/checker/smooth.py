@@ -1,4 +1,4 @@
-"""Smooth functions of forms, which coordinates need: sine, cosine, 1 / t and the quotient of two forms."""
+"""Smooth functions of forms, which coordinates and hues need: sine, cosine, 1 / t and the quotient of two forms."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def taylor(x: Form, value: Tensor, derivative: Tensor, half_second: Tensor | flo
     data[0] = value
     data[-1] = x.radius * derivative.abs() + half_second * x.reach * x.reach
     return enclose(data, 1 + value.abs() + derivative.abs() * x.reach, 32, 0.0, 0)
+
+
+def radians(degrees: Form) -> Form:
+    """An angle in radians."""
+    pi = Form(torch.zeros_like(degrees.rows[:, :, :1]))
+    pi.rows[0], pi.rows[-1] = math.pi, 4 * UNIT
+    return degrees * pi / 180
 
 
 def sine_and_cosine(x: Form) -> tuple[Form, Form]:

@@ -18,8 +18,10 @@ from tiltproof.checker.strict import ensure, get
 MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
 PART = re.compile(rf"\s*([A-Z][a-z]*)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
-LETTERS = frozenset(("R", "Tu", "Tv", "Sc", "Sh", "C", "B", "Scu", "Scv", "Shv", "Roll"))
-CAMERAS = frozenset(("Yaw", "Pitch"))  # these have a focal length in pixels, behind an @
+MOVES = frozenset(("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", "Yaw", "Pitch"))
+CAMERAS = frozenset(("Yaw", "Pitch"))  # after @: the focal length in pixels
+BLURS = {"Bl": 32.0, "Mb": 128.0}  # from 0 to at most so much; after @: a Gaussian's radius, a motion's angle
+LETTERS = MOVES | BLURS.keys() | {"C", "B", "G", "S", "H"}
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
 TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
 
@@ -33,7 +35,8 @@ class Transform(NamedTuple):
     low: tuple[float, ...]
     high: tuple[float, ...]
     padding: str
-    focal: tuple[float | None, ...] = ()
+    fixed: tuple[float, ...] = ()
+    """For each part the number after @, which does not vary; 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def read_transform(text: str) -> Transform:
     """``"Sc(5), R(-10:25); padding=border"``.
 
     >>> read_transform("Sc(5), Yaw(-10:25@300)")
-    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', focal=(None, 300.0))
+    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0))
     """
     body, semicolon, option = text.partition(";")
     padding = PADDING.fullmatch(option)
@@ -65,23 +68,41 @@ def read_transform(text: str) -> Transform:
     read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
     if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
         raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
-    letters, low, high, focal = [], [], [], []
+    letters, low, high, fixed = [], [], [], []
     for part in read:
         assert part is not None
-        letter, first, second, length = part.groups()
-        number = None if length is None else float(length)
-        if letter not in (LETTERS if number is None else CAMERAS):
+        letter, first, second, setting = part.groups()
+        if letter not in LETTERS:
             raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
-        if number is not None and not 0 < number < math.inf:
-            raise CheckFailed(f"the transformation {text[:80]!r} has a focal length that is none")
-        ends = (-float(first), float(first)) if second is None else (float(first), float(second))
+        begin = 0.0 if letter in BLURS else -float(first)
+        ends = (begin, float(first)) if second is None else (float(first), float(second))
         if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
             raise CheckFailed(f"the transformation {text[:80]!r} has an empty or infinite range")
         letters.append(letter)
         low.append(ends[0])
         high.append(ends[1])
-        focal.append(number)
-    return Transform(tuple(letters), tuple(low), tuple(high), padding.group(1) if padding else "zeros", tuple(focal))
+        fixed.append(read_setting(letter, setting, *ends))
+    around = padding.group(1) if padding else "zeros"
+    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed))
+
+
+def read_setting(letter: str, text: str | None, low: float, high: float) -> float:
+    """The number after @, where there has to be one; a blur's range, and gamma's, must make sense."""
+    setting = float(text or 0)
+    if letter in CAMERAS:
+        ensure(0 < setting < math.inf, f"{letter} has a focal length that is none")
+        return setting
+    if letter not in BLURS:
+        ensure(text is None, f"{letter} has no setting")
+        ensure(letter != "G" or low > -100, "gamma goes down to -100 % or below")
+        return setting
+    ensure(low >= 0 and high <= BLURS[letter], f"the range of {letter} is out of bounds")
+    if letter == "Mb":
+        ensure(-360 <= setting <= 360, "the angle of a motion is out of bounds")
+        return setting
+    radius = setting if text else float(math.ceil(3 * Fraction(high)))
+    ensure(1 <= radius <= 96 and radius == int(radius), "the radius of a blur is out of bounds")
+    return radius
 
 
 def cell(number: int, grid: Sequence[int]) -> Box:

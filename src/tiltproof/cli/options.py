@@ -80,7 +80,10 @@ TRANSFORM_HELP = (
     'What may happen to an image, in order: "R(30)" is a rotation by -30 to 30 degrees, "R(-10:25)" is not '
     "symmetric. Tu, Tv: translation (pixels), Sc: scaling (percent), Sh: shearing (percent), C: contrast "
     "(percent), B: brightness (of 1). Scu, Scv: scaling of width, height alone; Shv: vertical shearing (percent). "
-    "Yaw(5@300), Pitch(5@300): a camera with a focal length of 300 pixels turns by -5 to 5 degrees; Roll (degrees)."
+    "Yaw(5@300), Pitch(5@300): a camera with a focal length of 300 pixels turns by -5 to 5 degrees; Roll (degrees). "
+    "G: gamma (percent of the exponent), S: saturation (percent), H: hue (degrees), "
+    'Bl: Gaussian blur (standard deviation, pixels; "Bl(2)" is 0 to 2), Mb: motion blur (length, pixels; "Mb(5@30)" is 0 '
+    "to 5 at 30 degrees)."
 )
 TransformText = Annotated[str, typer.Option("--transform", metavar="TEXT", help=TRANSFORM_HELP)]
 OptionalTransformText = Annotated[

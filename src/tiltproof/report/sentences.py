@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from tiltproof.report.finished import FinishedRun
-from tiltproof.transforms import Camera, Part, Transform
+from tiltproof.transforms import Part, Transform
 from tiltproof.transforms.base import number_text
 
 WORDS = {
@@ -23,6 +23,11 @@ WORDS = {
     "Yaw": ("camera yaw", "camera yaw"),
     "Pitch": ("camera pitch", "camera pitch"),
     "Roll": ("camera roll", "camera roll"),
+    "G": ("change of gamma", "gamma"),
+    "S": ("change of saturation", "saturation"),
+    "H": ("turn of the hue", "hue"),
+    "Bl": ("Gaussian blur", "standard deviation of the blur"),
+    "Mb": ("motion blur", "length of the motion"),
 }
 """For each letter: the transformation, as in "every rotation", and its parameter, as on an axis."""
 UNITS = {"degrees": "degrees", "pixels": "pixels", "percent": "percent", "units of pixel value": "of the pixel range"}
@@ -45,7 +50,11 @@ def in_words(transform: Transform) -> str:
     """
     each = [
         f"{WORDS[part.letter][0]} between {number_text(part.range[0])} and {number_text(part.range[1])} {UNITS[part.unit]}"
-        + (f" (focal length {number_text(part.focal_pixels)} pixels)" if isinstance(part, Camera) else "")
+        + (
+            f" ({part.setting[0]} {number_text(part.fixed)} {part.setting[1]})"
+            if part.setting and part.fixed is not None
+            else ""
+        )
         for part in transform.parts
     ]
     if len(each) == 1:

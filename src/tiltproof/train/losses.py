@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS, AffineForm, check_horizon
+from tiltproof.bounds import AffineForm, check_horizon, check_method
 from tiltproof.errors import InputError
 from tiltproof.train.outputs import PROPAGATIONS, LiveNetwork
 from tiltproof.train.parameters import Sampler, half_widths
@@ -182,8 +182,7 @@ class CertifiedLoss(RampedLoss):
         if every < 1:
             raise InputError("bounds are computed for every n-th image, n at least 1", got=every)
         self.samples, self.every = samples, every
-        if bounds not in METHODS:
-            raise InputError("unknown pixel bounds", got=repr(bounds), do=f"use one of {', '.join(METHODS)}")
+        check_method(bounds, self.transform)
         if propagation not in PROPAGATIONS:
             raise InputError("unknown propagation", got=repr(propagation), do=f"use one of {', '.join(PROPAGATIONS)}")
         if measure not in MEASURES:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.bounds import METHODS, check_horizon, check_images, has_camera, pair_bounds
+from tiltproof.bounds import check_horizon, check_images, check_method, has_camera, pair_bounds
 from tiltproof.errors import InputError
-from tiltproof.transforms import Scaling, Transform, parse
+from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
 SAMPLES = 10
 """Parameter vectors, the paper's number."""
@@ -67,8 +67,8 @@ def pixel_widths(
     transform = parse(transform) if isinstance(transform, str) else transform
     check_images(images)
     half = _half_widths(nu, transform)
-    if method not in METHODS:
-        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    check_method(method, transform)
+    transform.check_channels(images.shape[1])
     if samples < 1:
         raise InputError("at least one parameter vector has to be sampled", got=samples)
     _check_wider(transform, half, images)
@@ -170,15 +170,19 @@ def sample_parameters(transform: Transform, samples: int, seed: int) -> Tensor:
 def _widths_around(images: Tensor, transform: Transform, method: str, center: Tensor, half: Tensor) -> Tensor:
     """Of each image over the box center +- half: mean width, largest width, and the same of remainders; [4, N].
 
-    All images share the box. Handed over as the channels of one picture, they share the work on the coordinates too.
+    All images share the box. Handed over as the channels of one picture, they share the work on the coordinates too; unless a
+    part mixes channels.
     """
     count, _, height, width = images.shape
-    low, high = (center - half)[None], (center + half)[None]
-    rows_of = torch.zeros(1, dtype=torch.long, device=images.device)
+    least = center.new_tensor([-math.inf if part.least is None else part.least for part in transform.parts])
+    low, high = torch.maximum(center - half, least)[None], (center + half)[None]
+    together = all(part.channels is None for part in transform.parts)
     kept = []
     for part in images.split(max(1, CHUNK_ENTRIES // images[0].numel())):
-        picture = part.double().reshape(1, -1, height, width)
-        form = pair_bounds(picture, rows_of, transform, method, low, high)
+        picture = part.double().reshape(1 if together else len(part), -1, height, width)
+        rows_of = torch.arange(len(picture), device=images.device)
+        below, above = (end.expand(len(picture), -1) for end in (low, high))
+        form = pair_bounds(picture, rows_of, transform, method, below, above)
         for size in (form.width, 2 * form.radius):
             pixels = size.reshape(len(part), -1)
             kept.append(torch.stack([pixels.mean(1), pixels.amax(1)]))
@@ -210,18 +214,19 @@ def _half_widths(nu: Sequence[float], transform: Transform) -> Tensor:
 def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
     """Boxes around parameters near the ends of the range lie partly outside of it; the transformation must be defined there too."""
     for part, one in zip(transform.parts, half.tolist(), strict=True):
-        part.check(part.range[0] - one, part.range[1] + one)
+        low = part.range[0] - one
+        part.check(low if part.least is None else max(low, part.least), part.range[1] + one)
     low, high = (torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
     check_horizon(transform, images.shape[-2], images.shape[-1], low - half, high + half)
 
 
 def _largest(transform: Transform, images: Tensor) -> Tensor:
-    """Half of each range; less where scaling would shrink a picture to a point, or a camera turn too far."""
+    """Half of each range; less where scaling would shrink a picture to a point, gamma make it white, or a camera turn too far."""
     halves = []
     for part in transform.parts:
         low, high = part.range
         half = (high - low) / 2
-        halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, Scaling) else half)
+        halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, (Scaling, Gamma)) else half)
     largest = torch.tensor(halves, dtype=torch.float64)
     for _ in range(MOST_STEPS if has_camera(transform) else 0):
         try:

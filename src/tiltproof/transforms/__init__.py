@@ -1,8 +1,13 @@
 """What may happen to a picture: one small file per transformation, composition, and the text notation."""
 
-from tiltproof.transforms.base import Compose, Part, Pixelwise, Spatial, Transform
+from tiltproof.transforms.base import Compose, Part, Photometric, Pixelwise, Spatial, Transform
 from tiltproof.transforms.brightness import Brightness
+from tiltproof.transforms.colour import Hue, Saturation
 from tiltproof.transforms.contrast import Contrast
+from tiltproof.transforms.filters import Filter
+from tiltproof.transforms.gamma import Gamma
+from tiltproof.transforms.gaussian_blur import GaussianBlur
+from tiltproof.transforms.motion_blur import MotionBlur
 from tiltproof.transforms.notation import LETTERS, parse
 from tiltproof.transforms.perspective import Camera, Pitch, Roll, Yaw
 from tiltproof.transforms.rotation import Rotation
@@ -16,11 +21,18 @@ __all__ = [
     "Camera",
     "Compose",
     "Contrast",
+    "Filter",
+    "Gamma",
+    "GaussianBlur",
+    "Hue",
+    "MotionBlur",
     "Part",
+    "Photometric",
     "Pitch",
     "Pixelwise",
     "Roll",
     "Rotation",
+    "Saturation",
     "Scaling",
     "ScalingU",
     "ScalingV",

@@ -1,7 +1,8 @@
 """What a transformation is: parameters with ranges, and a function from pictures to pictures.
 
-A *part* has one parameter and is either `Spatial` (it moves pixels) or `Pixelwise` (it changes their values).
-Each part writes its formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal``; the
+A *part* has one parameter and is `Spatial` (it moves pixels), `Pixelwise` (contrast, brightness: it changes their
+values) or `Photometric` (a step of its own on pictures with values in [0, 1]: gamma, colours, blurs). A part writes its
+formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal`` (all but gamma and blurs); the
 formula then runs on torch tensors (concrete parameters, differentiable), on `Interval` and on `AffineForm`
 (all parameters of a box at once), so the three can never drift apart.
 """
@@ -42,9 +43,27 @@ class Transform:
         return tuple(part.range[1] for part in self.parts)
 
     def stages(self) -> Iterator[tuple[type[Part], list[int]]]:
-        """Runs of parts of one kind: spatial parts in a row are resampled once, pixelwise ones clamped once."""
-        for kind, run in itertools.groupby(range(len(self.parts)), lambda k: self.parts[k].kind):
+        """Runs of parts of one kind: spatial parts in a row are resampled once, pixelwise ones clamped once; a photometric
+        part stands alone.
+        """
+
+        def group(k: int) -> tuple[type[Part], int]:
+            kind = self.parts[k].kind
+            return kind, k if kind is Photometric else 0
+
+        for (kind, _), run in itertools.groupby(range(len(self.parts)), group):
             yield kind, list(run)
+
+    def check_channels(self, channels: int) -> None:
+        """Refuse pictures that have not the channels a part needs."""
+        for part in self.parts:
+            if part.channels not in (None, channels):
+                raise InputError(
+                    f"{type(part).__name__} needs pictures of {part.channels} channels: red, green, blue",
+                    got=f"{channels} channel{'s' * (channels != 1)}",
+                    why="grey pictures have no colours to change",
+                    do=f"leave {part.text} out",
+                )
 
     def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
         """Transform each image of a batch [N, C, H, W] with its own parameters [N, d] (or [d] for all).
@@ -66,9 +85,13 @@ class Transform:
                 got=tuple(parameters.shape),
                 do=f"give the parameters in the order {self}",
             )
+        self.check_channels(images.shape[1])
         height, width = images.shape[-2:]
         for kind, run in self.stages():
-            if kind is Spatial:
+            if kind is Photometric:
+                value = parameters[:, run[0]].view(-1, 1, 1, 1)
+                images = self.parts[run[0]].changed(images, value, self.padding)
+            elif kind is Spatial:
                 matrix = self.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
                 column, row = pixel_coordinates(matrix, height, width, images)
                 images = sample(images, column, row, self.padding)
@@ -109,12 +132,20 @@ class Part(Transform):
     letter: str
     unit: str
     padding = "zeros"
-    fixed: tuple[float, ...] = ()
-    """Numbers that belong to the transformation and do not vary."""
+    least: float | None = None
+    """The smallest parameter that means anything, where there is one; ``(x)`` then stands for ``least`` to x."""
+    setting: tuple[str, str] | None = None
+    """Name and unit of a number that belongs to the transformation and does not vary; written after ``@``."""
+    fixed: float | None = None
+    """That number, the third argument of the class; left out of the notation where it is the `usual` one."""
+    channels: int | None = None
+    """How many channels a picture must have, where it matters."""
+    effect = 1.0
+    """Roughly how far one unit of the parameter moves pixel values; for parts that are not spatial."""
 
     def __init__(self, low: float, high: float | None = None) -> None:
         if high is None:
-            low, high = -low, low
+            low, high = -low if self.least is None else self.least, low
         name = type(self).__name__
         try:
             low, high = float(low) + 0.0, float(high) + 0.0  # + 0.0 turns -0.0 into 0.0
@@ -123,11 +154,12 @@ class Part(Transform):
         if not (math.isfinite(low) and math.isfinite(high)):
             raise InputError(f"{name}'s range must be finite", got=f"{low} to {high} {self.unit}")
         if low >= high:
+            first = -1 if self.least is None else number_text(self.least)
             raise InputError(
                 f"{name}'s range is {'reversed' if low > high else 'empty'}",
                 got=f"{number_text(low)} to {number_text(high)} {self.unit}",
                 why="low and high swapped" if low > high else "low and high are equal, so nothing varies",
-                do=f'give low < high, e.g. {name}(-1, 1) or, as text, "{self.letter}(-1:1)" or "{self.letter}(1)"',
+                do=f'give low < high, e.g. {name}({first}, 1) or, as text, "{self.letter}({first}:1)" or "{self.letter}(1)"',
             )
         self.range = (low, high)
         self.check(low, high)
@@ -138,17 +170,23 @@ class Part(Transform):
 
     @property
     def kind(self) -> type[Part]:
-        return Spatial if isinstance(self, Spatial) else Pixelwise
+        return next(kind for kind in (Spatial, Photometric, Pixelwise) if isinstance(self, kind))
 
     @property
     def text(self) -> str:
         low, high = self.range
-        inside = number_text(high) if low == -high else f"{number_text(low)}:{number_text(high)}"
-        return f"{self.letter}({inside})"
+        short = low == (-high if self.least is None else self.least)
+        inside = number_text(high) if short else f"{number_text(low)}:{number_text(high)}"
+        extra = "" if self.fixed is None or self.fixed == self.usual() else f"@{number_text(self.fixed)}"
+        return f"{self.letter}({inside}{extra})"
+
+    def usual(self) -> float | None:
+        """What `fixed` is where nothing is said."""
+        return None
 
     def over(self, low: float, high: float) -> Part:
         """The same transformation over another range."""
-        return type(self)(low, high)
+        return type(self)(*([low, high] if self.fixed is None else [low, high, self.fixed]))
 
     def check(self, low: float, high: float) -> None:
         """Refuse a range for which the transformation is not defined."""
@@ -159,9 +197,12 @@ class Part(Transform):
     def pixels(self, picture: Any, value: Any) -> Any:
         raise NotImplementedError
 
+    def changed(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
+        raise NotImplementedError
+
     def __repr__(self) -> str:
-        low, high = self.range
-        return f"{type(self).__name__}({number_text(low)}, {number_text(high)})"
+        numbers = [*self.range] if self.fixed is None else [*self.range, self.fixed]
+        return f"{type(self).__name__}({', '.join(map(number_text, numbers))})"
 
 
 class Spatial(Part):
@@ -181,12 +222,22 @@ class Pixelwise(Part):
         raise NotImplementedError
 
 
+class Photometric(Part):
+    """A step of its own, from pictures with values in [0, 1] to such pictures; clamped to [0, 1] where it could leave it."""
+
+    def changed(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
+        """Each picture [N, C, H, W] with its own parameter [N, 1, 1, 1]."""
+        return self.pixels(images, value).clamp(0, 1)
+
+
 class Compose(Transform):
     """Parts applied one after the other, in the order given.
 
     Spatial parts that stand next to each other are composed into one map, so the picture is interpolated once;
     contrast and brightness that stand next to each other are clamped to [0, 1] once, after the last (the paper's
-    definition). ``padding`` says what lies outside the picture: ``zeros``, ``border`` or ``reflect``.
+    definition); each photometric part is a step of its own.
+
+    ``padding`` says what lies outside the picture: ``zeros``, ``border`` or ``reflect``.
     """
 
     def __init__(self, *transforms: Transform, padding: str = "zeros") -> None:

@@ -18,6 +18,7 @@ class Contrast(Pixelwise):
     """
 
     letter, unit = "C", "percent"
+    effect = 0.005
 
     def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
         super().__init__(low_percent, high_percent)

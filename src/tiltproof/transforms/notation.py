@@ -1,6 +1,6 @@
 """The paper's notation as text: ``"Sc(5), R(5), C(5), B(0.01)"``, ``"R(-10:25)"``, ``"R(30); padding=border"``.
 
-A camera's focal length in pixels stands behind an @: ``"Yaw(5@300)"``.
+A number that belongs to a transformation and does not vary stands behind an @: ``"Yaw(5@300)"``, a camera's focal length in pixels.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ import re
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Compose, Part, Transform
 from tiltproof.transforms.brightness import Brightness
+from tiltproof.transforms.colour import Hue, Saturation
 from tiltproof.transforms.contrast import Contrast
-from tiltproof.transforms.perspective import Camera, Pitch, Roll, Yaw
+from tiltproof.transforms.gamma import Gamma
+from tiltproof.transforms.gaussian_blur import GaussianBlur
+from tiltproof.transforms.motion_blur import MotionBlur
+from tiltproof.transforms.perspective import Pitch, Roll, Yaw
 from tiltproof.transforms.rotation import Rotation
 from tiltproof.transforms.scaling import Scaling, ScalingU, ScalingV
 from tiltproof.transforms.shearing import Shearing, ShearingV
@@ -22,6 +26,7 @@ LETTERS: dict[str, type[Part]] = {
     for part in (
         *(Rotation, TranslationU, TranslationV, Scaling, Shearing, Contrast, Brightness),
         *(ScalingU, ScalingV, ShearingV, Yaw, Pitch, Roll),
+        *(Gamma, Saturation, Hue, GaussianBlur, MotionBlur),
     )
 }
 NUMBER = r"\s*([^():,@]+?)\s*"
@@ -35,8 +40,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
     Compose(Rotation(-10, 25), Shearing(-2, 2))
     >>> str(parse("Sc( 5 ),R(5)"))
     'Sc(5), R(5)'
-    >>> parse("Yaw(5@300)")
-    Yaw(-5, 5, focal_pixels=300)
+    >>> parse("Yaw(5@300), Mb(5@30), Bl(2)")
+    Compose(Yaw(-5, 5, 300), MotionBlur(0, 5, 30), GaussianBlur(0, 2, 6))
     """
     if not isinstance(text, str):
         raise InputError("the notation is text", got=repr(text), do='write for example "R(30)" or "Sc(5), R(5)"')
@@ -66,23 +71,18 @@ def parse(text: str, padding: str | None = None) -> Transform:
     return Compose(*parts, padding=padding or "zeros")
 
 
-def _part(letter: str, low: str, high: str | None, focal: str | None) -> Part:
+def _part(letter: str, low: str, high: str | None, fixed: str | None) -> Part:
     if letter not in LETTERS:
         known = ", ".join(f"{name} ({part.__name__}, {part.unit})" for name, part in LETTERS.items())
         raise InputError("unknown transformation letter", got=letter, do=f"use one of: {known}")
     part, example = LETTERS[letter], f"{letter}(5)"
-    numbers = [_number(f"{letter}'s range", end, example) for end in (low, high) if end is not None]
-    if not issubclass(part, Camera):
-        if focal is None:
-            return part(*numbers)
-        raise InputError(f"{letter} takes no focal length", got=f"@{focal}", do=f"write {example}")
-    if focal is None:
-        raise InputError(
-            f"{letter} needs the camera's focal length in pixels",
-            got=f"{letter}({low if high is None else f'{low}:{high}'})",
-            do=f"write {letter}(5@300) for 300 pixels; a picture 300 pixels wide then shows 53 degrees",
-        )
-    return part(*numbers, focal_pixels=_number(f"{letter}'s focal length", focal, f"{letter}(5@300)"))
+    ends = [None if end is None else _number(f"{letter}'s range", end, example) for end in (low, high)]
+    if fixed is None:
+        return part(*ends)  # type: ignore[arg-type]
+    if part.setting is None:
+        raise InputError(f"{letter} has no setting", got=f"@{fixed}", do=f"write {example}, without @")
+    setting = _number(f"{letter}'s {part.setting[0]}", fixed, f"{letter}(5@30) for 30 {part.setting[1]}")
+    return part(*ends, setting)  # type: ignore[call-arg, arg-type]
 
 
 def _number(what: str, text: str, example: str) -> float:

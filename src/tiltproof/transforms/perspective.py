@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Part, Spatial, number_text
+from tiltproof.transforms.base import Spatial, number_text
 from tiltproof.transforms.matrices import Matrix
 from tiltproof.transforms.rotation import Rotation
 
@@ -26,9 +26,18 @@ class Camera(Spatial):
     """A camera that turns about an axis other than its own line of sight; it has a focal length."""
 
     unit = "degrees"
+    setting = ("focal length", "pixels")
 
-    def __init__(self, low_degrees: float, high_degrees: float | None = None, *, focal_pixels: float) -> None:
+    def __init__(
+        self, low_degrees: float, high_degrees: float | None = None, focal_pixels: float | None = None
+    ) -> None:
         name = type(self).__name__
+        if focal_pixels is None:
+            raise InputError(
+                f"{name} needs the camera's focal length in pixels",
+                got="none",
+                do=f"write {name}(5@300), in Python {name}(5, focal_pixels=300); a picture 300 pixels wide then shows 53 degrees",
+            )
         try:
             focal = float(focal_pixels)
         except (TypeError, ValueError):
@@ -40,19 +49,13 @@ class Camera(Spatial):
                 why="millimetres or metres instead of pixels",
                 do="divide the focal length by the size of a pixel on the sensor; as a rule it is about the picture's width",
             )
-        self.fixed = (focal,)
+        self.fixed = focal
         super().__init__(low_degrees, high_degrees)
 
     @property
     def focal_pixels(self) -> float:
-        return self.fixed[0]
-
-    @property
-    def text(self) -> str:
-        return f"{super().text[:-1]}@{number_text(self.focal_pixels)})"
-
-    def over(self, low: float, high: float) -> Part:
-        return type(self)(low, high, focal_pixels=self.focal_pixels)
+        assert self.fixed is not None
+        return self.fixed
 
     def check(self, low: float, high: float) -> None:
         if not (low >= -MOST_DEGREES and high <= MOST_DEGREES):
@@ -61,9 +64,6 @@ class Camera(Spatial):
                 got=f"{number_text(low)} to {number_text(high)} degrees",
                 do="choose a smaller range; a turn about the line of sight is Roll or R",
             )
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, focal_pixels={number_text(self.focal_pixels)})"
 
 
 class Yaw(Camera):

@@ -1,0 +1,83 @@
+"""x^g for a pixel x in [0, 1] and an exponent g > 0, both over a box (gamma).
+
+Around the exponent's centre c, with t = g - c and |t| <= T:  x^g = x^c + t D(x) + t^2 / 2 x^m ln(x)^2  for some m between c and g,
+D(x) = x^c ln(x). All three terms stay finite down to x = 0, where they are 0:
+    x^c        is convex (c >= 1) or concave (c <= 1) in x: on one side of s x + const lie the ends, on the other any tangent
+    D(x)       is -z e^(-c z) with z = -ln(x): falls until z = 1/c, then rises; so its range over [x] is known exactly
+    x^m ln^2   is at most z^2 e^(-l z) with l the least exponent, which rises until z = 2/l, then falls
+The remainder is of second order wherever x stays away from 0: T width(D) and T^2 for the exponent, the gap of x^c for the pixel.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.interval import Interval
+from tiltproof.bounds.rounding import UNIT, widen
+
+THIN = 2.0**-30
+"""A pixel known better than that gets no slope: the secant would be rounding noise (any slope is sound)."""
+SAFE = 1 + 2.0**-30
+"""More than the relative error of what it multiplies."""
+
+
+def power_interval(base: Interval, exponent: Interval) -> Interval:
+    """Rises with x and, because x <= 1, falls with g. Library functions are right to a few units in the last place."""
+    low, high = base.lower.clamp(0, 1), base.upper.clamp(0, 1)
+    possible = exponent.lower > 0
+    return Interval.outward(
+        torch.where(possible, low**exponent.upper, 0.0), torch.where(possible, high**exponent.lower, 1.0), roundings=16
+    ).clamp01()
+
+
+def power_form(base: AffineForm, exponent: AffineForm) -> AffineForm:
+    low, high = base.lower.clamp(0, 1), base.upper.clamp(0, 1)
+    center, reach = exponent.center, exponent.deviation()
+    slope, least, greatest, size = _power_of_pixel(low, high, center)
+    # z = -ln(x) from x = high to x = low; infinite at x = 0
+    near, far = -high.log(), -low.log()
+    turn = torch.minimum(torch.maximum(center.reciprocal(), near), far)
+    ends = [_change(center, z) for z in (near, far)]
+    lowest, highest = _change(center, turn), torch.maximum(*ends)
+    middle, spread = (lowest + highest) / 2, (highest - lowest) / 2
+    smallest = exponent.lower
+    peak = torch.minimum(torch.maximum(2 / smallest, near), far)
+    bend = torch.where(peak < torch.inf, peak * peak * (-smallest * peak).exp(), 0.0) * SAFE
+    half = bend * reach * reach / 4  # t^2 / 2 x^m ln^2 lies in [0, 2 half]
+    stack = slope * base.stack
+    stack[1:] += middle * exponent.slopes
+    stack[0] += (least + greatest) / 2 + half
+    radius = slope * base.radius + (greatest - least) / 2 + middle.abs() * exponent.radius + reach * spread + half
+    # z e^(-c z) is off by some 4 u (1 + 1 / c), because the exponential's argument is rounded
+    magnitude = size + slope * base.magnitude() + (middle.abs() + 1 + 1 / center) * exponent.deviation()
+    radius = widen(radius, magnitude, 32, UNIT[radius.dtype])
+    # where the box is large, what x^g can be at all may say much more; else slopes are kept, which the search splits by
+    bounds = power_interval(Interval(low, high), Interval(smallest, exponent.upper))
+    plain = AffineForm.between(bounds.lower, bounds.upper)
+    better = radius <= 2 * plain.radius
+    empty = torch.zeros_like(stack[1:])
+    return AffineForm(
+        torch.where(better, stack, torch.cat([plain.stack, empty])), torch.where(better, radius, plain.radius)
+    )
+
+
+def _power_of_pixel(low: Tensor, high: Tensor, power: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A slope s >= 0, bounds of x^c - s x over [low, high], and the size of what was rounded on the way to them."""
+    middle, width = (low + high) / 2, high - low
+    at_low, at_high, at_middle = low**power, high**power, middle**power
+    slope = torch.where(width > THIN, (at_high - at_low) / width, 0.0).clamp(min=0)
+    ends = at_low - slope * low, at_high - slope * high
+    tangent = torch.where(middle > 0, power * at_middle / middle, 0.0)
+    line = [at_middle + tangent * (x - middle) - slope * x for x in (low, high)]
+    convex = power >= 1
+    least = torch.where(convex, torch.minimum(*line), torch.minimum(*ends))
+    greatest = torch.where(convex, torch.maximum(*ends), torch.maximum(*line))
+    # the tangent moves by at most tangent * middle = c x^c over the interval
+    return slope, least, greatest, at_high + (1 + power) * at_middle + slope * high
+
+
+def _change(power: Tensor, z: Tensor) -> Tensor:
+    """D = -z e^(-c z); 0 at infinity."""
+    return torch.where(z < torch.inf, -z * (-power * z).exp(), 0.0)
