@@ -128,7 +128,8 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window) -> Tensor:
             else torch.matmul(matrix, columns).flatten(1, 2)
         )
         results.append(product)
-    return torch.cat(results).view(len(x), weight.shape[0], height, width)
+    whole = results[0] if len(results) == 1 else torch.cat(results)
+    return whole.view(len(x), weight.shape[0], height, width)
 
 
 def conv2d_transposed_as_product(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
