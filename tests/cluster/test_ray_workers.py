@@ -9,12 +9,13 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from digits import IMAGES, TRANSFORM, evidence, problem, run
 from PIL import Image
-from small_regression import pictures
+from small_regression import network, pictures
 from typer.testing import CliRunner
 
-from tiltproof import InputError, RayWorkers, certify, check_run
+from tiltproof import InputError, RayWorkers, certify, certify_range, check_run
 from tiltproof.cli import app
 from tiltproof.cluster import ray_workers
 
@@ -116,6 +117,19 @@ def test_no_machine_has_a_gpu():
     model, images, labels = problem()
     with pytest.raises(InputError, match="no machine of the cluster has a GPU"):
         certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto", device="cuda"))
+
+
+@pytest.mark.slow
+def test_bad_input_that_a_worker_meets_is_bad_input_here():
+    model = network()
+    with torch.no_grad():
+        model[-1].weight.fill_(3e38)
+    with pytest.raises(InputError, match="image . are not finite") as alone:
+        certify_range(model, pictures(4), "R(5)", batch_images=4)
+    with pytest.raises(InputError) as shared:
+        certify_range(model, pictures(4), "R(5)", batch_images=4, workers=RayWorkers("auto"))
+    assert str(shared.value) == str(alone.value)
+    assert "Traceback" not in str(shared.value)
 
 
 @pytest.mark.slow

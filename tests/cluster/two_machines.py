@@ -8,7 +8,6 @@ from pathlib import Path
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 sys.path.insert(0, str(Path(__file__).parents[1] / "certify"))
 
-import ray
 from digits import run
 from ray.cluster_utils import Cluster
 
@@ -17,7 +16,6 @@ from tiltproof.cluster import ray_workers
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
 machines = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)]
-ray.init(address=cluster.address, log_to_driver=False)
 start, count = ray_workers._Crew.start, 0
 
 
@@ -34,9 +32,8 @@ def start_and_lose(crew, hand, task, *what):
 ray_workers._Crew.start = start_and_lose
 with warnings.catch_warnings(record=True) as notices:
     warnings.simplefilter("always")
-    run(Path(sys.argv[1]) / "shared", workers=RayWorkers("auto"))
+    run(Path(sys.argv[1]) / "shared", workers=RayWorkers(cluster.address))
 lost = [str(notice.message) for notice in notices if "was lost" in str(notice.message)]
 print(len(lost), "batches were under way on lost machines")  # noqa: T201
 assert lost
-ray.shutdown()
 cluster.shutdown()

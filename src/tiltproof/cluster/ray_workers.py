@@ -111,7 +111,8 @@ class RayWorkers:
             raise InputError(
                 f"no Ray cluster can be reached at {self.address!r}",
                 got=(str(error).strip() or type(error).__name__).splitlines()[0],
-                why="none was started, this machine does not belong to it, or its Python or Ray is another version",
+                why="none was started, this machine does not belong to it or has not its token (docs/many-machines.md), or its Python "
+                "or Ray is another version",
                 do="ray start --head on one machine, ray start --address=HEAD:6379 on the others, then this command on one of "
                 "them; or --ray local for this machine alone",
             ) from None
