@@ -36,6 +36,7 @@ PUBLIC = {
     "RangeCertificate",
     "RangeProgress",
     "RangeResult",
+    "RayWorkers",
     "Recipe",
     "Roll",
     "Rotation",
@@ -109,7 +110,7 @@ def test_the_verdicts_are_the_four_words():
 def test_import_needs_only_torch_and_numpy():
     code = (
         "import sys\n"
-        "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib', 'onnx', 'onnxruntime'): sys.modules[name] = None\n"
+        "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib', 'onnx', 'onnxruntime', 'ray'): sys.modules[name] = None\n"
         "import tiltproof\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(tiltproof.__file__).parent.parent)}

@@ -33,6 +33,7 @@ from tiltproof.certify import (
     certify_range,
 )
 from tiltproof.checker import CheckFailed, CheckReport, check_run
+from tiltproof.cluster import RayWorkers
 from tiltproof.data import load_data
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import bound_network
@@ -110,6 +111,7 @@ __all__ = [
     "Verdict",
     "Budget",
     "Progress",
+    "RayWorkers",
     # check a run folder without trusting the prover
     "check_run",
     "CheckReport",

@@ -96,7 +96,7 @@ def test_commands_are_spelled_right(page):
                 script = (ROOT / words[1]).read_text(encoding="utf-8")
                 assert all(f'"{word}"' in script for word in words if word.startswith("--")), words
             else:
-                assert words[0] in ("pip", "source"), words
+                assert words[0] in ("pip", "source", "ray"), words
 
 
 @pytest.mark.parametrize(

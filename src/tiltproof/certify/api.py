@@ -11,13 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from tiltproof.bounds import check_method
-from tiltproof.certify.batch import Settings, certify_batch
-from tiltproof.certify.certificate import Certificate, ImageResult
+from tiltproof.certify.batch import ClassJob, Settings
+from tiltproof.certify.certificate import Certificate
 from tiltproof.certify.entry import Inputs, check_inputs, check_search, check_splits
 from tiltproof.certify.manifest import claim
-from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.reporter import Reporter
-from tiltproof.certify.run import SMALLEST_BATCH, Run, plan_batches
+from tiltproof.certify.run import Run, Workers, plan_batches
 from tiltproof.certify.run_folder import RunFolder, check_folder_options
 from tiltproof.certify.verdict import Budget, Progress
 from tiltproof.transforms import Transform
@@ -35,6 +34,8 @@ def certify(
     budget: Budget | None = None,
     samples: int = 24,
     batch_size: int | None = None,
+    batch_images: int | None = None,
+    workers: Workers | None = None,
     progress: Callable[[Progress], None] | None = None,
     seed: int = 0,
     out: str | Path | None = None,
@@ -55,6 +56,9 @@ def certify(
     ``out``: a folder for the run, written batch by batch, that can be checked by itself (``tiltproof check``) and
     resumed with ``resume=True`` after whatever stopped it; ``overwrite=True`` replaces a run that is there. ``first``: the
     number of the first image in its records; ``notes``: anything JSON can hold, kept in the manifest for people to read.
+
+    ``workers``: prove batches on other processes and machines, e.g. `RayWorkers`; this process alone writes the folder.
+    ``batch_images``: images in a batch at most (docs/many-machines.md); ``batch_size``: boxes bounded at once.
     """
     began = time.perf_counter()
     budget = check_search(method, samples, batch_size, budget)
@@ -63,36 +67,31 @@ def certify(
     check_method(method, inputs.transform)
     uniform = None if splits is None else check_splits(splits, inputs.transform)
     settings = Settings(method, uniform, budget, samples, seed)
-    symbols = len(inputs.transform.parts) if method == "affine" else 0
-    pairs = batch_size or pairs_at_a_time(inputs.network, symbols, inputs.images.device)
-    plan = plan_batches(len(inputs.images), pairs, 1 if batch_size else SMALLEST_BATCH)
+    job = ClassJob(settings, first, batch_size)
+    plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
     run = Run(settings.record(), plan)
     if out is not None:
         about = claim(inputs, first, labels=inputs.labels.tolist())
         run = RunFolder(Path(out), inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite)
     with closing(run):
-        return _work(inputs, settings, run, Reporter(len(inputs.images), began, progress), first)
+        return _work(inputs, job, run, Reporter(len(inputs.images), began, progress), workers)
 
 
-def _work(inputs: Inputs, settings: Settings, run: Run, reporter: Reporter, first: int) -> Certificate:
+def _work(inputs: Inputs, job: ClassJob, run: Run, reporter: Reporter, workers: Workers | None) -> Certificate:
     """All batches, and what they come to."""
     reporter.resumed(run.results)
     seconds_before = run.seconds
-
-    def batch(rows: slice, pairs: Halving) -> tuple[list[ImageResult], tuple[int, ...] | None]:
-        return certify_batch(inputs.part(rows), settings, first + rows.start, run.grid, pairs, reporter)
-
-    run.work(inputs, batch)
+    run.work(inputs, job, reporter, workers)
     certificate = Certificate(
         transform=str(inputs.transform),
-        method=settings.method,
+        method=job.settings.method,
         semantics=inputs.semantics,
         results=run.results,
         seconds=seconds_before + time.perf_counter() - reporter.began,
         settings=run.settings
         | {
             "starting_grid": run.grid,
-            "device": str(inputs.images.device),
+            "device": ", ".join(sorted(run.devices)),
             "precision": str(inputs.images.dtype).removeprefix("torch."),
         },
     )

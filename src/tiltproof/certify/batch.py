@@ -7,13 +7,13 @@ depend on nothing but its images and the settings, and a run that was stopped an
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tiltproof.certify.attack import Attacker
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
-from tiltproof.certify.memory import Halving
+from tiltproof.certify.memory import Halving, pairs_at_a_time
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.search import PRECISE_FROM, AdaptiveSearch
@@ -45,35 +45,59 @@ class Settings:
         }
 
 
-def certify_batch(
-    inputs: Inputs,
-    settings: Settings,
-    first: int,
-    grid: tuple[int, ...] | None,
-    pairs: Halving,
-    reporter: Reporter,
-) -> tuple[list[ImageResult], tuple[int, ...] | None]:
-    """Results for these images, numbered from ``first``, and the starting grid (None as long as no image needed one)."""
-    began = time.perf_counter()
-    seed = settings.seed + first
-    reporter.attacking()
-    attacker = Attacker(inputs, seed)
-    attacker.search(attacker.alive(), settings.samples, steps=0)
-    attack_seconds = time.perf_counter() - began
-    prover = Prover(inputs, settings.method)
-    rows = attacker.alive()
-    grid = settings.splits or grid
-    if grid is None and len(rows):
-        grid = starting_grid(prover, rows, settings.budget.boxes, pairs, seed)
-    start = (1,) * len(inputs.transform.parts) if grid is None else grid
-    tiling = Tiling(inputs.transform, start)
-    search: AdaptiveSearch | UniformSearch = UniformSearch(prover, attacker, tiling)
-    if settings.splits is None:
-        precise = bool(len(rows)) and precision_pays(prover, rows, start, pairs, seed)
-        search = AdaptiveSearch(prover, attacker, tiling, precise_from=0 if precise else PRECISE_FROM)
-    reporter.proving(search)
-    search.work(pairs, settings.budget, reporter.report)
-    search.attack_unknown()
-    results = search.results(first, attack_seconds / len(inputs.images))
-    reporter.finished(results)
-    return results, grid
+@dataclass(frozen=True)
+class ClassJob:
+    """Verdicts for images that are numbered from ``first``; ``batch_size``: pairs bounded at once, if the user says so."""
+
+    settings: Settings
+    first: int
+    batch_size: int | None = None
+
+    @property
+    def needs_grid(self) -> bool:
+        return self.settings.splits is None
+
+    def part(self, rows: slice) -> ClassJob:
+        return replace(self, first=self.first + rows.start)
+
+    def pairs(self, inputs: Inputs) -> int:
+        symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
+        return self.batch_size or pairs_at_a_time(inputs.network, symbols, inputs.images.device)
+
+    def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...] | None:
+        return self._begin(inputs, None, pairs)[2]
+
+    def _begin(
+        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving
+    ) -> tuple[Attacker, Prover, tuple[int, ...] | None]:
+        """The attack, and the starting grid where none is given and an image needs one."""
+        seed = self.settings.seed + self.first
+        attacker = Attacker(inputs, seed)
+        attacker.search(attacker.alive(), self.settings.samples, steps=0)
+        prover = Prover(inputs, self.settings.method)
+        rows = attacker.alive()
+        grid = self.settings.splits or grid
+        if grid is None and len(rows):
+            grid = starting_grid(prover, rows, self.settings.budget.boxes, pairs, seed)
+        return attacker, prover, grid
+
+    def batch(
+        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving, reporter: Reporter | None = None
+    ) -> tuple[list[ImageResult], tuple[int, ...] | None]:
+        """Results for these images, and the starting grid (None as long as no image needed one)."""
+        began = time.perf_counter()
+        settings, reporter = self.settings, reporter or Reporter(len(inputs.images), began, None)
+        reporter.attacking()
+        attacker, prover, grid = self._begin(inputs, grid, pairs)
+        begin_seconds = time.perf_counter() - began
+        rows = attacker.alive()
+        start = (1,) * len(inputs.transform.parts) if grid is None else grid
+        tiling = Tiling(inputs.transform, start)
+        search: AdaptiveSearch | UniformSearch = UniformSearch(prover, attacker, tiling)
+        if settings.splits is None:
+            precise = bool(len(rows)) and precision_pays(prover, rows, start, pairs, settings.seed + self.first)
+            search = AdaptiveSearch(prover, attacker, tiling, precise_from=0 if precise else PRECISE_FROM)
+        reporter.proving(search)
+        search.work(pairs, settings.budget, reporter.report)
+        search.attack_unknown()
+        return search.results(self.first, begin_seconds / len(inputs.images)), grid

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tiltproof.certify.range_prover import RangeProver
 from tiltproof.certify.range_search import RangeSearch, Wanted
 from tiltproof.certify.ranges import RangeCertificate, RangeResult
 from tiltproof.certify.reached import Reached
-from tiltproof.certify.run import SMALLEST_BATCH, Run, plan_batches
+from tiltproof.certify.run import Run, Workers, plan_batches
 from tiltproof.certify.run_folder import RunFolder, check_folder_options
 from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.verdict import Budget
@@ -64,6 +64,8 @@ def certify_range(
     budget: Budget | None = None,
     samples: int = 24,
     batch_size: int | None = None,
+    batch_images: int | None = None,
+    workers: Workers | None = None,
     progress: Callable[[RangeProgress], None] | None = None,
     seed: int = 0,
     out: str | Path | None = None,
@@ -78,7 +80,7 @@ def certify_range(
     that no proof can give less. Boxes are halved until the proved range is wider than the inner one by at most the share
     ``excess``, or narrower than ``width``, or the ``budget`` is spent; the range holds in any case. ``values`` [N] or [N, K]:
     the right answers, for errors in the summary. ``splits``: cut the range uniformly, as the paper does, and halve nothing.
-    ``method``, ``semantics``, ``samples``, and ``out`` to ``notes`` for run folders: as in `certify`.
+    ``method``, ``semantics``, ``samples``, ``workers`` and ``batch_images``, and ``out`` to ``notes`` for run folders: as in `certify`.
     """
     began = time.perf_counter()
     budget = check_search(method, samples, batch_size, budget)
@@ -89,10 +91,9 @@ def certify_range(
     check_method(method, inputs.transform)
     answers = _check_values(values, inputs)
     grid = None if splits is None else check_splits(splits, inputs.transform)
-    symbols = len(inputs.transform.parts) if method == "affine" else 0
-    pairs = batch_size or max(1, pairs_at_a_time(inputs.network, symbols, inputs.images.device) // DOUBLE)
-    plan = plan_batches(len(inputs.images), pairs, 1 if batch_size else SMALLEST_BATCH)
     settings = RangeSettings(method, grid, budget, samples, seed, Wanted(excess, width))
+    job = RangeJob(settings, first, answers, batch_size)
+    plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
     run = Run(settings.record(), plan)
     if out is not None:
         about = {"task": TASK} | claim(inputs, first, values=None if answers is None else answers.tolist())
@@ -101,31 +102,22 @@ def certify_range(
             folder, inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite, RangeResult
         )
     with closing(run):
-        return _work(inputs, answers, settings, run, _Reporter(len(inputs.images), began, progress), first)
+        return _work(inputs, job, run, _Reporter(len(inputs.images), began, progress), workers)
 
 
-def _work(
-    inputs: Inputs, answers: Tensor | None, settings: RangeSettings, run: Run, reporter: _Reporter, first: int
-) -> RangeCertificate:
+def _work(inputs: Inputs, job: RangeJob, run: Run, reporter: _Reporter, workers: Workers | None) -> RangeCertificate:
     """All batches, and what they come to."""
-    earlier, reporter.earlier = run.seconds, len(run.results)
-
-    def batch(rows: slice, pairs: Halving) -> tuple[list[RangeResult], tuple[int, ...]]:
-        reporter.so_far(run.results)
-        theirs = None if answers is None else answers[rows]
-        results = _batch(inputs.part(rows), theirs, settings, first + rows.start, pairs, reporter)
-        return results, results[0].grid
-
-    run.work(inputs, batch)
-    reporter.so_far(run.results)
+    earlier = run.seconds
+    reporter.done = reporter.earlier = len(run.results)
+    run.work(inputs, job, reporter, workers)
     reporter.say(0)
     certificate = RangeCertificate(
         transform=str(inputs.transform),
-        method=settings.method,
+        method=job.settings.method,
         semantics=inputs.semantics,
         results=run.results,
         seconds=earlier + time.perf_counter() - reporter.began,
-        settings=run.settings | {"device": str(inputs.images.device), "precision": "float64"},
+        settings=run.settings | {"device": ", ".join(sorted(run.devices)), "precision": "float64"},
     )
     run.finish(certificate.summary())
     return certificate
@@ -138,8 +130,11 @@ class _Reporter:
         self.images, self.began, self.callback = images, began, callback
         self.done = self.boxes = self.earlier = 0
 
-    def so_far(self, results: list[RangeResult]) -> None:
-        self.done, self.boxes = len(results), sum(result.boxes for result in results)
+    def finished(self, results: Sequence[RangeResult]) -> None:
+        """A batch is done."""
+        self.done += len(results)
+        self.boxes += sum(result.boxes for result in results)
+        self.say(0)
 
     def say(self, boxes: int) -> None:
         """``boxes``: of the batch under way."""
@@ -159,21 +154,45 @@ class RangeSettings(Settings):
         return super().record() | asdict(self.wanted)
 
 
+@dataclass(frozen=True)
+class RangeJob:
+    """Ranges for images that are numbered from ``first``; ``answers``: the right ones [N, K]."""
+
+    settings: RangeSettings
+    first: int
+    answers: Tensor | None
+    batch_size: int | None = None
+    needs_grid = False
+
+    def part(self, rows: slice) -> RangeJob:
+        answers = None if self.answers is None else self.answers[rows]
+        return replace(self, first=self.first + rows.start, answers=answers)
+
+    def pairs(self, inputs: Inputs) -> int:
+        symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
+        return self.batch_size or max(1, pairs_at_a_time(inputs.network, symbols, inputs.images.device) // DOUBLE)
+
+    def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...]:
+        return self.settings.splits or (FIRST_GRID,) * len(inputs.transform.parts)
+
+    def batch(
+        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving, reporter: _Reporter | None = None
+    ) -> tuple[list[RangeResult], tuple[int, ...]]:
+        reporter = reporter or _Reporter(len(inputs.images), time.perf_counter(), None)
+        grid = self.grid(inputs, pairs)
+        return _batch(inputs, self, grid, pairs, reporter), grid
+
+
 def _batch(
-    inputs: Inputs,
-    answers: Tensor | None,
-    settings: RangeSettings,
-    first: int,
-    pairs: Halving,
-    reporter: _Reporter,
+    inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: Halving, reporter: _Reporter
 ) -> list[RangeResult]:
-    """Results for these images, numbered from ``first``; they depend on nothing but the images and the settings."""
+    """Results for these images; they depend on nothing but the images and the settings."""
     began = time.perf_counter()
+    settings, first, answers = job.settings, job.first, job.answers
     reached = Reached(inputs, settings.seed + first)
     reached.search(settings.samples, ASCENT_STEPS)
     prover = RangeProver(inputs, settings.method)
     uniform = settings.splits is not None
-    grid = settings.splits or (FIRST_GRID,) * len(inputs.transform.parts)
     tiling = Tiling(inputs.transform, grid)
     shared = (time.perf_counter() - began) / len(inputs.images)
     # a grid that is to be kept is the case of a width that every box has

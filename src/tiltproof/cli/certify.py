@@ -18,6 +18,7 @@ from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress
 from tiltproof.cli.tables import print_ranges, print_summary
+from tiltproof.cluster import RayWorkers
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.transforms import Transform, parse
@@ -32,6 +33,7 @@ EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --resume',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)" --fail-under 95 --quiet',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --method fgv --splits 240',
+    'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --ray auto',
     "tiltproof certify --task regression --model runs/driving-r2/model.safetensors --data driving --limit 50",
 )
 
@@ -71,10 +73,7 @@ def command(
     ] = None,
     boxes: Annotated[
         int | None,
-        typer.Option(
-            help=BOXES_HELP,
-            rich_help_panel=SEARCH,
-        ),
+        typer.Option(help=BOXES_HELP, rich_help_panel=SEARCH),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Give an image up as unknown after this many seconds.", rich_help_panel=SEARCH)
@@ -95,7 +94,23 @@ def command(
     ] = None,
     samples: options.Samples = None,
     batch_size: options.BatchSize = None,
+    batch_images: Annotated[
+        int | None,
+        typer.Option(
+            help="Images in a batch at most: what is written at a time, and what a worker of --ray is handed.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
     seed: options.Seed = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="auto|HOST:PORT|local",
+            help="Share the run among the workers of a Ray cluster: the one this machine belongs to, the one at an address, or one "
+            "of this machine alone (needs tiltproof\\[ray]). Each GPU is a worker, and each CPU core of a machine without; --device "
+            "cpu or cuda takes one kind only. Verdicts and evidence are those of a single process; docs/many-machines.md.",
+        ),
+    ] = None,
     json_file: options.JsonFile = None,
     out: Annotated[
         Path | None,
@@ -159,7 +174,12 @@ def command(
     if curve and out is None:
         raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
     budget = Budget(**without_none(boxes=boxes, seconds=seconds))
-    search = without_none(splits=parse_splits(splits), samples=samples, batch_size=batch_size)
+    search = without_none(
+        splits=parse_splits(splits), samples=samples, batch_size=batch_size, batch_images=batch_images
+    )
+    if ray is not None:
+        search["workers"] = RayWorkers(ray, device)
+        device = "cpu"  # where this process prepares the run; workers have their own
     chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
     check_writable(json_file)
     network = resolve_model(model, arch, allow_pickle).to(place)

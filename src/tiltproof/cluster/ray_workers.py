@@ -1,0 +1,251 @@
+"""`RayWorkers`: the batches of a run on a Ray cluster; the only file that knows Ray, which it imports when it is used.
+
+This process hands out batches and takes results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
+where there is none, for every CPU core. A worker that is idle is handed the next batch, so fast ones do more. The batch of a worker
+that dies is done again by another, and a new worker is started in its place if its machine is still there; machines that join are used.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import warnings
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tiltproof.certify.entry import Inputs
+from tiltproof.certify.run import Batch, Grid, Job
+from tiltproof.cluster.member import Member, Package, versions
+from tiltproof.cluster.queue import Queue, Task
+from tiltproof.errors import InputError
+
+LOOK_AROUND_SECONDS = 2.0
+PATIENCE_SECONDS = 180.0
+"""How long to wait for the first, or another, worker: one has to start Python and to load torch."""
+REACH_SECONDS = 10.0
+MOST_FAILURES = 2
+"""Workers that could not start on a machine before it is left alone."""
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(eq=False)
+class Hand:
+    """A worker, as this process sees it."""
+
+    actor: Any
+    node: str
+    host: str
+    device: str | None = None  # None until it has read the network
+    process: int = 0
+    task: Task | None = None
+
+
+class RayWorkers:
+    """Workers of the Ray cluster at ``address``: ``auto`` (the one this machine belongs to), ``HOST:PORT``, or ``local`` for one of this
+    machine alone, started for the run. ``device``: ``auto`` takes a machine's GPUs or, where it has none, its CPU cores; ``cpu`` and
+    ``cuda`` take one kind only.
+    """
+
+    def __init__(self, address: str = "auto", device: str = "auto") -> None:
+        if device not in DEVICES:
+            raise InputError(
+                "unknown kind of workers", got=device, do=f"use {', '.join(DEVICES)}: Ray chooses which GPU"
+            )
+        self.address, self.device = address, device
+        self.ray: Any = _ray()
+
+    def work(
+        self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
+    ) -> Generator[Batch, None, None]:
+        """Every batch once, in the order in which they get done."""
+        if not batches:
+            return
+        packed = self._pack(Package.of(inputs, job, pairs))
+        ours = not self.ray.is_initialized()
+        if ours:
+            self._connect()
+        crew = _Crew(self.ray, self.device, self.ray.put(packed), len(batches))
+        try:
+            queue = Queue(batches, grid, job.needs_grid)
+            while queue.left:
+                crew.hire()
+                for hand in crew.idle():
+                    if (task := queue.take()) is None:
+                        break
+                    part = inputs.part(task.rows)
+                    crew.start(hand, task, job.part(task.rows), part.images.cpu(), part.labels.cpu())
+                for device, task, answer in crew.wait(queue):
+                    results, found = answer
+                    queue.done(task, found)
+                    if not task.scouting:
+                        yield Batch(task.rows.start, results, found, device)
+        finally:
+            crew.dismiss()
+            if ours:
+                self.ray.shutdown()
+
+    def _pack(self, package: Package) -> bytes:
+        try:
+            packed: bytes = self.ray.cloudpickle.dumps(package)
+        except Exception as error:  # whatever the model's own code raises
+            raise InputError(
+                "the model cannot be sent to other processes",
+                got=f"{type(error).__name__}: {error}",
+                why="it holds something that cannot be pickled: an open file, a lock, a generator",
+                do="keep such things out of the module, or certify without Ray",
+            ) from None
+        return packed
+
+    def _connect(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
+        try:
+            host, _, port = self.address.rpartition(":")
+            if host and "/" not in host:  # Ray itself would try for minutes
+                socket.create_connection((host, int(port)), REACH_SECONDS).close()
+            self.ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+        except Exception as error:  # Ray raises many kinds
+            raise InputError(
+                f"no Ray cluster can be reached at {self.address!r}",
+                got=(str(error).strip() or type(error).__name__).splitlines()[0],
+                why="none was started, this machine does not belong to it or has not its token (docs/many-machines.md), or its Python "
+                "or Ray is another version",
+                do="ray start --head on one machine, ray start --address=HEAD:6379 on the others, then this command on one of "
+                "them; or --ray local for this machine alone",
+            ) from None
+
+
+class _Crew:
+    """The workers there are, what they do, and the machines they are on."""
+
+    def __init__(self, ray: Any, device: str, package: Any, most: int) -> None:
+        self.ray, self.device, self.package, self.most = ray, device, package, most
+        self.hands: list[Hand] = []
+        self.calls: dict[Any, Hand] = {}  # what Ray will answer, and who is asked
+        self.failures: Counter[str] = Counter()  # of machines, on which workers could not start
+        self.reason = f"no machine of the cluster has a {'GPU' if device == 'cuda' else 'CPU core'} to offer"
+        self.looked, self.last_ready = 0.0, time.monotonic()
+        self.hopeless = self.ever = False
+
+    def hire(self) -> None:
+        """One worker for each GPU or core that has none, and no more workers than there are batches."""
+        now = time.monotonic()
+        if now - self.looked < LOOK_AROUND_SECONDS:
+            return
+        self.looked, offered = now, 0
+        for node in self.ray.nodes():
+            name, has = node["NodeID"], node["Resources"]
+            if not node["Alive"] or self.failures[name] >= MOST_FAILURES:
+                continue
+            gpus, cores = int(has.get("GPU", 0)), int(has.get("CPU", 0))
+            on_gpu = gpus > 0 and self.device != "cpu"
+            places = gpus if on_gpu else 0 if self.device == "cuda" else cores
+            offered += places
+            there = sum(hand.node == name for hand in self.hands)
+            for _ in range(min(places - there, self.most - len(self.hands))):
+                share = {"num_gpus": 1.0, "num_cpus": min(1.0, cores / gpus)} if on_gpu else {"num_cpus": 1.0}
+                self._add(name, node["NodeManagerHostname"], "cuda" if on_gpu else "cpu", share)
+        # machines that were there and have gone may come back
+        self.hopeless = not offered and (not self.ever or bool(self.failures))
+        self.ever = self.ever or bool(self.hands)
+
+    def _add(self, node: str, host: str, kind: str, share: dict[str, float]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        actor = self.ray.remote(Member).options(**share, scheduling_strategy=here, max_restarts=0).remote()
+        hand = Hand(actor, node, host)
+        self.hands.append(hand)
+        self.calls[actor.prepare.remote(self.package, kind, versions())] = hand
+
+    def idle(self) -> list[Hand]:
+        """Workers that could begin something; GPUs first."""
+        ready = [hand for hand in self.hands if hand.device is not None and hand.task is None]
+        return sorted(ready, key=lambda hand: hand.device == "cpu")
+
+    def start(self, hand: Hand, task: Task, *what: Any) -> None:
+        hand.task = task
+        self.calls[hand.actor.batch.remote(*what, task.grid, task.scouting)] = hand
+
+    def wait(self, queue: Queue) -> list[tuple[str, Task, Any]]:
+        """(device, task, answer) of tasks that are done, none if nothing happened for a moment."""
+        self._be_patient()
+        if not self.calls:
+            time.sleep(LOOK_AROUND_SECONDS)
+            return []
+        answered, _ = self.ray.wait(list(self.calls), timeout=LOOK_AROUND_SECONDS)
+        finished = []
+        for call in answered:
+            hand = self.calls.pop(call)
+            try:
+                answer = self.ray.get(call)
+            except self.ray.exceptions.RayTaskError as error:  # raised by our code there
+                self._raised(hand, error.cause)
+            except self.ray.exceptions.RayError as error:  # the process or the machine is gone
+                self._gone(hand, queue, error)
+            else:
+                if hand.task is None:
+                    hand.device, hand.process = answer
+                else:
+                    finished.append((hand.device or "", hand.task, answer))
+                    hand.task = None
+        return finished
+
+    def _raised(self, hand: Hand, error: BaseException) -> None:
+        """A worker that cannot start is done without; an error in a proof ends the run, as it would in a single process."""
+        if hand.task is not None:
+            raise error
+        self.reason = f"on {hand.host}: {error}"
+        self.failures[hand.node] = MOST_FAILURES  # it would not be otherwise the next time
+        self._drop(hand)
+        self.looked = 0.0
+        warnings.warn(f"{hand.host} is not used: {error}", stacklevel=2)
+
+    def _gone(self, hand: Hand, queue: Queue, error: BaseException) -> None:
+        self._drop(hand)
+        self.looked = 0.0  # look for another at once
+        task = hand.task
+        if task is None:
+            self.failures[hand.node] += 1
+            self.reason = f"on {hand.host}: {str(error).strip().splitlines()[0]}"
+            return
+        which = f"images {task.rows.start} to {task.rows.stop - 1}"
+        who = f"worker {hand.process} on {hand.host}"
+        warnings.warn(f"{who} was lost; another one does its {which} again", stacklevel=2)
+        queue.lost(task)
+
+    def _drop(self, hand: Hand) -> None:
+        self.hands.remove(hand)
+        with suppress(Exception):  # it is gone, most likely
+            self.ray.kill(hand.actor)
+
+    def _be_patient(self) -> None:
+        now = time.monotonic()
+        if any(hand.device is not None for hand in self.hands):
+            self.last_ready = now
+        if self.hopeless or now - self.last_ready > PATIENCE_SECONDS:
+            waiting = f"{len(self.hands)} workers wait for a free GPU or CPU core" if self.hands else self.reason
+            raise InputError(
+                "the cluster has no worker for this run",
+                got=waiting,
+                why="tiltproof is not installed there in this version, or the machines are busy or gone",
+                do="look at ray status; what is in a run folder is kept, and --resume goes on with it",
+            )
+
+    def dismiss(self) -> None:
+        """The run is over, one way or another."""
+        for hand in list(self.hands):
+            self._drop(hand)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError(
+            "many machines need Ray, which is not installed", got=error, do="pip install 'tiltproof[ray]'"
+        ) from None
+    return ray

@@ -1,0 +1,39 @@
+"""What `--ray` says where there is no Ray, or no cluster."""
+
+import sys
+
+import pytest
+from digits import problem
+from typer.testing import CliRunner
+
+from tiltproof import InputError, RayWorkers, certify
+from tiltproof.cli import app
+
+COMMAND = ["certify", "--model", "mnist-r30", "--data", "mnist-sample", "--transform", "R(2)", "--limit", "4"]
+
+
+def test_ray_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    result = CliRunner().invoke(app, [*COMMAND, "--ray", "auto"])
+    assert result.exit_code == 2
+    assert "tiltproof[ray]" in result.output
+
+
+@pytest.mark.parametrize("address", ["not-an-address", "127.0.0.1:1", "127.0.0.1:port"])
+def test_no_cluster(monkeypatch, address):
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    result = CliRunner().invoke(app, [*COMMAND, "--ray", address])
+    assert result.exit_code == 2
+    assert f"no Ray cluster can be reached at {address!r}" in result.output
+
+
+def test_bad_options():
+    pytest.importorskip("ray")
+    with pytest.raises(InputError, match="unknown kind of workers"):
+        RayWorkers("auto", device="cuda:1")
+    model, images, labels = problem()
+    with pytest.raises(InputError, match="workers is an object"):
+        certify(model, images, labels, "R(2)", workers="auto")
+    with pytest.raises(InputError, match="at least one image"):
+        certify(model, images, labels, "R(2)", batch_images=0)
