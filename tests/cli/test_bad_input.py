@@ -37,7 +37,7 @@ def refused(result, *words):
         ("R 30", ["cannot read"]),
         ("S(10)", ["3 channels", "leave S(10) out"]),
         ("Bl(-1:2)", ["between 0 and 32"]),
-        ("Mb(2@north)", ["after @ is not a number"]),
+        ("Mb(2@north)", ["Mb's angle is not a number", "north"]),
     ],
 )
 def test_transformations(certify, text, words):

@@ -34,7 +34,8 @@ from tiltproof import Compose, InputError, Scaling, ScalingU, ScalingV, bound_pi
 @pytest.mark.parametrize("letter", SPATIAL + PIXELWISE)
 def test_single_transformation(letter, padding, kind):
     rng = np.random.default_rng([len(letter), len(padding), len(kind)])
-    for size in ((4, 5), (1, 3), (1, 1)):
+    basic = letter in ("R", "Tu", "Tv", "Sc", "Sh", "C", "B")  # small pictures are much the same for all others
+    for size in ((4, 5), (1, 3), (1, 1)) if basic else ((4, 5),):
         picture = make_picture("random" if rng.random() < 0.5 else "checkerboard", 1, *size, rng)
         low, high = random_box([letter], [kind], rng)
         assert_sound([letter], padding, picture, low, high, make_thetas(low, high, rng, 4))
