@@ -137,7 +137,9 @@ def test_the_papers_rows_are_those_of_its_recipes():
     rows = {(recipe.data.name, str(parse(recipe.transform))): recipe for recipe in recipes()}
     assert len(PAPER_ROWS) == 7
     for row in PAPER_ROWS:
-        name = rows[row.dataset, row.transform].name.removesuffix("-wide").removesuffix("-paper")
+        name = (
+            rows[row.dataset, row.transform].name.removesuffix("-wide").removesuffix("-resnet9").removesuffix("-paper")
+        )
         assert read_recipe(f"{name}-paper").model.architecture == row.architecture
         assert 40 < row.certified_percent < row.clean_percent < 100
     assert [row.certified_percent for row in PAPER_ROWS] == [94.2, 89.8, 92.6, 96.3, 63.2, 51.0, 42.3]

@@ -27,7 +27,9 @@ def cluster():
     """Two workers; `auto` is the cluster that the process is connected to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address="local", num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
         yield
         ray.shutdown()
 

@@ -39,15 +39,19 @@ def refused(tmp_path):
 
 WIDER = ("cifar10-r2-sh2", "cifar10-sc1-r1-c1-b0001")
 """Rows with a third recipe, for a wider network."""
+DEEPER = ("cifar10-r10",)
+"""Rows with one for a deeper network."""
 
 
 def test_the_recipes_of_each_row_of_the_paper():
     two_each = {name for row in ROWS for name in (row, f"{row}-paper")}
     small = {name for name in recipe_names() if name.startswith(("mnist-", "cifar10-"))}
-    assert small == two_each | {f"{row}-wide" for row in WIDER}
+    assert small == two_each | {f"{row}-wide" for row in WIDER} | {f"{row}-resnet9" for row in DEEPER}
     for recipe in map(read_recipe, sorted(small)):
-        assert parse(recipe.transform) == parse(ROWS[recipe.name.removesuffix("-paper").removesuffix("-wide")][0])
-        assert recipe.model.architecture == recipe.data.name + ("_wide" if recipe.name.endswith("-wide") else "_cnn")
+        row, _, last = recipe.name.rpartition("-")
+        row, last = (row, last) if last in ("paper", "wide", "resnet9") else (recipe.name, "")
+        assert parse(recipe.transform) == parse(ROWS[row][0])
+        assert recipe.model.architecture == f"{recipe.data.name}_{last if last in ('wide', 'resnet9') else 'cnn'}"
         assert recipe.name.startswith(recipe.data.name)
 
 
