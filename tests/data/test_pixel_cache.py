@@ -146,6 +146,15 @@ def test_where_the_folder_cannot_be_written_the_users_own_is(pictures, decoded):
     assert files(pictures) == ["tiltproof-all.safetensors"], "and no temporary file is left"
 
 
+def test_without_the_package_for_downloads(pictures, decoded, monkeypatch):
+    def missing():
+        raise ModuleNotFoundError("No module named 'pooch'")
+
+    monkeypatch.setattr(pixel_cache, "cache_folder", missing)
+    assert torch.equal(read(pictures), read(pictures))
+    assert len(decoded) == 7
+
+
 def test_where_nothing_can_be_written_the_pictures_are_still_read(pictures, decoded, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")

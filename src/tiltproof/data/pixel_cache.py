@@ -85,7 +85,13 @@ class PixelCache:
         """Where the file may lie, the first choice first."""
         yield self.folder / f"tiltproof-{self.name}.safetensors"
         where = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:12]
-        yield cache_folder() / "pixels" / f"{self.name}-{where}.safetensors"
+        try:
+            own = cache_folder()
+        except (
+            ImportError
+        ):  # what knows that folder is only needed for downloads; beside the pictures there is room, mostly
+            return
+        yield own / "pixels" / f"{self.name}-{where}.safetensors"
 
     def decode(self, pictures: Sequence[str]) -> Tensor:
         """All pictures, by as many threads as there are processors: Pillow lets others work while it decodes."""
