@@ -81,7 +81,7 @@ class _Kink:
     tilt: Tensor
     along: Tensor  # at least |w - w_c|
     over: (
-        Tensor  # how far the path may lie beyond a line of the other kind: more than roundings, and a corner is turned
+        Tensor  # how far the path may lie beyond a line of the other kind; more than roundings where it turns a corner
     )
     at: Tensor  # the e of the kink, as if X were linear
 
@@ -92,8 +92,8 @@ class _Kink:
         pixels = [[walk.pixel(i, j) if sideways else walk.pixel(j, i) for i in (0, 1, 2)] for j in (0, 1)]
         first, second = ((row[2] - row[1]) - (row[1] - row[0]) for row in pixels)
         tilt = second - first
-        beyond = AffineForm(across.stack, across.radius, across.unit, bent=True)
-        beyond.stack = torch.cat([(across.center - (line.base + 1).unsqueeze(-1))[None], across.slopes])
+        stack = torch.cat([(across.center - (line.base + 1).unsqueeze(-1))[None], across.slopes])
+        beyond = AffineForm(stack, across.radius, across.unit, bent=True)
         here = ((line.meets(2) & ~line.meets(1)) & other.meets(2)).unsqueeze(-1)
         over = (along.upper - (other.base + 1).unsqueeze(-1)).clamp(min=0)
         jump = first + (along.center - other.base.unsqueeze(-1)) * tilt

@@ -7,6 +7,7 @@ stays in use on CPUs, for gradients, and wherever Triton or its compiler is miss
 from __future__ import annotations
 
 import warnings
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,10 +22,10 @@ _kernels: dict[str, Any] = {}
 
 def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor] | None:
     """(stack, radius, magnitude) of ReLU's form, or None where the reference has to do it. ``unit`` is not 0."""
-    if len(stack) > MOST_SYMBOLS + 1 or not radius.numel() or not _trusted(stack.device, stack.dtype):
+    if len(stack) > MOST_SYMBOLS + 1 or not radius.numel() or _kernel() is None:
         return None
     try:
-        return _launch(stack, radius, unit)
+        return _launch(stack, radius, unit) if _trusted(stack.device, stack.dtype) else None
     except Exception as error:  # a compiler that is missing or fails: not worth a run
         warnings.warn(f"Triton could not compile a kernel, so bounds take longer: {error}", stacklevel=2)
         _kernels["relu"] = None
@@ -32,9 +33,7 @@ def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tens
 
 
 def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel, and it does on this device what the reference does: looked at once, on numbers of all kinds."""
-    if _kernel() is None:
-        return False
+    """Whether the kernel does on this device what the reference does: looked at once, on numbers of all kinds."""
     key = f"{device} {dtype}"
     if key not in _kernels:
         _kernels[key] = False  # while it is being looked at, the reference is used
@@ -57,11 +56,7 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
         stack[:, 6:9] = 0.0
         form = AffineForm(stack.to(device), radius.to(dtype).to(device))
         wanted = relax_kink(form)
-        try:
-            found = _launch(form.stack, form.radius, form.unit)
-        except Exception as error:
-            warnings.warn(f"Triton could not compile a kernel, so bounds take longer: {error}", stacklevel=4)
-            return False
+        found = _launch(form.stack, form.radius, form.unit)
         for mine, reference in zip(found, (wanted.stack, wanted.radius, wanted.magnitude()), strict=True):
             # a fused multiply-add in one of them, and none in the other, is all that may differ
             near = torch.isclose(mine, reference, rtol=4 * form.unit, atol=0.0, equal_nan=True)
@@ -73,17 +68,20 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
 def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
     stack, radius = stack.contiguous(), radius.contiguous()
     new_stack, new_radius, size = torch.empty_like(stack), torch.empty_like(radius), torch.empty_like(radius)
-    smallest, symbols, entries = SMALLEST[stack.dtype], len(stack) - 1, radius.numel()
-    # numbers that multiply are rounded to the dtype here as torch rounds them there
-    factors = torch.tensor(
-        [(symbols + 2) * unit, 1 + (symbols + 10) * unit, smallest * (symbols + 10), smallest, 8 * unit, 16 * smallest],
-        dtype=stack.dtype,
-        device=stack.device,
-    )
+    symbols, entries = len(stack) - 1, radius.numel()
+    factors = _factors(symbols, unit, stack.dtype, stack.device)
     single = stack.dtype == torch.float32
     arguments = (stack, radius, new_stack, new_radius, size, factors, entries, symbols, single, BLOCK)
     _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
     return new_stack, new_radius, size
+
+
+@lru_cache(maxsize=64)
+def _factors(symbols: int, unit: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers of the steps, rounded to the dtype as torch rounds a number that meets a tensor; sent to a device once."""
+    smallest = SMALLEST[dtype]
+    reach = (symbols + 2) * unit, 1 + (symbols + 10) * unit, smallest * (symbols + 10)
+    return torch.tensor([*reach, smallest, 8 * unit, 16 * smallest], dtype=dtype, device=device)
 
 
 def _kernel() -> Any:
@@ -129,9 +127,8 @@ def _build() -> Any:
         above, below = c + reach, reach - c
         above, below = tl.where(above < 0, 0.0, above), tl.where(below < 0, 0.0, below)
         width = above + below + tl.load(factors + 3)
-        slope = (
-            tl.div_rn(above, width) if single else above / width
-        )  # the plain quotient of float32 is not rounded to nearest
+        # the plain quotient of float32 is not rounded to nearest
+        slope = tl.div_rn(above, width) if single else above / width
         slope = tl.where(2 * r > above, 0.0, slope)
         left, right = slope * below, (1 - slope) * above
         gap = tl.where((left < right) | (right != right), right, left)

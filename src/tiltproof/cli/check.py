@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import TextColumn, TimeRemainingColumn
 
 from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.cli import options
-from tiltproof.cli.live import Line, live_line
+from tiltproof.cli.live import live_count
 from tiltproof.cli.options import SEARCH
 from tiltproof.data import load_data
 from tiltproof.device import choose_device
@@ -61,7 +57,7 @@ def command(
     start, end, without_answers = selection(folder, len(images))
     answers = None if without_answers else labels[start:end]
     try:
-        with live(quiet) as progress:
+        with live_count(quiet, "re-proving", "boxes") as progress:
             report = check_run(folder, network, images[start:end], answers, sample=sample, seed=seed, progress=progress)
     except CheckFailed as failure:
         typer.echo(f"the certificate does not hold: {failure}", err=True)
@@ -102,18 +98,3 @@ def sentence(report: CheckReport) -> str:
 
 def count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-@contextmanager
-def live(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if quiet or not sys.stdout.isatty():
-        yield None
-        return
-    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} boxes")
-    with live_line(_line, "re-proving", None, counted, TimeRemainingColumn()) as update:
-        yield lambda done, total: update((done, total))
-
-
-def _line(done_of: tuple[int, int]) -> Line:
-    return Line("re-proving", *done_of, "")

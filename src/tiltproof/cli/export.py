@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import TextColumn, TimeRemainingColumn
 
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_atomically
 from tiltproof.cli.inputs import choose_transform, parse_splits
-from tiltproof.cli.live import Line, live_line
+from tiltproof.cli.live import live_count
 from tiltproof.cli.options import IMAGES, RESULTS
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
@@ -132,7 +128,7 @@ def command(
         )
     network = resolve_model(model, arch, allow_pickle)
     everything, labels = load_data(data, data_root)
-    with live(quiet) as progress:
+    with live_count(quiet, "writing", "properties") as progress:
         if folder is not None:
             given = {"--splits": splits, "--transform": transform, "--padding": padding}
             _unused(
@@ -213,18 +209,3 @@ def _unused(given: dict[str, object], why: str) -> None:
     if given:
         name, value = next(iter(given.items()))
         raise InputError(f"{name} has no meaning {why}", got=f"{name} {value}", do="leave it out")
-
-
-@contextmanager
-def live(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if quiet or not sys.stdout.isatty():
-        yield None
-        return
-    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} properties")
-    with live_line(_line, "writing", None, counted, TimeRemainingColumn()) as update:
-        yield lambda done, total: update((done, total))
-
-
-def _line(done_of: tuple[int, int]) -> Line:
-    return Line("writing", *done_of, "")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from rich.progress import BarColumn, ProgressColumn, TextColumn
+from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as LiveDisplay
 
 Report = TypeVar("Report")
@@ -41,6 +41,21 @@ def live_line(
             display.update(task, description=line.doing, total=line.total, completed=line.completed, status=line.status)
 
         yield update
+
+
+@contextmanager
+def live_count(quiet: bool, doing: str, things: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A callback for (done, of how many), shown as a bar of so many ``things`` on a terminal; None elsewhere."""
+    if quiet or not sys.stdout.isatty():
+        yield None
+        return
+
+    def show(done_of: tuple[int, int]) -> Line:
+        return Line(doing, *done_of, "")
+
+    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + things)
+    with live_line(show, doing, None, counted, TimeRemainingColumn()) as update:
+        yield lambda done, total: update((done, total))
 
 
 class HalfMinutes:

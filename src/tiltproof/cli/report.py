@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.progress import TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable
-from tiltproof.cli.live import Line, live_line
+from tiltproof.cli.live import live_count
 from tiltproof.cli.options import RESULTS
 from tiltproof.data import load_data
 from tiltproof.data.load import DATA_NAMES
@@ -81,7 +78,7 @@ def command(
         else _selected(run, *load_data(data, data_root))
     )
     images, labels = (None, None) if pictures is None else pictures
-    with live(quiet) as progress:
+    with live_count(quiet, "looking at images", "images") as progress:
         path = write_report(
             folder,
             None if network is None else network.to(place),
@@ -139,18 +136,3 @@ def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
     images, labels = _selected(run, *load_data(name, root))
     check_images(run, images, None if run.regression else labels)
     return images, labels
-
-
-@contextmanager
-def live(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
-    if quiet or not sys.stdout.isatty():
-        yield None
-        return
-    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} images")
-    with live_line(_line, "looking at images", None, counted, TimeRemainingColumn()) as update:
-        yield lambda done, total: update((done, total))
-
-
-def _line(done_of: tuple[int, int]) -> Line:
-    return Line("looking at images", *done_of, "")

@@ -120,16 +120,6 @@ def relu(draft: Draft, operation: Operation, inputs: list[str], output: str) -> 
         draft.add("Relu", inputs, output)
 
 
-@writer("sigmoid")
-def sigmoid(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
-    draft.add("Sigmoid", inputs, output)
-
-
-@writer("tanh")
-def tanh(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
-    draft.add("Tanh", inputs, output)
-
-
 def _pooling(operation: Operation) -> dict[str, Any]:
     s = operation.settings
     return {"kernel_shape": list(s["kernel_size"]), "strides": list(s["stride"]), "pads": list(s["padding"]) * 2}
@@ -207,21 +197,19 @@ def pad(draft: Draft, operation: Operation, inputs: list[str], output: str) -> N
     draft.add("Pad", [*inputs, draft.constant(f"{output}.pads", before + after)], output)
 
 
-@writer("identity")
-def identity(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
-    draft.add("Identity", inputs, output)
-
-
 @writer("concat")
 def concat(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
     draft.add("Concat", inputs, output, axis=operation.settings["dim"])
 
 
-@writer("add")
-def add(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
-    draft.add("Add", inputs, output)
+def _one_node(op: str) -> Writer:
+    """For an operation that is one node of ONNX, without attributes."""
+
+    def write(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
+        draft.add(op, inputs, output)
+
+    return write
 
 
-@writer("sub")
-def sub(draft: Draft, operation: Operation, inputs: list[str], output: str) -> None:
-    draft.add("Sub", inputs, output)
+for _kind, _op in (("sigmoid", "Sigmoid"), ("tanh", "Tanh"), ("identity", "Identity"), ("add", "Add"), ("sub", "Sub")):
+    writer(_kind)(_one_node(_op))

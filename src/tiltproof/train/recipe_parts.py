@@ -13,6 +13,8 @@ from typing import Any
 
 from tiltproof.bounds import METHODS
 from tiltproof.errors import InputError
+from tiltproof.train.losses import MEASURES
+from tiltproof.train.outputs import PROPAGATIONS
 from tiltproof.train.rules import flag, number, setting, several, text, whole, word
 from tiltproof.transforms import Transform, parse
 from tiltproof.transforms.base import number_text
@@ -77,7 +79,7 @@ class LossPart:
     nu: tuple[float, ...] = setting(several(number(0, 1e6, above=True), 0, 100), ())
     """certified: half widths of the local boxes after ramp-up, one a parameter; `tiltproof tune` finds them."""
     bounds: str = setting(word(METHODS), "fgv")
-    propagation: str = setting(word(("interval", "affine", "backward")), "interval")
+    propagation: str = setting(word(PROPAGATIONS), "interval")
     kappa: tuple[float, ...] = setting(several(number(0, 1), 2, 2), (1.0, 0.5))
     """certified, ibp: weight of the clean term, at the start and after ramp-up."""
     warm_up_epochs: int = setting(whole(0, MOST_EPOCHS), 0)
@@ -88,7 +90,7 @@ class LossPart:
     """One sampled parameter vector a mini-batch (the paper), or one for each image."""
     every: int = setting(whole(1, 1000), 1)
     """certified: bounds are computed for every so-manieth image of a mini-batch; 1: for all (the paper)."""
-    measure: str = setting(word(("worst", "width")), "worst")
+    measure: str = setting(word(MEASURES), "worst")
     """certified: the cross-entropy of the worst outputs (the paper), or the logarithm of the width of the margins' bounds."""
     samples: int = setting(whole(1, 1000), 1)
     """certified, worst-of: the worst of so many sampled parameters an image is trained on."""
