@@ -12,6 +12,11 @@ from tiltproof.certify.writing import lock
 from tiltproof.errors import InputError
 
 LONG = 5000
+NAMES_OF_THREADS = """
+import atexit, sys
+from pathlib import Path
+atexit.register(lambda: print("threads:", *(t.read_text() for t in Path("/proc/self/task").glob("*/comm")), file=sys.stderr))
+"""
 
 
 @pytest.fixture
@@ -49,6 +54,7 @@ def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
     """Only the first one asks for the lock, or it would be refused by its own kind (test_processes)."""
     folder = tmp_path / "run"
     folder.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(NAMES_OF_THREADS)
     with (folder / ".lock").open("ab") as stream:
         lock(stream, folder)
         running = start_two(tmp_path, data_root, "run")
@@ -57,6 +63,7 @@ def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
     assert "another process is writing to this run" in spoken[0]
     assert "the first process was refused the run folder" in spoken[1]
     assert not any("Traceback" in text for text in spoken)
+    assert all("threads: " in text and "gloo" not in text for text in spoken)  # one that is left can abort the process
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 

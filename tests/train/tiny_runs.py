@@ -68,8 +68,8 @@ def start_program(folder, data_root, out, *arguments, epochs=2, **variables):
     command = [sys.executable, "-m", "tiltproof", "train", str(folder / "tiny.toml"), "--data-root", str(data_root)]
     command += ["--device", "cpu", "--set", f"train.epochs={epochs}", "--certify-images", "0"]
     command += ["--out", str(folder / out), *arguments]
-    source = str(Path(tiltproof.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"} | variables
+    paths = os.pathsep.join([str(Path(tiltproof.__file__).parents[1]), str(folder)])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | variables
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -6,6 +6,7 @@ and bounds go through the parameters without calling it.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -88,6 +89,9 @@ def joined(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
     if str(device) == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
+    # Loaded later, as an optimizer does in passing, this module keeps the group of that moment in its functions' defaults:
+    # the group's threads would outlive destroy_process_group and could abort the process on its way out.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
         yield Processes(dist.get_rank(), dist.get_world_size()), device
