@@ -32,6 +32,7 @@ class AffineForm:
         self.stack, self.radius, self.bent = stack, radius, bent
         self.unit = UNIT[stack.dtype] if unit is None else unit
         self._reach: Tensor | None = None
+        self.peaks: Tensor | None = None  # a bound of each channel's values, once somebody has worked it out
         self._magnitude: Tensor | None = None
 
     @classmethod
@@ -76,6 +77,7 @@ class AffineForm:
         """Some of the P rows."""
         form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.bent)
         form._reach = None if self._reach is None else self._reach[rows]
+        form.peaks = None if self.peaks is None else self.peaks[rows]
         return form
 
     def deviation(self) -> Tensor:

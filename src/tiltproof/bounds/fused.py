@@ -66,7 +66,8 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
-    stack, radius = stack.contiguous(), radius.contiguous()
+    if not _same_order(stack, radius):
+        stack, radius = stack.contiguous(), radius.contiguous()
     new_stack, new_radius, size = torch.empty_like(stack), torch.empty_like(radius), torch.empty_like(radius)
     symbols, entries = len(stack) - 1, radius.numel()
     factors = _factors(symbols, unit, stack.dtype, stack.device)
@@ -74,6 +75,19 @@ def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor,
     arguments = (stack, radius, new_stack, new_radius, size, factors, entries, symbols, single, BLOCK)
     _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
     return new_stack, new_radius, size
+
+
+def _same_order(stack: Tensor, radius: Tensor) -> bool:
+    """Whether planes lie one after the other, each without gaps and in the radius's order, whatever that is (channels last, say)."""
+    if stack.stride() != (radius.numel(), *radius.stride()):
+        return False
+    expected = 1
+    for stride, size in sorted(zip(radius.stride(), radius.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
-from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
+from tiltproof.network import Network, Pairs, forward_shares, margins, refine, run, separate_margins
 
 
 @dataclass
@@ -92,25 +92,22 @@ class Prover:
         mine = {name: form[rows] for name, form in forms.items() if name in wanted}
         own, best = labels[rows], lower[rows]
 
-        def refined(pairs: Tensor, classes: Tensor) -> Tensor:
-            """In pieces that need no more memory than the forward pass did."""
-            self.refined += len(pairs)
-            shares = []
-            for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
-                place = pairs[chunk], classes[chunk]
-                bound, share = refine(network, mine, own, *place)
-                # the better of two proved bounds; a NaN never replaces a number
-                best[place] = torch.where(bound > best[place], bound, best[place])
-                shares.append(share)
-            return torch.cat(shares)
+        def refined(pairs: Pairs, places: Tensor, classes: Tensor, shared: bool) -> Tensor:
+            self.refined += len(classes)
+            bound, share = refine(network, mine, own, pairs, classes, shared)
+            before = best[places, classes]
+            # the better of two proved bounds; a NaN never replaces a number
+            best[places, classes] = torch.where(bound > before, bound, before)
+            return share
 
-        worst = best.nan_to_num(-torch.inf).argmin(1)
-        everything = torch.arange(len(rows), device=rows.device)
-        share = refined(everything, worst)
+        everything, worst = torch.arange(len(rows), device=rows.device), best.nan_to_num(-torch.inf).argmin(1)
+        share = refined(slice(None), everything, worst, shared=True)
         left = ~(best > 0) & (best[everything, worst] > 0).unsqueeze(1)
         pairs, classes = left.nonzero(as_tuple=True)
-        if len(pairs):
-            refined(pairs, classes)
+        # in pieces that need no more memory than the forward pass did
+        for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
+            if len(chunk):
+                refined(pairs[chunk], pairs[chunk], classes[chunk], shared=False)
         return best, share
 
 

@@ -110,47 +110,55 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
 
 
 def conv2d_as_product(x: Tensor, weight: Tensor, window: Window) -> Tensor:
-    """Copy the window of each output into a column (one strided copy), then one matrix product."""
-    kernel = weight.shape[2:]
+    """Copy the window of each output into a row (one strided copy), then one matrix product for the whole batch.
+
+    Channels come last in memory, on the way in and on the way out: a row of a window is then one piece.
+    """
+    kernel, groups = weight.shape[2:], window.groups
     height, width = window.output_size(x.shape[2:], kernel)
-    matrix = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
+    matrix = weight.unflatten(0, (groups, -1)).permute(0, 3, 4, 2, 1).flatten(1, 3)  # [groups, window, outputs]
     (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
     results = []
     for rows in x.split(_rows_at_a_time(x.shape[1] * kernel.numel() * height * width, x)):
-        rows = F.pad(rows, (left, left, top, top)).contiguous()
-        batch, channel, line, step = rows.stride()
-        shape = (len(rows), rows.shape[1], *kernel, height, width)
-        strides = (batch, channel, far_down * line, far_right * step, down * line, right * step)
-        columns = rows.as_strided(shape, strides).reshape(len(rows), window.groups, -1, height * width)
-        product = (
-            torch.matmul(matrix[0], columns[:, 0])
-            if window.groups == 1
-            else torch.matmul(matrix, columns).flatten(1, 2)
-        )
-        results.append(product)
+        rows = F.pad(rows.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).contiguous()
+        batch, line, step, _ = rows.stride()
+        shape = (len(rows), height, width, *kernel, groups, x.shape[1] // groups)
+        strides = (batch, down * line, right * step, far_down * line, far_right * step, x.shape[1] // groups, 1)
+        windows = rows.as_strided(shape, strides)
+        if groups == 1:
+            results.append(windows.reshape(-1, len(matrix[0])) @ matrix[0])
+        else:
+            windows = windows.permute(5, 0, 1, 2, 3, 4, 6).reshape(groups, -1, len(matrix[0]))
+            results.append(torch.bmm(windows, matrix).transpose(0, 1).flatten(1))
     whole = results[0] if len(results) == 1 else torch.cat(results)
-    return whole.view(len(x), weight.shape[0], height, width)
+    return whole.view(len(x), height, width, -1).permute(0, 3, 1, 2)
 
 
 def conv2d_transposed_as_product(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
-    """One matrix product, then each kernel position's share is added where it came from."""
-    kernel = weight.shape[2:]
+    """Without strides a convolution with the kernel turned round; else one matrix product, and each kernel position's share is
+    added where it came from.
+    """
+    kernel, groups = weight.shape[2:], window.groups
+    around = [window.dilation[k] * (kernel[k] - 1) - window.padding[k] for k in (0, 1)]
+    parts = weight.unflatten(0, (groups, -1))  # [groups, outputs, inputs, height, width]
+    if window.stride == (1, 1) and min(around) >= 0:
+        turned = Window((1, 1), (around[0], around[1]), window.dilation, groups)
+        return conv2d_as_product(a, parts.transpose(1, 2).flatten(0, 1).flip(2, 3), turned)
     height, width = a.shape[2:]
-    matrix = weight.reshape(window.groups, weight.shape[0] // window.groups, -1).transpose(1, 2)
-    channels = weight.shape[1] * window.groups
+    matrix = parts.permute(0, 1, 3, 4, 2).flatten(2)
+    channels = weight.shape[1] * groups
     (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
     results = []
     for rows in a.split(_rows_at_a_time(channels * kernel.numel() * height * width, a)):
-        values = rows.reshape(len(rows), window.groups, -1, height * width)
-        columns = torch.matmul(matrix, values).view(len(rows), channels, *kernel, height, width)
-        target = rows.new_zeros(len(rows), channels, size[0] + 2 * top, size[1] + 2 * left)
+        values = rows.permute(0, 2, 3, 1).reshape(-1, groups, matrix.shape[1]).transpose(0, 1)
+        columns = torch.bmm(values, matrix).view(groups, len(rows), height, width, *kernel, -1)
+        target = rows.new_zeros(len(rows), size[0] + 2 * top, size[1] + 2 * left, groups, weight.shape[1])
         for i in range(kernel[0]):
             for j in range(kernel[1]):
                 y, x = i * far_down, j * far_right
-                target[:, :, y : y + down * height : down, x : x + right * width : right][:, :, :height, :width] += (
-                    columns[:, :, i, j]
-                )
-        results.append(target[:, :, top : top + size[0], left : left + size[1]])
+                place = target[:, y : y + down * height : down, x : x + right * width : right][:, :height, :width]
+                place += columns[:, :, :, :, i, j].permute(1, 2, 3, 0, 4)
+        results.append(target.flatten(3)[:, top : top + size[0], left : left + size[1]].permute(0, 3, 1, 2))
     return torch.cat(results)
 
 

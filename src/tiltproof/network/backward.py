@@ -14,25 +14,43 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, backward_gamma, dot, farthest, underflow
+from tiltproof.network.rules.base import (
+    OVERFLOW,
+    RELAXED,
+    UNDERFLOW,
+    Pairs,
+    backward_gamma,
+    dot,
+    farthest,
+    peaks,
+    rounding_cost,
+    underflow,
+    weights,
+)
 
 
 def refine(
-    network: Network, forms: dict[str, AffineForm], labels: Tensor, pairs: Tensor, classes: Tensor
+    network: Network,
+    forms: dict[str, AffineForm],
+    labels: Tensor,
+    pairs: Pairs,
+    classes: Tensor,
+    shared: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of f_label - f_class for pairs (box ``pairs[q]``, class ``classes[q]``).
 
-    Also returns, per pair and parameter [Q, d], how much of the bound's slack that parameter is responsible for.
+    Also returns, per pair and parameter [Q, d], how much of the bound's slack that parameter is responsible for (zeros if not
+    ``shared``).
     """
     start = forms[network.input]
     unit, device = start.unit, start.radius.device
-    constant = torch.zeros(len(pairs), dtype=torch.float64, device=device)
+    constant = torch.zeros(len(classes), dtype=torch.float64, device=device)
     error = torch.zeros_like(constant)
     if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
-        a = torch.zeros(len(pairs), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
+        a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
         a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)
         return refine_outputs(
-            network, forms, pairs, a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
+            network, forms, pairs, a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0)), shared
         )
     last = network.last
     weight, bias = last.settings["weight"], last.settings["bias"]
@@ -40,7 +58,7 @@ def refine(
     reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
     error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
     if unit:
-        error += underflow(a, [forms[last.inputs[0]]], pairs)
+        error += underflow(weights(a), 1, [forms[last.inputs[0]]], pairs)
     # where float32 evaluations are spoken of: both outputs are evaluated by themselves
     theirs = gamma(weight.shape[1] + 8, network.evaluation)
     own, other = labels[pairs], classes
@@ -52,37 +70,40 @@ def refine(
     if bias is not None:
         constant += bias[own].double() - bias[other].double()
         error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
-    return _pulled_back(network, forms, pairs, network.operations[:-1], {last.inputs[0]: a}, constant, error)
+    return _pulled_back(network, forms, pairs, network.operations[:-1], {last.inputs[0]: a}, constant, error, shared)
 
 
 def refine_outputs(
-    network: Network, forms: dict[str, AffineForm], pairs: Tensor, directions: Tensor
+    network: Network, forms: dict[str, AffineForm], pairs: Pairs, directions: Tensor, shared: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of ``directions[q]`` . f over box ``pairs[q]``; the rest as in `refine`.
 
     A direction holds whole numbers such as 1, -1 and 0, which no rounding touches.
     """
-    constant = torch.zeros(len(pairs), dtype=torch.float64, device=directions.device)
+    constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     if forms[network.input].unit:
-        error += underflow(directions, [forms[network.output]], pairs)
-    return _pulled_back(network, forms, pairs, network.operations, {network.output: directions}, constant, error)
+        error += underflow(weights(directions), 1, [forms[network.output]], pairs)
+    return _pulled_back(
+        network, forms, pairs, network.operations, {network.output: directions}, constant, error, shared
+    )
 
 
 def _pulled_back(
     network: Network,
     forms: dict[str, AffineForm],
-    pairs: Tensor,
+    pairs: Pairs,
     operations: list[Operation],
     coefficients: dict[str, Tensor],
     constant: Tensor,
     error: Tensor,
+    shared: bool,
 ) -> tuple[Tensor, Tensor]:
     """From coefficients of some operations' outputs, through ``operations`` in reverse, to the pixels."""
     start = forms[network.input]
-    unit, several = start.unit, start.symbols > 1 and not start.bent
-    shares = torch.zeros(len(pairs), start.symbols, dtype=torch.float64, device=constant.device)
+    unit, several = start.unit, shared and start.symbols > 1 and not start.bent
+    shares = torch.zeros(len(constant), start.symbols, dtype=torch.float64, device=constant.device)
     for operation in reversed(operations):
         a_out = coefficients.pop(operation.name, None)
         if a_out is None:
@@ -91,24 +112,30 @@ def _pulled_back(
         if operation.kind in RELAXED and several:
             shares += _relaxation_shares(a_out, inputs[0], forms[operation.name], pairs)
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs, pairs)
-        constant, error = constant + pulled.constant, error + pulled.error
+        constant = constant + pulled.constant
         if unit:
-            error = error + underflow(a_out, inputs, pairs)
+            total, entries = weights(a_out), a_out.shape[2:].numel()
+            error = error + underflow(total, entries, inputs, pairs)
+            if pulled.allowance is not None:
+                error = error + rounding_cost(total, pulled.allowance[pairs], entries)
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
             if name in coefficients:
                 a = coefficients[name] + a
-                error = error + dot(a.abs(), farthest(forms[name])[pairs]) * backward_gamma(2, a[0].numel(), unit)
+                if unit:
+                    allowance = peaks(forms[name]) * backward_gamma(3, a[0].numel(), unit)
+                    error = error + rounding_cost(weights(a), allowance[pairs], a.shape[2:].numel())
             coefficients[name] = a
     a = coefficients[network.input]
     if unit:
-        error = error + underflow(a, [start], pairs)
+        total, entries = weights(a), a.shape[2:].numel()
+        allowance = peaks(start) * backward_gamma(9, a[0].numel(), unit)
+        error = error + underflow(total, entries, [start], pairs) + rounding_cost(total, allowance[pairs], entries)
     moves = (
         torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs()
         if start.symbols
-        else constant.new_zeros(0, len(pairs))
+        else constant.new_zeros(0, len(constant))
     )
     remainder = dot(a.abs(), start.radius[pairs])
-    error = error + dot(a.abs(), farthest(start)[pairs]) * backward_gamma(8, a[0].numel(), unit)
     bound = constant + dot(a, start.center[pairs]) - moves.sum(0) - remainder
     # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
     error = error * (1 + 2.0**-20) + bound.abs() * 2.0**-50
@@ -126,7 +153,7 @@ def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
     d].
     """
     start = forms[network.input]
-    everything = torch.arange(len(start), device=start.radius.device)
+    everything = slice(None)
     shares = _proportions(start.slopes, start.radius, torch.ones_like(start.radius), everything)
     for operation in network.operations:
         if operation.kind in RELAXED:
@@ -135,7 +162,7 @@ def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
     return shares
 
 
-def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm, pairs: Tensor) -> Tensor:
+def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm, pairs: Pairs) -> Tensor:
     """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its
     input.
     """
@@ -143,7 +170,7 @@ def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm, pairs: 
     return _proportions(before.slopes, added, a.abs(), pairs)
 
 
-def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor, pairs: Tensor) -> Tensor:
+def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
     sizes = slopes.abs()
     share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
     return torch.stack([dot(weight, (size * share)[pairs]) for size in sizes], 1)

@@ -9,7 +9,18 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.relax import relax_kink, relu_chord, relu_gap
 from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import UNDERFLOW, Pullback, backward_gamma, dot, evaluated, farthest, rule
+from tiltproof.network.rules.base import (
+    UNDERFLOW,
+    Pairs,
+    Pullback,
+    backward_gamma,
+    dot,
+    evaluated,
+    farthest,
+    largest_of_channels,
+    peaks,
+    rule,
+)
 
 
 @rule("relu")
@@ -22,11 +33,11 @@ class Relu:
         # evaluated in floating point ReLU is exact; a leaky one rounds its slope and the product
         return evaluated(result, 4, operation.evaluation) if negative else result
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         """Lower bound of w f(x), f(x) = a x + (1 - a) relu(x), on [l, h] with l < 0 < h:
         w >= 0:  relu(x) >= s x for any slope s in [0, 1]; s = 1 where h > -l, else 0;
-        w < 0:   relu(x) <= s x + t with the chord's slope s and t from `relu_gap`.
-        Rounding: 8 of each coefficient and offset, relative to |x| + t, taken off on either side.
+        w < 0:   relu(x) <= s x + t with the chord's slope s and t from `relu_gap`, which is at most (1 - a) max|x|.
+        Rounding: 8 of each coefficient and offset, relative to |x| + t.
         """
         (form,) = inputs
         negative = operation.settings.get("negative_slope", 0.0)
@@ -36,11 +47,14 @@ class Relu:
         if negative:
             chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
         # a stable neuron has chord 1 or 0 already, and the same lower slope
-        allowance = backward_gamma(8, a[0].numel(), form.unit) + (gamma(4, operation.evaluation) if negative else 0.0)
-        error = (farthest(form) * max(1.0, abs(negative)) + offset + UNDERFLOW) * allowance
-        positive = a > 0
-        slope = torch.where(positive, lower[pairs], chord[pairs])
-        return Pullback([a * slope], constant=dot(a, torch.where(positive, -error[pairs], (offset + error)[pairs])))
+        result = Pullback(
+            [a * torch.where(a > 0, lower[pairs], chord[pairs])], constant=dot(a.clamp(max=0), offset[pairs])
+        )
+        if form.unit:
+            allowance = backward_gamma(8, a[0].numel(), form.unit)
+            allowance += gamma(4, operation.evaluation) if negative else 0.0
+            result.allowance = (peaks(form) * (max(1.0, abs(negative)) + 1 - negative) + UNDERFLOW) * allowance
+        return result
 
 
 LIBRARY = 32
@@ -79,16 +93,15 @@ class SShaped:
         radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation
         return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         (form,) = inputs
         slope, low, high = self._lines(form)
         offset = torch.where(a > 0, low[pairs], high[pairs])
         gain = slope.to(a.dtype)
         result = Pullback([a * gain[pairs]], constant=dot(a, offset))
         if form.unit:
-            size = gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype)
-            result.error = dot(a.abs(), size[pairs]) * backward_gamma(8, a[0].numel(), form.unit)
-            result.error += a.abs().flatten(1).sum(1, dtype=torch.float64) * (LIBRARY * operation.evaluation)
+            size = largest_of_channels(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
+            result.allowance = size * backward_gamma(9, a[0].numel(), form.unit) + LIBRARY * operation.evaluation
         return result
 
 

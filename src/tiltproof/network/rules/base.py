@@ -2,7 +2,7 @@
 
 Forward: affine forms in, an affine form out that contains every output. Backward: a linear lower bound ``a . y`` of
 the margin in terms of the operation's output y becomes one in terms of its inputs: ``a . y >= sum_i a_i . x_i +
-constant - error`` for every x inside the forward bounds; ``error`` pays for rounding.
+constant - error`` for every x inside the forward bounds; ``error`` pays for rounding (`Pullback.allowance`).
 """
 
 from __future__ import annotations
@@ -14,26 +14,33 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.rounding import SMALLEST, gamma, widen
+from tiltproof.bounds.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.network.graph import Operation
 
 RELAXED = ("relu", "sigmoid", "tanh")
 """Operations whose output is not linear in their input, so that a relaxation takes their place."""
 
 
+Pairs = Tensor | slice
+"""Which box each (box, class) pair belongs to; a slice where each box has one pair, so that nothing needs to be copied."""
+
+
 @dataclass
 class Pullback:
-    """Result of a backward rule; ``constant`` and ``error`` are float64 [Q], one per (box, class) pair."""
+    """Result of a backward rule; ``constant`` is float64 [Q], one per (box, class) pair.
+
+    ``allowance`` [P, C]: for each box and channel of the operation's result, what roundings may take from the bound for each unit of |a|.
+    """
 
     inputs: list[Tensor]
     constant: Tensor | float = 0.0
-    error: Tensor | float = 0.0
+    allowance: Tensor | None = None
 
 
 class Rule(Protocol):
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm: ...
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         """``a`` [Q, ...]; ``inputs`` are the forward forms of the boxes; ``pairs`` [Q] says which box a pair
         belongs to."""
         ...
@@ -41,7 +48,34 @@ class Rule(Protocol):
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Row-wise sum of products, summed in float64 so that only the products round (relatively, once each)."""
-    return (a * b).flatten(1).sum(1, dtype=torch.float64)
+    return (a * b).sum(tuple(range(1, a.ndim)), dtype=torch.float64)
+
+
+def weights(a: Tensor) -> Tensor:
+    """sum |a| of each channel, [Q, C]."""
+    return torch.linalg.vector_norm(a, 1, tuple(range(2, a.ndim))) if a.ndim > 2 else a.abs()
+
+
+def largest_of_channels(x: Tensor) -> Tensor:
+    """[P, C, ...] -> [P, C]."""
+    return x.amax(tuple(range(2, x.ndim))) if x.ndim > 2 else x
+
+
+def peaks(form: AffineForm) -> Tensor:
+    """A bound of |x| over the form for each channel, [P, C]."""
+    if form.peaks is None:
+        sizes = farthest(form)
+        form.peaks = largest_of_channels(sizes)
+    return form.peaks
+
+
+def rounding_cost(weights: Tensor, allowance: Tensor, entries: int) -> Tensor:
+    """At least sum_i |a_i| allowance_i, float64 [Q]; ``weights`` and ``allowance`` [Q, C] are of channels with ``entries`` entries.
+
+    Roundings are small, so this may be coarse: sum_i |a_i| |x_i| <= sum_c (sum_{i in c} |a_i|) max_{i in c} |x_i|. The factor pays for
+    the sums: all terms are >= 0, so n roundings take at most the share n u of them, and 1 / (1 - n u) = 1 + gamma_n.
+    """
+    return (weights * allowance).sum(1, dtype=torch.float64) * (1 + 2 * gamma(entries + 16, UNIT[weights.dtype]))
 
 
 def backward_gamma(count: int, entries: int, unit: float) -> float:
@@ -53,17 +87,19 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
     return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
 
 
-def underflow(a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Tensor:
+def underflow(weights: Tensor, entries: int, inputs: list[AffineForm], pairs: Pairs) -> Tensor:
     """What the underflows of one backward step can take from the bound, float64 [Q].
 
     A product that underflows is off by at most the smallest normal number m, and one with a weight that is flushed to zero
     by m |a|. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for
     n m; that is met with |x_i|, which may be huge. A coefficient of y_j that is flushed takes at most m |y_j| with it, and
-    y_j is an input of the step before this one.
+    y_j is an input of the step before this one. ``weights`` [Q, C] are those of the coefficients, ``entries`` of each channel.
     """
-    sizes = [farthest(form).flatten(1).sum(1, dtype=torch.float64) for form in inputs]
-    reach = torch.stack(sizes).sum(0) + a[0].numel()
-    return (1 + a.abs().flatten(1).sum(1, dtype=torch.float64)) * reach[pairs] * SMALLEST[a.dtype]
+    sizes = [peaks(form).amax(1).double() * form.shape[1:].numel() for form in inputs]
+    reach = torch.stack(sizes).sum(0) + weights.shape[1] * entries
+    unit = UNIT[weights.dtype]
+    total = 1 + weights.sum(1, dtype=torch.float64) * (1 + 2 * gamma(entries + 16, unit))
+    return total * reach[pairs] * (SMALLEST[weights.dtype] * (1 + 2.0**-10))
 
 
 def farthest(form: AffineForm) -> Tensor:
@@ -151,7 +187,12 @@ class LinearRule:
             radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
         return AffineForm(stack, radius, form.unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
+        """A bound of |L| |x| for each channel of the result, [P, C]; roundings aside."""
+        size = self.absolute(operation, farthest(form))
+        return largest_of_channels(size)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         """a . (L x + s) = (L^T a) . x + a . s; the computed L^T a is off by at most gamma |L^T| |a|, times |x|."""
         (form,) = inputs
         result = Pullback([self.transposed(operation, a, form.shape[1:])])
@@ -161,11 +202,12 @@ class LinearRule:
         if form.unit:
             terms = self.terms(operation, form.shape)
             theirs = gamma(terms[0] + 8, operation.evaluation)
-            count = backward_gamma(2 * sum(terms) + 16, a[0].numel(), form.unit) + theirs
-            size = self.absolute(operation, farthest(form) + UNDERFLOW) + UNDERFLOW
+            count = backward_gamma(terms[1] + 8, a[0].numel(), form.unit) + theirs
+            size = self.sizes(operation, form) + UNDERFLOW
             if shift is not None:
-                size = size + self.shift_size(operation, shift)
-            result.error = dot(a.abs(), size[pairs]) * count
+                size = size + largest_of_channels(self.shift_size(operation, shift).expand(1, *a.shape[1:]))
+            # the sizes are sums themselves
+            result.allowance = size * (count * (1 + 2 * gamma(terms[0] + 16, form.unit)))
         return result
 
 
@@ -178,7 +220,7 @@ class MoveRule:
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         return inputs[0].exactly(lambda x: self.move(operation, x))
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         zeros = a.new_zeros(len(a), *inputs[0].shape[1:])
         pull = torch.func.vjp(lambda x: self.move(operation, x), zeros)[1]
         return Pullback([pull(a.contiguous())[0]])

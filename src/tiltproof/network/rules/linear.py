@@ -12,7 +12,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.network import arithmetic
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import LinearRule, farthest, rule
+from tiltproof.network.rules.base import LinearRule, farthest, peaks, rule
 
 
 @rule("linear")
@@ -51,6 +51,12 @@ class Conv2d(LinearRule):
         return arithmetic.conv2d_transposed(
             a, operation.settings["weight"], operation.settings["window"], (shape[-2], shape[-1])
         )
+
+    def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
+        """No product with |W| needed: its row sums, times the largest entry of each channel."""
+        window, highest = operation.settings["window"], peaks(form)
+        rows = operation.settings["weight"].abs().sum((2, 3)).unflatten(0, (window.groups, -1))
+        return torch.einsum("pgc,gkc->pgk", highest.unflatten(1, (window.groups, -1)), rows).flatten(1)
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs, height, width = operation.settings["weight"].shape

@@ -10,7 +10,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import Pullback, backward_gamma, dot, farthest, rule
+from tiltproof.network.rules.base import Pairs, Pullback, backward_gamma, dot, peaks, rule
 
 
 @rule("max_pool2d")
@@ -58,7 +58,7 @@ class MaxPool2d:
         shape = (len(form), *operation.shape)
         return AffineForm(stack.view(len(stack), *shape), radius.view(shape), form.unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         """a y >= a x_m for a >= 0, and a y >= a (x_m + E) for a < 0."""
         (form,) = inputs
         index, excess = self._leader(operation, form)
@@ -68,6 +68,5 @@ class MaxPool2d:
         result = Pullback([target.view(len(a), *form.shape[1:])], constant=dot(a.clamp(max=0), excess[pairs]))
         if form.unit:
             entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]
-            size = farthest(form).flatten(2).gather(2, index) + excess
-            result.error = dot(a.abs(), size[pairs]) * backward_gamma(entries + 8, a[0].numel(), form.unit)
+            result.allowance = (peaks(form) + excess.amax(2)) * backward_gamma(entries + 8, a[0].numel(), form.unit)
         return result

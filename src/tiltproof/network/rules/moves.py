@@ -9,7 +9,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pullback, dot, evaluated, farthest, rule
+from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pairs, Pullback, evaluated, peaks, rule
 
 
 @rule("reshape")
@@ -18,6 +18,9 @@ class Reshape(MoveRule):
 
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return x.reshape(len(x), *operation.shape)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+        return Pullback([a.reshape(len(a), *inputs[0].shape[1:])])
 
 
 @rule("permute")
@@ -60,7 +63,7 @@ class Concat:
         radius = torch.cat([form.radius for form in inputs], dim)
         return AffineForm(torch.cat([form.stack for form in inputs], dim + 1), radius, inputs[0].unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         dim = operation.settings["dim"]
         return Pullback(list(a.split([form.shape[dim] for form in inputs], dim)))
 
@@ -75,11 +78,10 @@ class Add:
         first, second = inputs
         return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Tensor) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         result = Pullback([a, self.sign * a])
         if operation.evaluation:
-            size = farthest(inputs[0]) + farthest(inputs[1]) + UNDERFLOW
-            result.error = dot(a.abs(), size[pairs]) * gamma(4, operation.evaluation)
+            result.allowance = (peaks(inputs[0]) + peaks(inputs[1]) + UNDERFLOW) * gamma(4, operation.evaluation)
         return result
 
 
