@@ -32,7 +32,7 @@ class AffineForm:
         self.stack, self.radius, self.bent = stack, radius, bent
         self.unit = UNIT[stack.dtype] if unit is None else unit
         self._reach: Tensor | None = None
-        self.peaks: Tensor | None = None  # a bound of each channel's values, once somebody has worked it out
+        self.lengths: Tensor | None = None  # of the values at each position, once somebody has worked them out
         self._magnitude: Tensor | None = None
 
     @classmethod
@@ -77,7 +77,7 @@ class AffineForm:
         """Some of the P rows."""
         form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.bent)
         form._reach = None if self._reach is None else self._reach[rows]
-        form.peaks = None if self.peaks is None else self.peaks[rows]
+        form.lengths = None if self.lengths is None else self.lengths[rows]
         return form
 
     def deviation(self) -> Tensor:

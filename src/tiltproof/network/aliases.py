@@ -27,7 +27,7 @@ def refuse_hidden_writes(graph: Graph) -> None:
         root[node] = root[source] if source is not None and _same_storage(node.target) else node
     for write in graph.nodes:
         target = write.args[0] if write.args else None
-        if not (isinstance(target, Node) and _writes(write.target)):
+        if not (isinstance(target, Node) and writes(write.target)):
             continue
         names = [node for node in graph.nodes if root[node] is root[target] and order[node] < order[write]]
         if not any("dropout" in str(node.target) for node in names):
@@ -45,7 +45,8 @@ def _schema(target: Any) -> Any:
     return target._schema if isinstance(target, torch._ops.OpOverload) else None
 
 
-def _writes(target: Any) -> bool:
+def writes(target: Any) -> bool:
+    """Whether the operation writes into one of its arguments."""
     schema = _schema(target)
     return schema is not None and schema.is_mutable
 

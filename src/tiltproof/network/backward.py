@@ -22,10 +22,9 @@ from tiltproof.network.rules.base import (
     backward_gamma,
     dot,
     farthest,
-    peaks,
-    rounding_cost,
+    form_lengths,
+    lengths,
     underflow,
-    weights,
 )
 
 
@@ -58,7 +57,7 @@ def refine(
     reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
     error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
     if unit:
-        error += underflow(weights(a), 1, [forms[last.inputs[0]]], pairs)
+        error += underflow(lengths(a), a, [forms[last.inputs[0]]], pairs)
     # where float32 evaluations are spoken of: both outputs are evaluated by themselves
     theirs = gamma(weight.shape[1] + 8, network.evaluation)
     own, other = labels[pairs], classes
@@ -84,7 +83,7 @@ def refine_outputs(
     error = torch.zeros_like(constant)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     if forms[network.input].unit:
-        error += underflow(weights(directions), 1, [forms[network.output]], pairs)
+        error += underflow(lengths(directions), directions, [forms[network.output]], pairs)
     return _pulled_back(
         network, forms, pairs, network.operations, {network.output: directions}, constant, error, shared
     )
@@ -114,22 +113,22 @@ def _pulled_back(
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs, pairs)
         constant = constant + pulled.constant
         if unit:
-            total, entries = weights(a_out), a_out.shape[2:].numel()
-            error = error + underflow(total, entries, inputs, pairs)
+            weights = lengths(a_out)
+            error = error + underflow(weights, a_out, inputs, pairs)
             if pulled.allowance is not None:
-                error = error + rounding_cost(total, pulled.allowance[pairs], entries)
+                error = error + dot(weights, pulled.allowance[pairs])
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
             if name in coefficients:
                 a = coefficients[name] + a
                 if unit:
-                    allowance = peaks(forms[name]) * backward_gamma(3, a[0].numel(), unit)
-                    error = error + rounding_cost(weights(a), allowance[pairs], a.shape[2:].numel())
+                    allowance = form_lengths(forms[name]) * backward_gamma(3, a[0].numel(), unit)
+                    error = error + dot(lengths(a), allowance[pairs])
             coefficients[name] = a
     a = coefficients[network.input]
     if unit:
-        total, entries = weights(a), a.shape[2:].numel()
-        allowance = peaks(start) * backward_gamma(9, a[0].numel(), unit)
-        error = error + underflow(total, entries, [start], pairs) + rounding_cost(total, allowance[pairs], entries)
+        weights = lengths(a)
+        error = error + underflow(weights, a, [start], pairs)
+        error = error + dot(weights, form_lengths(start)[pairs]) * backward_gamma(9, a[0].numel(), unit)
     moves = (
         torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs()
         if start.symbols

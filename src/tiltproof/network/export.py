@@ -22,7 +22,7 @@ from torch.export.graph_signature import InputKind
 
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import aten_constants  # noqa: F401  (its converters)
-from tiltproof.network.aliases import refuse_hidden_writes
+from tiltproof.network.aliases import refuse_hidden_writes, writes
 from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.graph import Network, Operation, Reference
@@ -45,7 +45,8 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
                 )
             program = torch.export.export(model, (example,), strict=False)
             refuse_hidden_writes(program.graph)
-            program = program.run_decompositions({})
+            if not _plain(program.graph):
+                program = program.run_decompositions({})
     except InputError:
         raise
     except Exception as error:
@@ -59,6 +60,13 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
             do="write forward without such branches" if runs else "try model(images[:2]) first",
         ) from error
     return _read(program, shape)
+
+
+def _plain(graph: torch.fx.Graph) -> bool:
+    """Whether nothing is written in place and all operations are known as they stand, so that the longest step is not needed."""
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    known = (target is operator.getitem or str(target).removeprefix("aten.") in CONVERTERS for target in targets)
+    return not any(map(writes, targets)) and all(known)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from tiltproof.network.rules.base import (
     dot,
     evaluated,
     farthest,
-    largest_of_channels,
-    peaks,
+    form_lengths,
+    lengths,
     rule,
 )
 
@@ -53,7 +53,8 @@ class Relu:
         if form.unit:
             allowance = backward_gamma(8, a[0].numel(), form.unit)
             allowance += gamma(4, operation.evaluation) if negative else 0.0
-            result.allowance = (peaks(form) * (max(1.0, abs(negative)) + 1 - negative) + UNDERFLOW) * allowance
+            result.allowance = form_lengths(form) * (max(1.0, abs(negative)) + 1 - negative)
+            result.allowance = (result.allowance + UNDERFLOW * a.shape[1]) * allowance
         return result
 
 
@@ -100,8 +101,9 @@ class SShaped:
         gain = slope.to(a.dtype)
         result = Pullback([a * gain[pairs]], constant=dot(a, offset))
         if form.unit:
-            size = largest_of_channels(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
-            result.allowance = size * backward_gamma(9, a[0].numel(), form.unit) + LIBRARY * operation.evaluation
+            size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
+            result.allowance = size * backward_gamma(9, a[0].numel(), form.unit)
+            result.allowance += LIBRARY * operation.evaluation * a.shape[1]
         return result
 
 

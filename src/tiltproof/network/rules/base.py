@@ -29,7 +29,8 @@ Pairs = Tensor | slice
 class Pullback:
     """Result of a backward rule; ``constant`` is float64 [Q], one per (box, class) pair.
 
-    ``allowance`` [P, C]: for each box and channel of the operation's result, what roundings may take from the bound for each unit of |a|.
+    ``allowance`` (shaped like `lengths` of the operation's result): roundings take at most the sum over all positions of
+    ``allowance`` times the length of a. Where each entry's coefficient a_i costs e |a_i| |x_i|, that is e times the length of x.
     """
 
     inputs: list[Tensor]
@@ -51,31 +52,24 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(tuple(range(1, a.ndim)), dtype=torch.float64)
 
 
-def weights(a: Tensor) -> Tensor:
-    """sum |a| of each channel, [Q, C]."""
-    return torch.linalg.vector_norm(a, 1, tuple(range(2, a.ndim))) if a.ndim > 2 else a.abs()
+def lengths(x: Tensor) -> Tensor:
+    """At least the Euclidean length of the channels' vector at each position: [P, C, H, W] -> [P, H, W]; |x| itself of [P, C].
 
-
-def largest_of_channels(x: Tensor) -> Tensor:
-    """[P, C, ...] -> [P, C]."""
-    return x.amax(tuple(range(2, x.ndim))) if x.ndim > 2 else x
-
-
-def peaks(form: AffineForm) -> Tensor:
-    """A bound of |x| over the form for each channel, [P, C]."""
-    if form.peaks is None:
-        sizes = farthest(form)
-        form.peaks = largest_of_channels(sizes)
-    return form.peaks
-
-
-def rounding_cost(weights: Tensor, allowance: Tensor, entries: int) -> Tensor:
-    """At least sum_i |a_i| allowance_i, float64 [Q]; ``weights`` and ``allowance`` [Q, C] are of channels with ``entries`` entries.
-
-    Roundings are small, so this may be coarse: sum_i |a_i| |x_i| <= sum_c (sum_{i in c} |a_i|) max_{i in c} |x_i|. The factor pays for
-    the sums: all terms are >= 0, so n roundings take at most the share n u of them, and 1 / (1 - n u) = 1 + gamma_n.
+    Roundings are small, so what they cost may be bounded coarsely, position by position: sum_c |a_c| |x_c| <= |a|_2 |x|_2. An entry
+    whose square vanishes is below 2^-62 (float64: 2^-510), and sqrt(C) of those are added; the sum rounds C + 8 times at most.
     """
-    return (weights * allowance).sum(1, dtype=torch.float64) * (1 + 2 * gamma(entries + 16, UNIT[weights.dtype]))
+    if x.ndim == 2:
+        return x.abs()
+    channels, unit = x.shape[1], UNIT[x.dtype]
+    vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510
+    return torch.linalg.vector_norm(x, 2, 1) * (1 + 2 * gamma(channels + 8, unit)) + channels * vanishing
+
+
+def form_lengths(form: AffineForm) -> Tensor:
+    """`lengths` of |x|, whatever x in the form."""
+    if form.lengths is None:
+        form.lengths = lengths(farthest(form))
+    return form.lengths
 
 
 def backward_gamma(count: int, entries: int, unit: float) -> float:
@@ -87,19 +81,22 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
     return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
 
 
-def underflow(weights: Tensor, entries: int, inputs: list[AffineForm], pairs: Pairs) -> Tensor:
+def underflow(weights: Tensor, like: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Tensor:
     """What the underflows of one backward step can take from the bound, float64 [Q].
 
     A product that underflows is off by at most the smallest normal number m, and one with a weight that is flushed to zero
     by m |a|. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for
     n m; that is met with |x_i|, which may be huge. A coefficient of y_j that is flushed takes at most m |y_j| with it, and
-    y_j is an input of the step before this one. ``weights`` [Q, C] are those of the coefficients, ``entries`` of each channel.
+    y_j is an input of the step before this one. ``weights``: `lengths` of the coefficients ``like``; a sum over channels is at
+    most their number times the length.
     """
-    sizes = [peaks(form).amax(1).double() * form.shape[1:].numel() for form in inputs]
-    reach = torch.stack(sizes).sum(0) + weights.shape[1] * entries
-    unit = UNIT[weights.dtype]
-    total = 1 + weights.sum(1, dtype=torch.float64) * (1 + 2 * gamma(entries + 16, unit))
-    return total * reach[pairs] * (SMALLEST[weights.dtype] * (1 + 2.0**-10))
+    sizes = [_total(form_lengths(form)) * form.shape[1] for form in inputs]
+    reach = torch.stack(sizes).sum(0) + like[0].numel()
+    return (1 + _total(weights) * like.shape[1]) * reach[pairs] * (SMALLEST[like.dtype] * (1 + 2.0**-10))
+
+
+def _total(x: Tensor) -> Tensor:
+    return x.sum(tuple(range(1, x.ndim)), dtype=torch.float64)
 
 
 def farthest(form: AffineForm) -> Tensor:
@@ -188,9 +185,8 @@ class LinearRule:
         return AffineForm(stack, radius, form.unit)
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
-        """A bound of |L| |x| for each channel of the result, [P, C]; roundings aside."""
-        size = self.absolute(operation, farthest(form))
-        return largest_of_channels(size)
+        """`lengths` of |L| |x|, or more."""
+        return lengths(self.absolute(operation, farthest(form)))
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         """a . (L x + s) = (L^T a) . x + a . s; the computed L^T a is off by at most gamma |L^T| |a|, times |x|."""
@@ -203,11 +199,11 @@ class LinearRule:
             terms = self.terms(operation, form.shape)
             theirs = gamma(terms[0] + 8, operation.evaluation)
             count = backward_gamma(terms[1] + 8, a[0].numel(), form.unit) + theirs
-            size = self.sizes(operation, form) + UNDERFLOW
+            size = self.sizes(operation, form) + UNDERFLOW * a.shape[1]
             if shift is not None:
-                size = size + largest_of_channels(self.shift_size(operation, shift).expand(1, *a.shape[1:]))
-            # the sizes are sums themselves
-            result.allowance = size * (count * (1 + 2 * gamma(terms[0] + 16, form.unit)))
+                size = size + lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:]))
+            # the sizes are sums of terms >= 0 themselves: n roundings take at most the share n u, and 1 / (1 - n u) = 1 + gamma_n
+            result.allowance = size * (count * (1 + 2 * gamma(sum(terms) + 32, form.unit)))
         return result
 
 

@@ -4,6 +4,7 @@ averaging."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.network import arithmetic
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import LinearRule, farthest, peaks, rule
+from tiltproof.network.rules.base import UNDERFLOW, LinearRule, farthest, form_lengths, rule
 
 
 @rule("linear")
@@ -53,15 +54,23 @@ class Conv2d(LinearRule):
         )
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
-        """No product with |W| needed: its row sums, times the largest entry of each channel."""
-        window, highest = operation.settings["window"], peaks(form)
-        rows = operation.settings["weight"].abs().sum((2, 3)).unflatten(0, (window.groups, -1))
-        return torch.einsum("pgc,gkc->pgk", highest.unflatten(1, (window.groups, -1)), rows).flatten(1)
+        """No product with |W| needed, but a convolution of one channel: with W_j the matrix at position j of the kernel,
+        sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; of groups the largest counts.
+        """
+        parts = operation.settings["weight"].unflatten(0, (operation.settings["window"].groups, -1))
+        kernel = torch.linalg.vector_norm(parts, 2, (1, 2)).amax(0) + UNDERFLOW
+        window = replace(operation.settings["window"], groups=1)
+        return arithmetic.conv2d(form_lengths(form).unsqueeze(1), kernel[None, None], window).squeeze(1)
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs, height, width = operation.settings["weight"].shape
         more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
-        return inputs * height * width + more, outputs * height * width + more
+        window = operation.settings["window"]
+        if window.dilation == (1, 1):  # strides: an input meets only so many of the kernel's positions
+            height_met, width_met = -(-height // window.stride[0]), -(-width // window.stride[1])
+        else:
+            height_met, width_met = height, width
+        return inputs * height * width + more, outputs // window.groups * height_met * width_met + more
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         bias = operation.settings["bias"]

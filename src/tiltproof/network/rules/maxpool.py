@@ -10,7 +10,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import Pairs, Pullback, backward_gamma, dot, peaks, rule
+from tiltproof.network.rules.base import Pairs, Pullback, backward_gamma, dot, farthest, lengths, rule
 
 
 @rule("max_pool2d")
@@ -68,5 +68,6 @@ class MaxPool2d:
         result = Pullback([target.view(len(a), *form.shape[1:])], constant=dot(a.clamp(max=0), excess[pairs]))
         if form.unit:
             entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]
-            result.allowance = (peaks(form) + excess.amax(2)) * backward_gamma(entries + 8, a[0].numel(), form.unit)
+            size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])
+            result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)
         return result

@@ -9,7 +9,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pairs, Pullback, evaluated, peaks, rule
+from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pairs, Pullback, evaluated, form_lengths, rule
 
 
 @rule("reshape")
@@ -81,7 +81,8 @@ class Add:
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
         result = Pullback([a, self.sign * a])
         if operation.evaluation:
-            result.allowance = (peaks(inputs[0]) + peaks(inputs[1]) + UNDERFLOW) * gamma(4, operation.evaluation)
+            size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * a.shape[1]
+            result.allowance = size * gamma(4, operation.evaluation)
         return result
 
 
