@@ -12,7 +12,7 @@ from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
-from tiltproof.network import Network, Pairs, forward_shares, margins, refine, run, separate_margins
+from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
 
 
 @dataclass
@@ -88,26 +88,24 @@ class Prover:
         """Refine only the classes that the forward pass left open: the worst of each box first, and the others only where that one
         closed, because one open class is enough for a box to fail. Shares of the parameters are those of the first class.
         """
-        wanted = {name for operation in network.operations for name in operation.inputs} | {network.output}
-        mine = {name: form[rows] for name, form in forms.items() if name in wanted}
-        own, best = labels[rows], lower[rows]
+        best = lower[rows]
 
-        def refined(pairs: Pairs, places: Tensor, classes: Tensor, shared: bool) -> Tensor:
+        def refined(places: Tensor, classes: Tensor, shared: bool) -> Tensor:
             self.refined += len(classes)
-            bound, share = refine(network, mine, own, pairs, classes, shared)
+            bound, share = refine(network, forms, labels, rows[places], classes, enough=0.0, shared=shared)
             before = best[places, classes]
             # the better of two proved bounds; a NaN never replaces a number
             best[places, classes] = torch.where(bound > before, bound, before)
             return share
 
         everything, worst = torch.arange(len(rows), device=rows.device), best.nan_to_num(-torch.inf).argmin(1)
-        share = refined(slice(None), everything, worst, shared=True)
+        share = refined(everything, worst, shared=True)
         left = ~(best > 0) & (best[everything, worst] > 0).unsqueeze(1)
-        pairs, classes = left.nonzero(as_tuple=True)
+        places, classes = left.nonzero(as_tuple=True)
         # in pieces that need no more memory than the forward pass did
-        for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
+        for chunk in torch.arange(len(places), device=rows.device).split(max(64, len(forms[network.input]))):
             if len(chunk):
-                refined(pairs[chunk], pairs[chunk], classes[chunk], shared=False)
+                refined(places[chunk], classes[chunk], shared=False)
         return best, share
 
 

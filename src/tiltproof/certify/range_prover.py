@@ -58,13 +58,14 @@ class RangeProver:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Lower bounds of f_k and of -f_k for every output k, one after the other, and shares of the parameters."""
         count, outputs = forms[network.output].shape
+        pairs = torch.arange(count, device=shares.device)
         units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
         if shares.shape[1] > 1 and forms[network.input].symbols > 1:
             shares = forward_shares(network, forms)
         ends = []
         for directions in (units, -units):
             bounds = [
-                refine_outputs(network, forms, slice(None), row.expand(count, -1).contiguous())[0] for row in directions
+                refine_outputs(network, forms, pairs, row.expand(count, -1).contiguous())[0] for row in directions
             ]
             ends.append(torch.stack(bounds, 1))
         return ends[0], -ends[1], shares

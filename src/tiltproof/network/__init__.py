@@ -9,12 +9,10 @@ from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.rules.base import Pairs
 
 __all__ = [
     "Network",
     "Operation",
-    "Pairs",
     "bound_network",
     "check_labels",
     "eval_mode",

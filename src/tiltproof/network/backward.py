@@ -2,15 +2,18 @@
 
 The forward form loses a little at every layer because its remainder r goes through |W|. Going backward, the
 coefficients of the margin go through W itself, and only at the pixels are they met with the affine form: a.c - sum_k
-|a.G_k| - |a|.r (method, section 5).
+|a.G_k| - |a|.r (method, section 5). Most margins are above zero long before that, met with the form of a layer on the way.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.chosen import ChosenForms
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
@@ -18,7 +21,6 @@ from tiltproof.network.rules.base import (
     OVERFLOW,
     RELAXED,
     UNDERFLOW,
-    Pairs,
     backward_gamma,
     dot,
     farthest,
@@ -27,40 +29,44 @@ from tiltproof.network.rules.base import (
     underflow,
 )
 
+DEAR = ("conv2d", "linear")
+"""Operations behind which it is worth a look whether a bound is good enough already."""
+
 
 def refine(
     network: Network,
-    forms: dict[str, AffineForm],
+    forms: Mapping[str, AffineForm],
     labels: Tensor,
-    pairs: Pairs,
+    pairs: Tensor,
     classes: Tensor,
+    enough: float | None = None,
     shared: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of f_label - f_class for pairs (box ``pairs[q]``, class ``classes[q]``).
 
-    Also returns, per pair and parameter [Q, d], how much of the bound's slack that parameter is responsible for (zeros if not
-    ``shared``).
+    A bound above ``enough`` is not pulled back any further. Also returns, per pair and parameter [Q, d], how much of the bound's slack
+    that parameter is responsible for (zeros if not ``shared``, and where the bound was good enough on the way).
     """
     start = forms[network.input]
-    unit, device = start.unit, start.radius.device
+    unit, device = start.unit, start.like.device
     constant = torch.zeros(len(classes), dtype=torch.float64, device=device)
     error = torch.zeros_like(constant)
+    own, other = labels[pairs], classes
     if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
-        a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.radius.dtype, device=device)
-        a.scatter_(1, labels[pairs].unsqueeze(1), 1.0)
-        return refine_outputs(
-            network, forms, pairs, a.scatter_add_(1, classes.unsqueeze(1), torch.full_like(a[:, :1], -1.0)), shared
-        )
+        a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
+        a.scatter_(1, own.unsqueeze(1), 1.0).scatter_add_(1, other.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
+        return refine_outputs(network, forms, pairs, a, enough, shared)
     last = network.last
     weight, bias = last.settings["weight"], last.settings["bias"]
-    a = weight[labels[pairs]] - weight[classes]
-    reachable = (farthest(forms[last.inputs[0]]) + UNDERFLOW)[pairs]
+    a = weight[own] - weight[other]
+    chosen = ChosenForms(forms, pairs)
+    before = chosen[last.inputs[0]]
+    reachable = farthest(before) + UNDERFLOW
     error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
     if unit:
-        error += underflow(lengths(a), a, [forms[last.inputs[0]]], pairs)
+        error += underflow(lengths(a), a, [before])
     # where float32 evaluations are spoken of: both outputs are evaluated by themselves
     theirs = gamma(weight.shape[1] + 8, network.evaluation)
-    own, other = labels[pairs], classes
     if theirs:
         size = dot(weight[own].abs() + weight[other].abs(), reachable) * (1 + 2.0**-10)
         if bias is not None:
@@ -69,11 +75,16 @@ def refine(
     if bias is not None:
         constant += bias[own].double() - bias[other].double()
         error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
-    return _pulled_back(network, forms, pairs, network.operations[:-1], {last.inputs[0]: a}, constant, error, shared)
+    return _Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared).through(network.operations[:-1])
 
 
 def refine_outputs(
-    network: Network, forms: dict[str, AffineForm], pairs: Pairs, directions: Tensor, shared: bool = True
+    network: Network,
+    forms: Mapping[str, AffineForm],
+    pairs: Tensor,
+    directions: Tensor,
+    enough: float | None = None,
+    shared: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of ``directions[q]`` . f over box ``pairs[q]``; the rest as in `refine`.
 
@@ -81,70 +92,111 @@ def refine_outputs(
     """
     constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
+    chosen = ChosenForms(forms, pairs)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     if forms[network.input].unit:
-        error += underflow(lengths(directions), directions, [forms[network.output]], pairs)
-    return _pulled_back(
-        network, forms, pairs, network.operations, {network.output: directions}, constant, error, shared
-    )
+        error += underflow(lengths(directions), directions, [chosen[network.output]])
+    pull = _Pull(network, chosen, {network.output: directions}, constant, error, enough, shared)
+    return pull.through(network.operations)
 
 
-def _pulled_back(
-    network: Network,
-    forms: dict[str, AffineForm],
-    pairs: Pairs,
-    operations: list[Operation],
-    coefficients: dict[str, Tensor],
-    constant: Tensor,
-    error: Tensor,
-    shared: bool,
-) -> tuple[Tensor, Tensor]:
-    """From coefficients of some operations' outputs, through ``operations`` in reverse, to the pixels."""
-    start = forms[network.input]
-    unit, several = start.unit, shared and start.symbols > 1 and not start.bent
-    shares = torch.zeros(len(constant), start.symbols, dtype=torch.float64, device=constant.device)
-    for operation in reversed(operations):
-        a_out = coefficients.pop(operation.name, None)
-        if a_out is None:
-            continue
-        inputs = [forms[name] for name in operation.inputs]
-        if operation.kind in RELAXED and several:
-            shares += _relaxation_shares(a_out, inputs[0], forms[operation.name], pairs)
-        pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs, pairs)
-        constant = constant + pulled.constant
-        if unit:
+class _Pull:
+    """Linear lower bounds on their way to the pixels: ``coefficients`` . some operations' outputs + ``constant`` - ``error``."""
+
+    def __init__(
+        self,
+        network: Network,
+        forms: ChosenForms,
+        coefficients: dict[str, Tensor],
+        constant: Tensor,
+        error: Tensor,
+        enough: float | None,
+        shared: bool,
+    ) -> None:
+        self.network, self.forms, self.coefficients = network, forms, coefficients
+        self.constant, self.error, self.enough = constant, error, enough
+        start = forms[network.input]
+        self.unit, self.several = start.unit, shared and start.symbols > 1 and not start.bent
+        self.best = torch.full_like(constant, -torch.inf)
+        self.shares = constant.new_zeros(len(constant), start.symbols)
+        self.left = torch.arange(
+            len(constant), device=constant.device
+        )  # those of the first rows that are still on their way
+
+    def through(self, operations: list[Operation]) -> tuple[Tensor, Tensor]:
+        """Through ``operations`` in reverse: the bounds and the shares of the parameters."""
+        shares = self.shares.clone()
+        dear = [operation.name for operation in operations if operation.kind in DEAR]
+        for operation in reversed(operations):
+            if operation.name in self.coefficients:
+                self._step(operation)
+                if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:
+                    self._look(self.enough)
+                    if not len(self.left):
+                        break
+        if len(self.left):
+            bound, moves = self._met(self.network.input)
+            if self.enough is None:
+                self.best = bound
+            else:
+                self.best[self.left] = _better(self.best[self.left], bound)
+            if self.several:
+                start, a = self.forms[self.network.input], self.coefficients[self.network.input]
+                self.shares += moves.T + _proportions(start.slopes, start.radius, a.abs())
+            shares[self.left] = self.shares
+        if any(operation.fragile for operation in self.network.operations):
+            self.best = torch.full_like(self.best, -torch.inf)
+        return self.best, shares
+
+    def _step(self, operation: Operation) -> None:
+        a_out = self.coefficients.pop(operation.name)
+        inputs = [self.forms[name] for name in operation.inputs]
+        if operation.kind in RELAXED and self.several:
+            self.shares = self.shares + _relaxation_shares(a_out, inputs[0], self.forms[operation.name])
+        pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
+        self.constant = self.constant + pulled.constant
+        if self.unit:
             weights = lengths(a_out)
-            error = error + underflow(weights, a_out, inputs, pairs)
+            self.error = self.error + underflow(weights, a_out, inputs)
             if pulled.allowance is not None:
-                error = error + dot(weights, pulled.allowance[pairs])
+                self.error = self.error + dot(weights, pulled.allowance)
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
-            if name in coefficients:
-                a = coefficients[name] + a
-                if unit:
-                    allowance = form_lengths(forms[name]) * backward_gamma(3, a[0].numel(), unit)
-                    error = error + dot(lengths(a), allowance[pairs])
-            coefficients[name] = a
-    a = coefficients[network.input]
-    if unit:
-        weights = lengths(a)
-        error = error + underflow(weights, a, [start], pairs)
-        error = error + dot(weights, form_lengths(start)[pairs]) * backward_gamma(9, a[0].numel(), unit)
-    moves = (
-        torch.stack([dot(a, slope[pairs]) for slope in start.slopes]).abs()
-        if start.symbols
-        else constant.new_zeros(0, len(constant))
-    )
-    remainder = dot(a.abs(), start.radius[pairs])
-    bound = constant + dot(a, start.center[pairs]) - moves.sum(0) - remainder
-    # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
-    error = error * (1 + 2.0**-20) + bound.abs() * 2.0**-50
-    if several:
-        shares += moves.T + _proportions(start.slopes, start.radius, a.abs(), pairs)
-    if unit:
-        bound = bound - error
-    if any(operation.fragile for operation in network.operations):
-        bound = torch.full_like(bound, -torch.inf)
-    return bound, shares
+            if name in self.coefficients:
+                a = self.coefficients[name] + a
+                if self.unit:
+                    allowance = form_lengths(self.forms[name]) * backward_gamma(3, a[0].numel(), self.unit)
+                    self.error = self.error + dot(lengths(a), allowance)
+            self.coefficients[name] = a
+
+    def _met(self, name: str) -> tuple[Tensor, Tensor]:
+        """The bounds if the one operation left is met with its form, and each symbol's part in them."""
+        a, form = self.coefficients[name], self.forms[name]
+        moves = [dot(a, slope).abs() for slope in form.slopes]
+        bound = self.constant + dot(a, form.center) - sum(moves) - dot(a.abs(), form.radius)
+        if self.unit:
+            weights = lengths(a)
+            error = self.error + underflow(weights, a, [form])
+            error = error + dot(weights, form_lengths(form)) * backward_gamma(9, a[0].numel(), self.unit)
+            # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
+            bound = bound - (error * (1 + 2.0**-20) + bound.abs() * 2.0**-50)
+        return bound, torch.stack(moves) if moves else bound.new_zeros(0, len(bound))
+
+    def _look(self, enough: float) -> None:
+        """Every form holds what its operation can give, not only the pixels': rows whose bound is good enough here stay behind."""
+        (name,) = self.coefficients
+        bound, _ = self._met(name)
+        self.best[self.left] = _better(self.best[self.left], bound)
+        rows = (~(bound > enough)).nonzero().flatten()
+        if len(rows) < len(bound):
+            self.coefficients, self.forms = {name: self.coefficients[name][rows]}, self.forms.rest(rows)
+            self.constant, self.error, self.shares, self.left = (
+                each[rows] for each in (self.constant, self.error, self.shares, self.left)
+            )
+
+
+def _better(first: Tensor, second: Tensor) -> Tensor:
+    """The better of two proved bounds; a NaN never replaces a number."""
+    return torch.where(second > first, second, first)
 
 
 def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
@@ -152,24 +204,23 @@ def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
     d].
     """
     start = forms[network.input]
-    everything = slice(None)
-    shares = _proportions(start.slopes, start.radius, torch.ones_like(start.radius), everything)
+    shares = _proportions(start.slopes, start.radius, torch.ones_like(start.radius))
     for operation in network.operations:
         if operation.kind in RELAXED:
             before, after = forms[operation.inputs[0]], forms[operation.name]
-            shares += _relaxation_shares(torch.ones_like(before.radius), before, after, everything)
+            shares += _relaxation_shares(torch.ones_like(before.radius), before, after)
     return shares
 
 
-def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm, pairs: Pairs) -> Tensor:
+def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm) -> Tensor:
     """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its
     input.
     """
     added = (after.radius - before.radius).clamp(min=0)
-    return _proportions(before.slopes, added, a.abs(), pairs)
+    return _proportions(before.slopes, added, a.abs())
 
 
-def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor, pairs: Pairs) -> Tensor:
+def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor) -> Tensor:
     sizes = slopes.abs()
     share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
-    return torch.stack([dot(weight, (size * share)[pairs]) for size in sizes], 1)
+    return torch.stack([dot(weight, size * share) for size in sizes], 1)

@@ -11,7 +11,6 @@ from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.graph import Operation
 from tiltproof.network.rules.base import (
     UNDERFLOW,
-    Pairs,
     Pullback,
     backward_gamma,
     dot,
@@ -33,7 +32,7 @@ class Relu:
         # evaluated in floating point ReLU is exact; a leaky one rounds its slope and the product
         return evaluated(result, 4, operation.evaluation) if negative else result
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         """Lower bound of w f(x), f(x) = a x + (1 - a) relu(x), on [l, h] with l < 0 < h:
         w >= 0:  relu(x) >= s x for any slope s in [0, 1]; s = 1 where h > -l, else 0;
         w < 0:   relu(x) <= s x + t with the chord's slope s and t from `relu_gap`, which is at most (1 - a) max|x|.
@@ -47,9 +46,7 @@ class Relu:
         if negative:
             chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
         # a stable neuron has chord 1 or 0 already, and the same lower slope
-        result = Pullback(
-            [a * torch.where(a > 0, lower[pairs], chord[pairs])], constant=dot(a.clamp(max=0), offset[pairs])
-        )
+        result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
         if form.unit:
             allowance = backward_gamma(8, a[0].numel(), form.unit)
             allowance += gamma(4, operation.evaluation) if negative else 0.0
@@ -94,12 +91,12 @@ class SShaped:
         radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation
         return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         (form,) = inputs
         slope, low, high = self._lines(form)
-        offset = torch.where(a > 0, low[pairs], high[pairs])
+        offset = torch.where(a > 0, low, high)
         gain = slope.to(a.dtype)
-        result = Pullback([a * gain[pairs]], constant=dot(a, offset))
+        result = Pullback([a * gain], constant=dot(a, offset))
         if form.unit:
             size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
             result.allowance = size * backward_gamma(9, a[0].numel(), form.unit)

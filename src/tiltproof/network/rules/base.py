@@ -21,10 +21,6 @@ RELAXED = ("relu", "sigmoid", "tanh")
 """Operations whose output is not linear in their input, so that a relaxation takes their place."""
 
 
-Pairs = Tensor | slice
-"""Which box each (box, class) pair belongs to; a slice where each box has one pair, so that nothing needs to be copied."""
-
-
 @dataclass
 class Pullback:
     """Result of a backward rule; ``constant`` is float64 [Q], one per (box, class) pair.
@@ -41,9 +37,8 @@ class Pullback:
 class Rule(Protocol):
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm: ...
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
-        """``a`` [Q, ...]; ``inputs`` are the forward forms of the boxes; ``pairs`` [Q] says which box a pair
-        belongs to."""
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+        """``a`` [Q, ...]; ``inputs``: the forward forms of its rows' boxes."""
         ...
 
 
@@ -81,7 +76,7 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
     return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
 
 
-def underflow(weights: Tensor, like: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Tensor:
+def underflow(weights: Tensor, like: Tensor, inputs: list[AffineForm]) -> Tensor:
     """What the underflows of one backward step can take from the bound, float64 [Q].
 
     A product that underflows is off by at most the smallest normal number m, and one with a weight that is flushed to zero
@@ -92,7 +87,7 @@ def underflow(weights: Tensor, like: Tensor, inputs: list[AffineForm], pairs: Pa
     """
     sizes = [_total(form_lengths(form)) * form.shape[1] for form in inputs]
     reach = torch.stack(sizes).sum(0) + like[0].numel()
-    return (1 + _total(weights) * like.shape[1]) * reach[pairs] * (SMALLEST[like.dtype] * (1 + 2.0**-10))
+    return (1 + _total(weights) * like.shape[1]) * reach * (SMALLEST[like.dtype] * (1 + 2.0**-10))
 
 
 def _total(x: Tensor) -> Tensor:
@@ -188,7 +183,7 @@ class LinearRule:
         """`lengths` of |L| |x|, or more."""
         return lengths(self.absolute(operation, farthest(form)))
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         """a . (L x + s) = (L^T a) . x + a . s; the computed L^T a is off by at most gamma |L^T| |a|, times |x|."""
         (form,) = inputs
         result = Pullback([self.transposed(operation, a, form.shape[1:])])
@@ -216,7 +211,7 @@ class MoveRule:
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         return inputs[0].exactly(lambda x: self.move(operation, x))
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         zeros = a.new_zeros(len(a), *inputs[0].shape[1:])
         pull = torch.func.vjp(lambda x: self.move(operation, x), zeros)[1]
         return Pullback([pull(a.contiguous())[0]])

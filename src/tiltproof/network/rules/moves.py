@@ -9,7 +9,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pairs, Pullback, evaluated, form_lengths, rule
+from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pullback, evaluated, form_lengths, rule
 
 
 @rule("reshape")
@@ -19,7 +19,7 @@ class Reshape(MoveRule):
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return x.reshape(len(x), *operation.shape)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         return Pullback([a.reshape(len(a), *inputs[0].shape[1:])])
 
 
@@ -63,7 +63,7 @@ class Concat:
         radius = torch.cat([form.radius for form in inputs], dim)
         return AffineForm(torch.cat([form.stack for form in inputs], dim + 1), radius, inputs[0].unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         dim = operation.settings["dim"]
         return Pullback(list(a.split([form.shape[dim] for form in inputs], dim)))
 
@@ -78,7 +78,7 @@ class Add:
         first, second = inputs
         return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm], pairs: Pairs) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         result = Pullback([a, self.sign * a])
         if operation.evaluation:
             size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * a.shape[1]

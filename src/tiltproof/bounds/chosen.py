@@ -1,0 +1,69 @@
+"""Some rows of a form, copied only when they are looked at: a backward pass may end before it comes to most layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+
+
+class ChosenForm(AffineForm):
+    """Rows ``rows`` (with repetitions, perhaps) of a form."""
+
+    def __init__(self, form: AffineForm, rows: Tensor) -> None:
+        self.form, self.rows = form, rows
+        self.unit, self.bent = form.unit, form.bent
+        self.lengths = None if form.lengths is None else form.lengths[rows]
+        self._magnitude = None
+
+    @property
+    def symbols(self) -> int:
+        return self.form.symbols
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.rows), *self.form.shape[1:]))
+
+    @property
+    def like(self) -> Tensor:
+        return self.form.like
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def stack(self) -> Tensor:  # type: ignore[override]
+        return self.form.stack[:, self.rows]
+
+    @cached_property
+    def radius(self) -> Tensor:  # type: ignore[override]
+        return self.form.radius[self.rows]
+
+    @cached_property
+    def center(self) -> Tensor:
+        return self.form.center[self.rows]
+
+    @cached_property
+    def _reach(self) -> Tensor:  # type: ignore[override]
+        return self.form.reach()[self.rows]
+
+
+class ChosenForms:
+    """The forms of a network's operations, by name, for chosen rows."""
+
+    def __init__(self, forms: Mapping[str, AffineForm], rows: Tensor) -> None:
+        self.forms, self.rows = forms, rows
+        self._chosen: dict[str, AffineForm] = {}
+
+    def __getitem__(self, name: str) -> AffineForm:
+        if name not in self._chosen:
+            self._chosen[name] = ChosenForm(self.forms[name], self.rows)
+        return self._chosen[name]
+
+    def rest(self, rows: Tensor) -> ChosenForms:
+        """Only these of the chosen ones."""
+        return ChosenForms(self.forms, self.rows[rows])
