@@ -19,9 +19,9 @@ from tiltproof.bounds import AffineForm, pair_bounds
 from tiltproof.certify import prover
 
 
-def without_slack(*arguments) -> AffineForm:
-    form = pair_bounds(*arguments)
-    return AffineForm(form.stack, form.radius, unit=0.0)
+def without_slack(*arguments, dtype=torch.float64, **named) -> AffineForm:
+    form = pair_bounds(*arguments, **named)
+    return AffineForm(form.stack, form.radius, unit=0.0, bent=form.bent).to(dtype)
 
 
 def main() -> None:

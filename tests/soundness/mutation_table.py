@@ -16,6 +16,7 @@ SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdict
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
+FUSED = "bounds/test_fused_pixels.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
 
@@ -153,6 +154,16 @@ MUTATIONS = [
              "a clamped picture has a remainder of its own", (CAMPAIGN, PIXELS)),
     Mutation("rounding of pixels", RESAMPLE, "widen(radius, magnitude, 24, unit)", "radius",
              "interpolation rounds a dozen times", (CAMPAIGN,)),
+    # the same in kernels for GPUs
+    Mutation("kernel: a grid line left out", "bounds/cell_kernel.py", "tl.where(two, b, last), last", "last, last",
+             "the picture has a kink there", (FUSED,)),
+    Mutation("kernel: rounding of pixels", "bounds/pixel_kernel.py", "widen(radius, magnitude + size_v * (step_y + y[3]), factors + 9)",
+             "radius", "interpolation rounds a dozen times", (FUSED,)),
+    Mutation("kernel: remainder of v", "bounds/pixel_kernel.py", " + size_v * y[2]", "",
+             "v is its form and a remainder", (FUSED,)),
+    Mutation("kernel: product remainder", "bounds/entry_kernel.py",
+             "radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)", "radius = radius + 0.0",
+             "the product of two deviations is of second order, not zero", (FUSED,)),
     # gamma, colours, blurs
     Mutation("gamma: tangent of the pixel", POWER, "torch.where(convex, torch.minimum(*line), torch.minimum(*ends))",
              "torch.minimum(*ends)",

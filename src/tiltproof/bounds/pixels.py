@@ -11,6 +11,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.algorithm1 import algorithm1
 from tiltproof.bounds.check import check_images, check_method
 from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.fused_pixels import fused_pixels
 from tiltproof.bounds.horizon import check_horizon
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.relax import clamp01
@@ -55,10 +56,16 @@ def bound_pixels(
     check_horizon(transform, images.shape[-2], images.shape[-1], low, high)
     size = max(1, CHUNK_ENTRIES // images[0].numel())
     forms = [
-        pair_bounds(part.double(), torch.arange(len(part), device=part.device), transform, method, *ends).to(
-            images.dtype
+        pair_bounds(
+            part.double(),
+            torch.arange(len(part), device=part.device),
+            transform,
+            method,
+            below,
+            above,
+            dtype=images.dtype,
         )
-        for part, *ends in zip(images.split(size), low.split(size), high.split(size), strict=True)
+        for part, below, above in zip(images.split(size), low.split(size), high.split(size), strict=True)
     ]
     return AffineForm(torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms]))
 
@@ -72,8 +79,9 @@ def pair_bounds(
     high: Tensor,
     cells: int | None = None,
     bent: bool = False,
+    dtype: torch.dtype = torch.float64,
 ) -> AffineForm:
-    """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout.
+    """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout, and at last in ``dtype``.
 
     ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``bent``: where there is one parameter only, and
     it moves pixels, affine forms get up to two symbols more (`bounds.bent`): tighter, and dearer for whatever follows.
@@ -81,7 +89,7 @@ def pair_bounds(
     check_method(method, transform)
     if method == "affine":
         bent = bent and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
-        return _affine_bounds(pictures, rows_of, transform, low, high, cells, bent)
+        return _affine_bounds(pictures, rows_of, transform, low, high, cells, bent, dtype).to(dtype)
     height, width = pictures.shape[-2:]
     picture = Interval(pictures, pictures)
     for kind, run in transform.stages():
@@ -98,16 +106,30 @@ def pair_bounds(
                 picture = changed_interval(part, picture, value, transform.padding)
             picture = picture.clamp01()
         rows_of = torch.arange(len(rows_of), device=rows_of.device)
-    return AffineForm.between(picture.lower, picture.upper)
+    return AffineForm.between(picture.lower, picture.upper).to(dtype)
 
 
 def _affine_bounds(
-    pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor, cells: int | None, bent: bool
+    pictures: Tensor,
+    rows_of: Tensor,
+    transform: Transform,
+    low: Tensor,
+    high: Tensor,
+    cells: int | None,
+    bent: bool,
+    dtype: torch.dtype,
 ) -> AffineForm:
     height, width = pictures.shape[-2:]
-    forms = symbols(low, high, bent)
     picture: AffineForm | None = None
-    for kind, run in transform.stages():
+    stages = list(transform.stages())
+    if stages[0][0] is Spatial and not bent:
+        # in the dtype wanted if nothing follows, for half the traffic
+        wanted = dtype if len(stages) == 1 else torch.float64
+        picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted)
+        if picture is not None:
+            stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
+    forms = symbols(low, high, bent) if stages else []
+    for kind, run in stages:
         if kind is Spatial:
             place = coordinates(transform, run, forms, low, high, height, width, cells)
             if picture is None:

@@ -55,7 +55,7 @@ class Prover:
         dtype = dtype or self.dtype
         network = self.networks[dtype]
         bent = self.bent and dtype == torch.float64
-        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=bent).to(dtype)
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=bent, dtype=dtype)
         several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
         forms = run(network, pixels, lasting=low.shape[1])

@@ -1,0 +1,136 @@
+"""Pixel bounds of the affine method: eager torch against the fused kernels, and against what memory allows.
+
+    python benchmarks/pixel_speed.py [--device cuda] [--gigabytes 1] [--repeat 20] [--block 128] [--warps 4] [--json FILE]
+
+For each picture size and transformation, over as many pairs as fill --gigabytes of results: milliseconds of one call of `pair_bounds`, with
+everything that the host does for it, and of the kernels alone, whatever the host does; the least traffic (each pair's picture read once,
+its form written once) per second of each, and its share of the bandwidth of a plain copy, measured here. Results in float32, as a
+prover wants them first, and in float64. Random pictures. A CPU has only the eager figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+
+from tiltproof.bounds import AffineForm, fused_pixels, pair_bounds
+from tiltproof.transforms.notation import parse
+
+PICTURES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224)}
+BOXES = {"R(10)": (0.01, 0.2), "R(2), Sh(2)": (0.01, 0.05)}
+"""Half widths of the boxes, in degrees and percent."""
+
+
+def seconds(work, repeat: int, device: torch.device) -> float:
+    """The median of several calls, each until it is done."""
+    taken = []
+    for _ in range(repeat + 2):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return sorted(taken[2:])[repeat // 2]
+
+
+def kernel_seconds(work, repeat: int) -> float:
+    """Of one call among many that are queued: what the device needs, if the host is not slower."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    work()
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(repeat):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1000 / repeat
+
+
+def copy_bandwidth(device: torch.device, gigabytes: float) -> float:
+    """Bytes read and written per second by a copy."""
+    source = torch.empty(int(gigabytes * 2**30 / 8), dtype=torch.float64, device=device).zero_()
+    target = torch.empty_like(source)
+    work = lambda: target.copy_(source)  # noqa: E731
+    taken = kernel_seconds(work, 20) if device.type == "cuda" else seconds(work, 5, device)
+    return 2 * source.numel() * 8 / taken
+
+
+def measure(
+    name: str, text: str, half: float, dtype: torch.dtype, gigabytes: float, repeat: int, device: torch.device
+) -> dict:
+    """Pairs, bytes of least traffic, and seconds: ``eager``, and on a GPU ``fused`` and ``device``."""
+    shape, transform = PICTURES[name], parse(text)
+    values, entry = shape[0] * shape[1] * shape[2], torch.finfo(dtype).bits // 8
+    form = entry * (2 + len(transform.parts))
+    pairs = max(1, int(gigabytes * 2**30 / (values * form)))
+    count = max(1, pairs // 4)
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.rand(count, *shape, dtype=torch.float64, generator=generator).to(device)
+    rows_of = torch.arange(pairs, device=device) % count
+    ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
+    place = torch.rand(pairs, len(transform.parts), dtype=torch.float64, generator=generator)
+    middle = ends[0] + half + (ends[1] - ends[0] - 2 * half) * place
+    low, high = (middle - half).to(device), (middle + half).to(device)
+
+    def work(number: int = pairs) -> AffineForm:
+        return pair_bounds(pictures, rows_of[:number], transform, "affine", low[:number], high[:number], dtype=dtype)
+
+    looks_at, fused_pixels._on_gpu = fused_pixels._on_gpu, lambda _: False
+    fewer = max(1, min(pairs, 2**23 // values))  # eager needs forty times the memory
+    row = {"picture": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "pairs": pairs}
+    row |= {"traffic": pairs * values * (8 + form)}
+    row["eager"] = seconds(lambda: work(fewer), min(repeat, 5), device) * pairs / fewer
+    fused_pixels._on_gpu = looks_at
+    if device.type == "cuda":
+        row |= {"fused": seconds(work, repeat, device), "device": kernel_seconds(work, repeat)}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--gigabytes", type=float, help="of results at a time (cuda: 1, cpu: 0.002)")
+    parser.add_argument("--repeat", type=int, help="calls that are timed (cuda: 20, cpu: 3)")
+    parser.add_argument("--pictures", nargs="+", default=list(PICTURES), choices=list(PICTURES))
+    parser.add_argument("--block", type=int, default=fused_pixels.BLOCK, help="pixels of one program of the kernel")
+    parser.add_argument("--warps", type=int, default=fused_pixels.WARPS)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    on_gpu = device.type == "cuda"
+    gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
+    fused_pixels.BLOCK, fused_pixels.WARPS = arguments.block, arguments.warps
+    copied = copy_bandwidth(device, gigabytes)
+    machine = torch.cuda.get_device_name(device) if on_gpu else "CPU"
+    print(f"{machine}, torch {torch.__version__}: a copy reads and writes {copied / 1e9:.0f} GB/s")
+    headings = ["pairs", "eager ms", "call ms", "faster", "GB/s", "of copy", "device ms", "GB/s", "of copy"]
+    print(
+        f"{'picture':9s} {'transform':12s} {'half':>5s} {'result':>8s}" + "".join(f"{each:>10s}" for each in headings)
+    )
+    rows = []
+    for name in arguments.pictures:
+        for text, halves in BOXES.items():
+            for half, dtype in [(half, dtype) for half in halves for dtype in (torch.float32, torch.float64)]:
+                row = measure(name, text, half, dtype, gigabytes, repeat, device)
+                rows.append(row | {"copy": copied})
+                line = f"{name:9s} {text:12s} {half:5g} {row['dtype']:>8s}{row['pairs']:10d}{row['eager'] * 1e3:10.2f}"
+                for taken in ("fused", "device") if on_gpu else ():
+                    speed = row["traffic"] / row[taken]
+                    line += f"{row[taken] * 1e3:10.3f}"
+                    line += f"{row['eager'] / row[taken]:10.1f}" if taken == "fused" else ""
+                    line += f"{speed / 1e9:10.0f}{speed / copied:10.0%}"
+                print(line, flush=True)
+    if on_gpu and not any(fused_pixels._trust.values()):
+        print("The kernels were not used: Triton is missing, or they differ from the reference.")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

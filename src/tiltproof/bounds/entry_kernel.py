@@ -1,0 +1,217 @@
+"""Entries of matrices for many boxes of parameters, by a program that `fused_entries.py` wrote down: `AffineForm` and `Interval` in Triton.
+
+Every function is the method of the same name, step by step: forms are (center, slopes, radius), intervals (lower, upper), one number for
+each pair. ``f`` holds what `widen` needs for 2, 4 and 16 roundings, for as many as there are symbols, and for two more.
+"""
+
+import triton
+import triton.language as tl
+
+from tiltproof.bounds.position_kernel import ordered, outward, product, widen
+
+NEGATE, ADD, ADD_NUMBER, TIMES, TIMES_NUMBER, OVER_NUMBER, DEG2RAD, SIN, COS, RECIPROCAL, NUMBER = (
+    tl.constexpr(k) for k in range(11)
+)
+TWO, FOUR, SIXTEEN, SYMBOLS, REACH, TINY, PI, DEGREE = (tl.constexpr(k) for k in (0, 3, 6, 9, 12, 15, 16, 17))
+
+
+@triton.jit
+def _sum(slopes, symbols: tl.constexpr):
+    total = tl.abs(slopes[0])
+    for k in tl.static_range(1, symbols):
+        total = total + tl.abs(slopes[k])
+    return total
+
+
+@triton.jit
+def _size(center, slopes, symbols: tl.constexpr):
+    total = tl.abs(center)
+    for k in tl.static_range(symbols):
+        total = total + tl.abs(slopes[k])
+    return total
+
+
+@triton.jit
+def _scaled(slopes, factor, symbols: tl.constexpr):
+    result = ()
+    for k in tl.static_range(symbols):
+        result = result + (slopes[k] * factor,)
+    return result
+
+
+@triton.jit
+def _add(a, b, f, symbols: tl.constexpr):
+    slopes = ()
+    for k in tl.static_range(symbols):
+        slopes = slopes + (a[1][k] + b[1][k],)
+    center = a[0] + b[0]
+    return center, slopes, widen(a[2] + b[2], _size(center, slopes, symbols), f + TWO)
+
+
+@triton.jit
+def _times(a, b, f, symbols: tl.constexpr):
+    slopes = ()
+    for k in tl.static_range(symbols):
+        slopes = slopes + (a[0] * b[1][k] + b[0] * a[1][k],)
+    radius = tl.abs(a[0]) * b[2] + tl.abs(b[0]) * a[2]
+    radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)
+    magnitude = _size(a[0], a[1], symbols) * _size(b[0], b[1], symbols)
+    return a[0] * b[0], slopes, widen(radius, magnitude, f + FOUR)
+
+
+@triton.jit
+def _deviation(a, f, symbols: tl.constexpr):
+    """Like `widen` of a magnitude that is no tensor: without a fused multiply-add, by 0."""
+    return (a[2] + _sum(a[1], symbols)) * tl.load(f + SYMBOLS + 1) + tl.load(f + SYMBOLS + 2)
+
+
+@triton.jit
+def _taylor(a, value, slope, bend, second, f, symbols: tl.constexpr):
+    slopes = _scaled(a[1], slope, symbols)
+    deviation = _deviation(a, f, symbols)
+    magnitude = _size(value, slopes, symbols) + 1 + deviation + tl.abs(bend) * (deviation * deviation)
+    return value, slopes, widen(tl.abs(slope) * a[2] + second * deviation * deviation, magnitude, f + SIXTEEN)
+
+
+@triton.jit
+def _wave(a, value, slope, f, symbols: tl.constexpr):
+    """sin or cos, where slope is its derivative at the center."""
+    bend = tl.abs(value) + _deviation(a, f, symbols)
+    return _taylor(a, value, slope, value * 0.5, tl.where(bend > 1, 1.0, bend) * 0.5, f, symbols)
+
+
+@triton.jit
+def _reciprocal(a, f, symbols: tl.constexpr):
+    low = a[0] - widen(a[2] + _sum(a[1], symbols), tl.abs(a[0]), f + REACH)
+    deviation = _deviation(a, f, symbols)
+    value = 1.0 / a[0]
+    slope, bend = -value * value, value * value * value
+    second = tl.where(low > 0, 1.0 / (low * low * low), float("inf"))
+    form = _taylor(a, value, slope, bend, second, f, symbols)
+    magnitude = tl.abs(value) + tl.abs(slope) * (_size(a[0], a[1], symbols) + deviation)
+    magnitude = magnitude + tl.abs(bend) * deviation * deviation
+    return form[0], form[1], widen(form[2], magnitude, f + SIXTEEN)
+
+
+@triton.jit
+def _form(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr):
+    if op == NEGATE:
+        return -a[0], _scaled(a[1], -1.0, symbols), a[2]
+    elif op == ADD:
+        return _add(a, b, f, symbols)
+    elif op == ADD_NUMBER:
+        center = a[0] + number
+        return center, a[1], widen(a[2], _size(center, a[1], symbols), f + TWO)
+    elif op == TIMES:
+        return _times(a, b, f, symbols)
+    elif op == TIMES_NUMBER:
+        center, slopes = a[0] * number, _scaled(a[1], number, symbols)
+        return center, slopes, widen(a[2] * tl.abs(number), _size(center, slopes, symbols), f + TWO)
+    elif op == OVER_NUMBER:
+        center, slopes = a[0] / number, ()
+        for k in tl.static_range(symbols):
+            slopes = slopes + (a[1][k] / number,)
+        return center, slopes, widen(a[2] / tl.abs(number), _size(center, slopes, symbols), f + TWO)
+    elif op == DEG2RAD:
+        degree = tl.load(f + DEGREE)
+        center, slopes = a[0] * degree, _scaled(a[1], degree, symbols)
+        return center, slopes, widen(a[2] * degree, _size(center, slopes, symbols), f + FOUR)
+    elif op == SIN:
+        return _wave(a, tl.sin(a[0]), tl.cos(a[0]), f, symbols)
+    elif op == COS:
+        return _wave(a, tl.cos(a[0]), -tl.sin(a[0]), f, symbols)
+    elif op == RECIPROCAL:
+        return _reciprocal(a, f, symbols)
+    else:
+        return a[0] * 0.0 + number, _scaled(a[1], 0.0, symbols), a[2] * 0.0
+
+
+@triton.jit
+def _turns(lower, upper, first, last, phase, f):
+    """`Interval._with_turns`; first and last: the function at the ends."""
+    pi = tl.load(f + PI)
+    low = (lower - phase) / pi - (1 + tl.abs(lower)) * (2.0**-47)
+    high = (upper - phase) / pi + (1 + tl.abs(upper)) * (2.0**-47)
+    even = tl.ceil(low * 0.5) * 2 <= high
+    odd = tl.ceil((low - 1) * 0.5) * 2 + 1 <= high
+    least, most = ordered(first, last)
+    least, most = least - 2.0**-49, most + 2.0**-49
+    return tl.where(odd | (least < -1), -1.0, least), tl.where(even | (most > 1), 1.0, most)
+
+
+@triton.jit
+def _interval(op: tl.constexpr, a, b, number, f):
+    lower, upper = a[0], a[1]
+    tiny = tl.load(f + TINY)
+    if op == NEGATE:
+        return -upper, -lower
+    elif op == ADD:
+        return outward(lower + b[0], upper + b[1], tiny)
+    elif op == ADD_NUMBER:
+        return outward(lower + number, upper + number, tiny)
+    elif op == TIMES:
+        return product(lower, upper, b[0], b[1], tiny, False)
+    elif op == TIMES_NUMBER:
+        return product(lower, upper, number, number, tiny, True)
+    elif op == OVER_NUMBER:
+        low, high = ordered(lower / number, upper / number)
+        return outward(low, high, tiny)
+    elif op == DEG2RAD:
+        low, high = lower * tl.load(f + DEGREE), upper * tl.load(f + DEGREE)
+        return low - tl.fma(tl.abs(low), 2.0**-51, tiny), high + tl.fma(tl.abs(high), 2.0**-51, tiny)
+    elif op == SIN:
+        return _turns(lower, upper, tl.sin(lower), tl.sin(upper), tl.load(f + PI) * 0.5, f)
+    elif op == COS:
+        return _turns(lower, upper, tl.cos(lower), tl.cos(upper), 0.0, f)
+    elif op == RECIPROCAL:
+        return outward(1.0 / upper, tl.where(lower > 0, 1.0 / lower, float("inf")), tiny)
+    else:
+        return lower * 0.0 + number, upper * 0.0 + number
+
+
+@triton.jit
+def entries(
+    low_at, high_at, table, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
+    shared: tl.constexpr, length: tl.constexpr, forms_out: tl.constexpr, forms_count: tl.constexpr,
+    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only."""
+    pair = tl.program_id(0) * block + tl.arange(0, block)
+    mask = pair < pairs
+    forms, intervals = (), ()
+    for k in tl.static_range(first, first + inputs):
+        low = tl.load(low_at + pair.to(tl.int64) * symbols + k, mask=mask, other=0.0)
+        high = tl.load(high_at + pair.to(tl.int64) * symbols + k, mask=mask, other=0.0)
+        center = (low + high) * 0.5
+        above, below = high - center, center - low
+        half = tl.where((above < below) | (below != below), below, above)
+        slopes = ()
+        for other in tl.static_range(symbols):
+            slopes = slopes + ((half if other == k else tl.zeros_like(half)),)
+        forms = forms + ((center, slopes, widen(tl.zeros_like(half), tl.abs(center) + half, f + TWO)),)
+        intervals = intervals + ((low, high),)
+    for k in tl.static_range(length):
+        number = tl.load(numbers + k)
+        forms = forms + (
+            _form(program >> (24 * k) & 255, forms[program >> (24 * k + 8) & 255], forms[program >> (24 * k + 16) & 255], number, f,
+                  symbols),
+        )  # fmt: skip
+        if k < shared:
+            intervals = intervals + (
+                _interval(program >> (24 * k) & 255, intervals[program >> (24 * k + 8) & 255],
+                          intervals[program >> (24 * k + 16) & 255], number, f),
+            )  # fmt: skip
+    table += pair
+    for k in tl.static_range(forms_count):
+        form = forms[forms_out >> (8 * k) & 255]
+        tl.store(table, form[0], mask=mask)
+        for other in tl.static_range(symbols):
+            table += pairs
+            tl.store(table, form[1][other], mask=mask)
+        tl.store(table + pairs, form[2], mask=mask)
+        table += 2 * pairs
+    for k in tl.static_range(intervals_count):
+        interval = intervals[intervals_out >> (8 * k) & 255]
+        tl.store(table, interval[0], mask=mask)
+        tl.store(table + pairs, interval[1], mask=mask)
+        table += 2 * pairs

@@ -1,0 +1,180 @@
+"""The entries of each pair's matrices as one table, for the kernel of `fused_pixels.py`.
+
+Parts write their formulas once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal`` (transforms/base.py). Here such a
+formula is written down as a list of steps, which one kernel (`entry_kernel.py`) then does for all pairs: a few numbers each, for which
+torch would need hundreds of launches.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.rounding import SMALLEST, UNIT
+from tiltproof.transforms.base import Transform
+from tiltproof.transforms.matrices import Matrix, keeps_plane
+
+BLOCK = 64
+MOST_STEPS = 200
+OPERATIONS = ("negate", "add", "add number", "times", "times number", "over number", "deg2rad", "sin", "cos",
+              "reciprocal", "number")  # fmt: skip
+"""In the order of `entry_kernel.py`."""
+
+
+class _Writer:
+    """The steps so far: (operation, first operand, second operand, number)."""
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
+        self.steps: list[tuple[int, int, int, float]] = []
+
+    def note(self, operation: str, first: int = 0, second: int = 0, number: float = 0.0) -> Written:
+        """What was done before is not done again."""
+        step = OPERATIONS.index(operation), first, second, number
+        if step not in self.steps:
+            self.steps.append(step)
+        return Written(self, self.inputs + self.steps.index(step))
+
+
+class Written:
+    """Stands for a form or an interval; arithmetic on it is written down, as `AffineForm` and `Interval` would do it."""
+
+    def __init__(self, writer: _Writer, place: int) -> None:
+        self.writer, self.place = writer, place
+
+    def _with(self, other: object, operation: str) -> Written:
+        if isinstance(other, Written):
+            return self.writer.note(operation, self.place, other.place)
+        if isinstance(other, numbers.Real):
+            return self.writer.note(f"{operation} number", self.place, number=float(other))
+        return NotImplemented
+
+    def __neg__(self) -> Written:
+        return self.writer.note("negate", self.place)
+
+    def __add__(self, other: object) -> Written:
+        return self._with(other, "add")
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Written:
+        return self + (-other)
+
+    def __rsub__(self, other: object) -> Written:
+        return (-self) + other
+
+    def __mul__(self, other: object) -> Written:
+        return self._with(other, "times")
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> Written:
+        return self.writer.note("over number", self.place, number=float(other))
+
+    def deg2rad(self) -> Written:
+        return self.writer.note("deg2rad", self.place)
+
+    def sin(self) -> Written:
+        return self.writer.note("sin", self.place)
+
+    def cos(self) -> Written:
+        return self.writer.note("cos", self.place)
+
+    def reciprocal(self) -> Written:
+        return self.writer.note("reciprocal", self.place)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A run of parts, written down: where in the table each entry of the composed matrix and of the parts' own comes from."""
+
+    first: int
+    inputs: int
+    steps: tuple[tuple[int, int, int, float], ...]
+    shared: int  # steps of the parts' own matrices; those after it compose them
+    codes: tuple[int, ...]  # of the composed matrix, then of the parts', in the order of their application
+    forms: tuple[int, ...]
+    intervals: tuple[int, ...]
+    symbols: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """What the kernel of pixels is compiled for: codes of the composed matrix and of the parts, how many, and symbols."""
+        parts = sum(code * 729**k for k, code in enumerate(self.codes[1:]))
+        return self.codes[0], parts, len(self.codes) - 1, self.symbols
+
+    def table(self, kernel: Any, low: Tensor, high: Tensor) -> Tensor:
+        """[rows, P]: center, slopes and radius of each form, then the ends of each interval."""
+        pairs = len(low)
+        result = low.new_empty(len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals), pairs)
+        program = sum((operation | a << 8 | b << 16) << 24 * k for k, (operation, a, b, _) in enumerate(self.steps))
+        outputs = [value for places in (self.forms, self.intervals) for value in (_bytes(places), len(places))]
+        arguments = (low.contiguous(), high.contiguous(), result, *_constants(self, low.device), pairs)
+        special = (self.first, self.inputs, program, self.shared, len(self.steps), *outputs, self.symbols, BLOCK)
+        kernel[(-(-pairs // BLOCK),)](*arguments, *special, enable_fp_fusion=False, num_warps=2)
+        return result
+
+
+def _bytes(places: tuple[int, ...]) -> int:
+    return sum(place << 8 * k for k, place in enumerate(places))
+
+
+@cache  # for good: recorded graphs read them
+def _constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The numbers of the kernel's arithmetic and of the steps, in float64; sent to a device once."""
+    unit, least = UNIT[torch.float64], SMALLEST[torch.float64]
+    values = [
+        value
+        for operations in (2, 4, 16, entries.symbols, entries.symbols + 2)
+        for value in (operations * unit, 1 + (operations + 8) * unit, least * (operations + 8))
+    ]
+    factors = torch.tensor([*values, least, math.pi, math.pi / 180], dtype=torch.float64, device=device)
+    return factors, torch.tensor([*(step[3] for step in entries.steps), 0.0], dtype=torch.float64, device=device)
+
+
+def written(transform: Transform, run: list[int]) -> Entries | None:
+    """The entries of a run of spatial parts; None for cameras, and for formulas that do what cannot be written down."""
+    writer = _Writer(len(run))
+    inputs = [Written(writer, k) for k in range(len(run))]
+    try:
+        matrices = [transform.parts[k].inverse_matrix(value) for k, value in zip(run, inputs, strict=True)]
+        own = [_read(matrix, writer) for matrix in reversed(matrices)]
+        shared = len(writer.steps)
+        composed = _read(transform.composed_inverse(run, inputs), writer)
+    except (AttributeError, TypeError):
+        return None
+    known = [each for each in (composed, *own) if each is not None]
+    if len(known) <= len(own) or len(run) + len(writer.steps) > MOST_STEPS:
+        return None
+    codes, places = zip(*known, strict=True)
+    intervals = tuple(place for each in places[1:] for place in each)
+    return Entries(
+        run[0], len(run), tuple(writer.steps), shared, codes, tuple(places[0]), intervals, len(transform.parts)
+    )
+
+
+def _read(matrix: Matrix, writer: _Writer) -> tuple[int, list[int]] | None:
+    """Code of a matrix (`position_kernel.GENERAL`) and the places of its other entries."""
+    if not keeps_plane(matrix) or any(_is(row[0], 0) and _is(row[1], 0) for row in matrix[:2]):
+        return None
+    code, places = 0, []
+    for digit, entry in enumerate(entry for row in matrix[:2] for entry in row):
+        if _is(entry, 0) or _is(entry, 1):
+            code += int(entry) * 3**digit
+            continue
+        if not isinstance(entry, (Written, numbers.Real)):
+            return None
+        code += 2 * 3**digit
+        places.append((entry if isinstance(entry, Written) else writer.note("number", number=float(entry))).place)
+    return code, places
+
+
+def _is(entry: object, number: int) -> bool:
+    """As `matrices.times` sees it."""
+    return isinstance(entry, int) and entry == number

@@ -1,0 +1,198 @@
+"""Pixel bounds in two passes, on a GPU: what `coordinates` and `affine_of_exact` do in some hundreds.
+
+The first makes a table of the entries of each pair's matrices, a few numbers (`fused_entries.py`). The second (`pixel_kernel.py`) reads a
+picture once per pair and writes center, slopes and radius once. Nothing waits for the GPU. What the kernels do not know (cameras, bent
+forms, gradients) is left to the reference, as is everything where Triton or its compiler is missing.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.fused_entries import Entries, written
+from tiltproof.bounds.interval import Interval
+from tiltproof.bounds.resample import affine_of_exact
+from tiltproof.bounds.rounding import SMALLEST, UNIT
+from tiltproof.transforms.base import Transform
+from tiltproof.transforms.sampling import PADDINGS
+
+BLOCK, WARPS = 128, 4
+MOST_SYMBOLS = 8
+_trust: dict[object, bool] = {}
+_launched: set[object] = set()
+_kernels: dict[str, Any] = {}
+_seen: tuple[weakref.ref[Tensor], int, Tensor] | None = None
+
+
+def fused_pixels(
+    pictures: Tensor,
+    rows_of: Tensor,
+    transform: Transform,
+    run: list[int],
+    low: Tensor,
+    high: Tensor,
+    dtype: torch.dtype = torch.float64,
+) -> AffineForm | None:
+    """Bounds of pictures as a run of spatial parts resamples them, or None where the reference has to make them.
+
+    ``dtype``: of the result, as `AffineForm.to` would make it.
+    """
+    if not (_on_gpu(pictures) and _possible(pictures, rows_of, low, high, dtype)) or _kernel("pixels") is None:
+        return None
+    entries = written(transform, run)
+    if entries is None:
+        return None
+    key = pictures.device, pictures.shape[1:], len(rows_of), entries, transform.padding, dtype
+    if _recording(pictures) and key not in _launched:
+        return None  # nothing can be compiled or compared while a graph is recorded
+    try:
+        if not _trusted(pictures, transform, run, entries, dtype):
+            return None
+        _launched.add(key)
+        return _launch(pictures, rows_of, entries, low, high, transform.padding, dtype)
+    except Exception as error:  # a compiler that is missing or fails: not worth a run
+        warnings.warn(f"Triton could not compile a kernel, so pixel bounds take longer: {error}", stacklevel=2)
+        _kernels["pixels"] = None
+        return None
+
+
+def _on_gpu(pictures: Tensor) -> bool:
+    return pictures.is_cuda
+
+
+def _recording(pictures: Tensor) -> bool:
+    return pictures.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _possible(pictures: Tensor, rows_of: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> bool:
+    blocks = -(-pictures.shape[-1] * pictures.shape[-2] // BLOCK)
+    return (
+        pictures.dtype == low.dtype == high.dtype == torch.float64
+        and dtype in UNIT
+        and not any(tensor.requires_grad for tensor in (pictures, low, high))
+        and low.shape[1] <= MOST_SYMBOLS
+        and pictures.numel() > 0
+        and 0 < len(rows_of) * blocks < 2**31
+    )
+
+
+def _launch(
+    pictures: Tensor,
+    rows_of: Tensor,
+    entries: Entries,
+    low: Tensor,
+    high: Tensor,
+    padding: str,
+    dtype: torch.dtype,
+) -> AffineForm:
+    _, channels, height, width = pictures.shape
+    shape = len(rows_of), channels, height, width
+    table = entries.table(_kernel("entries"), low, high)
+    stack = pictures.new_empty(1 + entries.symbols, *shape, dtype=dtype)
+    radius = pictures.new_empty(shape, dtype=dtype)
+    factors = _factors(entries.symbols, height, width, pictures.device)
+    sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
+    arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, factors, _largest(pictures), stack, radius)
+    special = (height, width, *entries.shape, *sides, dtype == torch.float32, BLOCK)
+    grid = (len(rows_of) * -(-height * width // BLOCK),)
+    _kernel("pixels")[grid](*arguments, len(rows_of), channels, *special, enable_fp_fusion=False, num_warps=WARPS)
+    return AffineForm(stack, radius)
+
+
+@cache  # for good: recorded graphs read them
+def _factors(symbols: int, height: int, width: int, device: torch.device) -> Tensor:
+    """The numbers of the steps in float64, to which a compiler may round the ones it is given otherwise; sent to a device once."""
+    unit, least = UNIT[torch.float64], SMALLEST[torch.float64]
+
+    def widen(operations: int) -> tuple[float, float, float]:
+        return operations * unit, 1 + (operations + 8) * unit, least * (operations + 8)
+
+    middle = (width - 1) / 2, (height - 1) / 2, least
+    single = 1 + 4 * UNIT[torch.float32], 8 * SMALLEST[torch.float32]
+    values = [*middle, *widen(8), *widen(symbols + 2), *widen(24), *widen(1), *single]
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+def _largest(pictures: Tensor) -> Tensor:
+    """The largest absolute pixel; a prover asks for the same pictures again and again, but a recorded graph sees others each time."""
+    global _seen
+    version = -1 if pictures.is_inference() or _recording(pictures) else pictures._version
+    if _seen is not None and version >= 0 and _seen[0]() is pictures and _seen[1] == version:
+        return _seen[2]
+    ends = torch.stack(torch.aminmax(pictures)).abs()
+    largest = ends.amax()
+    if version >= 0:
+        _seen = weakref.ref(pictures), version, largest
+    return largest
+
+
+def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
+    """Whether the kernels do on this device what the reference does: looked at once for whatever they are compiled for."""
+    height, width = (min(size, most) for size, most in zip(pictures.shape[-2:], (9, 11), strict=True))
+    key = pictures.device, entries, transform.padding, height == 1, width == 1, dtype
+    if key not in _trust:
+        _trust[key] = False
+        _trust[key] = _agrees(pictures.new_zeros(2, 2, height, width), transform, run, entries, dtype)
+        if not _trust[key]:
+            warnings.warn(
+                f"Triton's kernels for {transform} and the reference differ; the latter is used", stacklevel=3
+            )
+    return _trust[key]
+
+
+def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
+    """On small pictures, over boxes of all sizes of the transform's range; each by itself, as the reference looks at all at once."""
+    height, width = picture.shape[-2:]
+    generator = torch.Generator().manual_seed(0)
+    picture.copy_(torch.rand(picture.shape, dtype=torch.float64, generator=generator))
+    ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
+    place = torch.rand(8, len(ends[0]), dtype=torch.float64, generator=generator)
+    half = 10.0 ** -torch.arange(8, dtype=torch.float64).unsqueeze(1) * (ends[1] - ends[0]) / 2
+    middle = ends[0] + (ends[1] - ends[0]) * place
+    low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
+    rows_of = torch.arange(8, device=picture.device) % 2
+    found = _launch(picture, rows_of, entries, low, high, transform.padding, dtype)
+    for k in range(8):
+        row, box = rows_of[k : k + 1], (low[k : k + 1], high[k : k + 1])
+        places = coordinates(transform, run, symbols(*box), *box, height, width)
+        wanted = affine_of_exact(picture, row, places, transform.padding).to(dtype)
+        hulls = _loose(places.column, places.columns) | _loose(places.row, places.rows)
+        if not bool((agree(found[k : k + 1], wanted) | hulls.unsqueeze(1)).all()):
+            return False
+    return True
+
+
+def _loose(form: AffineForm, box: Interval) -> Tensor:
+    """Where the kernel takes the hull by a rule of its own (`pixel_kernel.py`)."""
+    step = torch.maximum((box.lower - form.center).abs(), (box.upper - form.center).abs())
+    return form.radius > step + 1
+
+
+def agree(found: AffineForm, wanted: AffineForm) -> Tensor:
+    """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`pixel_kernel.py`).
+
+    Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare.
+    """
+    allowance = 64 * UNIT[found.stack.dtype]
+    mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
+    near = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
+    return near | ((wanted.slopes == 0).all(0) & (found.slopes != 0).any(0))
+
+
+def _kernel(name: str) -> Any:
+    if name not in _kernels:
+        try:
+            from tiltproof.bounds.entry_kernel import entries
+            from tiltproof.bounds.pixel_kernel import pixels
+        except ImportError:
+            entries = pixels = None
+        _kernels.update(entries=entries, pixels=pixels)
+    return _kernels[name]

@@ -1,0 +1,170 @@
+"""The kernels of pixel bounds in Triton's interpreter, on the CPU; run by test_fused_pixels.py in a process of its own.
+
+The interpreter's fused multiply-add rounds twice, and its sine is numpy's. With the machine's own, and torch's sine, the kernels have to
+give what the reference gives, bit for bit, where torch's loops on this machine use fused multiply-adds too.
+"""
+
+import ctypes
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from tiltproof.bounds import AffineForm, fused_pixels, pair_bounds
+from tiltproof.bounds.fused_entries import written
+from tiltproof.transforms import Compose, Spatial
+from tiltproof.transforms.notation import parse
+
+sys.path.append(str(Path(__file__).parents[1] / "soundness"))
+EXACT = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+TRANSFORMS = (
+    "R(10)",
+    "R(2), Sh(2); padding=border",
+    "Tu(30), Tv(2)",
+    "Sc(5), R(5); padding=reflect",
+    "Sh(2), Scu(2), C(2), B(0.01)",
+    "Tv(9), Sc(9); padding=reflect",
+    "R(20), Scv(9), Tu(1), Sh(4), Tv(1)",
+)
+TRUSTED = fused_pixels._trusted
+used = 0
+
+
+def prepare() -> None:
+    library = ctypes.CDLL("libm.so.6")
+    library.fma.restype, library.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+    fma = np.vectorize(library.fma, otypes=[np.float64])
+
+    def waves(function):
+        return lambda _, x: TensorHandle(function(torch.from_numpy(np.array(x.data))).numpy(), x.dtype.scalar)
+
+    InterpreterBuilder.create_fma = lambda _, x, y, z: TensorHandle(fma(x.data, y.data, z.data), z.dtype.scalar)
+    InterpreterBuilder.create_sin, InterpreterBuilder.create_cos = waves(torch.sin), waves(torch.cos)
+    fused_pixels.BLOCK = 64
+    launch = fused_pixels._launch
+
+    def counted(*arguments):
+        global used
+        used += 1
+        return launch(*arguments)
+
+    fused_pixels._launch = counted
+
+
+def reference(*arguments, **named) -> AffineForm:
+    fused_pixels._on_gpu = lambda _: False
+    return pair_bounds(*arguments, **named)
+
+
+def kernel(*arguments, **named) -> AffineForm:
+    before = used
+    fused_pixels._on_gpu = lambda _: True
+    form = pair_bounds(*arguments, **named)
+    assert used > before, "the kernel was not used"
+    return form
+
+
+def compare(picture, transform, low, high, dtype, exact=EXACT) -> AffineForm:
+    """All pairs at once by the kernel, each by itself by the reference."""
+    rows_of = torch.arange(len(low)) % len(picture)
+    found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype)
+    for k in range(len(low)):
+        arguments = rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1]
+        wanted = reference(picture, *arguments, dtype=dtype)
+        mine = found[k : k + 1]
+        assert fused_pixels.agree(mine, wanted).all(), (str(transform), low[k], high[k], dtype)
+        same = (mine.stack == wanted.stack).all(0) & (mine.radius == wanted.radius)
+        given_up = (wanted.slopes == 0).all()  # because of one of the pixels' boxes
+        assert not exact or given_up or same.all(), (str(transform), low[k], high[k], dtype)
+    return found
+
+
+def same() -> None:
+    """Boxes of all sizes, single points, and boxes on grid lines; pictures of one pixel, and of one row."""
+    generator = torch.Generator().manual_seed(1)
+    for number, text in enumerate(TRANSFORMS):
+        fused_pixels._trusted = TRUSTED if number == 0 else lambda *_: True
+        transform = parse(text)
+        ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
+        size = ((5, 7), (4, 5), (6, 3), (1, 8), (4, 4), (6, 1), (3, 5))[number]
+        picture = torch.rand(2, 1 + number % 3, *size, dtype=torch.float64, generator=generator)
+        half = (
+            torch.tensor([0.0, 1e-9, 1e-4, 0.02, 0.2, 1.0], dtype=torch.float64).unsqueeze(1) * (ends[1] - ends[0]) / 2
+        )
+        middle = ends[0] + (ends[1] - ends[0]) * torch.rand(6, len(ends[0]), dtype=torch.float64, generator=generator)
+        low, high = (middle - half).clamp(*ends), (middle + half).clamp(*ends)
+        compare(picture, transform, low, high, (torch.float64, torch.float32)[number % 2])
+    shift = parse("Tu(9), Tv(9)")
+    low = torch.tensor([[0.0, 0.0], [-1.0, 0.0], [-2.0, -1.0], [1.0, 0.5], [-9.0, 2.0]], dtype=torch.float64)
+    compare(torch.rand(1, 1, 5, 6, dtype=torch.float64), shift, low, low.ceil() + (low < 0), torch.float64)
+    turn = torch.tensor([[90.0], [0.0], [180.0]], dtype=torch.float64)
+    compare(torch.ones(1, 1, 5, 6, dtype=torch.float64), parse("R(360)"), turn, turn, torch.float64)
+
+
+def odd() -> None:
+    """What is not finite proves nothing, or what the reference proves; and what the kernels do not know is left alone."""
+    picture, shift = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("Tu(2), R(5)")
+    for padding in ("zeros", "reflect"):
+        transform = Compose(*shift.parts, padding=padding)
+        ends = (torch.nan, torch.inf, -torch.inf)
+        high = torch.tensor([[0.5, end] for end in ends] + [[end, 0.5] for end in ends], dtype=torch.float64)
+        low = torch.stack([high[0], *high[1:].clamp(max=0)])
+        compare(picture, transform, low, high, torch.float64, exact=False)
+    far = torch.tensor([[0.5, 1e300]], dtype=torch.float64)  # the sine's form has no bound, but the interval has
+    assert kernel(picture, torch.tensor([0]), shift, "affine", far, far).radius.isfinite().all()
+    for value in (torch.nan, torch.inf):
+        broken = picture.clone()
+        broken[0, 0, 1, 2] = value
+        box = torch.full((1, 2), 0.25, dtype=torch.float64)
+        assert not kernel(broken, torch.tensor([0]), shift, "affine", box, box).radius.isfinite().any()
+
+    class Own(Spatial):
+        letter, unit = "Own", "pixels"
+
+        def inverse_matrix(self, value):
+            return (2.0, value - 1, 1), (0, -1, 0.5 - value)
+
+    class Strange(Own):
+        def inverse_matrix(self, value):
+            return (value.exp(), 0, 0), (0, 1, 0)
+
+    low = torch.tensor([[-0.5], [0.2]], dtype=torch.float64)
+    compare(picture, Own(-1, 1), low, low + 0.1, torch.float64)
+    assert written(Strange(-1, 1), [0]) is None
+    assert written(parse("Yaw(5@300)"), [0]) is None
+    fused_pixels._trusted, fused_pixels._agrees, fused_pixels._on_gpu = TRUSTED, lambda *_: False, lambda _: True
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = pair_bounds(picture, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low)
+    assert any("differ" in str(warning.message) for warning in caught)
+    assert torch.equal(found.stack, reference(picture, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low).stack)
+
+
+def sound() -> None:
+    """Against the exact picture."""
+    from pixel_check import assert_sound, random_box
+
+    fused_pixels._on_gpu = lambda _: True
+    rng = np.random.default_rng(3)
+    before = used
+    for number, letters in enumerate((["R"], ["Sc", "R"], ["Tu", "Tv"], ["Sh", "R"], ["Tv"], ["Sc", "Sh", "R"])):
+        kinds = [("tiny", "on grid lines", "medium")[number % 3]] * len(letters)
+        low, high = random_box(letters, kinds, rng)
+        picture = rng.random((1, 5, 6))
+        thetas = [list(low), list(high), [(a + b) / 2 for a, b in zip(low, high, strict=True)]]
+        padding = ("zeros", "border", "reflect")[number % 3]
+        assert_sound(letters, padding, picture, low, high, thetas, methods=("affine",))
+    assert used >= before + 12
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    torch.set_num_threads(1)
+    prepare()
+    if sys.argv[1] != "same":
+        fused_pixels._trusted = lambda *_: True  # looked at in `same`
+    globals()[sys.argv[1]]()
+    sys.stdout.write("ok")
