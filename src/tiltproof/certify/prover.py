@@ -12,6 +12,7 @@ from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
+from tiltproof.certify.memory import fewest_together
 from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
 
 
@@ -46,6 +47,9 @@ class Prover:
         self.dtype = inputs.images.dtype
         self.networks = {dtype: inputs.live(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.bent = True  # what a benchmark compares with is switched off here
+        self.fewest = fewest_together(
+            inputs.network, len(inputs.transform.parts)
+        )  # margins to refine at once, at least
         self.gate = Gate()
         self.refined = 0  # single margins taken through a backward pass so far
 
@@ -96,7 +100,9 @@ class Prover:
             """In pieces that need no more memory than the forward pass did."""
             self.refined += len(pairs)
             shares = []
-            for chunk in torch.arange(len(pairs), device=rows.device).split(max(64, len(forms[network.input]))):
+            for chunk in torch.arange(len(pairs), device=rows.device).split(
+                max(self.fewest, len(forms[network.input]))
+            ):
                 place = pairs[chunk], classes[chunk]
                 bound, share = refine(network, mine, own, *place)
                 # the better of two proved bounds; a NaN never replaces a number
