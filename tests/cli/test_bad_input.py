@@ -51,6 +51,8 @@ def test_transformations(certify, text, words):
         (["--seconds", 0], ["positive number of seconds"]),
         (["--samples", 0], ["at least one sample"]),
         (["--batch-size", 0], ["batch size"]),
+        (["--memory", "2 apples"], ["memory limit", "2GB"]),
+        (["--memory", "1KB"], ["leaves no room"]),
         (["--limit", 0], ["--limit must be at least 1"]),
         (["--start", 5], ["images 0 to 4"]),
         (["--start", -1], ["images 0 to 4"]),

@@ -39,6 +39,7 @@ RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
+WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
 
 MUTATIONS = [
@@ -57,6 +58,15 @@ MUTATIONS = [
     Mutation("deviation without slopes", AFFINE, "widen(self.radius + _size(self.slopes), 0.0,",
              "widen(self.radius, 0.0,",
              "the symbols move the value too", (CAMPAIGN,)),
+    # boxes that span many cells
+    Mutation("narrow for wide", WIDE, "wide |= last - first > MOST_CELLS", "wide |= last - first > MOST_CELLS + 1",
+             "a box of one more cell is looked at in all but the last", (WIDE_BOXES,)),
+    Mutation("reflection cut off", WIDE, 'if padding == "reflect":  # a', 'if padding == "none":  # a',
+             "outside of the picture a reflection goes on, and a box there may be wide", (WIDE_BOXES,)),
+    Mutation("half of a rectangle", WIDE, "for x in (left[here], right[here] - sides[1])", "for x in (left[here],)",
+             "a window of 2^j <= b columns covers b of them only together with another", (WIDE_BOXES,)),
+    Mutation("last grid line", WIDE, "clamp(-2, size + 1).ceil()", "clamp(-2, size + 1).floor()",
+             "the pixels beyond the box's edge take part in the interpolation before it", (WIDE_BOXES,)),
     # bent forms
     Mutation("bent product", AFFINE, "first.abs() * others + mine * other.deviation()", "mine * other.deviation()",
              "the slope of one meets the remainder of the other", (BENT,)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -11,19 +13,27 @@ from tiltproof.bounds.cells import CellWalk
 from tiltproof.bounds.coordinates import Coordinates
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import UNIT, widen
+from tiltproof.bounds.wide import MOST_CELLS, too_wide, wide_hull
 
 MANY_POINTS = 36
 """Boxes that span more points than this get no slopes: a plane says nothing about so large a part of a picture."""
 
 
 def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
-    """Exact minimum and maximum of the picture over each pixel's coordinate box, channels first [P, C, H, W]."""
+    """Exact minimum and maximum of the picture over each pixel's coordinate box, channels first [P, C, H, W]; a little less than
+    exact where a box spans many cells (`bounds.wide`)."""
+    wide = _too_wide(pictures, place, padding)
+    if wide is not None:
+        place = replace(place, cells=MOST_CELLS)
     low = high = None
     for _, _, value in CellWalk(pictures, rows_of, place, padding):
         low = value if low is None else torch.minimum(low, value)
         high = value if high is None else torch.maximum(high, value)
     assert low is not None
     assert high is not None
+    if wide is not None:
+        outer = wide_hull(pictures, rows_of, place.columns, place.rows, padding)
+        low, high = torch.where(wide, outer.lower, low), torch.where(wide, outer.upper, high)
     # Two nested interpolations round at most 12 times, relative to the largest pixel.
     slack = _largest(pictures) * (12 * UNIT[pictures.dtype])
     return Interval((low - slack).permute(0, 3, 1, 2), (high + slack).permute(0, 3, 1, 2))
@@ -58,8 +68,8 @@ def affine(picture: AffineForm, rows_of: Tensor, place: Coordinates, padding: st
 
 def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
     """p = residual + g_u (u - u_c) + g_v (v - v_c): the residual's exact hull, and u, v as affine forms."""
-    walk = CellWalk(pictures, rows_of, place, padding)
-    if walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
+    walk = None if _too_wide(pictures, place, padding) is not None else CellWalk(pictures, rows_of, place, padding)
+    if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)
         return AffineForm(torch.cat([interval.stack, empty]), interval.radius, bent=place.column.bent)
@@ -97,6 +107,15 @@ def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, paddi
     if u.bent:
         form = bent(walk, place, form, _largest(pictures))
     return AffineForm(form.stack.permute(0, 1, 4, 2, 3), form.radius.permute(0, 3, 1, 2), bent=u.bent)
+
+
+def _too_wide(pictures: Tensor, place: Coordinates, padding: str) -> Tensor | None:
+    """Where boxes span too many cells to be looked at one by one, [P, H, W, 1]; None if none does."""
+    if place.cells is not None:  # the caller knows that there are few
+        return None
+    height, width = pictures.shape[-2:]
+    wide = too_wide(place.columns, place.rows, height, width, padding)
+    return None if wide is None else wide.unsqueeze(-1)
 
 
 def _secant(rise: Tensor, run: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tiltproof.bounds import check_method
 from tiltproof.certify.batch import ClassJob, Settings
 from tiltproof.certify.certificate import Certificate
 from tiltproof.certify.entry import Inputs, check_inputs, check_search, check_splits
+from tiltproof.certify.limit import parse_memory
 from tiltproof.certify.manifest import claim
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.run import Run, Workers, plan_batches
@@ -35,6 +37,7 @@ def certify(
     samples: int = 24,
     batch_size: int | None = None,
     batch_images: int | None = None,
+    memory: int | str | None = None,
     workers: Workers | None = None,
     progress: Callable[[Progress], None] | None = None,
     seed: int = 0,
@@ -59,11 +62,15 @@ def certify(
 
     ``workers``: prove batches on other processes and machines, e.g. `RayWorkers`; this process alone writes the folder.
     ``batch_images``: images in a batch at most (docs/many-machines.md); ``batch_size``: boxes bounded at once.
+    ``memory``: bytes, or text such as "2GB", that the process (on a GPU: its tensors there) takes at most; batches are made to
+    fit, and verdicts stay what they are. Each process of ``workers`` keeps to it by itself.
     """
     began = time.perf_counter()
     budget = check_search(method, samples, batch_size, budget)
     check_folder_options(out, resume, overwrite)
-    inputs = check_inputs(model, images, labels, transform, semantics)
+    limit = parse_memory(memory)
+    inputs = replace(check_inputs(model, images, labels, transform, semantics), limit=limit)
+    inputs.memory.check()
     check_method(method, inputs.transform)
     uniform = None if splits is None else check_splits(splits, inputs.transform)
     settings = Settings(method, uniform, budget, samples, seed)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import pair_bounds
 from tiltproof.certify.entry import Inputs, check_inputs
-from tiltproof.certify.memory import Halving
 from tiltproof.errors import InputError
 from tiltproof.network import margins, proof_arithmetic, run
 from tiltproof.transforms import Transform
@@ -62,16 +61,19 @@ class Attacker:
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )
         self.generator = torch.Generator().manual_seed(seed)
-        self.batch = Halving(4096 if inputs.images.is_cuda else 256)
+        most = 4096 if inputs.images.is_cuda else 256
+        self.batch, self.gradients = inputs.evaluations(most), inputs.evaluations(most, gradient=True)
+        self.points = inputs.points(128)
         with torch.no_grad():
-            clean = torch.cat([self._margin(model_input, y) for model_input, y in self._clean_batches()])
+            clean = self.batch.run(self._clean)
         self.correct = (clean > 0).cpu()
         self.margin = clean.double().cpu()
         self.found: list[tuple[float, ...] | None] = [None] * len(self.images)
         self.falsified = torch.zeros(len(self.images), dtype=torch.bool)
 
-    def _clean_batches(self) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(self.images.split(512), self.labels.split(512), strict=True))
+    def _clean(self, size: int) -> Tensor:
+        parts = zip(self.images.split(size), self.labels.split(size), strict=True)
+        return torch.cat([self._margin(images, labels) for images, labels in parts])
 
     def _margin(self, pictures: Tensor, labels: Tensor) -> Tensor:
         return margin_of(self.model(pictures), labels)
@@ -96,18 +98,26 @@ class Attacker:
     def confirm(self, rows: Tensor, parameters: Tensor) -> None:
         """Check candidates in float64 on the exact transformation, with error bounds, and record those that hold."""
         rows, parameters = rows[~self.falsified[rows]], parameters[~self.falsified[rows]]
-        for chunk in torch.arange(len(rows)).split(128) if len(rows) else ():
+        if not len(rows):
+            return
+        margin = self.points.run(lambda size: self._largest_margins(rows, parameters, size))
+        for k in (margin < 0).nonzero().flatten().tolist():
+            row = int(rows[k])
+            if self.found[row] is None:
+                self.found[row] = tuple(parameters[k].tolist())
+                self.falsified[row] = True
+                self.margin[row] = margin[k]
+
+    def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
+        """Upper bounds of the exact margins, ``size`` at a time."""
+        pieces = []
+        for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
             pixels = pair_bounds(self.pictures, index, self.transform, "affine", values, values)
             form = margins(self.exact, run(self.exact, pixels), labels)
-            margin = form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1)
-            for k in (margin < 0).nonzero().flatten().tolist():
-                row = int(rows[chunk[k]])
-                if self.found[row] is None:
-                    self.found[row] = tuple(parameters[chunk[k]].tolist())
-                    self.falsified[row] = True
-                    self.margin[row] = margin[k]
+            pieces.append(form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1).cpu())
+        return torch.cat(pieces)
 
     def alive(self) -> Tensor:
         """Images that are classified right and not falsified yet."""
@@ -143,24 +153,32 @@ class Attacker:
     def _descend(self, rows: Tensor, start: Tensor, steps: int) -> None:
         """Signed gradient steps on the margin, from each image's best point so far; the step halves every
         third time."""
-        device, dtype = self.images.device, self.images.dtype
         for number in range(steps):
             rows = rows[~self.falsified[rows]]
-            for chunk in rows.split(self.batch.size):
-                index = chunk.to(device)
-                unit = start[chunk].to(device, dtype).requires_grad_()
-                low, high = self.low.to(device, dtype), self.high.to(device, dtype)
-                with torch.enable_grad():  # whatever the caller's setting is
-                    pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
-                    margin = self._margin(pictures, self.labels[index])
-                    (gradient,) = torch.autograd.grad(margin.sum(), unit)
-                step = 0.2 * 0.5 ** (number // 3)
-                moved = (unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double()
-                reached = self.margins_at(chunk, self.at(moved))
-                better = reached < self.margin[chunk]
-                start[chunk[better]] = moved[better]
-                self.margin[chunk[better]] = reached[better]
-                self.confirm(chunk[reached < 0], self.at(moved[reached < 0]))
+            if not len(rows):
+                return
+            step = 0.2 * 0.5 ** (number // 3)
+            moved = self.gradients.run(lambda size: self._moved(rows, start, step, size))  # noqa: B023 (run at once)
+            reached = self.margins_at(rows, self.at(moved))
+            better = reached < self.margin[rows]
+            start[rows[better]] = moved[better]
+            self.margin[rows[better]] = reached[better]
+            self.confirm(rows[reached < 0], self.at(moved[reached < 0]))
+
+    def _moved(self, rows: Tensor, start: Tensor, step: float, size: int) -> Tensor:
+        """One signed step of ``rows`` from where they are, ``size`` at a time; float64 on the CPU."""
+        device, dtype = self.images.device, self.images.dtype
+        low, high = self.low.to(device, dtype), self.high.to(device, dtype)
+        pieces = []
+        for chunk in rows.split(size):
+            index = chunk.to(device)
+            unit = start[chunk].to(device, dtype).requires_grad_()
+            with torch.enable_grad():  # whatever the caller's setting is
+                pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
+                margin = self._margin(pictures, self.labels[index])
+                (gradient,) = torch.autograd.grad(margin.sum(), unit)
+            pieces.append((unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double())
+        return torch.cat(pieces)
 
 
 def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 from tiltproof.certify.attack import Attacker
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
-from tiltproof.certify.memory import Halving, pairs_at_a_time
+from tiltproof.certify.memory import Halving, pair_bytes, pairs_at_a_time
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.search import PRECISE_FROM, AdaptiveSearch
@@ -62,7 +62,10 @@ class ClassJob:
 
     def pairs(self, inputs: Inputs) -> int:
         symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
-        return self.batch_size or pairs_at_a_time(inputs.network, symbols, inputs.images.device)
+        return self.batch_size or pairs_at_a_time(inputs.network, symbols, inputs.images.device, inputs.memory)
+
+    def each(self, inputs: Inputs) -> int:
+        return pair_bytes(inputs.network, len(inputs.transform.parts) if self.settings.method == "affine" else 0)
 
     def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...] | None:
         return self._begin(inputs, None, pairs)[2]

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.bounds import METHODS, check_horizon, check_images
+from tiltproof.certify.limit import Memory
+from tiltproof.certify.memory import Halving, pair_bytes, picture_bytes
 from tiltproof.certify.verdict import Budget
 from tiltproof.errors import InputError
 from tiltproof.network import Network, check_labels, eval_mode, read_network
@@ -34,6 +36,8 @@ class Inputs:
     transform: Transform
     semantics: str = "real"
     lives: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
+    limit: int | None = None  # bytes that may be taken, if the user says so
+    halvings: dict[str, Halving] = field(default_factory=dict)  # shared by all batches
 
     def part(self, rows: slice) -> Inputs:
         """Some of the images."""
@@ -43,6 +47,24 @@ class Inputs:
     def pictures(self) -> Tensor:
         """The images in float64, in which pixel bounds are computed."""
         return self.images.double()
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.images.device, self.limit)
+
+    def evaluations(self, most: int, gradient: bool = False) -> Halving:
+        """Transformed pictures to evaluate at once, at most ``most``."""
+        return self._halving(f"pictures {gradient}", most, picture_bytes(self.network, gradient))
+
+    def points(self, most: int) -> Halving:
+        """Boxes of a single point to bound at once, in float64, at most ``most``."""
+        return self._halving("points", most, 2 * pair_bytes(self.network, len(self.transform.parts)))
+
+    def _halving(self, name: str, most: int, each: int) -> Halving:
+        if name not in self.halvings:
+            memory = self.memory
+            self.halvings[name] = Halving(max(1, min(most, memory.room() // each)), memory, each)
+        return self.halvings[name]
 
     def live(self, dtype: torch.dtype, semantics: str = "real") -> Network:
         """The network with its weights in ``dtype``, for bounds of real or of float32 evaluations."""

@@ -12,6 +12,7 @@ from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
+from tiltproof.certify.memory import fewest_together
 from tiltproof.network import Network, forward_shares, margins, refine, run, separate_margins
 
 
@@ -46,6 +47,8 @@ class Prover:
         self.dtype = inputs.images.dtype
         self.networks = {dtype: inputs.live(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.bent = True  # what a benchmark compares with is switched off here
+        # margins to refine at once, at least
+        self.fewest = fewest_together(inputs.network, len(inputs.transform.parts))
         self.gate = Gate()
         self.refined = 0  # single margins taken through a backward pass so far
 
@@ -103,7 +106,7 @@ class Prover:
         left = ~(best > 0) & (best[everything, worst] > 0).unsqueeze(1)
         places, classes = left.nonzero(as_tuple=True)
         # in pieces that need no more memory than the forward pass did
-        for chunk in torch.arange(len(places), device=rows.device).split(max(64, len(forms[network.input]))):
+        for chunk in torch.arange(len(places), device=rows.device).split(max(self.fewest, len(forms[network.input]))):
             if len(chunk):
                 refined(places[chunk], classes[chunk], shared=False)
         return best, share

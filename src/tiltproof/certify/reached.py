@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
 from tiltproof.bounds import pair_bounds
 from tiltproof.certify.attack import candidates
 from tiltproof.certify.entry import Inputs
-from tiltproof.certify.memory import Halving
 from tiltproof.network import run
 
 CONFIRMED_AT_ONCE = 128
@@ -23,7 +24,7 @@ class Reached:
             torch.tensor(end, dtype=torch.float64) for end in (inputs.transform.low, inputs.transform.high)
         )
         self.generator = torch.Generator().manual_seed(seed)
-        self.batch = Halving(1024)
+        self.batch, self.gradients = inputs.evaluations(1024), inputs.evaluations(1024, gradient=True)
         with torch.no_grad():
             self.prediction = self.batch.run(self._predictions)
         count, outputs = self.prediction.shape
@@ -68,7 +69,7 @@ class Reached:
             for output in range(self.low.shape[1]):
                 for at, sign in ((self.lowest_at, 1), (self.highest_at, -1)):
                     step = 0.2 * 0.5 ** (number // 3) * (self.high_end - self.low_end) / 2
-                    slope = self._slopes(at[:, output], output)
+                    slope = self.gradients.run(functools.partial(self._slopes, at[:, output], output))
                     moved = (at[:, output] - sign * step * slope.sign()).clamp(self.low_end, self.high_end)
                     self.evaluate(everything, moved)
 
@@ -76,10 +77,10 @@ class Reached:
         t = (unit + 1) / 2
         return (self.low_end * (1 - t) + self.high_end * t).clamp(self.low_end, self.high_end)
 
-    def _slopes(self, parameters: Tensor, output: int) -> Tensor:
-        """Gradient of one output with respect to the parameters, [N, d]."""
+    def _slopes(self, parameters: Tensor, output: int, size: int) -> Tensor:
+        """Gradient of one output with respect to the parameters, [N, d]; ``size`` images at a time."""
         pieces = []
-        for chunk in torch.arange(len(parameters)).split(self.batch.size):
+        for chunk in torch.arange(len(parameters)).split(size):
             images = self.inputs.images[chunk.to(self.inputs.images.device)]
             values = parameters[chunk].to(images).requires_grad_()
             with torch.enable_grad():  # whatever the caller's setting is
@@ -91,16 +92,21 @@ class Reached:
     def confirmed(self) -> tuple[Tensor, Tensor]:
         """What is reached for certain, [N, K] each: at the parameters found the exact output lies below the first and above the second
         number, by float64 bounds of single points."""
-        network, device = self.inputs.live(torch.float64), self.inputs.images.device
         low, high = self.low.clone(), self.high.clone()
+        points = self.inputs.points(CONFIRMED_AT_ONCE)
         for output in range(low.shape[1]):
-            for result, at in ((low, self.lowest_at), (high, self.highest_at)):
-                for chunk in torch.arange(len(low)).split(CONFIRMED_AT_ONCE):
-                    point = at[chunk, output].to(device)
-                    pixels = pair_bounds(
-                        self.inputs.pictures, chunk.to(device), self.inputs.transform, "affine", point, point
-                    )
-                    form = run(network, pixels)[network.output]
-                    end = form.upper if result is low else form.lower
-                    result[chunk, output] = end[:, output].cpu()
+            low[:, output] = points.run(functools.partial(self._ends, self.lowest_at[:, output]))[1][:, output]
+            high[:, output] = points.run(functools.partial(self._ends, self.highest_at[:, output]))[0][:, output]
         return low, high
+
+    def _ends(self, parameters: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds of every image's outputs at its own parameters, ``size`` images at a time."""
+        inputs, network, device = self.inputs, self.inputs.live(torch.float64), self.inputs.images.device
+        lower, upper = [], []
+        for chunk in torch.arange(len(parameters)).split(size):
+            point = parameters[chunk].to(device)
+            pixels = pair_bounds(inputs.pictures, chunk.to(device), inputs.transform, "affine", point, point)
+            form = run(network, pixels)[network.output]
+            lower.append(form.lower.cpu())
+            upper.append(form.upper.cpu())
+        return torch.cat(lower), torch.cat(upper)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from tiltproof.bounds import check_method
 from tiltproof.certify.batch import Settings
 from tiltproof.certify.entry import Inputs, check_model_and_images, check_search, check_splits
+from tiltproof.certify.limit import parse_memory
 from tiltproof.certify.manifest import claim
-from tiltproof.certify.memory import Halving, pairs_at_a_time
+from tiltproof.certify.memory import Halving, pair_bytes, pairs_at_a_time
 from tiltproof.certify.range_prover import RangeProver
 from tiltproof.certify.range_search import RangeSearch, Wanted
 from tiltproof.certify.ranges import RangeCertificate, RangeResult
@@ -65,6 +66,7 @@ def certify_range(
     samples: int = 24,
     batch_size: int | None = None,
     batch_images: int | None = None,
+    memory: int | str | None = None,
     workers: Workers | None = None,
     progress: Callable[[RangeProgress], None] | None = None,
     seed: int = 0,
@@ -80,14 +82,16 @@ def certify_range(
     that no proof can give less. Boxes are halved until the proved range is wider than the inner one by at most the share
     ``excess``, or narrower than ``width``, or the ``budget`` is spent; the range holds in any case. ``values`` [N] or [N, K]:
     the right answers, for errors in the summary. ``splits``: cut the range uniformly, as the paper does, and halve nothing.
-    ``method``, ``semantics``, ``samples``, ``workers`` and ``batch_images``, and ``out`` to ``notes`` for run folders: as in `certify`.
+    ``method``, ``semantics``, ``samples``, ``workers``, ``batch_images`` and ``memory``, ``out`` to ``notes``: as in `certify`.
     """
     began = time.perf_counter()
     budget = check_search(method, samples, batch_size, budget)
     if not (0 <= excess < float("inf") and 0 <= width < float("inf")):
         raise InputError("excess and width are not negative", got=(excess, width))
     check_folder_options(out, resume, overwrite)
-    inputs = check_model_and_images(model, images, transform, semantics)
+    limit = parse_memory(memory)
+    inputs = replace(check_model_and_images(model, images, transform, semantics), limit=limit)
+    inputs.memory.check()
     check_method(method, inputs.transform)
     answers = _check_values(values, inputs)
     grid = None if splits is None else check_splits(splits, inputs.transform)
@@ -170,7 +174,12 @@ class RangeJob:
 
     def pairs(self, inputs: Inputs) -> int:
         symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
-        return self.batch_size or max(1, pairs_at_a_time(inputs.network, symbols, inputs.images.device) // DOUBLE)
+        guess = pairs_at_a_time(inputs.network, symbols, inputs.images.device, inputs.memory)
+        return self.batch_size or max(1, guess // DOUBLE)
+
+    def each(self, inputs: Inputs) -> int:
+        symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
+        return DOUBLE * pair_bytes(inputs.network, symbols)
 
     def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...]:
         return self.settings.splits or (FIRST_GRID,) * len(inputs.transform.parts)

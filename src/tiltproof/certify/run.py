@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +49,10 @@ class Job(Protocol):
 
     def pairs(self, inputs: Inputs) -> int:
         """How many pairs to bound at once on the inputs' device, where no batch size is given."""
+        ...
+
+    def each(self, inputs: Inputs) -> int:
+        """Bytes that a pair is believed to take."""
         ...
 
     def grid(self, inputs: Inputs, pairs: Halving) -> Grid | None:
@@ -128,7 +132,7 @@ class Run:
                 done = self._alone(inputs, job, batches, reporter)
             else:
                 done = workers.work(inputs, job, batches, self.grid, self.plan["pairs_at_once"])
-            with closing(done):
+            with inputs.memory.kept() if workers is None else nullcontext(), closing(done):
                 for batch in done:
                     early[batch.start] = batch
                     reporter.finished(batch.results)
@@ -141,7 +145,8 @@ class Run:
         self, inputs: Inputs, job: Job, batches: Sequence[slice], reporter: Listener
     ) -> Generator[Batch, None, None]:
         """One batch after the other, in this process."""
-        pairs, device = Halving(self.plan["pairs_at_once"]), str(inputs.images.device)
+        pairs = Halving(self.plan["pairs_at_once"], inputs.memory, job.each(inputs))
+        device = str(inputs.images.device)
         for rows in batches:
             yield Batch(rows.start, *job.part(rows).batch(inputs.part(rows), self.grid, pairs, reporter), device)
 

@@ -20,7 +20,7 @@ from tiltproof.certify.tiling import Tiling
 from tiltproof.transforms import Spatial, Transform
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
-"""Pilot pairs for each rung: a small share of what is bounded at once."""
+"""Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
 REFINED_COST = 0.6
 """What taking one margin through a backward pass costs, in forward passes: 0.8 to 1.4 on a CPU, about 0.2 on a GPU."""
 PRECISE_COST = 2.0
@@ -76,7 +76,7 @@ class Pilots:
     def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
         self.prover, self.rows, self.batch = prover, rows, batch
         self.generator = torch.Generator().manual_seed(seed)
-        self.pairs = max(FEWEST_PAIRS, min(MOST_PAIRS, batch.size // 16))
+        self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
         tiling, pairs, prover = Tiling(self.prover.transform, grid), self.pairs, self.prover

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tiltproof.certify import Budget, Certificate, RangeCertificate, certify, certify_range
 from tiltproof.certify.curve import certified_curve, write_curve
+from tiltproof.certify.limit import parse_memory
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable, write_json
 from tiltproof.cli.inputs import choose_transform, load_selection, parse_splits, without_none
@@ -33,6 +34,7 @@ EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --resume',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)" --fail-under 95 --quiet',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --method fgv --splits 240',
+    'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --memory 2GB',
     'tiltproof certify --model mnist-r30 --data mnist --transform "R(30)" --out runs/mnist --ray auto',
     "tiltproof certify --task regression --model runs/driving-r2/model.safetensors --data driving --limit 50",
 )
@@ -101,6 +103,7 @@ def command(
             rich_help_panel=SEARCH,
         ),
     ] = None,
+    memory: options.MemoryLimit = None,
     seed: options.Seed = 0,
     ray: Annotated[
         str | None,
@@ -175,7 +178,11 @@ def command(
         raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
     budget = Budget(**without_none(boxes=boxes, seconds=seconds))
     search = without_none(
-        splits=parse_splits(splits), samples=samples, batch_size=batch_size, batch_images=batch_images
+        splits=parse_splits(splits),
+        samples=samples,
+        batch_size=batch_size,
+        batch_images=batch_images,
+        memory=parse_memory(memory),
     )
     if ray is not None:
         search["workers"] = RayWorkers(ray, device)

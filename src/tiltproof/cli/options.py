@@ -128,6 +128,15 @@ Samples = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option(help="Boxes bounded at once (default: what memory takes).", rich_help_panel=SEARCH)
 ]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Take no more memory than this (500MB, 2GB, 1.5GiB, or bytes): of the whole process on a CPU, of its tensors on a GPU; "
+        "batches are made to fit, and verdicts stay the same (default: what is free).",
+        rich_help_panel=SEARCH,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the attack's random parameters.", rich_help_panel=SEARCH)]
 JsonFile = Annotated[
     Path | None,

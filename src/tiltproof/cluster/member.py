@@ -33,6 +33,7 @@ class Package:
     pairs: int
     planned_for: str
     graph: str
+    limit: int | None = None  # bytes that each worker may take
 
     @classmethod
     def of(cls, inputs: Inputs, job: Job, pairs: int) -> Package:
@@ -43,7 +44,9 @@ class Package:
             inputs if device.type == "cpu" else check_model_and_images(model, image, inputs.transform, inputs.semantics)
         )
         only = job.part(slice(0, 1))
-        return cls(model, image, inputs.transform, inputs.semantics, only, pairs, device.type, _graph(here))
+        return cls(
+            model, image, inputs.transform, inputs.semantics, only, pairs, device.type, _graph(here), inputs.limit
+        )
 
 
 def versions() -> dict[str, str]:
@@ -76,16 +79,18 @@ class Member:
         else:
             model, image = package.model.to(device), package.image.to(device)
             inputs = check_model_and_images(model, image, package.transform, package.semantics)
-        self.inputs = inputs
+        self.inputs = replace(inputs, limit=package.limit)
+        self.inputs.memory.check()
         planned = device.type == package.planned_for
-        self.pairs = Halving(package.pairs if planned else package.job.pairs(inputs))
+        pairs = package.pairs if planned else package.job.pairs(self.inputs)
+        self.pairs = Halving(pairs, self.inputs.memory, package.job.each(self.inputs))
         return str(inputs.images.device), os.getpid()
 
     def batch(self, job: Job, images: Tensor, labels: Tensor, grid: Grid | None, scouting: bool) -> tuple[Any, Any]:
         """Results and starting grid of these images; without results if it is the grid alone that is wanted."""
         device = self.inputs.images.device
         inputs = replace(self.inputs, images=images.to(device), labels=labels.to(device))
-        with proof_arithmetic(device):
+        with proof_arithmetic(device), inputs.memory.kept():
             return (None, job.grid(inputs, self.pairs)) if scouting else job.batch(inputs, grid, self.pairs)
 
 

@@ -7,6 +7,8 @@ float arithmetic explains, the module is refused.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,8 @@ from tiltproof.network.graph import Network
 TOLERANCE = 2.0**-7
 """Relative to the outputs' size. This catches a graph that was read wrongly; it has no part in any bound."""
 
+ENTRIES_AT_ONCE = 2**22
+
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """`export_network`, and a check that the operations compute what the module does, on ``like`` and on random points."""
@@ -31,7 +35,7 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Netw
     points = torch.cat([like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise])
     with eval_mode(model), torch.no_grad(), proof_arithmetic(like.device):
         live = network.live(network.dtype())
-        form = run(live, AffineForm.constant(points.to(network.dtype())))[live.output]
+        form = _values(live, points.to(network.dtype()))
         answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
     allowed = (form.reach() + TOLERANCE * (1 + form.center.abs().amax())).nan_to_num(nan=torch.inf)
     for answer in answers:
@@ -47,3 +51,11 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Netw
                 do="make forward a fixed function of each picture by itself",
             )
     return network
+
+
+def _values(network: Network, points: Tensor) -> AffineForm:
+    """The operations run on points, so few at a time that large networks take no more memory than they need."""
+    entries = sum(math.prod(operation.shape) for operation in network.operations) + points[0].numel()
+    size = max(1, ENTRIES_AT_ONCE // entries)
+    forms = [run(network, AffineForm.constant(part))[network.output] for part in points.split(size)]
+    return AffineForm(torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms]))

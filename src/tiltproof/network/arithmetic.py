@@ -21,7 +21,18 @@ from torch import Tensor
 from tiltproof.errors import InputError
 
 UNFOLD_BYTES = 2**31
-"""Memory that the unfolded input of one convolution may take at a time."""
+"""Memory that the unfolded input of one convolution may take at a time, unless it is told to take less."""
+_unfold_bytes: ContextVar[int] = ContextVar("unfold_bytes", default=UNFOLD_BYTES)
+
+
+@contextmanager
+def unfold_at_most(size: int) -> Iterator[None]:
+    """Inside, the unfolded input of one convolution takes no more bytes than this at a time, or those of one row."""
+    token = _unfold_bytes.set(min(size, _unfold_bytes.get()))
+    try:
+        yield
+    finally:
+        _unfold_bytes.reset(token)
 
 
 @contextmanager
@@ -163,4 +174,4 @@ def conv2d_transposed_as_product(a: Tensor, weight: Tensor, window: Window, size
 
 
 def _rows_at_a_time(entries: int, like: Tensor) -> int:
-    return max(1, UNFOLD_BYTES // (entries * like.element_size()))
+    return max(1, _unfold_bytes.get() // (entries * like.element_size()))
