@@ -27,6 +27,7 @@ from tiltproof.certify.entry import Inputs, check_inputs
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.start import Pilots
 from tiltproof.network import margins, refine, run
+from tiltproof.network.backward import Pull
 
 PACKAGE = "tiltproof"
 STAGES = ("coordinates", "pixels", "forward", "backward", "attack", "reading", "search")
@@ -42,6 +43,7 @@ class Watch:
         self.tallies = {"search": Tally(), "pilots": Tally()}
         self._stages, self._last, self._who = ["search"], 0.0, "search"
         self._bounding = False
+        self._reached: dict[str, int] = {}
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -69,6 +71,7 @@ class Watch:
             put(AffineForm, "to", self._wrapped_to(AffineForm.to))
             put(Prover, "bound", self._wrapped_bound(Prover.bound))
             put(Pilots, "run", self._wrapped_pilots(Pilots.run))
+            put(Pull, "step", self._wrapped_step(Pull.step))
             self._last = self._now()
             try:
                 yield
@@ -143,10 +146,19 @@ class Watch:
         self.counts.add_forward(self._tally, len(pixels), self._symbols(network, forms, pixels), self._dtype)
 
     def _saw_backward(
-        self, _: Any, network: Any, forms: dict[str, AffineForm], labels: Any, pairs: Any, *__: Any
+        self, _: Any, network: Any, forms: dict[str, AffineForm], labels: Any, pairs: Any, *__: Any, **___: Any
     ) -> None:
         symbols = self._symbols(network, forms, forms[network.input])
-        self.counts.add_backward(self._tally, len(pairs), symbols, self._dtype)
+        self.counts.add_backward(self._tally, len(pairs), symbols, self._dtype, self._reached)
+        self._reached = {}
+
+    def _wrapped_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(pull: Any, operation: Any) -> Any:
+            self._reached[operation.name] = len(pull.left)
+            return method(pull, operation)
+
+        return call
 
     def _symbols(self, network: Any, forms: dict[str, AffineForm], pixels: AffineForm) -> dict[str, int]:
         known = {name: form.symbols for name, form in forms.items() if name in self.counts.entries}

@@ -8,7 +8,8 @@ b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out,
                bytes  = sum over operations of (d + 2) b (n_in + n_out)              each form written once, and read once by each reader
     backward   flop   = sum over convolutions and linear layers, without a last linear one, of 2 n_out k         for each single margin
                bytes  = sum over the same operations of b (n_in + n_out), (d + 2) b n_in more for each one that is neither a product
-                        nor a mere sum, mean or move (its relaxation reads the form), and (d + 3) b n_pixels at the pixels
+                        nor a mere sum, mean or move (its relaxation reads the form), and (d + 3) b n_pixels at the pixels;
+                        an operation counts for the margins that were pulled through it
 
 d is what each operation's form really carries: float64 bounds begin with more symbols and drop them. Arithmetic that is no matrix product
 costs nothing here, nor do reshapes, constant scales (they fold into a product), weights (read once a batch), coordinates, error terms;
@@ -90,20 +91,25 @@ class Counts:
                 moved += sum(each * self.entries[name] for each, name in zip(planes, operation.inputs, strict=True))
         tally.add("forward", dtype, pairs * flop, pairs * moved * BYTES[dtype])
 
-    def add_backward(self, tally: Tally, margins: int, symbols: dict[str, int], dtype: str) -> None:
-        symbols, flop, moved = dict(symbols), 0, (symbols[self.input] + 3) * self.pixels
+    def add_backward(
+        self, tally: Tally, margins: int, symbols: dict[str, int], dtype: str, reached: dict[str, int]
+    ) -> None:
+        """``reached``: how many of the margins were pulled through an operation; the others were proved before."""
+        symbols, flop, moved, rows = dict(symbols), 0, 0, margins
         for operation in self.operations:  # forward, because symbols are handed on
             symbols.setdefault(operation.name, max(symbols[name] for name in operation.inputs))
-        for operation in self.backwards:
-            flop += 2 * products(operation)
+        for operation in reversed(self.backwards):
+            rows = reached.get(operation.name, rows)
+            flop += rows * 2 * products(operation)
             if operation.kind in FREE:
                 continue
             before = sum(self.entries[name] for name in operation.inputs)
-            moved += before + self.entries[operation.name]
+            moved += rows * (before + self.entries[operation.name])
             if not products(operation) and operation.kind not in UNRELAXED:
-                moved += sum((symbols[name] + 2) * self.entries[name] for name in operation.inputs)
+                moved += rows * sum((symbols[name] + 2) * self.entries[name] for name in operation.inputs)
+        moved += rows * (symbols[self.input] + 3) * self.pixels
         tally.margins += margins
-        tally.add("backward", dtype, margins * flop, margins * moved * BYTES[dtype])
+        tally.add("backward", dtype, flop, moved * BYTES[dtype])
 
 
 def products(operation: Operation) -> int:

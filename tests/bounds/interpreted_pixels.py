@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from places import coordinates_of
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from tiltproof.bounds import AffineForm, fused_pixels, pair_bounds
@@ -75,7 +76,13 @@ def compare(picture, transform, low, high, dtype, exact=EXACT) -> AffineForm:
         arguments = rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1]
         wanted = reference(picture, *arguments, dtype=dtype)
         mine = found[k : k + 1]
-        assert fused_pixels.agree(mine, wanted).all(), (str(transform), low[k], high[k], dtype)
+        place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *picture.shape[-2:])
+        assert fused_pixels.agree(mine, wanted, place, transform.padding).all(), (
+            str(transform),
+            low[k],
+            high[k],
+            dtype,
+        )
         same = (mine.stack == wanted.stack).all(0) & (mine.radius == wanted.radius)
         given_up = (wanted.slopes == 0).all()  # because of one of the pixels' boxes
         assert not exact or given_up or same.all(), (str(transform), low[k], high[k], dtype)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from places import coordinates_of
 
 from tiltproof.bounds import fused_pixels, pair_bounds
 from tiltproof.transforms.notation import parse
@@ -116,7 +117,7 @@ def test_on_a_gpu(text, dtype, monkeypatch):
         assert (true - 1e-12 <= found.upper.double()).all()
     monkeypatch.setattr(fused_pixels, "_on_gpu", lambda _: False)
     for k in range(24):
-        wanted = pair_bounds(
-            pictures, rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1], dtype=dtype
-        )
-        assert fused_pixels.agree(found[k : k + 1], wanted).all()
+        box = low[k : k + 1], high[k : k + 1]
+        wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, dtype=dtype)
+        place = coordinates_of(transform, *box, *pictures.shape[-2:])
+        assert fused_pixels.agree(found[k : k + 1], wanted, place, transform.padding).all()

@@ -62,7 +62,7 @@ def test_work_is_counted_as_the_formulae_say(program):
     symbols = {network.input: 1}
     counts.add_pixels(tally, 10, 1, "float32")
     counts.add_forward(tally, 10, symbols, "float32")
-    counts.add_backward(tally, 7, symbols, "float64")
+    counts.add_backward(tally, 7, symbols, "float64", {})
     assert tally.bytes["pixels", "float32"] == 10 * (16 * 4 + 16 * 3 * 4)
     assert tally.flop["forward", "float32"] == 10 * 3 * 2 * (32 * 9 + 3 * 32)
     assert tally.bytes["forward", "float32"] == 10 * 3 * 4 * ((16 + 32) + (32 + 32) + (32 + 3))

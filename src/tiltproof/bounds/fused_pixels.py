@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.coordinates import Coordinates, coordinates, symbols
 from tiltproof.bounds.fused_entries import Entries, written
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.resample import affine_of_exact
 from tiltproof.bounds.rounding import SMALLEST, UNIT
+from tiltproof.bounds.wide import too_wide
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.sampling import PADDINGS
 
@@ -165,7 +166,7 @@ def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entr
         places = coordinates(transform, run, symbols(*box), *box, height, width)
         wanted = affine_of_exact(picture, row, places, transform.padding).to(dtype)
         hulls = _loose(places.column, places.columns) | _loose(places.row, places.rows)
-        if not bool((agree(found[k : k + 1], wanted) | hulls.unsqueeze(1)).all()):
+        if not bool((agree(found[k : k + 1], wanted, places, transform.padding) | hulls.unsqueeze(1)).all()):
             return False
     return True
 
@@ -176,15 +177,21 @@ def _loose(form: AffineForm, box: Interval) -> Tensor:
     return form.radius > step + 1
 
 
-def agree(found: AffineForm, wanted: AffineForm) -> Tensor:
+def agree(found: AffineForm, wanted: AffineForm, place: Coordinates, padding: str) -> Tensor:
     """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`pixel_kernel.py`).
 
-    Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare.
+    Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare; where it looks at no single
+    points, because a box has so many (`bounds.wide`), the kernel may be tighter.
     """
     allowance = 64 * UNIT[found.stack.dtype]
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
     near = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
-    return near | ((wanted.slopes == 0).all(0) & (found.slopes != 0).any(0))
+    near |= (wanted.slopes == 0).all(0) & (found.slopes != 0).any(0)
+    wide = too_wide(place.columns, place.rows, found.shape[-2], found.shape[-1], padding)
+    if wide is not None:
+        inside = (found.center - wanted.center).abs() + found.deviation() <= wanted.radius + allowance
+        near |= wide.unsqueeze(1) & inside
+    return near
 
 
 def _kernel(name: str) -> Any:

@@ -75,7 +75,7 @@ def refine(
     if bias is not None:
         constant += bias[own].double() - bias[other].double()
         error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
-    return _Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared).through(network.operations[:-1])
+    return Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared).through(network.operations[:-1])
 
 
 def refine_outputs(
@@ -96,11 +96,11 @@ def refine_outputs(
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     if forms[network.input].unit:
         error += underflow(lengths(directions), directions, [chosen[network.output]])
-    pull = _Pull(network, chosen, {network.output: directions}, constant, error, enough, shared)
+    pull = Pull(network, chosen, {network.output: directions}, constant, error, enough, shared)
     return pull.through(network.operations)
 
 
-class _Pull:
+class Pull:
     """Linear lower bounds on their way to the pixels: ``coefficients`` . some operations' outputs + ``constant`` - ``error``."""
 
     def __init__(
@@ -129,7 +129,7 @@ class _Pull:
         dear = [operation.name for operation in operations if operation.kind in DEAR]
         for operation in reversed(operations):
             if operation.name in self.coefficients:
-                self._step(operation)
+                self.step(operation)
                 if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:
                     self._look(self.enough)
                     if not len(self.left):
@@ -148,7 +148,8 @@ class _Pull:
             self.best = torch.full_like(self.best, -torch.inf)
         return self.best, shares
 
-    def _step(self, operation: Operation) -> None:
+    def step(self, operation: Operation) -> None:
+        """Through one operation."""
         a_out = self.coefficients.pop(operation.name)
         inputs = [self.forms[name] for name in operation.inputs]
         if operation.kind in RELAXED and self.several:
