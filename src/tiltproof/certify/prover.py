@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.chosen import ChosenForms
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
 from tiltproof.certify.memory import fewest_together
@@ -72,8 +73,6 @@ class Prover:
         forward = _least(lower)
         rows = (~(forward > 0)).nonzero().flatten()
         if len(rows):
-            if several:
-                shares[rows] = forward_shares(network, {name: each[rows] for name, each in forms.items()})
             worst = lower[rows].nan_to_num(-torch.inf).argmin(1, keepdim=True)
             first_order = (form.center - form.slopes.abs().sum(0))[rows].gather(1, worst).flatten()
             promising = self.gate.promising(first_order, form.radius[rows].gather(1, worst).flatten())
@@ -83,7 +82,11 @@ class Prover:
             self.gate.learn(promising, _least(lower[rows]) > 0)
             if several:
                 shares[rows] = share
-        return Outcome(_least(lower), forward, shares)
+        bound = _least(lower)
+        rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
+        if several and len(rows):  # not looked at backward, or its worst class is proved and another is not
+            shares[rows] = forward_shares(network, ChosenForms(forms, rows))
+        return Outcome(bound, forward, shares)
 
     def _backward(
         self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor, rows: Tensor

@@ -200,7 +200,7 @@ def _better(first: Tensor, second: Tensor) -> Tensor:
     return torch.where(second > first, second, first)
 
 
-def forward_shares(network: Network, forms: dict[str, AffineForm]) -> Tensor:
+def forward_shares(network: Network, forms: Mapping[str, AffineForm] | ChosenForms) -> Tensor:
     """A cheaper measure for boxes that are split without a backward pass: what all relaxations add, unweighted, [P,
     d].
     """
