@@ -7,6 +7,7 @@ constant - error`` for every x inside the forward bounds; ``error`` pays for rou
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,17 +48,23 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(tuple(range(1, a.ndim)), dtype=torch.float64)
 
 
-def lengths(x: Tensor) -> Tensor:
-    """At least the Euclidean length of the channels' vector at each position: [P, C, H, W] -> [P, H, W]; |x| itself of [P, C].
+def norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """At least the Euclidean norm over some dimensions, n entries each.
 
-    Roundings are small, so what they cost may be bounded coarsely, position by position: sum_c |a_c| |x_c| <= |a|_2 |x|_2. An entry
-    whose square vanishes is below 2^-62 (float64: 2^-510), and sqrt(C) of those are added; the sum rounds C + 8 times at most.
+    The sum of squares and its root round n + 8 times at most. An entry whose square vanishes is below 2^-62 (float64: 2^-510), and
+    sqrt(n) of those are added; a square that overflows makes the norm infinite, which proves nothing.
     """
-    if x.ndim == 2:
-        return x.abs()
-    channels, unit = x.shape[1], UNIT[x.dtype]
+    count = math.prod(x.shape[dim] for dim in dims)
     vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510
-    return torch.linalg.vector_norm(x, 2, 1) * (1 + 2 * gamma(channels + 8, unit)) + channels * vanishing
+    return torch.linalg.vector_norm(x, 2, dims) * (1 + 2 * gamma(count + 8, UNIT[x.dtype])) + count * vanishing
+
+
+def lengths(x: Tensor) -> Tensor:
+    """`norm` of the channels' vector at each position: [P, C, H, W] -> [P, H, W]; |x| itself of [P, C].
+
+    Roundings are small, so what they cost may be bounded coarsely, position by position: sum_c |a_c| |x_c| <= |a|_2 |x|_2.
+    """
+    return norm(x, (1,)) if x.ndim > 2 else x.abs()
 
 
 def form_lengths(form: AffineForm) -> Tensor:

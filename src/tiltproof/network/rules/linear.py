@@ -13,7 +13,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.network import arithmetic
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import UNDERFLOW, LinearRule, farthest, form_lengths, rule
+from tiltproof.network.rules.base import LinearRule, farthest, form_lengths, norm, rule
 
 
 @rule("linear")
@@ -58,7 +58,7 @@ class Conv2d(LinearRule):
         sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; of groups the largest counts.
         """
         parts = operation.settings["weight"].unflatten(0, (operation.settings["window"].groups, -1))
-        kernel = torch.linalg.vector_norm(parts, 2, (1, 2)).amax(0) + UNDERFLOW
+        kernel = norm(parts, (1, 2)).amax(0)
         window = replace(operation.settings["window"], groups=1)
         return arithmetic.conv2d(form_lengths(form).unsqueeze(1), kernel[None, None], window).squeeze(1)
 
