@@ -90,55 +90,55 @@ class Ledger:
         low, high = (end.clamp(self.tiling.low, self.tiling.high) for end in (low, high))  # as the user wrote the range
         self.open_box[image] = (tuple(low.tolist()), tuple(high.tolist()))
 
-    def verdict(self, image: int) -> Verdict:
-        """Certified only if every box of the image was proved with a positive bound."""
-        if not bool(self.attacker.correct[image]):
-            return Verdict.MISCLASSIFIED
-        verdict = self.settled.get(image)
-        if bool(self.attacker.falsified[image]):
-            if verdict is Verdict.CERTIFIED:
-                raise RuntimeError(f"image {image}: a counterexample to a proof; a bound is wrong, please report this")
-            return Verdict.FALSIFIED
-        proved = int(self.waiting[image]) == 0 and int(self.boxes[image]) > 0 and float(self.proved[image]) > 0
-        if verdict is Verdict.CERTIFIED and not proved:
-            raise RuntimeError(f"image {image}: certified without all of its boxes proved; please report this")
-        return Verdict.UNKNOWN if verdict is None else verdict
-
-    def tree(self, image: int) -> str:
-        """The tiling of a certified image; every box of it was proved, no more and no fewer."""
-        grid = tuple(self.tiling.base.tolist())
-        splits = self.splits.get(image, {})
-        if int(self.leaves[image]) != math.prod(grid) + len(splits):
-            raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
-        return tree_text(grid, splits)
-
     def results(self, first: int, more_seconds: float) -> list[ImageResult]:
         """What is said of each image; the first is number ``first`` of the run."""
+        labels = self.prover.labels.tolist()
+        correct, falsified, margins = (
+            tensor.tolist() for tensor in (self.attacker.correct, self.attacker.falsified, self.attacker.margin)
+        )
+        boxes, waiting, proved, leaves, seconds = (
+            tensor.tolist() for tensor in (self.boxes, self.waiting, self.proved, self.leaves, self.seconds)
+        )
         grid = tuple(self.tiling.base.tolist())
-        columns = zip(self.prover.labels.tolist(), self.boxes.tolist(), self.seconds.tolist(), strict=True)
         results = []
-        for image, (label, boxes, seconds) in enumerate(columns):
-            verdict = self.verdict(image)
-            certified = verdict is Verdict.CERTIFIED
+        for image, label in enumerate(labels):
+            whole = waiting[image] == 0 and boxes[image] > 0 and proved[image] > 0
+            verdict = self._verdict(image, correct[image], falsified[image], whole)
+            certified, margin = verdict is Verdict.CERTIFIED, margins[image]
+            if certified or verdict is Verdict.UNKNOWN:
+                margin = min(proved[image], self.open_bound.get(image, math.inf))
             results.append(
                 ImageResult(
                     image=first + image,
                     label=label,
                     verdict=verdict,
-                    margin=self.margin(image, verdict),
+                    margin=margin,
                     grid=grid if certified else None,
-                    tree=self.tree(image) if certified else None,
+                    tree=self._tree(image, grid, leaves[image]) if certified else None,
                     counterexample=self.attacker.found[image] if verdict is Verdict.FALSIFIED else None,
                     open_box=self.open_box.get(image) if verdict is Verdict.UNKNOWN else None,
-                    boxes=boxes,
-                    seconds=seconds + more_seconds,
+                    boxes=boxes[image],
+                    seconds=seconds[image] + more_seconds,
                 )
             )
         return results
 
-    def margin(self, image: int, verdict: Verdict) -> float:
-        if verdict is Verdict.CERTIFIED:
-            return float(self.proved[image])
-        if verdict is Verdict.UNKNOWN:
-            return min(float(self.proved[image]), self.open_bound[image])
-        return float(self.attacker.margin[image])
+    def _verdict(self, image: int, correct: bool, falsified: bool, whole: bool) -> Verdict:
+        """Certified only if every box of the image was proved with a positive bound (``whole``)."""
+        if not correct:
+            return Verdict.MISCLASSIFIED
+        verdict = self.settled.get(image)
+        if falsified:
+            if verdict is Verdict.CERTIFIED:
+                raise RuntimeError(f"image {image}: a counterexample to a proof; a bound is wrong, please report this")
+            return Verdict.FALSIFIED
+        if verdict is Verdict.CERTIFIED and not whole:
+            raise RuntimeError(f"image {image}: certified without all of its boxes proved; please report this")
+        return Verdict.UNKNOWN if verdict is None else verdict
+
+    def _tree(self, image: int, grid: tuple[int, ...], leaves: int) -> str:
+        """The tiling of a certified image; every box of it was proved, no more and no fewer."""
+        splits = self.splits.get(image, {})
+        if leaves != math.prod(grid) + len(splits):
+            raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
+        return tree_text(grid, splits)

@@ -25,11 +25,14 @@ def tree_text(grid: tuple[int, ...], splits: dict[Node, int]) -> str:
     >>> tree_text((16,), {(3, 0): 0})
     '3.a14.'
     """
-    if not splits:
-        return _leaves(math.prod(grid))
-    letters, leaves = [], 0
-    for cell in itertools.product(*map(range, grid)):
-        todo = [cell + (0,) * len(grid)]
+    letters, leaves, done, uncut = [], 0, 0, (0,) * len(grid)
+    for cell in sorted(node[: len(grid)] for node in splits if node[len(grid) :] == uncut):
+        number = 0
+        for index, size in zip(cell, grid, strict=True):
+            number = number * size + index
+        leaves += number - done  # cells that were not halved
+        done = number + 1
+        todo = [cell + uncut]
         while todo:
             node = todo.pop()
             axis = splits.get(node)
@@ -40,7 +43,7 @@ def tree_text(grid: tuple[int, ...], splits: dict[Node, int]) -> str:
             leaves = 0
             lower, upper = halves(node, axis)
             todo += [upper, lower]
-    return "".join(letters) + _leaves(leaves)
+    return "".join(letters) + _leaves(leaves + math.prod(grid) - done)
 
 
 def halves(node: Node, axis: int) -> tuple[Node, Node]:
