@@ -19,6 +19,7 @@ class ChosenForm(AffineForm):
         self.unit, self.bent = form.unit, form.bent
         self.lengths = None if form.lengths is None else form.lengths[rows]
         self._magnitude = None
+        self._reach = None
 
     @property
     def symbols(self) -> int:
@@ -47,9 +48,10 @@ class ChosenForm(AffineForm):
     def center(self) -> Tensor:
         return self.form.center[self.rows]
 
-    @cached_property
-    def _reach(self) -> Tensor:  # type: ignore[override]
-        return self.form.reach()[self.rows]
+    def reach(self) -> Tensor:
+        if self._reach is None and self.form._reach is not None:
+            self._reach = self.form._reach[self.rows]
+        return super().reach()
 
 
 class ChosenForms:
