@@ -114,6 +114,20 @@ def test_rounding_of_convolutions_is_absorbed_exactly(groups, dtype):
             assert Fraction(bound[row, 1 - label].item()) <= logits[label] - logits[1 - label], (seed, row)
 
 
+def test_an_entry_may_lie_in_more_windows_than_there_are_entries():
+    """Going backward its coefficient is a sum over all of them, here of one large term and many that are rounded up beside it."""
+    unit, size = 2.0**-24, 24
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(size), nn.Flatten(), nn.Linear(size * size, 2)).eval()
+    with torch.no_grad():
+        model[2].weight[0] = unit * (1 + 2.0**-10)
+        model[2].weight[0, 0], model[2].weight[1], model[2].bias[0] = 1, 0, 0
+        true = exactly(model[2].weight[0]).sum()
+        model[2].bias[1] = float(true) + size * size * unit / 8
+    picture = torch.ones(1, 1, 1, 1)
+    bound = refined(model, AffineForm(picture[None], torch.zeros_like(picture)), torch.tensor([0]), 2)
+    assert Fraction(bound[0, 1].item()) <= true - exactly(model[2].bias)[1]
+
+
 def convolved(layer, picture):
     """A convolution without bias in rational arithmetic."""
     weight, (edge, _), (stride, _) = exactly(layer.weight), layer.padding, layer.stride

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tiltproof import Budget, InputError, Verdict, bound_pixels, certify, parse
+from tiltproof import AffineForm, Budget, InputError, Verdict, bound_pixels, certify, parse
 from tiltproof.network import margins, read_network, refine, run
 
 UNIT = 2.0**-24
@@ -312,3 +312,33 @@ def test_a_divisor_larger_than_the_window_divides_a_larger_sum():
     channels, pooled = (forms[operation.name] for operation in network.operations[:2])
     assert channels.radius.isfinite().all()
     assert pooled.radius[:, 0].isinf().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("head", ["linear", "convolution"])
+def test_weights_of_the_last_layer_may_be_flushed_to_zero(head, dtype):
+    """A weight of 2^-127 meets an activation of 2^100: an evaluation that flushes it answers otherwise than one that does not."""
+    make = (
+        (lambda n, bias: nn.Linear(1, n, bias=bias))
+        if head == "linear"
+        else lambda n, bias: nn.Conv2d(1, n, 1, bias=bias)
+    )
+    first, last = make(1, False), make(2, True)
+    layers = [nn.Flatten(), first, last] if head == "linear" else [first, last, nn.Flatten()]
+    model = nn.Sequential(*layers).eval()
+    with torch.no_grad():
+        first.weight.fill_(2.0**100)
+        last.weight.zero_()
+        last.weight[0] = 2.0**-127
+        last.bias.copy_(torch.tensor([0.0, 2.0**-28]))
+    picture = torch.ones(1, 1, 1, 1)
+    network = read_network(model, (1, 1, 1), picture).live(dtype, 2.0**-24)
+    pixels = AffineForm(torch.stack([picture, 0 * picture]).to(dtype), 0 * picture.to(dtype))
+    labels, other = torch.tensor([0]), torch.tensor([1])
+    with torch.no_grad():
+        forms = run(network, pixels)
+        bounds = [
+            float(margins(network, forms, labels).lower[0, 1]),
+            float(refine(network, forms, labels, 0 * other, other)[0]),
+        ]
+    assert max(bounds) <= -(2.0**-28)

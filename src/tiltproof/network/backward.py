@@ -72,6 +72,8 @@ def refine(
         if bias is not None:
             size = size + bias[own].abs() + bias[other].abs()
         error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
+        if last.vanishing:  # weights of either output that are flushed to zero
+            error += 4 * UNDERFLOW * reachable.sum(1, dtype=torch.float64)
     if bias is not None:
         constant += bias[own].double() - bias[other].double()
         error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))

@@ -96,8 +96,9 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         part = REGISTRY["linear"].forward(difference, [form[rows]])
         stack[:, rows], radius[rows] = part.stack, part.radius
     own = labels.unsqueeze(1)
-    if form.unit:  # a difference of weights that is flushed to zero
-        radius = radius + SMALLEST[radius.dtype] * farthest(form).sum(1, keepdim=True)
+    if form.unit:  # a difference of weights that is flushed to zero; in an evaluation, either of the weights
+        lost = 4 * UNDERFLOW if network.evaluation and last.vanishing else SMALLEST[radius.dtype]
+        radius = radius + lost * farthest(form).sum(1, keepdim=True)
     if network.evaluation:
         # each output is evaluated by itself: both errors of a difference are taken off
         size = F.linear(farthest(form) + UNDERFLOW, weight.abs(), None if bias is None else bias.abs())

@@ -18,6 +18,7 @@ from tiltproof.network.rules.base import (
     farthest,
     form_lengths,
     lengths,
+    ones_length,
     rule,
 )
 
@@ -51,7 +52,7 @@ class Relu:
             allowance = backward_gamma(8, a[0].numel(), form.unit)
             allowance += gamma(4, operation.evaluation) if negative else 0.0
             result.allowance = form_lengths(form) * (max(1.0, abs(negative)) + 1 - negative)
-            result.allowance = (result.allowance + UNDERFLOW * a.shape[1]) * allowance
+            result.allowance = (result.allowance + UNDERFLOW * ones_length(a)) * allowance
         return result
 
 
@@ -100,7 +101,7 @@ class SShaped:
         if form.unit:
             size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
             result.allowance = size * backward_gamma(9, a[0].numel(), form.unit)
-            result.allowance += LIBRARY * operation.evaluation * a.shape[1]
+            result.allowance += LIBRARY * operation.evaluation * ones_length(a)
         return result
 
 

@@ -45,7 +45,7 @@ class Rule(Protocol):
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Row-wise sum of products, summed in float64 so that only the products round (relatively, once each)."""
-    return (a * b).sum(tuple(range(1, a.ndim)), dtype=torch.float64)
+    return _total(a * b)
 
 
 def norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -98,7 +98,13 @@ def underflow(weights: Tensor, like: Tensor, inputs: list[AffineForm]) -> Tensor
 
 
 def _total(x: Tensor) -> Tensor:
-    return x.sum(tuple(range(1, x.ndim)), dtype=torch.float64)
+    """The sum of each row, in float64."""
+    return x.sum(tuple(range(1, x.ndim)), dtype=torch.float64) if x.ndim > 1 else x.double()
+
+
+def ones_length(a: Tensor) -> float:
+    """At least `lengths` of a tensor of ones that is shaped like ``a``."""
+    return math.sqrt(a.shape[1]) * (1 + 2.0**-20) if a.ndim > 2 else 1.0
 
 
 def farthest(form: AffineForm) -> Tensor:
@@ -201,11 +207,15 @@ class LinearRule:
             terms = self.terms(operation, form.shape)
             theirs = gamma(terms[0] + 8, operation.evaluation)
             count = backward_gamma(terms[1] + 8, a[0].numel(), form.unit) + theirs
-            size = self.sizes(operation, form) + UNDERFLOW * a.shape[1]
+            size = self.sizes(operation, form) + UNDERFLOW * ones_length(a)
             if shift is not None:
                 size = size + lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:]))
             # the sizes are sums of terms >= 0 themselves: n roundings take at most the share n u, and 1 / (1 - n u) = 1 + gamma_n
             result.allowance = size * (count * (1 + 2 * gamma(sum(terms) + 32, form.unit)))
+            if operation.vanishing and operation.evaluation:
+                # a weight w that an evaluation flushes to zero takes |w x| <= m |x| from each y, m the smallest normal number
+                lost = _total(form_lengths(form)).to(size.dtype) * (form.shape[1] * 2 * UNDERFLOW * ones_length(a))
+                result.allowance = result.allowance + lost.view(-1, *[1] * (size.ndim - 1))
         return result
 
 

@@ -57,8 +57,9 @@ class Conv2d(LinearRule):
         """No product with |W| needed, but a convolution of one channel: with W_j the matrix at position j of the kernel,
         sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; of groups the largest counts.
         """
-        parts = operation.settings["weight"].unflatten(0, (operation.settings["window"].groups, -1))
-        kernel = norm(parts, (1, 2)).amax(0)
+        weight = operation.settings["weight"]
+        parts = weight.double().unflatten(0, (operation.settings["window"].groups, -1))
+        kernel = (norm(parts, (1, 2)).amax(0) * (1 + 2.0**-20)).to(weight.dtype)
         window = replace(operation.settings["window"], groups=1)
         return arithmetic.conv2d(form_lengths(form).unsqueeze(1), kernel[None, None], window).squeeze(1)
 
@@ -134,8 +135,8 @@ class Average(LinearRule):
         return pull(a.contiguous())[0]
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        length = math.prod(shape[1:]) // max(1, math.prod(shape[1:-2])) + 4  # a window is no larger than the picture
-        return length, length
+        """A window is no larger than the picture, and an entry lies in no more windows than there are, which may be more."""
+        return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
 
     def divisor(self, operation: Operation, shape: torch.Size) -> int:
         return max(self.terms(operation, shape)[0], operation.settings.get("divisor") or 1)

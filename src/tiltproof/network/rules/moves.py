@@ -9,7 +9,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pullback, evaluated, form_lengths, rule
+from tiltproof.network.rules.base import UNDERFLOW, MoveRule, Pullback, evaluated, form_lengths, ones_length, rule
 
 
 @rule("reshape")
@@ -81,7 +81,7 @@ class Add:
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         result = Pullback([a, self.sign * a])
         if operation.evaluation:
-            size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * a.shape[1]
+            size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * ones_length(a)
             result.allowance = size * gamma(4, operation.evaluation)
         return result
 
