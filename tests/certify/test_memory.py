@@ -1,10 +1,12 @@
 """The limit on memory: what can be written, that a run stays below it with the same verdicts, and what does not fit."""
 
+import contextvars
 import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
@@ -120,6 +122,88 @@ def test_the_guard_turns_excess_into_a_clear_error_and_is_taken_away():
         Halving(8, memory, each=1).run(too_much)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert len(too_much(1)) == 1
+
+
+@LINUX
+def test_the_guard_of_overlapping_runs_is_the_tightest_and_goes_with_the_last():
+    import resource
+
+    def soft():
+        return resource.getrlimit(resource.RLIMIT_DATA)[0]
+
+    before, taken, seen = soft(), Memory(CPU).taken(), {}
+    inside, both, outside = threading.Event(), threading.Event(), threading.Event()
+
+    def first():
+        with Memory(CPU, taken + 2 * 10**9).kept():
+            seen["one"] = soft()
+            inside.set()
+            both.wait(20)
+        outside.set()
+
+    def second():
+        inside.wait(20)
+        with Memory(CPU, taken + 8 * 10**9).kept():
+            seen["two"] = soft()
+            both.set()
+            outside.wait(20)
+            seen["left"] = soft()
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen["two"] == pytest.approx(seen["one"], abs=5e8)  # the larger limit takes nothing from the smaller
+    assert seen["left"] > seen["one"] + 4e9
+    assert soft() == before
+
+
+@LINUX
+def test_the_guard_is_taken_away_in_another_context():
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    kept = Memory(CPU, Memory(CPU).taken() + 10**9).kept()
+    contextvars.copy_context().run(kept.__enter__)
+    assert resource.getrlimit(resource.RLIMIT_DATA) != before
+    kept.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+@LINUX
+def test_room_on_a_gpu_is_none_of_the_guards_business():
+    import resource
+
+    with Memory(CPU, Memory(CPU).taken() + 10**9).kept():
+        guarded = resource.getrlimit(resource.RLIMIT_DATA)
+        Memory(torch.device("cuda"), 1).guard()
+        assert resource.getrlimit(resource.RLIMIT_DATA) == guarded
+
+
+THREADS = """
+import torch
+import tiltproof
+from tiltproof.certify.limit import Memory
+from tiltproof.certify.memory import Halving
+
+torch.set_num_threads(16)  # torch begins with no more than there are cores
+taken, zeros = Memory(torch.device("cpu")).taken, torch.zeros(1).expand(10**7)
+memory = Memory(torch.device("cpu"), taken() + 60_000_000)
+with memory.kept():
+    assert Halving(8, memory, each=1).run(lambda size: zeros.sum()) == 0
+model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 26 * 26, 10))
+model, images = model.eval(), torch.rand(2, 1, 28, 28)
+print(len(tiltproof.certify(model, images, model(images).argmax(1), "R(1)", memory=taken() + 500_000_000).verdicts))
+"""
+
+
+@LINUX
+def test_threads_that_start_under_the_guard_do_not_end_the_process():
+    """OpenMP exits when a thread's stack, 8 MB of private memory, is refused."""
+    command, environment = [sys.executable, "-W", "error", "-c", THREADS], os.environ | {"OMP_NUM_THREADS": "16"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 @LINUX

@@ -75,6 +75,44 @@ def test_an_unsupported_operation_is_named(model, name):
     assert "conv2d" in text  # the list of what is supported
 
 
+class Through(nn.Module):
+    """A linear layer behind a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.fc = function, nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.function(x).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.max_pool2d(x, 2, return_indices=True)[0],
+        lambda x: (x.mean(0), F.max_pool2d(x, 2))[1],
+        lambda x: F.max_pool2d(F.dropout(x, 0.0), 2),
+    ],
+    ids=["indices of a pool", "a mean over the batch", "dropout of nothing"],
+)
+def test_what_is_computed_for_nothing_is_left_out(function):
+    torch.manual_seed(0)
+    model, x = Through(function), torch.rand(3, 1, 4, 4)
+    assert [operation.kind for operation in export_network(model, (1, 4, 4), PICTURE).operations][-1] == "linear"
+    with torch.no_grad():
+        bounds = bound_network(model, AffineForm.constant(x))
+        assert torch.allclose(bounds.center, model(x), atol=1e-5)
+    assert float(bounds.width.max()) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: F.dropout(x, 0.5), lambda x: torch.dropout(x, p=0.5, train=True)], ids=["usual", "by name"]
+)
+def test_dropout_that_stays_in_training_is_refused(function):
+    with pytest.raises(UnsupportedOperation, match="dropout in training mode"):
+        export_network(Through(function), (1, 2, 2), PICTURE)
+
+
 class DropoutThenInPlace(nn.Module):
     """Dropout in eval mode is its input, so the ReLU below changes ``y`` too."""
 

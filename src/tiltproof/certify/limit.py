@@ -12,10 +12,10 @@ import math
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ FREE_SHARE = 0.4
 RESERVE = 24 * 2**20
 """On a CPU, kept for what grows beside tensors: libraries are loaded into memory page by page."""
 UNFOLDED_SHARE = 1 / 16
+PARALLEL = 2**17
+"""Numbers that torch fills with all its threads: more than at::internal::GRAIN_SIZE, 2**15."""
 
 
 def parse_memory(size: int | str | None) -> int | None:
@@ -173,29 +175,51 @@ class Memory:
         except ImportError:
             yield
             return
-        before = resource.getrlimit(resource.RLIMIT_DATA)
-        token = _before.set(before)
+        with _lock:
+            entry = (self, _held[0][1] if _held else resource.getrlimit(resource.RLIMIT_DATA))
+            _held.append(entry)
         try:
             self.guard()
             yield
         finally:
-            _before.reset(token)
-            resource.setrlimit(resource.RLIMIT_DATA, before)
+            with _lock:
+                _held.remove(entry)
+                _set_guard(entry[1])
 
     def guard(self) -> None:
         """Inside `kept`, on a CPU: let private memory grow by as much as there is room now. Of what is private some is never resident
         (stacks of threads, libraries' tables), and that grows too, so the guard is set anew before every batch."""
-        before, data = _before.get(), _status("VmData")
-        if before is not None and data:
-            import resource
-
-            ends = (data + self.room() + RESERVE, *before)
-            least = min(end for end in ends if end != resource.RLIM_INFINITY)
-            resource.setrlimit(resource.RLIMIT_DATA, (least, before[1]))
+        if self.on_gpu:
+            return
+        with _lock:
+            if _held:
+                _set_guard(_held[0][1])
 
 
-_before: ContextVar[tuple[int, int] | None] = ContextVar("before", default=None)
-"""Soft and hard RLIMIT_DATA as they were, while a guard is set."""
+_lock = threading.Lock()
+_held: list[tuple[Memory, tuple[int, int]]] = []
+"""Limits that hold now, of all threads since RLIMIT_DATA is the process's, each with that (soft, hard) from before the first of them."""
+
+
+def _set_guard(before: tuple[int, int]) -> None:
+    """For the limit that leaves the least room; none where no limit holds. For whoever has the lock."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+    if not _held:
+        return
+    _start_threads()
+    if data := _status("VmData"):
+        ends = (data + min(memory.room() for memory, _ in _held) + RESERVE, *before)
+        least = min(end for end in ends if end != resource.RLIM_INFINITY)
+        resource.setrlimit(resource.RLIMIT_DATA, (least, before[1]))
+
+
+def _start_threads() -> None:
+    """All of OpenMP's, for this thread: it ends the process when one cannot start, and their stacks are private memory. Some end when
+    an operation uses fewer, so they are started again whenever a guard is set, with none in the way."""
+    if torch.get_num_threads() > 1:
+        torch.zeros(PARALLEL).fill_(1)
 
 
 def _status(key: str) -> int:

@@ -231,10 +231,14 @@ def concat(shape: Any, parts: Any, dim: int = 0) -> Built:
     "contiguous.default",
     "alias.default",
     "detach.default",
-    "dropout.default",
     "lift_fresh_copy.default",
 )
 def identity(shape: Any, x: Any, *settings: Any, **options: Any) -> Built:
-    if len(settings) == 2 and settings[1] is True:
+    return Built("identity", (x.name,))
+
+
+@converter("dropout.default")
+def dropout(shape: Any, x: Any, p: float, train: bool) -> Built:
+    if train and p != 0:
         raise Refused("dropout in training mode")
     return Built("identity", (x.name,))

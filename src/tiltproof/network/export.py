@@ -45,7 +45,9 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
                 )
             program = torch.export.export(model, (example,), strict=False)
             refuse_hidden_writes(program.graph)
-            if not _plain(program.graph):
+            if _plain(program.graph):
+                program.graph.eliminate_dead_code()  # as decomposing does; nothing is written, so what has no users does nothing
+            else:
                 program = program.run_decompositions({})
     except InputError:
         raise
