@@ -22,11 +22,12 @@ from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.resample import affine_of_exact
 from tiltproof.bounds.rounding import SMALLEST, UNIT
 from tiltproof.bounds.wide import too_wide
+from tiltproof.device import current, is_out_of_memory
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.sampling import PADDINGS
 
 BLOCK, WARPS = 128, 4
-MOST_SYMBOLS = 8
+MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
 _kernels: dict[str, Any] = {}
@@ -46,23 +47,40 @@ def fused_pixels(
 
     ``dtype``: of the result, as `AffineForm.to` would make it.
     """
-    if not (_on_gpu(pictures) and _possible(pictures, rows_of, low, high, dtype)) or _kernel("pixels") is None:
+    if not (_on_gpu(pictures) and _possible(pictures, rows_of, transform, low, high, dtype)):
         return None
-    entries = written(transform, run)
+    entries = written(transform, run) if _kernel("pixels") is not None else None
     if entries is None:
         return None
-    key = pictures.device, pictures.shape[1:], len(rows_of), entries, transform.padding, dtype
-    if _recording(pictures) and key not in _launched:
-        return None  # nothing can be compiled or compared while a graph is recorded
     try:
-        if not _trusted(pictures, transform, run, entries, dtype):
-            return None
-        _launched.add(key)
-        return _launch(pictures, rows_of, entries, low, high, transform.padding, dtype)
+        with current(pictures.device):
+            return _bounds(pictures, rows_of, transform, run, entries, low, high, dtype)
     except Exception as error:  # a compiler that is missing or fails: not worth a run
+        if is_out_of_memory(error):  # a smaller batch may go through
+            raise
         warnings.warn(f"Triton could not compile a kernel, so pixel bounds take longer: {error}", stacklevel=2)
         _kernels["pixels"] = None
         return None
+
+
+def _bounds(
+    pictures: Tensor,
+    rows_of: Tensor,
+    transform: Transform,
+    run: list[int],
+    entries: Entries,
+    low: Tensor,
+    high: Tensor,
+    dtype: torch.dtype,
+) -> AffineForm | None:
+    key = pictures.device, pictures.shape[1:], len(rows_of), entries, transform.padding, dtype
+    if _recording(pictures) and key not in _launched:
+        return None  # nothing can be compiled or compared while a graph is recorded
+    if not _trusted(pictures, transform, run, entries, dtype):
+        return None
+    form = _launch(pictures, rows_of, entries, low, high, transform.padding, dtype)
+    _launched.add(key)
+    return form
 
 
 def _on_gpu(pictures: Tensor) -> bool:
@@ -73,15 +91,24 @@ def _recording(pictures: Tensor) -> bool:
     return pictures.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _possible(pictures: Tensor, rows_of: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> bool:
-    blocks = -(-pictures.shape[-1] * pictures.shape[-2] // BLOCK)
+def _possible(
+    pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor, dtype: torch.dtype
+) -> bool:
+    """Whether shapes, dtypes and devices are those the kernels take on trust, and no index of theirs leaves 32 bits."""
+    pairs, pixels = rows_of.numel(), pictures.shape[-1] * pictures.shape[-2]
     return (
         pictures.dtype == low.dtype == high.dtype == torch.float64
         and dtype in UNIT
         and not any(tensor.requires_grad for tensor in (pictures, low, high))
-        and low.shape[1] <= MOST_SYMBOLS
+        and all(tensor.device == pictures.device for tensor in (rows_of, low, high))
+        and pictures.ndim == 4
+        and rows_of.shape == (pairs,)
+        and low.shape == high.shape == (pairs, len(transform.parts))
+        and len(transform.parts) <= MOST_SYMBOLS
         and pictures.numel() > 0
-        and 0 < len(rows_of) * blocks < 2**31
+        and pixels < MOST_PIXELS
+        and 0 < pairs < MOST_PAIRS
+        and pairs * -(-pixels // BLOCK) < 2**31
     )
 
 
@@ -126,8 +153,9 @@ def _largest(pictures: Tensor) -> Tensor:
     """The largest absolute pixel; a prover asks for the same pictures again and again, but a recorded graph sees others each time."""
     global _seen
     version = -1 if pictures.is_inference() or _recording(pictures) else pictures._version
-    if _seen is not None and version >= 0 and _seen[0]() is pictures and _seen[1] == version:
-        return _seen[2]
+    seen = _seen  # once: another thread may replace it
+    if seen is not None and version >= 0 and seen[0]() is pictures and seen[1] == version:
+        return seen[2]
     ends = torch.stack(torch.aminmax(pictures)).abs()
     largest = ends.amax()
     if version >= 0:
@@ -141,7 +169,11 @@ def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: En
     key = pictures.device, entries, transform.padding, height == 1, width == 1, dtype
     if key not in _trust:
         _trust[key] = False
-        _trust[key] = _agrees(pictures.new_zeros(2, 2, height, width), transform, run, entries, dtype)
+        try:
+            _trust[key] = _agrees(pictures.new_zeros(2, 2, height, width), transform, run, entries, dtype)
+        except BaseException:
+            del _trust[key]
+            raise
         if not _trust[key]:
             warnings.warn(
                 f"Triton's kernels for {transform} and the reference differ; the latter is used", stacklevel=3
