@@ -72,7 +72,8 @@ def _bounds(
     high: Tensor,
     dtype: torch.dtype,
 ) -> AffineForm | None:
-    key = pictures.device, pictures.shape[1:], len(rows_of), entries, transform.padding, dtype
+    ranges = transform.low, transform.high
+    key = pictures.device, pictures.shape[1:], len(rows_of), entries, ranges, transform.padding, dtype
     if _recording(pictures) and key not in _launched:
         return None  # nothing can be compiled or compared while a graph is recorded
     if not _trusted(pictures, transform, run, entries, dtype):
