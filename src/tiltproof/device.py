@@ -1,6 +1,8 @@
-"""Where to compute: the one place that turns what a user says into a device that is there."""
+"""Where to compute: the one place that turns what a user says into a device that is there, and knows its errors."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -29,3 +31,26 @@ def choose_device(wanted: str | torch.device) -> torch.device:
             do='use --device cpu or --device auto (device="cpu")',
         )
     return device
+
+
+def current(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a GPU the current one, which is where Triton launches whatever it is given."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+SIGNS = (
+    "out of memory",
+    "can't allocate memory",
+    "cublas_status_alloc",
+    "bad_alloc",
+    "could not create a primitive",  # oneDNN, whatever it lacked memory for
+    "could not create a memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of torch, Python or a library below them; a smaller batch may go through."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)

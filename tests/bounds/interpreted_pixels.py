@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from places import coordinates_of
+from places import agree, coordinates_of
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from tiltproof.bounds import AffineForm, fused_pixels, pair_bounds
@@ -77,7 +77,7 @@ def compare(picture, transform, low, high, dtype, exact=EXACT) -> AffineForm:
         wanted = reference(picture, *arguments, dtype=dtype)
         mine = found[k : k + 1]
         place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *picture.shape[-2:])
-        assert fused_pixels.agree(mine, wanted, place, transform.padding).all(), (
+        assert agree(mine, wanted, place, transform.padding).all(), (
             str(transform),
             low[k],
             high[k],
@@ -165,6 +165,43 @@ def sound() -> None:
         padding = ("zeros", "border", "reflect")[number % 3]
         assert_sound(letters, padding, picture, low, high, thetas, methods=("affine",))
     assert used >= before + 12
+
+
+def damaged() -> None:
+    """Kernels that go wrong in one respect are refused, the right ones are not: each wrong on a copy of one right result."""
+    transform, run = parse("R(30)"), [0]
+    entries, launch, results = written(transform, run), fused_pixels._launch, {}
+
+    def verdict(dtype, harm) -> bool:
+        def harmed(*arguments):
+            if dtype not in results:
+                results[dtype] = launch(*arguments)
+            form = AffineForm(results[dtype].stack.clone(), results[dtype].radius.clone())
+            harm(form)
+            return form
+
+        fused_pixels._launch = harmed
+        picture = torch.zeros(2, 1, 11, 13, dtype=torch.float64)
+        return fused_pixels._agrees(picture, transform, run, entries, dtype)
+
+    def flat(form):
+        return (form.slopes == 0).all(0)
+
+    harms = {
+        "no hull": lambda form: form.radius.masked_fill_(flat(form), 0.0),
+        "half a hull": lambda form: form.radius.mul_(torch.where(flat(form), 0.5, 1.0)),
+        "no residual": lambda form: form.radius.masked_fill_(~flat(form), 1e-12),
+        "no roundings": lambda form: form.radius.sub_(torch.where(flat(form), 12.0, 20.0) * 2.0**-53),
+        "last block": lambda form: form.center.flatten(1)[:, 128:].add_(0.01),
+        "slopes": lambda form: form.slopes.neg_(),
+        "single points": lambda form: form.center[-1].add_(1e-9),
+    }
+    assert verdict(torch.float64, lambda *_: None)
+    for name, harm in harms.items():
+        assert not verdict(torch.float64, harm), name
+    assert verdict(torch.float32, lambda *_: None)
+    unrounded = results[torch.float64].radius.float()
+    assert not verdict(torch.float32, lambda form: form.radius.copy_(unrounded))
 
 
 if __name__ == "__main__":

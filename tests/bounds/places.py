@@ -1,6 +1,10 @@
 """Where pixels come from, for tests that look at coordinate boxes."""
 
+import torch
+
 from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.rounding import UNIT
+from tiltproof.bounds.wide import too_wide
 from tiltproof.transforms import Spatial
 
 
@@ -8,3 +12,20 @@ def coordinates_of(transform, low, high, height, width):
     """Of the transform's first spatial stage."""
     run = next(run for kind, run in transform.stages() if kind is Spatial)
     return coordinates(transform, run, symbols(low, high), low, high, height, width)
+
+
+def agree(found, wanted, place, padding):
+    """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`pixel_kernel.py`).
+
+    Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare; where it looks at no single
+    points, because a box has so many (`bounds.wide`), the kernel may be tighter.
+    """
+    allowance = 64 * UNIT[found.stack.dtype]
+    mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
+    near = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
+    near |= (wanted.slopes == 0).all(0) & (found.slopes != 0).any(0)
+    wide = too_wide(place.columns, place.rows, found.shape[-2], found.shape[-1], padding)
+    if wide is not None:
+        inside = (found.center - wanted.center).abs() + found.deviation() <= wanted.radius + allowance
+        near |= wide.unsqueeze(1) & inside
+    return near

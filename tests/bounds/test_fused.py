@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tiltproof.bounds import AffineForm
+from tiltproof.bounds import AffineForm, fused
 from tiltproof.bounds.fused import fused_relu
 from tiltproof.bounds.relax import relax_kink
 
@@ -59,6 +59,23 @@ def test_the_kernel_is_the_reference_and_sound():
 def test_a_cpu_uses_the_reference(monkeypatch):
     monkeypatch.setattr("tiltproof.bounds.relax.fused_relu", lambda *_: pytest.fail("not on a CPU"))
     relax_kink(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
+
+
+def test_running_out_of_memory_leaves_the_kernel_in_use(monkeypatch):
+    errors = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no compiler")]
+
+    def launch(*_):
+        raise errors.pop(0)
+
+    monkeypatch.setattr(fused, "_kernels", {"relu": object()})
+    monkeypatch.setattr(fused, "_launch", launch)
+    form = AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4))
+    with pytest.raises(torch.OutOfMemoryError):
+        fused_relu(form.stack, form.radius, form.unit)
+    assert list(fused._kernels) == ["relu"]  # nothing is decided about the device either
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert fused_relu(form.stack, form.radius, form.unit) is None
+    assert fused._kernels["relu"] is None
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from places import coordinates_of
+from places import agree, coordinates_of
 
 from tiltproof.bounds import fused_pixels, pair_bounds
 from tiltproof.transforms.notation import parse
@@ -60,7 +60,7 @@ def run(arguments, **environment) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("what", ["same", "odd", "sound"])
+@pytest.mark.parametrize("what", ["same", "odd", "sound", "damaged"])
 def test_in_the_interpreter(what):
     run([str(Path(__file__).with_name("interpreted_pixels.py")), what], TRITON_INTERPRET="1")
 
@@ -88,6 +88,44 @@ def test_the_last_dtype_is_that_of_a_conversion():
         wanted, found = pair_bounds(*arguments).to(torch.float32), pair_bounds(*arguments, dtype=torch.float32)
         assert torch.equal(wanted.stack, found.stack)
         assert torch.equal(wanted.radius, found.radius)
+
+
+def test_running_out_of_memory_leaves_the_kernels_in_use(monkeypatch):
+    """A smaller batch may go through; anything else that a launch raises turns them off."""
+    errors = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no compiler")]
+
+    def launch(*_):
+        raise errors.pop(0)
+
+    monkeypatch.setattr(fused_pixels, "_on_gpu", lambda _: True)
+    monkeypatch.setattr(fused_pixels, "_kernels", {"pixels": object(), "entries": object()})
+    monkeypatch.setattr(fused_pixels, "_trust", {})
+    monkeypatch.setattr(fused_pixels, "_launch", launch)
+    low = torch.tensor([[1.0]], dtype=torch.float64)
+    arguments = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0]), parse("R(5)"), "affine", low, low + 1
+    with pytest.raises(torch.OutOfMemoryError):
+        pair_bounds(*arguments)
+    assert fused_pixels._kernels["pixels"] is not None
+    with pytest.warns(UserWarning, match="no compiler"):
+        pair_bounds(*arguments)
+    assert fused_pixels._kernels["pixels"] is None
+
+
+def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
+    picture, rows = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0, 0])
+    box, turn = torch.zeros(2, 1, dtype=torch.float64), parse("R(5)")
+
+    def possible(pictures=picture, rows_of=rows, low=box, high=box):
+        return fused_pixels._possible(pictures, rows_of, turn, low, high, torch.float64)
+
+    assert possible()
+    assert not possible(low=box[:1])
+    assert not possible(high=torch.zeros(2, 2, dtype=torch.float64))
+    assert not possible(rows_of=rows[None])
+    assert not possible(rows_of=rows.to("meta"))
+    assert not possible(pictures=torch.zeros(1, dtype=torch.float64).expand(1, 1, 2**15, 2**15))
+    many = 2**24
+    assert not possible(rows_of=rows[:1].expand(many), low=box[:1].expand(many, 1), high=box[:1].expand(many, 1))
 
 
 @pytest.mark.slow
@@ -120,4 +158,4 @@ def test_on_a_gpu(text, dtype, monkeypatch):
         box = low[k : k + 1], high[k : k + 1]
         wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, dtype=dtype)
         place = coordinates_of(transform, *box, *pictures.shape[-2:])
-        assert fused_pixels.agree(found[k : k + 1], wanted, place, transform.padding).all()
+        assert agree(found[k : k + 1], wanted, place, transform.padding).all()

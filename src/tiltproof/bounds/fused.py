@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.rounding import SMALLEST
+from tiltproof.device import current, is_out_of_memory
 
 BLOCK = 1024
 MOST_SYMBOLS = 16
@@ -27,6 +28,8 @@ def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tens
     try:
         return _launch(stack, radius, unit) if _trusted(stack.device, stack.dtype) else None
     except Exception as error:  # a compiler that is missing or fails: not worth a run
+        if is_out_of_memory(error):  # a smaller batch may go through
+            raise
         warnings.warn(f"Triton could not compile a kernel, so bounds take longer: {error}", stacklevel=2)
         _kernels["relu"] = None
         return None
@@ -37,7 +40,11 @@ def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
     key = f"{device} {dtype}"
     if key not in _kernels:
         _kernels[key] = False  # while it is being looked at, the reference is used
-        _kernels[key] = _agrees(device, dtype)
+        try:
+            _kernels[key] = _agrees(device, dtype)
+        except BaseException:
+            del _kernels[key]
+            raise
         if not _kernels[key]:
             warnings.warn(f"Triton's kernel and the reference differ on {key}; the reference is used", stacklevel=3)
     return bool(_kernels[key])
@@ -73,7 +80,8 @@ def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor,
     factors = _factors(symbols, unit, stack.dtype, stack.device)
     single = stack.dtype == torch.float32
     arguments = (stack, radius, new_stack, new_radius, size, factors, entries, symbols, single, BLOCK)
-    _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
+    with current(stack.device):
+        _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
     return new_stack, new_radius, size
 
 

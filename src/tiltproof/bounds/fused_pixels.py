@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.coordinates import Coordinates, coordinates, symbols
+from tiltproof.bounds.fused_check import agrees
 from tiltproof.bounds.fused_entries import Entries, written
-from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.resample import affine_of_exact
 from tiltproof.bounds.rounding import SMALLEST, UNIT
-from tiltproof.bounds.wide import too_wide
+from tiltproof.device import current, is_out_of_memory
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.sampling import PADDINGS
 
 BLOCK, WARPS = 128, 4
-MOST_SYMBOLS = 8
+MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
+LARGE = 2**14
+"""Pixels of a picture."""
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
 _kernels: dict[str, Any] = {}
@@ -46,23 +46,41 @@ def fused_pixels(
 
     ``dtype``: of the result, as `AffineForm.to` would make it.
     """
-    if not (_on_gpu(pictures) and _possible(pictures, rows_of, low, high, dtype)) or _kernel("pixels") is None:
+    if not (_on_gpu(pictures) and _possible(pictures, rows_of, transform, low, high, dtype)):
         return None
-    entries = written(transform, run)
+    entries = written(transform, run) if _kernel("pixels") is not None else None
     if entries is None:
         return None
-    key = pictures.device, pictures.shape[1:], len(rows_of), entries, transform.padding, dtype
-    if _recording(pictures) and key not in _launched:
-        return None  # nothing can be compiled or compared while a graph is recorded
     try:
-        if not _trusted(pictures, transform, run, entries, dtype):
-            return None
-        _launched.add(key)
-        return _launch(pictures, rows_of, entries, low, high, transform.padding, dtype)
+        with current(pictures.device):
+            return _bounds(pictures, rows_of, transform, run, entries, low, high, dtype)
     except Exception as error:  # a compiler that is missing or fails: not worth a run
+        if is_out_of_memory(error):  # a smaller batch may go through
+            raise
         warnings.warn(f"Triton could not compile a kernel, so pixel bounds take longer: {error}", stacklevel=2)
         _kernels["pixels"] = None
         return None
+
+
+def _bounds(
+    pictures: Tensor,
+    rows_of: Tensor,
+    transform: Transform,
+    run: list[int],
+    entries: Entries,
+    low: Tensor,
+    high: Tensor,
+    dtype: torch.dtype,
+) -> AffineForm | None:
+    ranges = transform.low, transform.high
+    key = pictures.device, pictures.shape[1:], len(rows_of), entries, ranges, transform.padding, dtype
+    if _recording(pictures) and key not in _launched:
+        return None  # nothing can be compiled or compared while a graph is recorded
+    if not _trusted(pictures, transform, run, entries, dtype):
+        return None
+    form = _launch(pictures, rows_of, entries, low, high, transform.padding, dtype)
+    _launched.add(key)
+    return form
 
 
 def _on_gpu(pictures: Tensor) -> bool:
@@ -73,15 +91,24 @@ def _recording(pictures: Tensor) -> bool:
     return pictures.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _possible(pictures: Tensor, rows_of: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> bool:
-    blocks = -(-pictures.shape[-1] * pictures.shape[-2] // BLOCK)
+def _possible(
+    pictures: Tensor, rows_of: Tensor, transform: Transform, low: Tensor, high: Tensor, dtype: torch.dtype
+) -> bool:
+    """Whether shapes, dtypes and devices are those the kernels take on trust, and no index of theirs leaves 32 bits."""
+    pairs, pixels = rows_of.numel(), pictures.shape[-1] * pictures.shape[-2]
     return (
         pictures.dtype == low.dtype == high.dtype == torch.float64
         and dtype in UNIT
         and not any(tensor.requires_grad for tensor in (pictures, low, high))
-        and low.shape[1] <= MOST_SYMBOLS
+        and all(tensor.device == pictures.device for tensor in (rows_of, low, high))
+        and pictures.ndim == 4
+        and rows_of.shape == (pairs,)
+        and low.shape == high.shape == (pairs, len(transform.parts))
+        and len(transform.parts) <= MOST_SYMBOLS
         and pictures.numel() > 0
-        and 0 < len(rows_of) * blocks < 2**31
+        and pixels < MOST_PIXELS
+        and 0 < pairs < MOST_PAIRS
+        and pairs * -(-pixels // BLOCK) < 2**31
     )
 
 
@@ -126,8 +153,9 @@ def _largest(pictures: Tensor) -> Tensor:
     """The largest absolute pixel; a prover asks for the same pictures again and again, but a recorded graph sees others each time."""
     global _seen
     version = -1 if pictures.is_inference() or _recording(pictures) else pictures._version
-    if _seen is not None and version >= 0 and _seen[0]() is pictures and _seen[1] == version:
-        return _seen[2]
+    seen = _seen  # once: another thread may replace it
+    if seen is not None and version >= 0 and seen[0]() is pictures and seen[1] == version:
+        return seen[2]
     ends = torch.stack(torch.aminmax(pictures)).abs()
     largest = ends.amax()
     if version >= 0:
@@ -136,12 +164,22 @@ def _largest(pictures: Tensor) -> Tensor:
 
 
 def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
-    """Whether the kernels do on this device what the reference does: looked at once for whatever they are compiled for."""
-    height, width = (min(size, most) for size, most in zip(pictures.shape[-2:], (9, 11), strict=True))
-    key = pictures.device, entries, transform.padding, height == 1, width == 1, dtype
+    """Whether the kernels do on this device what the reference does: looked at once for whatever they are compiled for.
+
+    Sizes are compiled in, so the size looked at is the pictures' own; for large ones, which would take long, one of several blocks.
+    """
+    height, width = pictures.shape[-2:]
+    if height * width > LARGE:
+        height, width = min(height, 17), min(width, 23)
+    channels = min(pictures.shape[1], 3)
+    key = pictures.device, entries, transform.low, transform.high, transform.padding, channels, height, width, dtype
     if key not in _trust:
         _trust[key] = False
-        _trust[key] = _agrees(pictures.new_zeros(2, 2, height, width), transform, run, entries, dtype)
+        try:
+            _trust[key] = _agrees(pictures.new_zeros(2, channels, height, width), transform, run, entries, dtype)
+        except BaseException:
+            del _trust[key]
+            raise
         if not _trust[key]:
             warnings.warn(
                 f"Triton's kernels for {transform} and the reference differ; the latter is used", stacklevel=3
@@ -150,48 +188,10 @@ def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: En
 
 
 def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
-    """On small pictures, over boxes of all sizes of the transform's range; each by itself, as the reference looks at all at once."""
-    height, width = picture.shape[-2:]
-    generator = torch.Generator().manual_seed(0)
-    picture.copy_(torch.rand(picture.shape, dtype=torch.float64, generator=generator))
-    ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
-    place = torch.rand(8, len(ends[0]), dtype=torch.float64, generator=generator)
-    half = 10.0 ** -torch.arange(8, dtype=torch.float64).unsqueeze(1) * (ends[1] - ends[0]) / 2
-    middle = ends[0] + (ends[1] - ends[0]) * place
-    low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
-    rows_of = torch.arange(8, device=picture.device) % 2
-    found = _launch(picture, rows_of, entries, low, high, transform.padding, dtype)
-    for k in range(8):
-        row, box = rows_of[k : k + 1], (low[k : k + 1], high[k : k + 1])
-        places = coordinates(transform, run, symbols(*box), *box, height, width)
-        wanted = affine_of_exact(picture, row, places, transform.padding).to(dtype)
-        hulls = _loose(places.column, places.columns) | _loose(places.row, places.rows)
-        if not bool((agree(found[k : k + 1], wanted, places, transform.padding) | hulls.unsqueeze(1)).all()):
-            return False
-    return True
+    def launch(picture: Tensor, rows_of: Tensor, low: Tensor, high: Tensor) -> AffineForm:
+        return _launch(picture, rows_of, entries, low, high, transform.padding, dtype)
 
-
-def _loose(form: AffineForm, box: Interval) -> Tensor:
-    """Where the kernel takes the hull by a rule of its own (`pixel_kernel.py`)."""
-    step = torch.maximum((box.lower - form.center).abs(), (box.upper - form.center).abs())
-    return form.radius > step + 1
-
-
-def agree(found: AffineForm, wanted: AffineForm, place: Coordinates, padding: str) -> Tensor:
-    """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`pixel_kernel.py`).
-
-    Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare; where it looks at no single
-    points, because a box has so many (`bounds.wide`), the kernel may be tighter.
-    """
-    allowance = 64 * UNIT[found.stack.dtype]
-    mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
-    near = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
-    near |= (wanted.slopes == 0).all(0) & (found.slopes != 0).any(0)
-    wide = too_wide(place.columns, place.rows, found.shape[-2], found.shape[-1], padding)
-    if wide is not None:
-        inside = (found.center - wanted.center).abs() + found.deviation() <= wanted.radius + allowance
-        near |= wide.unsqueeze(1) & inside
-    return near
+    return agrees(launch, picture, transform, run, dtype)
 
 
 def _kernel(name: str) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network.arithmetic import unfold_at_most
 
@@ -65,23 +66,6 @@ def shown_size(size: float) -> str:
     '1.61 GB'
     """
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-
-
-SIGNS = (
-    "out of memory",
-    "can't allocate memory",
-    "cublas_status_alloc",
-    "bad_alloc",
-    "could not create a primitive",  # oneDNN, whatever it lacked memory for
-    "could not create a memory",
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
 
 
 @dataclass(frozen=True)

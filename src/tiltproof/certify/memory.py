@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from tiltproof.certify.limit import Memory, is_out_of_memory, shown_size
+from tiltproof.certify.limit import Memory, shown_size
+from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network import Network
 

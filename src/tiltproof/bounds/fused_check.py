@@ -1,0 +1,124 @@
+"""What the kernels of `fused_pixels.py` have to show on a device before their bounds are believed there.
+
+Pictures of noise, and boxes from the transform's whole range down to a single point, by factors of three. Each pixel's form must
+
+- contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64;
+- be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
+  the reference's hull. Where the reference looks at no single points (`bounds.wide`) it may be less; and where it gave up all slopes of
+  a box because of one pixel, a form with slopes has the samples alone to answer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.coordinates import Coordinates, coordinates, symbols
+from tiltproof.bounds.resample import affine_of_exact, hull
+from tiltproof.bounds.rounding import UNIT
+from tiltproof.bounds.wide import too_wide
+from tiltproof.transforms.base import Transform
+from tiltproof.transforms.matrices import pixel_coordinates
+from tiltproof.transforms.sampling import sample
+
+POWERS = (*range(12), 15, 20)
+"""Boxes are 3^-k of the range for these k; a last one is a point."""
+SAMPLES = 9
+FEW, MANY = 8, 64
+"""Roundings by which a radius may be smaller than the reference's, and by which anything may differ otherwise."""
+
+Launch = Callable[[Tensor, Tensor, Tensor, Tensor], AffineForm]
+
+
+def agrees(launch: Launch, picture: Tensor, transform: Transform, run: list[int], dtype: torch.dtype) -> bool:
+    """``launch(pictures, rows_of, low, high)``: the kernels. ``picture``: zeros of the shape to look at.
+
+    The reference sees each box by itself, as it looks at all of a batch at once.
+    """
+    height, width = picture.shape[-2:]
+    generator = torch.Generator().manual_seed(0)
+    picture.copy_(torch.rand(picture.shape, dtype=torch.float64, generator=generator))
+    ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
+    span, parameters = ends[1] - ends[0], len(ends[0])
+    half = torch.tensor([3.0**-k for k in POWERS] + [0.0], dtype=torch.float64).unsqueeze(1) * span / 2
+    middle = ends[0] + span * torch.rand(len(half), parameters, dtype=torch.float64, generator=generator)
+    middle[0] = ends[0] + span / 2
+    low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
+    places = _places(parameters, generator).to(picture.device)
+    rows_of = torch.arange(len(half), device=picture.device) % len(picture)
+    found = launch(picture, rows_of, low, high)
+    for k in range(len(half)):
+        box = low[k : k + 1], high[k : k + 1]
+        mine, row = found[k : k + 1], rows_of[k : k + 1]
+        place = coordinates(transform, run, symbols(*box), *box, height, width)
+        right = contains(mine, picture[row], transform, run, *box, places)
+        right &= like_reference(mine, picture, row, place, transform.padding, dtype)
+        if not bool(right.all()):
+            return False
+    return True
+
+
+def _places(parameters: int, generator: torch.Generator) -> Tensor:
+    """e of the samples, [SAMPLES, d]: both ends, the middle, another corner, and points anywhere."""
+    places = 2 * torch.rand(SAMPLES, parameters, dtype=torch.float64, generator=generator) - 1
+    places[:3] = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
+    places[3] = (-1.0) ** torch.arange(parameters)
+    return places
+
+
+def contains(
+    found: AffineForm, picture: Tensor, transform: Transform, run: list[int], low: Tensor, high: Tensor, places: Tensor
+) -> Tensor:
+    """Where the form of one box holds the pixels of sampled parameters, [1, C, H, W]; a NaN proves nothing, so it holds all."""
+    height, width = picture.shape[-2:]
+    parameters = (low + (places + 1) / 2 * (high - low)).clamp(low, high)
+    matrix = transform.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
+    column, row = (
+        position.expand(len(places), -1, -1) for position in pixel_coordinates(matrix, height, width, picture)
+    )
+    true = sample(picture.expand(len(places), -1, -1, -1), column, row, transform.padding)
+    form = found.stack.double()
+    at = form[0] + torch.einsum("nk,kchw->nchw", places, form[1:, 0])
+    # what the sample itself is off: pixels of [0, 1] change by at most 1 per pixel, and positions are rounded relative to their size
+    reach = height + width + max(float(position.abs().max()) for position in (column, row))
+    slack = MANY * UNIT[torch.float64] * reach
+    return ~((true - at).abs() > found.radius.double() + slack).any(0, keepdim=True)
+
+
+def like_reference(
+    found: AffineForm, picture: Tensor, row: Tensor, place: Coordinates, padding: str, dtype: torch.dtype
+) -> Tensor:
+    """Where the form of one box is what the reference makes of pixels of [0, 1], [1, C, H, W]."""
+    wanted = affine_of_exact(picture, row, place, padding).to(dtype)
+    given_up = bool((wanted.slopes == 0).all())
+    allowance = MANY * UNIT[dtype]
+    mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
+    same = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
+    same &= ~(found.radius.double() < wanted.radius.double() - _few(wanted))
+    if given_up:
+        outer = wanted
+    else:
+        interval = hull(picture, row, place, padding)
+        outer = AffineForm.between(interval.lower, interval.upper).to(dtype)
+    flat = (found.slopes == 0).all(0)
+    apart = (found.center.double() - outer.center.double()).abs()
+    inside = apart + found.radius <= outer.radius.double() + allowance
+    covers = apart + outer.radius <= found.radius.double() + _few(outer)
+    height, width = picture.shape[-2:]
+    wide = too_wide(place.columns, place.rows, height, width, padding)
+    if wide is not None:
+        covers |= wide.unsqueeze(1)
+    with_slopes = ~flat if given_up else torch.zeros_like(flat)
+    return same | flat & inside & covers | with_slopes
+
+
+def _few(form: AffineForm) -> Tensor:
+    """Both are made in float64 and rounded at last: a radius may be rounded to a neighbour, and a center likewise."""
+    stack = form.stack.double().abs()
+    few = FEW * UNIT[torch.float64] * (1 + stack[1:].sum(0))
+    if form.radius.dtype == torch.float64:
+        return few
+    return few + 2 * UNIT[form.radius.dtype] * form.radius.double()
