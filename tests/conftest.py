@@ -1,12 +1,19 @@
-"""Settings for all tests: one thread each, because workers that share two cores wait for each other's threads."""
+"""Settings for all tests: one thread each, because workers that share two cores wait for each other's threads. Programs of benchmarks/."""
 
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+import importlib
+import json
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +23,23 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """A program of benchmarks/ as a module."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def start(program, monkeypatch, capsys, tmp_path):
+    """Runs a program with these arguments; returns what it printed, and its JSON."""
+
+    def run(name, *arguments):
+        file = tmp_path / f"{name}.json"
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments), "--json", str(file)])
+        program(name).main()
+        return capsys.readouterr().out, json.loads(file.read_text())
+
+    return run

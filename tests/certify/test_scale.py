@@ -1,6 +1,5 @@
 """benchmarks/scale.py runs, and pictures of 224 x 224 x 3 are certified with a ResNet-18 within a limit on memory."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,13 +13,8 @@ FOLDER = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not in a source checkout")
 
 
-def test_the_program_runs_and_says_how_costs_grow(monkeypatch, capsys, tmp_path):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    file = tmp_path / "scale.json"
-    arguments = ["--quick", "--device", "cpu", "--memory", "64GB", "--out", tmp_path, "--json", file]
-    monkeypatch.setattr(sys, "argv", ["scale", *map(str, arguments)])
-    importlib.import_module("scale").main()
-    printed, found = capsys.readouterr().out, json.loads(file.read_text())
+def test_the_program_runs_and_says_how_costs_grow(start, tmp_path):
+    printed, found = start("scale", "--quick", "--device", "cpu", "--memory", "64GB", "--out", tmp_path)
     assert found["end_to_end"]["certified"] == 1
     assert "limit 64.00 GB" in printed
     assert [len(curve["rows"]) for curve in found["curves"]] == [2, 5, 2]
@@ -28,9 +22,8 @@ def test_the_program_runs_and_says_how_costs_grow(monkeypatch, capsys, tmp_path)
     assert (tmp_path / "scale.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
-def test_exponents(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    exponent = importlib.import_module("scale").exponent
+def test_exponents(program):
+    exponent = program("scale").exponent
     assert exponent([(x, 3 * x**1.5) for x in (1, 2, 5, 9)]) == pytest.approx(1.5)
 
 

@@ -1,6 +1,5 @@
 """The programs of benchmarks/ that measure speed: they run, on very little; what they count is right, and what they compare as they say."""
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -21,26 +20,6 @@ from tiltproof.certify.prover import Prover
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not in a source checkout")
-
-
-@pytest.fixture
-def program(monkeypatch):
-    """A program of benchmarks/ as a module."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
-
-
-@pytest.fixture
-def start(program, monkeypatch, capsys, tmp_path):
-    """Runs a program with these arguments; returns what it printed, and its JSON."""
-
-    def run(name, *arguments):
-        file = tmp_path / f"{name}.json"
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments), "--json", str(file)])
-        program(name).main()
-        return capsys.readouterr().out, json.loads(file.read_text())
-
-    return run
 
 
 class Small(nn.Module):

@@ -1,9 +1,7 @@
 """The paper's ablations in benchmarks/: each program runs, on very little, and what it compares is what it says."""
 
-import importlib
 import json
 import lzma
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +17,6 @@ from tiltproof.train import read_recipe
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SAMPLE = Path(tiltproof.__file__).parent / "data" / "sample" / "cifar10" / "test_batch.bin.xz"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not in a source checkout")
-
-
-@pytest.fixture
-def program(monkeypatch):
-    """A program of benchmarks/ as a module."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module
-
-
-@pytest.fixture
-def start(program, monkeypatch, capsys, tmp_path):
-    """Runs a program with these arguments; returns what it printed, and its JSON."""
-
-    def run(name, *arguments):
-        file = tmp_path / f"{name}.json"
-        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments), "--json", str(file)])
-        program(name).main()
-        return capsys.readouterr().out, json.loads(file.read_text())
-
-    return run
 
 
 @pytest.mark.parametrize(

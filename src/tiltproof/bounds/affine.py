@@ -77,7 +77,6 @@ class AffineForm:
         """Some of the P rows."""
         form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.bent)
         form._reach = None if self._reach is None else self._reach[rows]
-        form.lengths = None if self.lengths is None else self.lengths[rows]
         return form
 
     def deviation(self) -> Tensor:

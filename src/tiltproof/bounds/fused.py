@@ -6,7 +6,6 @@ stays in use on CPUs, for gradients, and wherever Triton or its compiler is miss
 
 from __future__ import annotations
 
-import warnings
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.rounding import SMALLEST
-from tiltproof.device import current, is_out_of_memory
+from tiltproof.bounds.trust import given_up, trusted
+from tiltproof.device import current
 
 BLOCK = 1024
 MOST_SYMBOLS = 16
@@ -27,27 +27,15 @@ def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tens
         return None
     try:
         return _launch(stack, radius, unit) if _trusted(stack.device, stack.dtype) else None
-    except Exception as error:  # a compiler that is missing or fails: not worth a run
-        if is_out_of_memory(error):  # a smaller batch may go through
-            raise
-        warnings.warn(f"Triton could not compile a kernel, so bounds take longer: {error}", stacklevel=2)
-        _kernels["relu"] = None
+    except Exception as error:
+        given_up(_kernels, "relu", error, "bounds")
         return None
 
 
 def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether the kernel does on this device what the reference does: looked at once, on numbers of all kinds."""
     key = f"{device} {dtype}"
-    if key not in _kernels:
-        _kernels[key] = False  # while it is being looked at, the reference is used
-        try:
-            _kernels[key] = _agrees(device, dtype)
-        except BaseException:
-            del _kernels[key]
-            raise
-        if not _kernels[key]:
-            warnings.warn(f"Triton's kernel and the reference differ on {key}; the reference is used", stacklevel=3)
-    return bool(_kernels[key])
+    return trusted(_kernels, key, lambda: _agrees(device, dtype), f"Triton's kernel and the reference differ on {key}")
 
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:

@@ -7,7 +7,6 @@ forms, gradients) is left to the reference, as is everything where Triton or its
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from functools import cache
 from typing import Any
@@ -19,7 +18,8 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.fused_check import agrees
 from tiltproof.bounds.fused_entries import Entries, written
 from tiltproof.bounds.rounding import SMALLEST, UNIT
-from tiltproof.device import current, is_out_of_memory
+from tiltproof.bounds.trust import given_up, trusted
+from tiltproof.device import current
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.sampling import PADDINGS
 
@@ -54,11 +54,8 @@ def fused_pixels(
     try:
         with current(pictures.device):
             return _bounds(pictures, rows_of, transform, run, entries, low, high, dtype)
-    except Exception as error:  # a compiler that is missing or fails: not worth a run
-        if is_out_of_memory(error):  # a smaller batch may go through
-            raise
-        warnings.warn(f"Triton could not compile a kernel, so pixel bounds take longer: {error}", stacklevel=2)
-        _kernels["pixels"] = None
+    except Exception as error:
+        given_up(_kernels, "pixels", error, "pixel bounds")
         return None
 
 
@@ -173,18 +170,11 @@ def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: En
         height, width = min(height, 17), min(width, 23)
     channels = min(pictures.shape[1], 3)
     key = pictures.device, entries, transform.low, transform.high, transform.padding, channels, height, width, dtype
-    if key not in _trust:
-        _trust[key] = False
-        try:
-            _trust[key] = _agrees(pictures.new_zeros(2, channels, height, width), transform, run, entries, dtype)
-        except BaseException:
-            del _trust[key]
-            raise
-        if not _trust[key]:
-            warnings.warn(
-                f"Triton's kernels for {transform} and the reference differ; the latter is used", stacklevel=3
-            )
-    return _trust[key]
+
+    def agrees() -> bool:
+        return _agrees(pictures.new_zeros(2, channels, height, width), transform, run, entries, dtype)
+
+    return trusted(_trust, key, agrees, f"Triton's kernels for {transform} and the reference differ")
 
 
 def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:

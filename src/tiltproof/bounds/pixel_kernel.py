@@ -56,6 +56,17 @@ def _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_
 
 
 @triton.jit
+def _write(stack, radius_at, planes, here, mask, low, high, slope_u, slope_v, x, y, step_x, step_y, largest, flat, factors,
+           symbols: tl.constexpr, single: tl.constexpr):  # fmt: skip
+    """Bounds the residual and stores one channel's form; ``flat``: None, or where the hull takes the slopes' place."""
+    center, radius = _bounds(low, high, slope_u, slope_v, x, y, step_x, step_y, largest, factors)
+    if flat is not None:
+        middle, hull = _hull(low, high, largest, factors)
+        center, radius = tl.where(flat, middle, center), tl.where(flat, hull, radius)
+    _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_v, x, y, flat, factors, symbols, single)
+
+
+@triton.jit
 def pixels(
     pictures, rows_of, table, factors, largest_at, stack, radius, pairs, channels, height: tl.constexpr, width: tl.constexpr,
     composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,
@@ -91,71 +102,21 @@ def pixels(
             slope_u, slope_v, low, high = four(
                 source, width, column, in_x, row, in_y, weights_x, weights_y, across, down
             )
-            center, rest = _bounds(low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, factors)
-            _store(
-                stack,
-                radius,
-                planes,
-                here,
-                mask,
-                center,
-                rest,
-                slope_u,
-                slope_v,
-                form_x,
-                form_y,
-                None,
-                factors,
-                symbols,
-                single,
-            )
+            _write(stack, radius, planes, here, mask, low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, None,
+                   factors, symbols, single)  # fmt: skip
             source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
     elif most == 2:
         while channel < channels:
             slope_u, slope_v, low, high = nine(
                 source, width, column, in_x, row, in_y, weights_x, weights_y, across, down
             )
-            center, rest = _bounds(low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, factors)
-            _store(
-                stack,
-                radius,
-                planes,
-                here,
-                mask,
-                center,
-                rest,
-                slope_u,
-                slope_v,
-                form_x,
-                form_y,
-                None,
-                factors,
-                symbols,
-                single,
-            )
+            _write(stack, radius, planes, here, mask, low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, None,
+                   factors, symbols, single)  # fmt: skip
             source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
     else:
         while channel < channels:
             slope_u, slope_v, low, high = any_number(source, x, y, columns, rows, form_x[0], form_y[0], height, width, most_x, most_y,
-                                               flat, mask, padding_x, padding_y)  # fmt: skip
-            center, rest = _bounds(low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, factors)
-            middle, hull = _hull(low, high, largest, factors)
-            center, rest = tl.where(flat, middle, center), tl.where(flat, hull, rest)
-            _store(
-                stack,
-                radius,
-                planes,
-                here,
-                mask,
-                center,
-                rest,
-                slope_u,
-                slope_v,
-                form_x,
-                form_y,
-                flat,
-                factors,
-                symbols,
-                single,
-            )
+                                                     flat, mask, padding_x, padding_y)  # fmt: skip
+            _write(stack, radius, planes, here, mask, low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, flat,
+                   factors, symbols, single)  # fmt: skip
             source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1

@@ -33,6 +33,10 @@ class Settings:
     samples: int
     seed: int
 
+    def symbols(self, inputs: Inputs) -> int:
+        """How many a form has that goes into the network."""
+        return len(inputs.transform.parts) if self.method == "affine" else 0
+
     def record(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         return {
@@ -61,11 +65,11 @@ class ClassJob:
         return replace(self, first=self.first + rows.start)
 
     def pairs(self, inputs: Inputs) -> int:
-        symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
+        symbols = self.settings.symbols(inputs)
         return self.batch_size or pairs_at_a_time(inputs.network, symbols, inputs.images.device, inputs.memory)
 
     def each(self, inputs: Inputs) -> int:
-        return pair_bytes(inputs.network, len(inputs.transform.parts) if self.settings.method == "affine" else 0)
+        return pair_bytes(inputs.network, self.settings.symbols(inputs))
 
     def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...] | None:
         return self._begin(inputs, None, pairs)[2]

@@ -83,9 +83,10 @@ class Prover:
             if several:
                 shares[rows] = share
         bound = _least(lower)
-        rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
-        if several and len(rows):  # not looked at backward, or its worst class is proved and another is not
-            shares[rows] = forward_shares(network, ChosenForms(forms, rows))
+        if several:  # boxes not looked at backward, or whose worst class is proved and another is not
+            rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
+            if len(rows):
+                shares[rows] = forward_shares(network, ChosenForms(forms, rows))
         return Outcome(bound, forward, shares)
 
     def _backward(

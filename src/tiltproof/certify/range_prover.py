@@ -58,8 +58,8 @@ class RangeProver:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Lower bounds of f_k and of -f_k for every output k, one after the other, and shares of the parameters."""
         count, outputs = forms[network.output].shape
-        pairs = torch.arange(count, device=shares.device)
         units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
+        pairs = torch.arange(count, device=shares.device)
         if shares.shape[1] > 1 and forms[network.input].symbols > 1:
             shares = forward_shares(network, forms)
         ends = []

@@ -173,13 +173,11 @@ class RangeJob:
         return replace(self, first=self.first + rows.start, answers=answers)
 
     def pairs(self, inputs: Inputs) -> int:
-        symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
-        guess = pairs_at_a_time(inputs.network, symbols, inputs.images.device, inputs.memory)
+        guess = pairs_at_a_time(inputs.network, self.settings.symbols(inputs), inputs.images.device, inputs.memory)
         return self.batch_size or max(1, guess // DOUBLE)
 
     def each(self, inputs: Inputs) -> int:
-        symbols = len(inputs.transform.parts) if self.settings.method == "affine" else 0
-        return DOUBLE * pair_bytes(inputs.network, symbols)
+        return DOUBLE * pair_bytes(inputs.network, self.settings.symbols(inputs))
 
     def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...]:
         return self.settings.splits or (FIRST_GRID,) * len(inputs.transform.parts)
