@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 
 import tiltproof
+from tiltproof.errors import InputError
 from tiltproof.network.arithmetic import (
     Window,
+    _refuse_other_arithmetic,
     _switches,
     conv2d_as_product,
     conv2d_transposed,
@@ -84,3 +86,25 @@ def test_a_users_settings_change_no_verdict(setting):
         torch.set_float32_matmul_precision(precision)
     assert after.margins == before.margins
     assert after.verdicts == before.verdicts
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "device"),
+    [
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", "cpu"),
+        ("CUBLAS_EMULATE_SINGLE_PRECISION", "1", "cuda"),
+        ("CUBLAS_EMULATE_DOUBLE_PRECISION", "1", "cuda"),
+    ],
+)
+def test_libraries_that_the_environment_tells_to_compute_otherwise_are_refused(name, value, device, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"{name}={value}"), proof_arithmetic(torch.device(device)):
+        pass
+
+
+def test_emulation_that_is_switched_off_or_elsewhere_is_no_matter(monkeypatch):
+    monkeypatch.setenv("CUBLAS_EMULATE_SINGLE_PRECISION", "1")
+    with proof_arithmetic(torch.device("cpu")):
+        pass
+    monkeypatch.setenv("CUBLAS_EMULATE_SINGLE_PRECISION", "0")
+    _refuse_other_arithmetic(torch.device("cuda"))

@@ -38,11 +38,7 @@ def unfold_at_most(size: int) -> Iterator[None]:
 @contextmanager
 def proof_arithmetic(device: torch.device) -> Iterator[None]:
     """Full-precision products and no autocast inside; the user's settings come back afterwards."""
-    mode = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper()
-    if mode != "STRICT":
-        raise InputError(
-            "oneDNN is told to compute with fewer bits", got=f"ONEDNN_DEFAULT_FPMATH_MODE={mode}", do="unset it"
-        )
+    _refuse_other_arithmetic(device)
     switches = _switches()
     before = [getattr(owner, name) for owner, name, _ in switches]
     token = _training.set(False)
@@ -56,6 +52,22 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
         _training.reset(token)
         for (owner, name, _), value in zip(switches, before, strict=True):
             setattr(owner, name, value)
+
+
+EMULATION = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
+"""Set to 1, they make cuBLAS compose products of bf16 or fixed-point pieces, on GPUs that have few other units."""
+
+
+def _refuse_other_arithmetic(device: torch.device) -> None:
+    """What no setting of torch takes back is asked of libraries by the environment."""
+    mode = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper()
+    if mode != "STRICT":
+        raise InputError(
+            "oneDNN is told to compute with fewer bits", got=f"ONEDNN_DEFAULT_FPMATH_MODE={mode}", do="unset it"
+        )
+    for name in EMULATION if device.type == "cuda" else ():
+        if os.environ.get(name, "0") not in ("", "0"):
+            raise InputError("cuBLAS is told to emulate its products", got=f"{name}={os.environ[name]}", do="unset it")
 
 
 _training: ContextVar[bool] = ContextVar("training", default=False)
