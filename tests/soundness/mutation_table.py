@@ -34,7 +34,8 @@ AFFINE, COORDINATES, RELAX = "bounds/affine.py", "bounds/coordinates.py", "bound
 CELLS, RESAMPLE, INTERVAL = "bounds/cells.py", "bounds/resample.py", "bounds/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/rules/base.py", "network/rules/linear.py", "network/rules/activations.py"
 MAXPOOL, TILES, LEDGER = "network/rules/maxpool.py", "certify/tiling.py", "certify/ledger.py"
-RANGE_SEARCH, BENDS = "certify/range_search.py", "bounds/bent.py"
+RANGE_SEARCH, BENDS, BOWS = "certify/range_search.py", "bounds/bent.py", "bounds/bow.py"
+PARABOLAS = "soundness/test_parabolas.py"
 RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
 PROPERTIES = "export/vnnlib_text.py"
@@ -85,6 +86,24 @@ MUTATIONS = [
              "the path to the line is not straight", (BENT,)),
     Mutation("cell next door", BENDS, "(walk.x.meets(1) & walk.y.meets(1))", "walk.x.meets(1)",
              "another cell has another function", (BENT,)),
+    # kinks by parabolas
+    Mutation("remainder of a kink", BOWS, "(highest - lowest) / 2 + t / 2 + slack", "(highest - lowest) / 2 + slack",
+             "what is not the parameter moves |x| too", (PARABOLAS,)),
+    Mutation("third symbol of a kink", BOWS, "        t = t + other.abs()", "        t = t + 0 * other.abs()",
+             "other symbols move |x| too", (PARABOLAS,)),
+    Mutation("roundings of a parabola", BOWS, "+ t / 2 + slack", "+ t / 2",
+             "the fit is computed in floating point", (PARABOLAS,)),
+    Mutation("top of a parabola", BOWS, "torch.where(a < 4 * bow, a * (a / (8 * bow).clamp(min=smallest)), a - 2 * bow)", "a - 2 * bow",
+             "its top may lie inside the box", (PARABOLAS,)),
+    Mutation("least of a sum", BOWS, "return torch.where(a < 4 * second, inside, second - a)", "return second - a",
+             "it may lie inside the box", (PARABOLAS,)),
+    Mutation("parabola's rest backward", ACTIVATIONS, "weight * found.shift - weight.abs() * rest", "weight * found.shift",
+             "a parabola is no equality", (PARABOLAS,)),
+    Mutation("moves forgotten", "network/backward.py", "            self.moves = self.moves + pulled.moves", "            pass",
+             "what a parabola moves with the parameter belongs to the bound", (PARABOLAS,)),
+    Mutation("moves of rows that stay behind", "network/backward.py", "self.moves = self.moves[:, rows]",
+             "self.moves = self.moves[:, : len(rows)]",
+             "each margin has its own", (PARABOLAS,)),
     Mutation("second derivative of the sine", AFFINE, "(value.abs() + self.deviation()).clamp(max=1)", "value.abs()",
              "it is |sin| at some place of the box, not at its middle", (FORMS, CAMPAIGN)),
     Mutation("quotient remainder", AFFINE, " + size * divisor.deviation() / (low * middle)", "",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.bow import bowed
 from tiltproof.bounds.fused import fused_relu
 from tiltproof.bounds.rounding import SMALLEST
 
@@ -31,7 +32,13 @@ def relu_gap(slope: Tensor, above: Tensor, below: Tensor) -> Tensor:
 
 
 def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
-    """f(x) = x for x >= 0, a x for x < 0, with a <= 1; that is a x + (1 - a) relu(x).
+    """f(x) = x for x >= 0, a x for x < 0, with a <= 1: by straight lines, and ReLU of a bent form by parabolas where they are closer."""
+    result = _straight(form, negative_slope)
+    return result if negative_slope else bowed(form, result)
+
+
+def _straight(form: AffineForm, negative_slope: float) -> AffineForm:
+    """f(x) = a x + (1 - a) relu(x).
 
     relu(x) = s x + t/2 + [-t/2, t/2] with t from `relu_gap`. Slope: the chord's makes t least; but where the
     remainder r of x is large (2 r > h) the new remainder s r + t/2 is least for s = 0. Without symbols r is half the

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.bow import least
 from tiltproof.bounds.chosen import ChosenForms
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network, Operation
@@ -119,7 +120,9 @@ class Pull:
         self.constant, self.error, self.enough = constant, error, enough
         start = forms[network.input]
         self.unit, self.several = start.unit, shared and start.symbols > 1 and not start.bent
+        self.bent = start.bent and start.symbols > 1
         self.best = torch.full_like(constant, -torch.inf)
+        self.moves = constant.new_zeros(2, len(constant))  # in the symbols of bent forms, see `Pullback`
         self.shares = constant.new_zeros(len(constant), start.symbols)
         self.left = torch.arange(
             len(constant), device=constant.device
@@ -158,6 +161,8 @@ class Pull:
             self.shares = self.shares + _relaxation_shares(a_out, inputs[0], self.forms[operation.name])
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
         self.constant = self.constant + pulled.constant
+        if pulled.moves is not None:
+            self.moves = self.moves + pulled.moves
         if self.unit:
             weights = lengths(a_out)
             self.error = self.error + underflow(weights, a_out, inputs)
@@ -174,11 +179,17 @@ class Pull:
     def _met(self, name: str) -> tuple[Tensor, Tensor]:
         """The bounds if the one operation left is met with its form, and each symbol's part in them."""
         a, form = self.coefficients[name], self.forms[name]
-        moves = [dot(a, slope).abs() for slope in form.slopes]
-        bound = self.constant + dot(a, form.center) - sum(moves) - dot(a.abs(), form.radius)
+        moves = [dot(a, slope) for slope in form.slopes]
+        bound, error = self.constant + dot(a, form.center) - dot(a.abs(), form.radius), self.error
+        if self.bent:
+            moves += [torch.zeros_like(bound)] * (2 - len(moves))  # symbols that were given up on the way forward
+            first, second, moves = moves[0] + self.moves[0], moves[1] + self.moves[1], moves[2:]
+            bound, error = bound + least(first, second), error + (first.abs() + second.abs()) * 2.0**-48
+        moves = [move.abs() for move in moves]
+        bound = bound - sum(moves)
         if self.unit:
             weights = lengths(a)
-            error = self.error + underflow(weights, a, [form])
+            error = error + underflow(weights, a, [form])
             error = error + dot(weights, form_lengths(form)) * backward_gamma(9, a[0].numel(), self.unit)
             # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
             bound = bound - (error * (1 + 2.0**-20) + bound.abs() * 2.0**-50)
@@ -192,6 +203,7 @@ class Pull:
         rows = (~(bound > enough)).nonzero().flatten()
         if len(rows) < len(bound):
             self.coefficients, self.forms = {name: self.coefficients[name][rows]}, self.forms.rest(rows)
+            self.moves = self.moves[:, rows]
             self.constant, self.error, self.shares, self.left = (
                 each[rows] for each in (self.constant, self.error, self.shares, self.left)
             )

@@ -26,6 +26,7 @@ RELAXED = ("relu", "sigmoid", "tanh")
 class Pullback:
     """Result of a backward rule; ``constant`` is float64 [Q], one per (box, class) pair.
 
+    ``moves`` (float64 [2, Q]): the constant is moves[0] e + moves[1] (2 e^2 - 1) more, in the symbols of bent forms.
     ``allowance`` (shaped like `lengths` of the operation's result): roundings take at most the sum over all positions of
     ``allowance`` times the length of a. Where each entry's coefficient a_i costs e |a_i| |x_i|, that is e times the length of x.
     """
@@ -33,6 +34,7 @@ class Pullback:
     inputs: list[Tensor]
     constant: Tensor | float = 0.0
     allowance: Tensor | None = None
+    moves: Tensor | None = None
 
 
 class Rule(Protocol):
@@ -190,7 +192,7 @@ class LinearRule:
             # radius / theirs, times the divisor of an average, bounds every partial sum of the evaluation
             limit = theirs * OVERFLOW / self.divisor(operation, form.shape)
             radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
-        return AffineForm(stack, radius, form.unit)
+        return AffineForm(stack, radius, form.unit, form.bent)
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
         """`lengths` of |L| |x|, or more."""

@@ -1,0 +1,96 @@
+"""ReLU over a box of one parameter as a parabola: relu(x) = x / 2 + shift + tilt e + bow (2 e^2 - 1) + [-rest, rest].
+
+A straight line that follows a kink in the middle of a box is off by a quarter of the slope; a parabola, by a sixteenth. Bent forms carry
+e^2 anyway, so it costs nothing but for the few entries that have a kink.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.rounding import SMALLEST
+
+ROUNDINGS = 256
+
+
+@dataclass
+class Bows:
+    """The parabolas of some entries of a batch of forms, ``where`` they are (an index for each dimension), one number each."""
+
+    where: tuple[Tensor, ...]
+    shift: Tensor
+    tilt: Tensor
+    bow: Tensor
+    rest: Tensor
+
+    @property
+    def rows(self) -> Tensor:
+        return self.where[0]
+
+
+def bows(form: AffineForm) -> Bows | None:
+    """Parabolas for the entries of a bent form x = c + g e + [-t, t] with |c| < |g|, t all that is not the parameter itself.
+
+    |x| / 2 differs from |c + g e| / 2 by t / 2 at most, and relu(x) = x / 2 + |x| / 2. What is left is a function of e alone,
+    phi = |c + g e| / 2 - tilt e - bow (2 e^2 - 1), whatever the two numbers are. It is the larger of the parabolas with +-(c + g e) / 2
+    for the absolute value, both open below (bow >= 0). So its largest value is that of one of them on [-1, 1]: of p + a e - 2 bow e^2
+    it is p + |a| - 2 bow where |a| >= 4 bow and p + a^2 / (8 bow) else. And its least value lies at an end of the box or
+    at the kink. shift is the middle of the two, and rest half their distance. The two numbers are those that make rest least
+    (Chebyshev's fit of |e - k| by a parabola).
+
+    Rounding: every number here is at most 4 (|c| + |g| + t), and fewer than ROUNDINGS of them round on the way to the result and to
+    the sums that it goes into.
+    """
+    if not (form.bent and form.unit and form.symbols > 1) or form.stack.requires_grad:
+        return None
+    where = (form.stack[0].abs() < form.stack[1].abs()).nonzero(as_tuple=True)
+    if not len(where[0]):
+        return None
+    c, g, *others = (plane[where] for plane in form.stack)
+    t = form.radius[where]
+    for other in others:
+        t = t + other.abs()
+    size, kink = g.abs(), -c / g
+    k = kink.abs()
+    middle = k <= 1 / 3
+    bow = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)
+    tilt = -kink.sign() * size * torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 - k)) ** 2)
+    highest = torch.maximum(*(_highest(sign * c / 2 + bow, sign * g / 2 - tilt, bow) for sign in (1, -1)))
+    lowest = -tilt * kink - bow * (2 * kink * kink - 1)
+    for end in (1, -1):
+        lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - bow)
+    slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]
+    return Bows(where, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)
+
+
+def _highest(p: Tensor, a: Tensor, bow: Tensor) -> Tensor:
+    """max of p + a e - 2 bow e^2 over [-1, 1]."""
+    a, smallest = a.abs(), SMALLEST[a.dtype]
+    return p + torch.where(a < 4 * bow, a * (a / (8 * bow).clamp(min=smallest)), a - 2 * bow)
+
+
+def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
+    """ReLU's form ``result`` of ``form``, with parabolas where they leave less; ``result`` is overwritten."""
+    result.bent, found = form.bent, bows(form)
+    if found is None:
+        return result
+    radius = form.radius[found.where] / 2 + found.rest
+    better = radius < result.radius[found.where]  # false for a NaN
+    where = tuple(index[better] for index in found.where)
+    result.radius[where] = radius[better]
+    for plane, before, more in zip(result.stack, form.stack, (found.shift, found.tilt, found.bow), strict=False):
+        plane[where] = before[where] / 2 + more[better]
+    for plane, before in zip(result.stack[3:], form.stack[3:], strict=True):
+        plane[where] = before[where] / 2
+    return AffineForm(result.stack, result.radius, form.unit, form.bent)
+
+
+def least(first: Tensor, second: Tensor) -> Tensor:
+    """min of first e + second (2 e^2 - 1) over [-1, 1]: inside where second > |first| / 4, else at an end."""
+    a = first.abs()
+    inside = -a * (a / (8 * second).clamp(min=SMALLEST[a.dtype])) - second
+    return torch.where(a < 4 * second, inside, second - a)
