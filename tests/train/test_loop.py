@@ -254,3 +254,15 @@ def test_images_that_cannot_be(run):
         run("a", **DIGITS | {"images": IMAGES[:50]})
     with pytest.raises(InputError, match="unsigned bytes.*int64"):
         run("a", **DIGITS | {"images": IMAGES.long()})
+
+
+def test_beginning_with_weights_of_an_earlier_run(run, tmp_path):
+    first = run("a")
+    weights = str(tmp_path / "a" / "model.safetensors")
+    gentle = ("train.learning_rate=1e-12", "train.l1=0.0", "train.weight_decay=0.0", "train.epochs=1")
+    second, third = run("b", f"model.start='{weights}'", *gentle), run("c", "model.start='mnist-r30'", *gentle)
+    for mine, begun in ((second.model, first.model), (third.model, resolve_model("mnist-r30"))):
+        for a, b in zip(mine.state_dict().values(), begun.state_dict().values(), strict=True):
+            assert torch.allclose(a, b, atol=1e-6)
+    with pytest.raises(InputError, match="weights of another architecture than mnist_cnn"):
+        run("d", "model.start='cifar10-r10'")

@@ -21,12 +21,12 @@ from tiltproof.train.choose import make_loss
 from tiltproof.train.dataset import TrainingSet
 from tiltproof.train.losses import LossValue
 from tiltproof.train.processes import Processes
-from tiltproof.train.recipe import Recipe, TrainPart
+from tiltproof.train.recipe import ModelPart, Recipe, TrainPart
 from tiltproof.train.replay import Replay
 from tiltproof.train.result import TrainProgress
 from tiltproof.train.schedule import learning_rate
 from tiltproof.transforms import Transform
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.zoo import ARCHITECTURES, resolve_model
 
 LOOK_EVERY = 50
 TOTAL, CLEAN, CERTIFIED, CORRECT = range(4)
@@ -53,7 +53,7 @@ class EpochRunner:
                 "the training set is smaller than one mini-batch",
                 got=f"{len(data):,} images and train.batch_size {part.batch_size:,}",
             )
-        self.model = build(recipe.model.architecture, part.seed).to(data.device)
+        self.model = build(recipe.model, part.seed).to(data.device)
         if (
             data.device.type == "cuda" and part.precision == "bf16"
         ):  # the order in which tensor cores want their channels
@@ -164,13 +164,23 @@ class EpochRunner:
             self.progress(dataclasses.replace(self.last, phase=phase))
 
 
-def build(architecture: str, seed: int) -> nn.Module:
-    """The untrained network, drawn from the seed on the CPU; the caller's random state is left alone."""
-    if architecture not in ARCHITECTURES:
-        raise InputError("unknown architecture", got=architecture, do=f"use one of {', '.join(ARCHITECTURES)}")
+def build(part: ModelPart, seed: int) -> nn.Module:
+    """The network to train, drawn from the seed on the CPU (the caller's random state is left alone), or with an earlier one's weights."""
+    if part.architecture not in ARCHITECTURES:
+        raise InputError("unknown architecture", got=part.architecture, do=f"use one of {', '.join(ARCHITECTURES)}")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return ARCHITECTURES[architecture]()
+        model = ARCHITECTURES[part.architecture]()
+    if part.start:
+        weights, own = resolve_model(part.start).state_dict(), model.state_dict()
+        if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
+            raise InputError(
+                f"model.start holds weights of another architecture than {part.architecture}",
+                got=part.start,
+                do="start from a run of a recipe with the same model.architecture",
+            )
+        model.load_state_dict(weights)
+    return model
 
 
 def make_optimizer(part: TrainPart, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

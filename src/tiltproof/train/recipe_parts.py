@@ -47,6 +47,8 @@ class ModelPart:
     """Section [model]."""
 
     architecture: str = setting(word(tuple(ARCHITECTURES)))
+    start: str = setting(text(), "")
+    """Weights to begin with: a file of an earlier run, or a bundled model's name; of the same architecture. Empty: random ones."""
 
 
 @dataclass(frozen=True)
