@@ -71,10 +71,11 @@ def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
     clean, certified, unfalsified = (
         100 * summary[key] / summary["images"] for key in ("correct", "certified", "unfalsified")
     )
+    each = f"{summary['seconds'] / summary['certified']:.4f}" if summary["certified"] else "no"
     print(
         f"{card['name']:<30} seed {card['recipe']['train']['seed']}  clean {clean:.2f}  certified {certified:.2f}  "
         f"unfalsified {unfalsified:.2f}  unknown {summary['unknown']}  boxes/image {summary['boxes_per_image']:.0f}  "
-        f"{summary['seconds']:.1f} s  {summary['seconds'] / max(1, summary['certified']):.4f} s/certified  "
+        f"{summary['seconds']:.1f} s  {each} s/certified image  "
         f"{summary['images']:,} of {len(images):,} images",
         flush=True,
     )
