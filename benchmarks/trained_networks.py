@@ -1,11 +1,14 @@
 """Certify trained networks on full test sets: the figures of the zoo's cards, and what it took.
 
     tiltproof train mnist-r30 --data-root DIR --out runs/mnist-r30
-    python benchmarks/trained_networks.py runs/mnist-r30 ... --data-root DIR [--device cuda] [--limit N] [--boxes N] [--zoo FOLDER]
+    python benchmarks/trained_networks.py runs/mnist-r30 ... --data-root DIR [--device cuda] [--limit N] [--boxes N] [--seconds S]
+        [--memory 2GB] [--zoo FOLDER] [--curve FILE]
 
 Each argument is the folder of a finished training run. Prints a line for each network: clean, certified, unfalsified, unknown,
 boxes per image, seconds. --zoo writes NAME.safetensors and its card NAME.json, NAME being the recipe's, as they lie in
 src/tiltproof/zoo/weights; --curve FILE keeps, for each network, the share certified with at most so many boxes an image.
+--seconds is a limit for each network: no image then takes more than twice the seconds that are left for it, and figures are of the images
+that were reached.
 """
 
 from __future__ import annotations
@@ -13,16 +16,37 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 import tiltproof
-from tiltproof.certify import Budget
+from tiltproof.certify import Budget, Certificate
 from tiltproof.train.outcome import CARD, WEIGHTS
 from tiltproof.zoo import resolve_model
 
 STEPS = [2**k for k in range(15)]
+PART = 500
+"""Images between two looks at the clock."""
+
+
+def within(
+    seconds: float, budget: Budget, images: torch.Tensor, prove: Callable[[slice, Budget], Certificate]
+) -> Certificate:
+    """Part after part until the seconds are over; an image that has had twice its share of what is left stays unknown."""
+    end, needing, done = time.perf_counter() + seconds, 0.5, []
+    for start in range(0, len(images), PART):
+        left = end - time.perf_counter()
+        if left <= 0:
+            break
+        share = left / ((len(images) - start) * needing)  # misclassified and falsified images take next to nothing
+        done.append(prove(slice(start, start + PART), replace(budget, seconds=2 * share)))
+        tried = [result for part in done for result in part.results]
+        needing = max(0.05, sum(result.verdict in ("certified", "unknown") for result in tried) / len(tried))
+    return replace(done[0], results=tried, seconds=sum(part.seconds for part in done))
 
 
 def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
@@ -31,28 +55,38 @@ def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
     model = resolve_model(str(folder / WEIGHTS)).to(arguments.device)
     images, labels = tiltproof.load_data(card["dataset"], root=arguments.data_root)
     images, labels = (tensor[: arguments.limit].to(arguments.device) for tensor in (images, labels))
-    tiltproof.certify(model, images[:64], labels[:64], card["transform"])  # warm-up: tracing, kernels
     budget = Budget() if arguments.boxes is None else Budget(boxes=arguments.boxes)
-    certificate = tiltproof.certify(model, images, labels, card["transform"], budget=budget)
+
+    def prove(rows: slice, budget: Budget) -> Certificate:
+        return tiltproof.certify(
+            model, images[rows], labels[rows], card["transform"], budget=budget, memory=arguments.memory
+        )
+
+    limit, everything = arguments.seconds, slice(None)
+    prove(slice(64), Budget(boxes=64))  # warm-up: tracing, kernels
+    certificate = prove(everything, budget) if limit is None else within(limit, budget, images, prove)
     summary = certificate.summary()
     spent = [result.boxes for result in certificate.results if result.verdict == "certified"]
     place = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
     clean, certified, unfalsified = (
         100 * summary[key] / summary["images"] for key in ("correct", "certified", "unfalsified")
     )
+    each = f"{summary['seconds'] / summary['certified']:.4f}" if summary["certified"] else "no"
     print(
         f"{card['name']:<30} seed {card['recipe']['train']['seed']}  clean {clean:.2f}  certified {certified:.2f}  "
         f"unfalsified {unfalsified:.2f}  unknown {summary['unknown']}  boxes/image {summary['boxes_per_image']:.0f}  "
-        f"{summary['seconds']:.1f} s",
+        f"{summary['seconds']:.1f} s  {each} s/certified image  "
+        f"{summary['images']:,} of {len(images):,} images",
         flush=True,
     )
     card |= {"clean_percent": clean, "certified_percent": certified, "unfalsified_percent": unfalsified}
     card["boxes_per_image"] = round(summary["boxes_per_image"], 1)
+    within_seconds = "" if limit is None else f" and about {limit:g} s for all"
     card["measured"] = (
-        f"python benchmarks/trained_networks.py: {len(images):,} test images, method affine, "
-        f"up to {budget.boxes:,} boxes an image; {place}"
+        f"python benchmarks/trained_networks.py: {summary['images']:,} test images, method affine, "
+        f"up to {budget.boxes:,} boxes an image{within_seconds}; {place}"
     )
-    curve = {str(step): 100 * sum(boxes <= step for boxes in spent) / len(images) for step in STEPS}
+    curve = {str(step): 100 * sum(boxes <= step for boxes in spent) / summary["images"] for step in STEPS}
     return card, {"name": card["name"], "clean_percent": card["clean_percent"], "certified_within_boxes": curve}
 
 
@@ -63,6 +97,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--boxes", type=int, help="most boxes an image (default: the verifier's)")
+    parser.add_argument("--seconds", type=float, help="most seconds a network, about (default: no limit)")
+    parser.add_argument("--memory", help="most memory, such as 2GB (default: what there is)")
     parser.add_argument("--zoo", type=Path)
     parser.add_argument("--curve", type=Path)
     arguments = parser.parse_args()

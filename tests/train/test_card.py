@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from tiny_runs import write_mnist
 
 import tiltproof
+from tiltproof.certify import Certificate
 from tiltproof.errors import InputError
 from tiltproof.zoo import Card, load_model, models
 
@@ -32,6 +35,31 @@ def test_from_a_run_to_the_zoo(run, tmp_path):
     assert card.boxes_per_image >= 0
     assert "5 test images" in card.measured
     assert not load_model("tiny", tmp_path / "zoo").training
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="not in a source checkout")
+def test_within_so_many_seconds_figures_are_of_the_images_reached(program, monkeypatch):
+    module = program("trained_networks")
+    clock, asked = [0.0], []
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    labels = torch.arange(1_800)
+
+    def prove(rows, budget):
+        asked.append((rows.start, len(labels[rows]), budget.seconds))
+        clock[0] += 25
+        results = [
+            SimpleNamespace(verdict="certified" if k % 5 else "falsified", boxes=1) for k in range(len(labels[rows]))
+        ]
+        return Certificate("R(1)", "affine", "real", results, 25.0)
+
+    whole = module.within(1_000, tiltproof.Budget(), labels, prove)
+    assert (len(whole.results), whole.seconds) == (1_800, 100)
+    assert asked[0] == (0, 500, pytest.approx(2 * 1_000 / (1_800 * 0.5)))
+    assert asked[1] == (500, 500, pytest.approx(2 * 975 / (1_300 * 0.8)))
+    assert asked[3][:2] == (1_500, 300)
+    part = module.within(40, tiltproof.Budget(), labels, prove)
+    assert (len(part.results), part.seconds) == (1_000, 50)
+    assert part.summary()["images"] == 1_000
 
 
 def test_a_card_without_measurements_is_none_of_the_zoo(run, tmp_path):

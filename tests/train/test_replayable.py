@@ -52,6 +52,17 @@ def test_terms_are_blind(name):
     assert torch.equal(before[0], after[0])
 
 
+def test_after_the_first_step_nothing_is_copied_from_the_host():
+    """Such a copy waits until the GPU has nothing left to do."""
+    _, images, _ = problem()
+    loss = WorstOfLoss("R(30)", 3)
+    with Blind(), pytest.raises(AssertionError, match="lift_fresh looks at values"):
+        loss.draw(images, 0)
+    loss.draw(images, 0)
+    with Blind():
+        loss.draw(images, 1)
+
+
 def test_the_mode_would_notice():
     _, images, _ = problem()
     with Blind(), pytest.raises(AssertionError, match="looks at values"):

@@ -26,6 +26,11 @@ EXPECTED = {
     },
     "cifar10_cnn7": {**CNN7, "fc1": (256, 2048), "fc2": (10, 256)},
     "tinyimagenet_cnn7": {**CNN7, "fc1": (512, 128 * 14 * 14), "fc2": (200, 512)},
+    "tinyimagenet_wide": {
+        "conv1": (96, 3, 5, 5), "conv2": (192, 96, 4, 4), "conv3": (256, 192, 3, 3), "conv4": (192, 256, 4, 4),
+        "norm_conv1": (96,), "norm_conv2": (192,), "norm_conv3": (256,), "norm_conv4": (192,),
+        "fc1": (256, 192 * 7 * 7), "fc2": (200, 256),
+    },
     "tinyimagenet_wide_resnet": {
         "conv1": (16, 3, 3, 3), "norm": (640,), "fc": (200, 640 * 2 * 2),
         "block1.norm1": (16,), "block1.conv1": (160, 16, 3, 3), "block1.shortcut": (160, 16, 1, 1),

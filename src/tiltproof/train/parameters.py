@@ -20,6 +20,7 @@ class Sampler:
     def __init__(self, transform: Transform, seed: int = 0, one_for_all: bool = False) -> None:
         self.transform, self.seed, self.one_for_all = transform, seed, one_for_all
         self.share = (0, 1)
+        self.ends: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def generator(self, step: int, device: torch.device, purpose: int = 0) -> torch.Generator:
         """Random numbers of one step; different purposes do not interfere."""
@@ -39,8 +40,12 @@ class Sampler:
         return low + (high - low) * self.uniform(step, count, like, purpose)
 
     def range(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = (like.new_tensor(end) for end in (self.transform.low, self.transform.high))
-        return low, high
+        """Ends of the range beside ``like``; kept, because a copy of theirs to a GPU would wait for all its work, at every step."""
+        key = like.device, like.dtype
+        if key not in self.ends:
+            low, high = (like.new_tensor(end) for end in (self.transform.low, self.transform.high))
+            self.ends[key] = low, high
+        return self.ends[key]
 
     def boxes(self, parameters: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
         """[parameters - half, parameters + half], moved inside the range as the boxes of a certification are, float64."""

@@ -63,6 +63,19 @@ def tinyimagenet_cnn7() -> nn.Module:
     return ConvolutionalNetwork(_tinyimagenet_normalise(), (56, 56), CNN7, [512], 200, batch_norm=True)
 
 
+def tinyimagenet_wide() -> nn.Module:
+    """Shallower than CNN7, with larger steps and more channels: a quarter of its activations, and cheaper proofs."""
+    convolutions = [
+        Convolution(96, 5, 2, 2),
+        Convolution(192, 4, 2, 1),
+        Convolution(256, 3, 1, 1),
+        Convolution(192, 4, 2, 1),
+    ]
+    return ConvolutionalNetwork(
+        _tinyimagenet_normalise(), (56, 56), convolutions, [256], 200, batch_norm=True, dropout=0.3
+    )
+
+
 def tinyimagenet_wide_resnet() -> nn.Module:
     """The paper's WideResNet: three wide residual blocks with batch norm, 200 classes of 56 x 56 RGB pictures."""
     return WideResidualNetwork(_tinyimagenet_normalise(), 56, 200)
@@ -94,6 +107,7 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "cifar10_resnet9": cifar10_resnet9,
     "cifar10_resnet18": cifar10_resnet18,
     "tinyimagenet_cnn7": tinyimagenet_cnn7,
+    "tinyimagenet_wide": tinyimagenet_wide,
     "tinyimagenet_wide_resnet": tinyimagenet_wide_resnet,
     "driving_cnn": driving_cnn,
     "driving_cnn_dropout": driving_cnn_dropout,
