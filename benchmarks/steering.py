@@ -99,7 +99,7 @@ def certified(
 
 def measured(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace) -> dict:
     """One row of the table."""
-    certified(folder, images[:8], angles[:8], arguments)  # warm-up: tracing, kernels
+    certified(folder, images[:2], angles[:2], arguments)  # warm-up: tracing, kernels
     summary = certified(folder, images, angles, arguments).summary()
     keys = ("mean_absolute_error", "certified_mean_absolute_error", "mean_width", "mean_inner_width")
     # no figure where a range stayed infinite: then nothing was proved of that frame
