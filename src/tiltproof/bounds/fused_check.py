@@ -45,7 +45,8 @@ def agrees(launch: Launch, picture: Tensor, transform: Transform, run: list[int]
     span, parameters = ends[1] - ends[0], len(ends[0])
     half = torch.tensor([3.0**-k for k in POWERS] + [0.0], dtype=torch.float64).unsqueeze(1) * span / 2
     middle = ends[0] + span * torch.rand(len(half), parameters, dtype=torch.float64, generator=generator)
-    middle[0] = ends[0] + span / 2
+    # nearly the whole range: in a box that is symmetric about zero, slopes in u and in v may cancel, and look like none at all
+    middle[0] = ends[0] + span * 0.47
     low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
     places = _places(parameters, generator).to(picture.device)
     rows_of = torch.arange(len(half), device=picture.device) % len(picture)
