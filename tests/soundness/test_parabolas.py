@@ -40,6 +40,7 @@ def extremes(form: AffineForm, e: Fraction) -> list[np.ndarray]:
 def test_forward(seed):
     rng = np.random.default_rng(seed)
     form = kinked(rng, 200)
+    form.stack[:, 0, -2:] = torch.tensor([[0.0, 1e307], [1e308, -9e307], [0.0, 1e290]], dtype=torch.float64)
     result, straight = relax_kink(form), relax_kink(AffineForm(form.stack, form.radius))
     assert result.bent
     assert (result.radius < 0.5 * straight.radius).sum() > 20, "hardly a parabola was taken"
@@ -88,7 +89,8 @@ def test_what_is_not_a_number_proves_nothing():
 
 def test_least_of_a_parabola():
     rng = np.random.default_rng(0)
-    pairs = [(rng.normal() * 10.0 ** rng.uniform(-3, 3), rng.normal()) for _ in range(300)] + [(4.0, 1.0), (0.0, 0.0)]
+    pairs = [(rng.normal() * 10.0 ** rng.uniform(-3, 3), rng.normal()) for _ in range(300)]
+    pairs += [(4.0, 1.0), (0.0, 0.0), (9e307, 2.3e307), (-1e308, 1.7e308), (1e308, -1e307)]
     first, second = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
     found = least(first, second)
     for (a, b), value in zip(pairs, found.tolist(), strict=True):

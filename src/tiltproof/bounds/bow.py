@@ -68,9 +68,9 @@ def bows(form: AffineForm) -> Bows | None:
 
 
 def _highest(p: Tensor, a: Tensor, bow: Tensor) -> Tensor:
-    """max of p + a e - 2 bow e^2 over [-1, 1]."""
+    """max of p + a e - 2 bow e^2 over [-1, 1]; a quotient that is used is below 4, so nothing overflows."""
     a, smallest = a.abs(), SMALLEST[a.dtype]
-    return p + torch.where(a < 4 * bow, a * (a / (8 * bow).clamp(min=smallest)), a - 2 * bow)
+    return p + torch.where(a < 4 * bow, a / 8 * (a / bow.clamp(min=smallest)), a - 2 * bow)
 
 
 def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
@@ -92,5 +92,5 @@ def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
 def least(first: Tensor, second: Tensor) -> Tensor:
     """min of first e + second (2 e^2 - 1) over [-1, 1]: inside where second > |first| / 4, else at an end."""
     a = first.abs()
-    inside = -a * (a / (8 * second).clamp(min=SMALLEST[a.dtype])) - second
+    inside = -a / 8 * (a / second.clamp(min=SMALLEST[a.dtype])) - second
     return torch.where(a < 4 * second, inside, second - a)

@@ -162,6 +162,7 @@ class Pull:
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
         self.constant = self.constant + pulled.constant
         if pulled.moves is not None:
+            assert self.bent, "no form is bent where the pixels' are not"
             self.moves = self.moves + pulled.moves
         if self.unit:
             weights = lengths(a_out)
