@@ -7,6 +7,7 @@ coefficients of the margin go through W itself, and only at the pixels are they 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -18,15 +19,17 @@ from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
 from tiltproof.network.rules.base import (
+    FLOOR,
+    MORE,
     OVERFLOW,
     RELAXED,
     UNDERFLOW,
     backward_gamma,
     dot,
-    farthest,
     form_lengths,
+    largest_sum,
     lengths,
-    underflow,
+    total,
 )
 
 DEAR = ("conv2d", "linear")
@@ -49,8 +52,6 @@ def refine(
     """
     start = forms[network.input]
     unit, device = start.unit, start.like.device
-    constant = torch.zeros(len(classes), dtype=torch.float64, device=device)
-    error = torch.zeros_like(constant)
     own, other = labels[pairs], classes
     if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
         a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
@@ -61,10 +62,9 @@ def refine(
     a = weight[own] - weight[other]
     chosen = ChosenForms(forms, pairs)
     before = chosen[last.inputs[0]]
-    reachable = farthest(before) + UNDERFLOW
-    error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
-    if unit:
-        error += underflow(lengths(a), a, [before])
+    reachable = before.extent() + UNDERFLOW
+    error = dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
+    constant = torch.zeros_like(error)
     # where float32 evaluations are spoken of: both outputs are evaluated by themselves
     theirs = gamma(weight.shape[1] + 8, network.evaluation)
     if theirs:
@@ -75,9 +75,12 @@ def refine(
         if last.vanishing:  # weights of either output that are flushed to zero
             error += 4 * UNDERFLOW * reachable.sum(1, dtype=torch.float64)
     if bias is not None:
-        constant += bias[own].double() - bias[other].double()
-        error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
-    return Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared).through(network.operations[:-1])
+        first, second = bias[own].double(), bias[other].double()
+        constant = first - second
+        error += (first.abs() + second.abs()) * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
+    pull = Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
+    pull.mind(a, [last.inputs[0]])
+    return pull.through(network.operations[:-1])
 
 
 def refine_outputs(
@@ -94,11 +97,9 @@ def refine_outputs(
     """
     constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
-    chosen = ChosenForms(forms, pairs)
+    pull = Pull(network, ChosenForms(forms, pairs), {network.output: directions}, constant, error, enough, shared)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
-    if forms[network.input].unit:
-        error += underflow(lengths(directions), directions, [chosen[network.output]])
-    pull = Pull(network, chosen, {network.output: directions}, constant, error, enough, shared)
+    pull.mind(directions, [network.output])
     return pull.through(network.operations)
 
 
@@ -121,6 +122,10 @@ class Pull:
         self.unit, self.several = start.unit, shared and start.symbols > 1 and not start.bent
         self.best = torch.full_like(constant, -torch.inf)
         self.shares = constant.new_zeros(len(constant), start.symbols)
+        self.minded: set[str] = set()
+        self.sums: list[Tensor] = []  # of the sizes of what coefficients were met with
+        self.largest_sum = math.inf
+        self._lengths: tuple[Tensor, Tensor] | None = None
         self.left = torch.arange(
             len(constant), device=constant.device
         )  # those of the first rows that are still on their way
@@ -157,32 +162,57 @@ class Pull:
         if operation.kind in RELAXED and self.several:
             self.shares = self.shares + _relaxation_shares(a_out, inputs[0], self.forms[operation.name])
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
-        self.constant = self.constant + pulled.constant
-        if self.unit:
-            weights = lengths(a_out)
-            self.error = self.error + underflow(weights, a_out, inputs)
-            if pulled.allowance is not None:
-                self.error = self.error + dot(weights, pulled.allowance)
+        if not isinstance(pulled.constant, float):
+            self.constant = self.constant + pulled.constant
+        if self.unit and (pulled.allowance is not None or len(inputs) > 1):  # else coefficients only change place
+            self.mind(a_out, list(operation.inputs))
+        if self.unit and pulled.allowance is not None:
+            self.error = self.error + dot(self.lengths(a_out), pulled.allowance + FLOOR[a_out.dtype])
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
             if name in self.coefficients:
                 a = self.coefficients[name] + a
                 if self.unit:
                     allowance = form_lengths(self.forms[name]) * backward_gamma(3, a[0].numel(), self.unit)
-                    self.error = self.error + dot(lengths(a), allowance)
+                    self.mind(a, [name])
+                    self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])
             self.coefficients[name] = a
+
+    def mind(self, like: Tensor, names: list[str]) -> None:
+        """Coefficients ``like`` became ones of these operations' outputs: underflows on the way count (`largest_sum`)."""
+        for name in names if self.unit else ():
+            form = self.forms[name]
+            self.largest_sum = min(self.largest_sum, largest_sum(like, form, len(names)))
+            if name not in self.minded:
+                self.minded.add(name)
+                self.sums.append(total(form_lengths(form)))
+
+    def lengths(self, a: Tensor) -> Tensor:
+        """`lengths`, remembered: coefficients that are met with a form go through the next operation too."""
+        if self._lengths is None or self._lengths[0] is not a:
+            self._lengths = a, lengths(a)
+        return self._lengths[1]
 
     def _met(self, name: str) -> tuple[Tensor, Tensor]:
         """The bounds if the one operation left is met with its form, and each symbol's part in them."""
         a, form = self.coefficients[name], self.forms[name]
-        moves = [dot(a, slope).abs() for slope in form.slopes]
-        bound = self.constant + dot(a, form.center) - sum(moves) - dot(a.abs(), form.radius)
+        sums = _sums(a, form.stack)
+        moves, size = sums[1:].abs(), a.abs()
+        bound = self.constant + sums[0] - moves.sum(0) - dot(size, form.radius)
         if self.unit:
-            weights = lengths(a)
-            error = self.error + underflow(weights, a, [form])
-            error = error + dot(weights, form_lengths(form)) * backward_gamma(9, a[0].numel(), self.unit)
-            # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
-            bound = bound - (error * (1 + 2.0**-20) + bound.abs() * 2.0**-50)
-        return bound, torch.stack(moves) if moves else bound.new_zeros(0, len(bound))
+            error = self.error + dot(size, form.extent()) * backward_gamma(9, a[0].numel(), self.unit)
+            # one FLOOR for each step and for the products just made; they pay for underflows so long as sums are no larger than they
+            # were made for, else so many times them does, and the errors hold them all
+            error = error + (len(self.network.operations) + 2) * FLOOR[a.dtype]
+            error = error * (self._largest() * (MORE / self.largest_sum)).clamp(min=MORE)
+            # this subtraction rounds once more
+            bound = bound - (error + bound.abs() * 2.0**-50)
+        return bound, moves
+
+    def _largest(self) -> Tensor:
+        """Of the sums; a NaN counts."""
+        if len(self.sums) > 1:
+            self.sums = [torch.stack(self.sums).amax(0)]
+        return self.sums[0]
 
     def _look(self, enough: float) -> None:
         """Every form holds what its operation can give, not only the pixels': rows whose bound is good enough here stay behind."""
@@ -192,6 +222,7 @@ class Pull:
         rows = (~(bound > enough)).nonzero().flatten()
         if len(rows) < len(bound):
             self.coefficients, self.forms = {name: self.coefficients[name][rows]}, self.forms.rest(rows)
+            self.sums = [self._largest()[rows]] if self.unit else []
             self.constant, self.error, self.shares, self.left = (
                 each[rows] for each in (self.constant, self.error, self.shares, self.left)
             )
@@ -226,4 +257,13 @@ def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm) -> Tens
 def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor) -> Tensor:
     sizes = slopes.abs()
     share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
-    return torch.stack([dot(weight, size * share) for size in sizes], 1)
+    return _sums(weight * share, sizes).T
+
+
+def _sums(a: Tensor, planes: Tensor) -> Tensor:
+    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: in one step on a GPU, where steps are dear, one by one on CPUs."""
+    if a.is_cuda:
+        return (a * planes).sum(tuple(range(2, planes.ndim)), dtype=torch.float64)
+    return (
+        torch.stack([dot(a, plane) for plane in planes]) if len(planes) else a.new_zeros(0, len(a), dtype=torch.float64)
+    )
