@@ -31,6 +31,7 @@ from tiltproof.network.rules.base import (
     lengths,
     total,
 )
+from tiltproof.network.rules.fused_rows import fused_meeting
 
 DEAR = ("conv2d", "linear")
 """Operations behind which it is worth a look whether a bound is good enough already."""
@@ -164,7 +165,10 @@ class Pull:
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
         if not isinstance(pulled.constant, float):
             self.constant = self.constant + pulled.constant
-        if self.unit and (pulled.allowance is not None or len(inputs) > 1):  # else coefficients only change place
+        if pulled.error is not None:
+            self.mind(a_out, list(operation.inputs), pulled.size)
+            self.error = self.error + pulled.error
+        elif self.unit and (pulled.allowance is not None or len(inputs) > 1):  # else coefficients only change place
             self.mind(a_out, list(operation.inputs))
         if self.unit and pulled.allowance is not None:
             self.error = self.error + dot(self.lengths(a_out), pulled.allowance + FLOOR[a_out.dtype])
@@ -177,14 +181,17 @@ class Pull:
                     self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])
             self.coefficients[name] = a
 
-    def mind(self, like: Tensor, names: list[str]) -> None:
-        """Coefficients ``like`` became ones of these operations' outputs: underflows on the way count (`largest_sum`)."""
+    def mind(self, like: Tensor, names: list[str], size: Tensor | None = None) -> None:
+        """Coefficients ``like`` became ones of these operations' outputs: underflows on the way count (`largest_sum`).
+
+        ``size``: the sum of the one output's sizes, if it is known.
+        """
         for name in names if self.unit else ():
             form = self.forms[name]
             self.largest_sum = min(self.largest_sum, largest_sum(like, form, len(names)))
             if name not in self.minded:
                 self.minded.add(name)
-                self.sums.append(total(form_lengths(form)))
+                self.sums.append(total(form_lengths(form)) if size is None else size)
 
     def lengths(self, a: Tensor) -> Tensor:
         """`lengths`, remembered: coefficients that are met with a form go through the next operation too."""
@@ -195,11 +202,14 @@ class Pull:
     def _met(self, name: str) -> tuple[Tensor, Tensor]:
         """The bounds if the one operation left is met with its form, and each symbol's part in them."""
         a, form = self.coefficients[name], self.forms[name]
-        sums = _sums(a, form.stack)
-        moves, size = sums[1:].abs(), a.abs()
-        bound = self.constant + sums[0] - moves.sum(0) - dot(size, form.radius)
+        met = fused_meeting(a, form)
+        if met is None:
+            sums, size = _sums(a, form.stack), a.abs()
+            met = sums, dot(size, form.radius), dot(size, form.extent()) if self.unit else torch.zeros_like(sums[0])
+        moves, spread, crossed = met[0][1:].abs(), *met[1:]
+        bound = self.constant + met[0][0] - moves.sum(0) - spread
         if self.unit:
-            error = self.error + dot(size, form.extent()) * backward_gamma(9, a[0].numel(), self.unit)
+            error = self.error + crossed * backward_gamma(9, a[0].numel(), self.unit)
             # one FLOOR for each step and for the products just made; they pay for underflows so long as sums are no larger than they
             # were made for, else so many times them does, and the errors hold them all
             error = error + (len(self.network.operations) + 2) * FLOOR[a.dtype]

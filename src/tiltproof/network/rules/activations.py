@@ -21,6 +21,7 @@ from tiltproof.network.rules.base import (
     ones_length,
     rule,
 )
+from tiltproof.network.rules.fused_rows import fused_relu_pullback
 
 
 @rule("relu")
@@ -41,6 +42,9 @@ class Relu:
         """
         (form,) = inputs
         negative = operation.settings.get("negative_slope", 0.0)
+        fused = None if negative else fused_relu_pullback(a, form)
+        if fused is not None:
+            return fused
         above, below, chord = relu_chord(form)
         offset = relu_gap(chord, above, below) * (1 - negative)
         lower = (above > below).to(chord.dtype)

@@ -33,6 +33,10 @@ class Pullback:
     inputs: list[Tensor]
     constant: Tensor | float = 0.0
     allowance: Tensor | None = None
+    error: Tensor | None = None
+    """In place of an allowance: what roundings and underflows take, float64 [Q], `FLOOR` times the sum of |a| included."""
+    size: Tensor | None = None
+    """With ``error``: at least the sum of |x| over all entries of the one input, [Q]."""
 
 
 class Rule(Protocol):
