@@ -89,7 +89,7 @@ def combine(
     stack = a * u + b * v + c
     if sign < 0:
         stack = -stack
-    stack[0] += offset
+    stack[0].add_(offset)
     ra, rb, rc = (entry.radius[:, None, None] for entry in entries)
     ma, mb, mc = (entry.magnitude()[:, None, None] for entry in entries)
     magnitude = ma * u.abs() + mb * v.abs() + mc + abs(offset)

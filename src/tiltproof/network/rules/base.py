@@ -191,7 +191,7 @@ class LinearRule:
         radius = self.absolute(operation, radius)
         shift = self.shift(operation, stack)
         if shift is not None:
-            stack[0] += shift
+            stack[0].add_(shift)
         if form.unit:
             # the |L| product and its inputs round too (all terms >= 0, so relatively), and products may underflow
             extra = count * 4 * (UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype])
