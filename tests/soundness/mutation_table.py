@@ -287,6 +287,8 @@ MUTATIONS = [
              "the sum is larger than the average by the divisor, whatever the window", (FLOAT32,)),
     Mutation("underflow backward", BACKWARD_PASS, "self.mind(a_out, list(operation.inputs))",
              "pass", "coefficients that underflow are met by activations that may be huge", (NOISE,)),
+    Mutation("sums too large for the floor", BACKWARD_PASS, ".clamp(min=MORE)", ".clamp(min=MORE, max=MORE)",
+             "the floor pays for underflows only where activations are not huge", (NOISE,)),
     Mutation("constants that vanish", "network/graph.py", "(size > 0) & (size < least)", "size < 0",
              "a denormal factor has no relative precision", (NOISE,)),
     Mutation("gamma backward", RULES, "result.allowance = size * (count", "result.allowance = 0 * size * (count",
