@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.network.graph import Operation, vanishes
+from tiltproof.network.graph import Operation, tame, vanishes
 
 ROUNDINGS = 8
 """Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
@@ -35,7 +35,7 @@ def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list
             if before.kind == "conv2d" and _by_channel(operation) and "roundings" not in before.settings:
                 gone.add(before.name)
                 operation = found[operation.name] = _fold(before, operation, dtype)
-            elif before.kind == "scale" and before.shape == operation.shape:
+            elif before.kind == "scale" and before.shape == operation.shape and _tame(before) and _tame(operation):
                 gone.add(before.name)
                 operation = found[operation.name] = _fold_scales(before, operation, dtype)
         result.append(operation)
@@ -48,6 +48,12 @@ def _by_channel(operation: Operation) -> bool:
     return all(x is None or x.ndim < 3 or tuple(x.shape[-2:]) == (1, 1) for x in constants) and all(
         x is None or x.ndim >= 3 or x.numel() == 1 for x in constants
     )
+
+
+def _tame(operation: Operation) -> bool:
+    """Whether the constants of a scale overflow nowhere by themselves: together they might not, but the module does."""
+    constants = [operation.settings.get(key) for key in ("scale", "shift", "shift_size")]
+    return all(x is None or tame(x) for x in constants)
 
 
 def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Operation:
