@@ -93,7 +93,7 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
     return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
 
 
-FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-800}
+FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}
 """What every position's allowance is at least, so that it pays for underflows too (`largest_sum`)."""
 
 MORE = 1 + 2.0**-16
