@@ -34,6 +34,7 @@ class AffineForm:
         self._reach: Tensor | None = None
         self.lengths: Tensor | None = None  # of the values at each position, once somebody has worked them out
         self._magnitude: Tensor | None = None
+        self.kinks: Tensor | None = None  # entries with a kink inside the box, once somebody has looked (`bounds.bow`)
 
     @classmethod
     def constant(cls, value: Tensor, symbols: int = 0, unit: float | None = None) -> AffineForm:
@@ -100,6 +101,10 @@ class AffineForm:
             deviation = self.radius + _size(self.slopes) if self.symbols else self.radius
             self._reach = widen(deviation, self.center.abs(), self.symbols + 2, self.unit)
         return self._reach
+
+    def extent(self) -> Tensor:
+        """At least |x| for every x of the form, but for a rounding for each symbol and two more; the cheaper way."""
+        return self.magnitude() + self.radius if self._reach is None else self.center.abs() + self._reach
 
     @property
     def lower(self) -> Tensor:
@@ -251,7 +256,9 @@ class AffineForm:
 
 
 def _size(planes: Tensor) -> Tensor:
-    """sum_k |planes[k]|, plane by plane (a reduction over the leading dimension is slow on CPUs)."""
+    """sum_k |planes[k]|: in one step on a GPU, plane by plane on CPUs, where a reduction over the leading dimension is slow."""
+    if planes.is_cuda:
+        return torch.linalg.vector_norm(planes, 1, 0)
     total = planes[0].abs()
     for plane in planes[1:]:
         total = total + plane.abs()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.chosen import ChosenForm
 from tiltproof.bounds.rounding import SMALLEST
 
 ROUNDINGS = 256
@@ -19,9 +20,11 @@ ROUNDINGS = 256
 
 @dataclass
 class Bows:
-    """The parabolas of some entries of a batch of forms, ``where`` they are (an index for each dimension), one number each."""
+    """The parabolas of some entries of a batch of forms, one number each; ``where`` they are (an index for each dimension), and their
+    own forms, [1, entries]."""
 
     where: tuple[Tensor, ...]
+    form: AffineForm
     shift: Tensor
     tilt: Tensor
     bow: Tensor
@@ -45,13 +48,13 @@ def bows(form: AffineForm) -> Bows | None:
     Rounding: every number here is at most 4 (|c| + |g| + t), and fewer than ROUNDINGS of them round on the way to the result and to
     the sums that it goes into.
     """
-    if not (form.bent and form.unit and form.symbols > 1) or form.stack.requires_grad:
+    if not (form.bent and form.unit and form.symbols > 1) or form.like.requires_grad:
         return None
-    where = (form.stack[0].abs() < form.stack[1].abs()).nonzero(as_tuple=True)
-    if not len(where[0]):
+    found = kinked_entries(form)
+    if found is None:
         return None
-    c, g, *others = (plane[where] for plane in form.stack)
-    t = form.radius[where]
+    where, part = found
+    (c, g, *others), t = part.stack[:, 0], part.radius[0]
     for other in others:
         t = t + other.abs()
     size, kink = g.abs(), -c / g
@@ -64,7 +67,20 @@ def bows(form: AffineForm) -> Bows | None:
     for end in (1, -1):
         lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - bow)
     slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]
-    return Bows(where, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)
+    return Bows(where, part, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)
+
+
+def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | None:
+    """Where |c| < |g|, and the forms of these entries, [1, entries]; of chosen rows no others are copied, nor are they looked for twice."""
+    source, rows = (form.form, form.rows) if isinstance(form, ChosenForm) else (form, None)
+    if source.kinks is None:
+        source.kinks = source.stack[0].abs() < source.stack[1].abs()
+    where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)
+    if not len(where[0]):
+        return None
+    there = where if rows is None else (rows[where[0]], *where[1:])
+    stack = torch.stack([plane[there] for plane in source.stack])
+    return where, AffineForm(stack.unsqueeze(1), source.radius[there].unsqueeze(0), form.unit, form.bent)
 
 
 def _highest(p: Tensor, a: Tensor, bow: Tensor) -> Tensor:
@@ -78,14 +94,14 @@ def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
     result.bent, found = form.bent, bows(form)
     if found is None:
         return result
-    radius = form.radius[found.where] / 2 + found.rest
+    radius = found.form.radius[0] / 2 + found.rest
     better = radius < result.radius[found.where]  # false for a NaN
     where = tuple(index[better] for index in found.where)
     result.radius[where] = radius[better]
-    for plane, before, more in zip(result.stack, form.stack, (found.shift, found.tilt, found.bow), strict=False):
-        plane[where] = before[where] / 2 + more[better]
-    for plane, before in zip(result.stack[3:], form.stack[3:], strict=True):
-        plane[where] = before[where] / 2
+    stack = found.form.stack[:, 0, better] / 2
+    stack[:3] += torch.stack([found.shift, found.tilt, found.bow])[:, better]
+    for plane, values in zip(result.stack, stack, strict=True):
+        plane[where] = values
     return AffineForm(result.stack, result.radius, form.unit, form.bent)
 
 

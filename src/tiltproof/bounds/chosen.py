@@ -44,12 +44,22 @@ class ChosenForm(AffineForm):
 
     @cached_property
     def center(self) -> Tensor:
-        return self.form.center[self.rows]
+        return self.stack[0] if "stack" in self.__dict__ else self.form.center[self.rows]
 
     def reach(self) -> Tensor:
         if self._reach is None and self.form._reach is not None:
             self._reach = self.form._reach[self.rows]
         return super().reach()
+
+    def magnitude(self) -> Tensor:
+        if self._magnitude is None and self.form._magnitude is not None:
+            self._magnitude = self.form._magnitude[self.rows]
+        return super().magnitude()
+
+    def extent(self) -> Tensor:
+        if self.form._reach is not None:
+            self.reach()
+        return super().extent()
 
 
 class ChosenForms:

@@ -34,14 +34,13 @@ def symbols(low: Tensor, high: Tensor, bent: bool = False) -> list[AffineForm]:
     """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``bent``, for d = 1 only: see `AffineForm`."""
     center = (low + high) / 2
     half = torch.maximum(high - center, center - low)
-    forms = []
-    for k in range(low.shape[1]):
-        stack = low.new_zeros(1 + low.shape[1] + bent, len(low))
-        stack[0], stack[1 + k] = center[:, k], half[:, k]
-        # two roundings of magnitude |center| + half: of the half width, and of the midpoint
-        radius = widen(torch.zeros_like(stack[0]), center[:, k].abs() + half[:, k], 2, 2.0**-53)
-        forms.append(AffineForm(stack, radius, bent=bent))
-    return forms
+    count = low.shape[1]
+    stacks = low.new_zeros(count, 1 + count + bent, len(low))
+    stacks[:, 0] = center.T
+    stacks[:, 1 : 1 + count].diagonal().copy_(half)
+    # two roundings of magnitude |center| + half: of the half width, and of the midpoint
+    radii = widen(torch.zeros_like(center), center.abs() + half, 2, 2.0**-53).T
+    return [AffineForm(stack, radius, bent=bent) for stack, radius in zip(stacks, radii.contiguous(), strict=True)]
 
 
 def interval_coordinates(
@@ -89,7 +88,7 @@ def combine(
     stack = a * u + b * v + c
     if sign < 0:
         stack = -stack
-    stack[0] += offset
+    stack[0].add_(offset)
     ra, rb, rc = (entry.radius[:, None, None] for entry in entries)
     ma, mb, mc = (entry.magnitude()[:, None, None] for entry in entries)
     magnitude = ma * u.abs() + mb * v.abs() + mc + abs(offset)

@@ -65,9 +65,9 @@ def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor,
         stack, radius = stack.contiguous(), radius.contiguous()
     new_stack, new_radius, size = torch.empty_like(stack), torch.empty_like(radius), torch.empty_like(radius)
     symbols, entries = len(stack) - 1, radius.numel()
-    factors = _factors(symbols, unit, stack.dtype, stack.device)
+    numbers = factors(symbols, unit, stack.dtype, stack.device)
     single = stack.dtype == torch.float32
-    arguments = (stack, radius, new_stack, new_radius, size, factors, entries, symbols, single, BLOCK)
+    arguments = (stack, radius, new_stack, new_radius, size, numbers, entries, symbols, single, BLOCK)
     with current(stack.device):
         _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
     return new_stack, new_radius, size
@@ -87,7 +87,7 @@ def _same_order(stack: Tensor, radius: Tensor) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _factors(symbols: int, unit: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+def factors(symbols: int, unit: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers of the steps, rounded to the dtype as torch rounds a number that meets a tensor; sent to a device once."""
     smallest = SMALLEST[dtype]
     reach = (symbols + 2) * unit, 1 + (symbols + 10) * unit, smallest * (symbols + 10)

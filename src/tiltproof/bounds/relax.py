@@ -64,7 +64,7 @@ def _straight(form: AffineForm, negative_slope: float) -> AffineForm:
         slope, gap = negative_slope + (1 - negative_slope) * slope, gap * (1 - negative_slope)
     half = gap / 2
     stack = form.stack * slope
-    stack[0] += half
+    stack[0].add_(half)  # `+=` would write it twice
     radius = torch.addcmul(half, form.radius, slope if negative_slope >= 0 else slope.abs())
     if size is None:
         return AffineForm(stack, radius, form.unit)

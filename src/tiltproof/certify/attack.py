@@ -61,7 +61,7 @@ class Attacker:
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )
         self.generator = torch.Generator().manual_seed(seed)
-        most = 4096 if inputs.images.is_cuda else 256
+        most = 16_384 if inputs.images.is_cuda else 256
         self.batch, self.gradients = inputs.evaluations(most), inputs.evaluations(most, gradient=True)
         self.points = inputs.points(128)
         with torch.no_grad():

@@ -18,7 +18,7 @@ BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
 
 @dataclass
 class Promising:
-    """Which boxes were let through, and the bucket of each of those."""
+    """Which boxes were let through, and the bucket of each of those; on the CPU."""
 
     chosen: Tensor
     bucket: Tensor
@@ -26,21 +26,22 @@ class Promising:
 
 class Gate:
     def __init__(self) -> None:
-        self.tried = torch.zeros(BUCKETS)
-        self.won = torch.zeros(BUCKETS)
+        self.tried = torch.zeros(BUCKETS, dtype=torch.int64)
+        self.won = torch.zeros(BUCKETS, dtype=torch.int64)
 
     def promising(self, first_order: Tensor, remainder: Tensor) -> Promising:
-        ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).cpu().double()
+        """Of boxes given by f and r, on the CPU: all of a bucket that has proved worth it, of the others the first few."""
+        ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
         bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
-        worthwhile = (self.won >= WORTHWHILE * self.tried).tolist()
-        chosen = torch.zeros(len(bucket), dtype=torch.bool)
-        for k in range(BUCKETS):
-            mine = (bucket == k).nonzero().flatten()
-            chosen[mine if worthwhile[k] and self.tried[k] >= TRIES else mine[: max(0, TRIES - int(self.tried[k]))]] = (
-                True
-            )
-        where = chosen.nonzero().flatten()
-        return Promising(where.to(first_order.device), bucket[where])
+        order = bucket.argsort(stable=True)
+        count = torch.bincount(bucket, minlength=BUCKETS + 1)
+        place = torch.empty_like(order)  # of each box among those of its bucket
+        place[order] = torch.arange(len(order)) - (count.cumsum(0) - count)[bucket[order]]
+        worthwhile = (self.won >= WORTHWHILE * self.tried) & (self.tried >= TRIES)
+        most = torch.where(worthwhile, len(order), (TRIES - self.tried).clamp(min=0))
+        most = torch.cat([most, most.new_zeros(1)])  # the last bucket: hopeless
+        where = (place < most[bucket]).nonzero().flatten()
+        return Promising(where, bucket[where])
 
     def learn(self, promising: Promising, proved: Tensor) -> None:
         self.tried += torch.bincount(promising.bucket, minlength=BUCKETS)

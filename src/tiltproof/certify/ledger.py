@@ -34,8 +34,9 @@ class Ledger:
         self.splits: dict[int, dict[Node, int]] = {}
         self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
 
-    def bound(self, rows: Tensor, boxes: Boxes, precise: Tensor | None = None) -> Outcome:
-        """Bounds of pairs (image ``rows[p]``, box p), on the CPU; the ``precise`` ones in float64."""
+    def bound(self, rows: Tensor, boxes: Boxes, precise: Tensor | None = None, size: int | None = None) -> Outcome:
+        """Bounds of pairs (image ``rows[p]``, box p), on the CPU; the ``precise`` ones in float64, where half of ``size`` pairs (by
+        default, of these) are bounded at once."""
         device = self.prover.labels.device
         low, high = (end.to(device) for end in self.tiling.bounds(boxes))
         images = rows.to(device)
@@ -44,11 +45,9 @@ class Ledger:
         count, axes = boxes.index.shape
         result = Outcome(torch.empty(count).double(), torch.empty(count).double(), torch.zeros(count, axes).double())
         plain, fine = (mask.nonzero().flatten() for mask in (~precise, precise))
-        for mine, dtype, size in (
-            (plain, None, count),
-            (fine, torch.float64, max(1, count // 2)),
-        ):  # float64 takes twice the memory
-            for part in mine.split(size) if len(mine) else ():
+        half = max(1, (size or count) // 2)  # float64 takes twice the memory
+        for mine, dtype, most in ((plain, None, count), (fine, torch.float64, half)):
+            for part in mine.split(most) if len(mine) else ():
                 where = part.to(device)
                 result.put(part, self.prover.bound(images[where], low[where], high[where], dtype).cpu())
         return result

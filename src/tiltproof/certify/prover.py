@@ -28,7 +28,8 @@ class Outcome:
     shares: Tensor  # [P, d], zero where the forward pass was enough
 
     def cpu(self) -> Outcome:
-        return Outcome(self.bound.cpu(), self.forward.cpu(), self.shares.cpu())
+        told = torch.cat([self.bound.unsqueeze(1), self.forward.unsqueeze(1), self.shares], 1).cpu()  # one transfer
+        return Outcome(told[:, 0], told[:, 1], told[:, 2:])
 
     def put(self, rows: Tensor, other: Outcome) -> None:
         self.bound[rows], self.forward[rows], self.shares[rows] = other.bound, other.forward, other.shares
@@ -50,6 +51,8 @@ class Prover:
         self.bent = True  # what a benchmark compares with is switched off here
         # margins to refine at once, at least
         self.fewest = fewest_together(inputs.network, len(inputs.transform.parts))
+        # on a GPU, where steps are dear, open margins to refine at once though some may turn out to be of no use
+        self.together = 2048 if inputs.images.is_cuda else 0
         self.gate = Gate()
         self.refined = 0  # single margins taken through a backward pass so far
 
@@ -70,13 +73,14 @@ class Prover:
         form = margins(network, forms, labels)
         # a negative radius can only come from a wrong rule: such a bound proves nothing
         lower = torch.where(form.radius >= 0, form.lower.double(), torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
-        forward = _least(lower)
-        rows = (~(forward > 0)).nonzero().flatten()
+        forward, worst = _proved(lower).min(1, keepdim=True)
+        first_order = form.center - form.slopes.abs().sum(0)
+        # the host is told of all boxes at once, and decides
+        told = torch.cat([forward, first_order.gather(1, worst), form.radius.gather(1, worst)], 1).cpu().T
+        forward, rows = forward.flatten(), (~(told[0] > 0)).nonzero().flatten()
         if len(rows):
-            worst = lower[rows].nan_to_num(-torch.inf).argmin(1, keepdim=True)
-            first_order = (form.center - form.slopes.abs().sum(0))[rows].gather(1, worst).flatten()
-            promising = self.gate.promising(first_order, form.radius[rows].gather(1, worst).flatten())
-            rows = rows[promising.chosen]
+            promising = self.gate.promising(told[1, rows], told[2, rows])
+            rows = rows[promising.chosen].to(low.device)
         if len(rows):
             lower[rows], share = self._backward(network, forms, labels, lower, rows)
             self.gate.learn(promising, _least(lower[rows]) > 0)
@@ -93,12 +97,12 @@ class Prover:
         self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Refine only the classes that the forward pass left open: the worst of each box first, and the others only where that one
-        closed, because one open class is enough for a box to fail. Shares of the parameters are those of the first class.
+        closed, because one open class is enough for a box to fail; few of them all at once. Shares of the parameters are those of
+        the worst class.
         """
         best = lower[rows]
 
         def refined(places: Tensor, classes: Tensor, shared: bool) -> Tensor:
-            self.refined += len(classes)
             bound, share = refine(network, forms, labels, rows[places], classes, enough=0.0, shared=shared)
             before = best[places, classes]
             # the better of two proved bounds; a NaN never replaces a number
@@ -106,11 +110,19 @@ class Prover:
             return share
 
         everything, worst = torch.arange(len(rows), device=rows.device), best.nan_to_num(-torch.inf).argmin(1)
+        others = (~(best > 0)).scatter_(1, worst.unsqueeze(1), False)
+        self.refined += len(rows)
+        most = max(self.fewest, len(forms[network.input]))  # which need no more memory than the forward pass did
+        if self.together:
+            places, classes = others.nonzero(as_tuple=True)
+            if len(rows) + len(places) <= min(self.together, most):
+                share = refined(torch.cat([everything, places]), torch.cat([worst, classes]), shared=True)[: len(rows)]
+                self.refined += int((others & (best[everything, worst] > 0).unsqueeze(1)).sum())
+                return best, share
         share = refined(everything, worst, shared=True)
-        left = ~(best > 0) & (best[everything, worst] > 0).unsqueeze(1)
-        places, classes = left.nonzero(as_tuple=True)
-        # in pieces that need no more memory than the forward pass did
-        for chunk in torch.arange(len(places), device=rows.device).split(max(self.fewest, len(forms[network.input]))):
+        places, classes = (others & (best[everything, worst] > 0).unsqueeze(1)).nonzero(as_tuple=True)
+        self.refined += len(places)
+        for chunk in torch.arange(len(places), device=rows.device).split(most):
             if len(chunk):
                 refined(places[chunk], classes[chunk], shared=False)
         return best, share
@@ -118,4 +130,8 @@ class Prover:
 
 def _least(lower: Tensor) -> Tensor:
     """Row minimum in which a NaN counts as minus infinity: never proved."""
-    return lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf).amin(1)
+    return _proved(lower).amin(1)
+
+
+def _proved(lower: Tensor) -> Tensor:
+    return lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -8,11 +8,11 @@ may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -112,17 +112,27 @@ class Window:
         return height, width
 
 
-def conv2d(x: Tensor, weight: Tensor, window: Window) -> Tensor:
-    """Convolution without bias whose every output is one sum of products."""
+class Once(Protocol):
+    """Makes a thing, or finds the one of this name made before (`Operation.once`)."""
+
+    def __call__(self, name: str, make: Callable[[], Tensor]) -> Tensor: ...
+
+
+def _now(name: str, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG001 (there is nothing to find)
+    return make()
+
+
+def conv2d(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
+    """Convolution without bias whose every output is one sum of products; ``once`` may know its matrix, by this ``name``."""
     if x.device.type == "cpu" or _training.get():
         return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
-    return conv2d_as_product(x, weight, window)
+    return conv2d_as_product(x, weight, window, once, name)
 
 
-def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
+def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int], once: Once = _now) -> Tensor:
     """The transpose of `conv2d` as a linear map, from output coefficients to input coefficients of ``size``."""
     if a.device.type != "cpu" and not _training.get():
-        return conv2d_transposed_as_product(a, weight, window, size)
+        return conv2d_transposed_as_product(a, weight, window, size, once)
     kernel = weight.shape[2:]
     extra = [
         size[k]
@@ -132,14 +142,14 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
     return F.conv_transpose2d(a, weight, None, window.stride, window.padding, extra, window.groups, window.dilation)
 
 
-def conv2d_as_product(x: Tensor, weight: Tensor, window: Window) -> Tensor:
+def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
     """Copy the window of each output into a row (one strided copy), then one matrix product for the whole batch.
 
     Channels come last in memory, on the way in and on the way out: a row of a window is then one piece.
     """
     kernel, groups = weight.shape[2:], window.groups
     height, width = window.output_size(x.shape[2:], kernel)
-    matrix = weight.unflatten(0, (groups, -1)).permute(0, 3, 4, 2, 1).flatten(1, 3)  # [groups, window, outputs]
+    matrix = once(f"{name}matrix", lambda: _matrix(weight, groups))
     (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
     results = []
     for rows in x.split(_rows_at_a_time(x.shape[1] * kernel.numel() * height * width, x)):
@@ -157,32 +167,33 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window) -> Tensor:
     return whole.view(len(x), height, width, -1).permute(0, 3, 1, 2)
 
 
-def conv2d_transposed_as_product(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int]) -> Tensor:
+def _matrix(weight: Tensor, groups: int) -> Tensor:
+    """[groups, window, outputs], the channels of a window last."""
+    return weight.unflatten(0, (groups, -1)).permute(0, 3, 4, 2, 1).flatten(1, 3)
+
+
+def conv2d_transposed_as_product(
+    a: Tensor, weight: Tensor, window: Window, size: tuple[int, int], once: Once = _now
+) -> Tensor:
     """Without strides a convolution with the kernel turned round; else one matrix product, and each kernel position's share is
-    added where it came from.
+    added where it came from (`fold`: plain sums).
     """
     kernel, groups = weight.shape[2:], window.groups
     around = [window.dilation[k] * (kernel[k] - 1) - window.padding[k] for k in (0, 1)]
     parts = weight.unflatten(0, (groups, -1))  # [groups, outputs, inputs, height, width]
     if window.stride == (1, 1) and min(around) >= 0:
         turned = Window((1, 1), (around[0], around[1]), window.dilation, groups)
-        return conv2d_as_product(a, parts.transpose(1, 2).flatten(0, 1).flip(2, 3), turned)
-    height, width = a.shape[2:]
-    matrix = parts.permute(0, 1, 3, 4, 2).flatten(2)
-    channels = weight.shape[1] * groups
-    (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
+        back = once("turned", lambda: parts.transpose(1, 2).flatten(0, 1).flip(2, 3))
+        return conv2d_as_product(a, back, turned, once, "turned ")
+    matrix = once(
+        "transposed matrix", lambda: parts.flatten(2).transpose(1, 2).contiguous()
+    )  # [groups, window, outputs]
     results = []
-    for rows in a.split(_rows_at_a_time(channels * kernel.numel() * height * width, a)):
-        values = rows.permute(0, 2, 3, 1).reshape(-1, groups, matrix.shape[1]).transpose(0, 1)
-        columns = torch.bmm(values, matrix).view(groups, len(rows), height, width, *kernel, -1)
-        target = rows.new_zeros(len(rows), size[0] + 2 * top, size[1] + 2 * left, groups, weight.shape[1])
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                y, x = i * far_down, j * far_right
-                place = target[:, y : y + down * height : down, x : x + right * width : right][:, :height, :width]
-                place += columns[:, :, :, :, i, j].permute(1, 2, 3, 0, 4)
-        results.append(target.flatten(3)[:, top : top + size[0], left : left + size[1]].permute(0, 3, 1, 2))
-    return torch.cat(results)
+    for rows in a.split(_rows_at_a_time(weight.shape[1] * groups * kernel.numel() * a.shape[2] * a.shape[3], a)):
+        values = rows.flatten(2).unflatten(1, (groups, -1))
+        columns = torch.matmul(matrix, values).flatten(1, 2)
+        results.append(F.fold(columns, size, tuple(kernel), window.dilation, window.padding, window.stride))
+    return results[0] if len(results) == 1 else torch.cat(results)
 
 
 def _rows_at_a_time(entries: int, like: Tensor) -> int:

@@ -7,6 +7,7 @@ coefficients of the margin go through W itself, and only at the pixels are they 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -19,16 +20,19 @@ from tiltproof.bounds.rounding import gamma
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
 from tiltproof.network.rules.base import (
+    FLOOR,
+    MORE,
     OVERFLOW,
     RELAXED,
     UNDERFLOW,
     backward_gamma,
     dot,
-    farthest,
     form_lengths,
+    largest_sum,
     lengths,
-    underflow,
+    total,
 )
+from tiltproof.network.rules.fused_rows import fused_meeting
 
 DEAR = ("conv2d", "linear")
 """Operations behind which it is worth a look whether a bound is good enough already."""
@@ -50,8 +54,6 @@ def refine(
     """
     start = forms[network.input]
     unit, device = start.unit, start.like.device
-    constant = torch.zeros(len(classes), dtype=torch.float64, device=device)
-    error = torch.zeros_like(constant)
     own, other = labels[pairs], classes
     if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
         a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
@@ -62,10 +64,9 @@ def refine(
     a = weight[own] - weight[other]
     chosen = ChosenForms(forms, pairs)
     before = chosen[last.inputs[0]]
-    reachable = farthest(before) + UNDERFLOW
-    error += dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
-    if unit:
-        error += underflow(lengths(a), a, [before])
+    reachable = before.extent() + UNDERFLOW
+    error = dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
+    constant = torch.zeros_like(error)
     # where float32 evaluations are spoken of: both outputs are evaluated by themselves
     theirs = gamma(weight.shape[1] + 8, network.evaluation)
     if theirs:
@@ -76,9 +77,12 @@ def refine(
         if last.vanishing:  # weights of either output that are flushed to zero
             error += 4 * UNDERFLOW * reachable.sum(1, dtype=torch.float64)
     if bias is not None:
-        constant += bias[own].double() - bias[other].double()
-        error += (bias[own].abs() + bias[other].abs()).double() * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
-    return Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared).through(network.operations[:-1])
+        first, second = bias[own].double(), bias[other].double()
+        constant = first - second
+        error += (first.abs() + second.abs()) * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
+    pull = Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
+    pull.mind(a, [last.inputs[0]])
+    return pull.through(network.operations[:-1])
 
 
 def refine_outputs(
@@ -95,11 +99,9 @@ def refine_outputs(
     """
     constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
-    chosen = ChosenForms(forms, pairs)
+    pull = Pull(network, ChosenForms(forms, pairs), {network.output: directions}, constant, error, enough, shared)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
-    if forms[network.input].unit:
-        error += underflow(lengths(directions), directions, [chosen[network.output]])
-    pull = Pull(network, chosen, {network.output: directions}, constant, error, enough, shared)
+    pull.mind(directions, [network.output])
     return pull.through(network.operations)
 
 
@@ -124,6 +126,10 @@ class Pull:
         self.best = torch.full_like(constant, -torch.inf)
         self.moves = constant.new_zeros(2, len(constant))  # in the symbols of bent forms, see `Pullback`
         self.shares = constant.new_zeros(len(constant), start.symbols)
+        self.minded: set[str] = set()
+        self.sums: list[Tensor] = []  # of the sizes of what coefficients were met with
+        self.largest_sum = math.inf
+        self._lengths: tuple[Tensor, Tensor] | None = None
         self.left = torch.arange(
             len(constant), device=constant.device
         )  # those of the first rows that are still on their way
@@ -160,41 +166,76 @@ class Pull:
         if operation.kind in RELAXED and self.several:
             self.shares = self.shares + _relaxation_shares(a_out, inputs[0], self.forms[operation.name])
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
-        self.constant = self.constant + pulled.constant
+        if not isinstance(pulled.constant, float):
+            self.constant = self.constant + pulled.constant
         if pulled.moves is not None:
             assert self.bent, "no form is bent where the pixels' are not"
             self.moves = self.moves + pulled.moves
-        if self.unit:
-            weights = lengths(a_out)
-            self.error = self.error + underflow(weights, a_out, inputs)
-            if pulled.allowance is not None:
-                self.error = self.error + dot(weights, pulled.allowance)
+        if pulled.error is not None:
+            self.mind(a_out, list(operation.inputs), pulled.size)
+            self.error = self.error + pulled.error
+        elif self.unit and (pulled.allowance is not None or len(inputs) > 1):  # else coefficients only change place
+            self.mind(a_out, list(operation.inputs))
+        if self.unit and pulled.allowance is not None:
+            self.error = self.error + dot(self.lengths(a_out), pulled.allowance + FLOOR[a_out.dtype])
         for name, a in zip(operation.inputs, pulled.inputs, strict=True):
             if name in self.coefficients:
                 a = self.coefficients[name] + a
                 if self.unit:
                     allowance = form_lengths(self.forms[name]) * backward_gamma(3, a[0].numel(), self.unit)
-                    self.error = self.error + dot(lengths(a), allowance)
+                    self.mind(a, [name])
+                    self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])
             self.coefficients[name] = a
+
+    def mind(self, like: Tensor, names: list[str], size: Tensor | None = None) -> None:
+        """Coefficients ``like`` became ones of these operations' outputs: underflows on the way count (`largest_sum`).
+
+        ``size``: the sum of the one output's sizes, if it is known.
+        """
+        for name in names if self.unit else ():
+            form = self.forms[name]
+            self.largest_sum = min(self.largest_sum, largest_sum(like, form, len(names)))
+            if name not in self.minded:
+                self.minded.add(name)
+                self.sums.append(total(form_lengths(form)) if size is None else size)
+
+    def lengths(self, a: Tensor) -> Tensor:
+        """`lengths`, remembered: coefficients that are met with a form go through the next operation too."""
+        if self._lengths is None or self._lengths[0] is not a:
+            self._lengths = a, lengths(a)
+        return self._lengths[1]
 
     def _met(self, name: str) -> tuple[Tensor, Tensor]:
         """The bounds if the one operation left is met with its form, and each symbol's part in them."""
         a, form = self.coefficients[name], self.forms[name]
-        moves = [dot(a, slope) for slope in form.slopes]
-        bound, error = self.constant + dot(a, form.center) - dot(a.abs(), form.radius), self.error
+        met = fused_meeting(a, form)
+        if met is None:
+            sums, size = _sums(a, form.stack), a.abs()
+            met = sums, dot(size, form.radius), dot(size, form.extent()) if self.unit else torch.zeros_like(sums[0])
+        moves, spread, crossed = met[0][1:], *met[1:]
+        bound, error = self.constant + met[0][0] - spread, self.error
         if self.bent:
-            moves += [torch.zeros_like(bound)] * (2 - len(moves))  # symbols that were given up on the way forward
-            first, second, moves = moves[0] + self.moves[0], moves[1] + self.moves[1], moves[2:]
+            # symbols that were given up on the way forward count for nothing here
+            second = self.moves[1] + moves[1] if len(moves) > 1 else self.moves[1]
+            first, moves = self.moves[0] + moves[0], moves[2:]
             bound, error = bound + least(first, second), error + (first.abs() + second.abs()) * 2.0**-48
-        moves = [move.abs() for move in moves]
-        bound = bound - sum(moves)
+        moves = moves.abs()
+        bound = bound - moves.sum(0)
         if self.unit:
-            weights = lengths(a)
-            error = error + underflow(weights, a, [form])
-            error = error + dot(weights, form_lengths(form)) * backward_gamma(9, a[0].numel(), self.unit)
-            # the errors are themselves float64 sums of non-negative terms, and this subtraction rounds once more
-            bound = bound - (error * (1 + 2.0**-20) + bound.abs() * 2.0**-50)
-        return bound, torch.stack(moves) if moves else bound.new_zeros(0, len(bound))
+            error = error + crossed * backward_gamma(9, a[0].numel(), self.unit)
+            # one FLOOR for each step and for the products just made; they pay for underflows so long as sums are no larger than they
+            # were made for, else so many times them does, and the errors hold them all
+            error = error + (len(self.network.operations) + 2) * FLOOR[a.dtype]
+            error = error * (self._largest() * (MORE / self.largest_sum)).clamp(min=MORE)
+            # this subtraction rounds once more
+            bound = bound - (error + bound.abs() * 2.0**-50)
+        return bound, moves
+
+    def _largest(self) -> Tensor:
+        """Of the sums; a NaN counts."""
+        if len(self.sums) > 1:
+            self.sums = [torch.stack(self.sums).amax(0)]
+        return self.sums[0]
 
     def _look(self, enough: float) -> None:
         """Every form holds what its operation can give, not only the pixels': rows whose bound is good enough here stay behind."""
@@ -205,6 +246,7 @@ class Pull:
         if len(rows) < len(bound):
             self.coefficients, self.forms = {name: self.coefficients[name][rows]}, self.forms.rest(rows)
             self.moves = self.moves[:, rows]
+            self.sums = [self._largest()[rows]] if self.unit else []
             self.constant, self.error, self.shares, self.left = (
                 each[rows] for each in (self.constant, self.error, self.shares, self.left)
             )
@@ -239,4 +281,13 @@ def _relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm) -> Tens
 def _proportions(slopes: Tensor, cost: Tensor, weight: Tensor) -> Tensor:
     sizes = slopes.abs()
     share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
-    return torch.stack([dot(weight, size * share) for size in sizes], 1)
+    return _sums(weight * share, sizes).T
+
+
+def _sums(a: Tensor, planes: Tensor) -> Tensor:
+    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: in one step on a GPU, where steps are dear, one by one on CPUs."""
+    if a.is_cuda:
+        return (a * planes).sum(tuple(range(2, planes.ndim)), dtype=torch.float64)
+    return (
+        torch.stack([dot(a, plane) for plane in planes]) if len(planes) else a.new_zeros(0, len(a), dtype=torch.float64)
+    )

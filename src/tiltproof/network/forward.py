@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -74,6 +76,10 @@ def _without(form: AffineForm, lasting: int) -> AffineForm:
     )
 
 
+MOST_CLASSES = 32
+"""Up to so many, the differences of all classes are made for every row, which then takes its label's: more products, fewer steps."""
+
+
 def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
     """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share
     cancels.
@@ -83,19 +89,18 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         return _differences(forms[network.output], labels)
     form = forms[last.inputs[0]]
     weight, bias = last.settings["weight"], last.settings["bias"]
-    stack = form.stack.new_zeros(len(form.stack), len(form), len(weight))
-    radius = form.radius.new_zeros(len(form), len(weight))
-    for label in labels.unique().tolist():
-        rows = (labels == label).nonzero().flatten()
-        settings = {
-            "weight": weight[label] - weight,
-            "bias": None if bias is None else bias[label] - bias,
-            "roundings": 2,  # one of each difference, which the shift's slack covers for the bias
-        }
-        difference = Operation(last.name, "linear", last.inputs, settings, last.shape, vanishing=last.vanishing)
-        part = REGISTRY["linear"].forward(difference, [form[rows]])
-        stack[:, rows], radius[rows] = part.stack, part.radius
-    own = labels.unsqueeze(1)
+    own, classes = labels.unsqueeze(1), len(weight)
+    if classes <= MOST_CLASSES:
+        part = REGISTRY["linear"].forward(last.once("differences", lambda: _row_differences(last)), [form])
+        columns = own * classes + torch.arange(classes, device=own.device)
+        stack, radius = part.stack.gather(2, columns.expand(len(part.stack), -1, -1)), part.radius.gather(1, columns)
+    else:
+        stack = form.stack.new_zeros(len(form.stack), len(form), classes)
+        radius = form.radius.new_zeros(len(form), classes)
+        for label in labels.unique().tolist():
+            rows = (labels == label).nonzero().flatten()
+            part = REGISTRY["linear"].forward(_row_differences(last, label), [form[rows]])
+            stack[:, rows], radius[rows] = part.stack, part.radius
     if form.unit:  # a difference of weights that is flushed to zero; in an evaluation, either of the weights
         lost = 4 * UNDERFLOW if network.evaluation and last.vanishing else SMALLEST[radius.dtype]
         radius = radius + lost * farthest(form).sum(1, keepdim=True)
@@ -107,6 +112,19 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         radius = torch.where(largest < OVERFLOW, radius + error + error.gather(1, own), torch.inf)
         radius = widen(radius, 0.0, 4, form.unit)
     return AffineForm(stack.scatter(2, own.expand(len(stack), -1, 1), 0.0), radius.scatter(1, own, 0.0), form.unit)
+
+
+def _row_differences(last: Operation, label: int | None = None) -> Operation:
+    """f_label - f_j for all j as an operation of its own; without a label, those of all labels one after the other."""
+    weight, bias = last.settings["weight"], last.settings["bias"]
+    mine = slice(None) if label is None else slice(label, label + 1)
+    settings = {
+        "weight": (weight[mine].unsqueeze(1) - weight).flatten(0, 1),
+        "bias": None if bias is None else (bias[mine].unsqueeze(1) - bias).flatten(),
+        "roundings": 2,  # one of each difference, which the shift's slack covers for the bias
+    }
+    kept: dict[str, Any] | None = None if last.kept is None else {}
+    return Operation(last.name, "linear", last.inputs, settings, last.shape, vanishing=last.vanishing, kept=kept)
 
 
 def _differences(form: AffineForm, labels: Tensor) -> AffineForm:

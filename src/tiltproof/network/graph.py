@@ -33,6 +33,16 @@ class Operation:
     """A constant of it is too small for the dtype to hold it to a relative precision, or may be flushed to zero."""
     fragile: bool = False
     """Evaluations are spoken of, and with its constants one may overflow, divide by zero or underflow on the way: nothing is proved."""
+    kept: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    """See `once`; None where constants may change."""
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What depends on the constants alone; in a proof, where they stay what they are, it is made once."""
+        if self.kept is None:
+            return make()
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
 
     def resolve(self, constants: dict[str, Tensor], evaluation: float, dtype: torch.dtype | None) -> Operation:
         """The same operation with every reference replaced by the tensor it stands for now."""
@@ -41,9 +51,10 @@ class Operation:
             for key, value in self.settings.items()
         }
         raw = settings.pop("constants", None)
-        fragile = bool(evaluation) and raw is not None and not _tame(raw)
+        fragile = bool(evaluation) and raw is not None and not tame(raw)
         vanishing = dtype is not None and any(vanishes(value, evaluation, dtype) for value in settings.values())
-        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing, fragile)
+        kept: dict[str, Any] | None = None if dtype is None else {}
+        return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing, fragile, kept)
 
 
 @dataclass
@@ -101,7 +112,7 @@ class Network:
 LARGEST_CONSTANT = 2.0**40
 
 
-def _tame(constants: Tensor) -> bool:
+def tame(constants: Tensor) -> bool:
     """Whether each is zero, or a normal float32 number that is not huge (docs/what-is-certified.md)."""
     size = constants.detach().abs()
     return bool(((size == 0) | ((size >= torch.finfo(torch.float32).tiny) & (size <= LARGEST_CONSTANT))).all())

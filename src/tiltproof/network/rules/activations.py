@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from tiltproof.network.rules.base import (
     ones_length,
     rule,
 )
+from tiltproof.network.rules.fused_rows import fused_relu_pullback
 
 
 @rule("relu")
@@ -42,49 +45,50 @@ class Relu:
         """
         (form,) = inputs
         negative = operation.settings.get("negative_slope", 0.0)
+        result = None if negative else fused_relu_pullback(a, form)
+        if result is None:
+            result = self._by_lines(operation, a, form, negative)
+        return result if negative else self._by_parabolas(a, form, result)
+
+    def _by_lines(self, operation: Operation, a: Tensor, form: AffineForm, negative: float) -> Pullback:
         above, below, chord = relu_chord(form)
         offset = relu_gap(chord, above, below) * (1 - negative)
         lower = (above > below).to(chord.dtype)
         if negative:
             chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
         # a stable neuron has chord 1 or 0 already, and the same lower slope
-        slope, down = torch.where(a > 0, lower, chord), a.clamp(max=0)
-        parabolas = None if negative else self._bowed(a, form, slope, down, (above, below, offset))
-        result = Pullback([a * slope], constant=dot(down, offset))
-        if parabolas is not None:
-            result.constant, result.moves = result.constant + parabolas[0], parabolas[1:]
+        result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
         if form.unit:
             allowance = backward_gamma(8, a[0].numel(), form.unit)
             allowance += gamma(4, operation.evaluation) if negative else 0.0
             result.allowance = form_lengths(form) * (max(1.0, abs(negative)) + 1 - negative)
-            if parabolas is not None:
-                result.allowance = result.allowance * 8
             result.allowance = (result.allowance + UNDERFLOW * ones_length(a)) * allowance
         return result
 
-    def _bowed(
-        self, a: Tensor, form: AffineForm, slope: Tensor, down: Tensor, lines: tuple[Tensor, Tensor, Tensor]
-    ) -> Tensor | None:
+    def _by_parabolas(self, a: Tensor, form: AffineForm, result: Pullback) -> Pullback:
         """w relu(x) >= w x / 2 + w (shift + tilt e + bow (2 e^2 - 1)) - |w| rest (`bounds.bow`), where that loses less than lines do
-        on the average: half the chord's offset above; below, half of what lies under the shorter end. Those entries' ``slope``
-        becomes 1/2, and their part ``down`` in the chords' constant 0. Returns their own constants and moves, [3, Q].
+        on the average: half the chord's offset above; below, half of what lies under the shorter end. There it takes the lines' place
+        in ``result``, which is changed.
 
-        All three terms of an entry are at most 4 |w| max|x|, and so is rest.
+        All terms of an entry are at most 4 |w| max|x|, and so are rest and what the line added to the constant, which is taken off again.
         """
         found = bows(form)
         if found is None:
-            return None
-        above, below, offset = (line[found.where] for line in lines)
-        weight = a[found.where]
+            return result
+        above, below, chord = (line[0] for line in relu_chord(found.form))
+        weight, offset = a[found.where], relu_gap(chord, above, below)
         under = torch.minimum(above, below) ** 2 / (above + below) / 2
         better = found.rest < torch.where(weight > 0, under, offset / 2)  # false for a NaN
-        weight = torch.where(better, weight, 0.0)
-        slope[found.where] = torch.where(better, 0.5, slope[found.where])
-        down[found.where] = torch.where(better, 0.0, down[found.where])
-        rest = torch.where(better, found.rest, 0.0)  # may be infinite elsewhere
-        parts = torch.stack([weight * found.shift - weight.abs() * rest, weight * found.tilt, weight * found.bow], 1)
+        where, weight = tuple(index[better] for index in found.where), weight[better]
+        result.inputs[0][where] = weight / 2
+        shift, tilt, bow, rest = (each[better] for each in (found.shift, found.tilt, found.bow, found.rest))
+        constant = weight * shift - weight.abs() * rest - weight.clamp(max=0) * offset[better]
         sums = torch.zeros(len(a), 3, dtype=torch.float64, device=a.device)
-        return sums.index_put_((found.rows,), parts.double(), accumulate=True).T
+        parts = torch.stack([constant, weight * tilt, weight * bow], 1).double()
+        sums = sums.index_put_((where[0],), parts, accumulate=True).T
+        allowance = None if result.allowance is None else result.allowance * 8
+        error = None if result.error is None else result.error * 8
+        return replace(result, constant=result.constant + sums[0], moves=sums[1:], allowance=allowance, error=error)
 
 
 LIBRARY = 32

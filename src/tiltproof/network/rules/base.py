@@ -35,6 +35,10 @@ class Pullback:
     constant: Tensor | float = 0.0
     allowance: Tensor | None = None
     moves: Tensor | None = None
+    error: Tensor | None = None
+    """In place of an allowance: what roundings and underflows take, float64 [Q], `FLOOR` times the sum of |a| included."""
+    size: Tensor | None = None
+    """With ``error``: at least the sum of |x| over all entries of the one input, [Q]."""
 
 
 class Rule(Protocol):
@@ -47,18 +51,23 @@ class Rule(Protocol):
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Row-wise sum of products, summed in float64 so that only the products round (relatively, once each)."""
-    return _total(a * b)
+    return total(a * b)
 
 
 def norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """At least the Euclidean norm over some dimensions, n entries each.
 
     The sum of squares and its root round n + 8 times at most. An entry whose square vanishes is below 2^-62 (float64: 2^-510), and
-    sqrt(n) of those are added; a square that overflows makes the norm infinite, which proves nothing.
+    sqrt(n) of those are added; a square that overflows makes the norm infinite, which proves nothing. On a GPU the norm is taken in
+    float64, in one step, where no square of a float32 number vanishes and roundings are what `MORE` pays for.
     """
+    if x.is_cuda and x.dtype == torch.float32:
+        return torch.linalg.vector_norm(x, 2, dims, dtype=torch.float64)
     count = math.prod(x.shape[dim] for dim in dims)
     vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510
-    return torch.linalg.vector_norm(x, 2, dims) * (1 + 2 * gamma(count + 8, UNIT[x.dtype])) + count * vanishing
+    # CPUs are slow at norms
+    length = torch.linalg.vector_norm(x, 2, dims) if x.is_cuda else (x * x).sum(dims).sqrt_()
+    return length.mul_(1 + 2 * gamma(count + 8, UNIT[x.dtype])).add_(count * vanishing)
 
 
 def lengths(x: Tensor) -> Tensor:
@@ -70,9 +79,10 @@ def lengths(x: Tensor) -> Tensor:
 
 
 def form_lengths(form: AffineForm) -> Tensor:
-    """`lengths` of |x|, whatever x in the form."""
+    """`lengths` of |x|, whatever x in the form, up to the roundings that `MORE` pays for."""
     if form.lengths is None:
-        form.lengths = lengths(farthest(form))
+        extent = form.extent()
+        form.lengths = lengths(extent) if extent.ndim > 2 else extent
     return form.lengths
 
 
@@ -85,21 +95,28 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
     return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0
 
 
-def underflow(weights: Tensor, like: Tensor, inputs: list[AffineForm]) -> Tensor:
-    """What the underflows of one backward step can take from the bound, float64 [Q].
+FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}
+"""What every position's allowance is at least, so that it pays for underflows too (`largest_sum`)."""
+
+MORE = 1 + 2.0**-16
+"""What the errors of a backward pass are multiplied by at last: they are sums of terms >= 0, rounded some dozens of times in the
+bounds' dtype, lengths of channels among them."""
+
+
+def largest_sum(like: Tensor, form: AffineForm, forms: int) -> float:
+    """Up to which sum of `form_lengths`, for each of a step's ``forms`` inputs, `FLOOR` pays for its underflows; ``like``: coefficients.
 
     A product that underflows is off by at most the smallest normal number m, and one with a weight that is flushed to zero
     by m |a|. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for
-    n m; that is met with |x_i|, which may be huge. A coefficient of y_j that is flushed takes at most m |y_j| with it, and
-    y_j is an input of the step before this one. ``weights``: `lengths` of the coefficients ``like``; a sum over channels is at
-    most their number times the length.
+    n m; that is met with |x_i|, which may be huge: SMALLEST (1 + sum |a|) (sum |x| + n) in all. A coefficient of y_j that is flushed
+    takes at most m |y_j| with it, and y_j is an input of the step before this one. A sum over channels is at most the root of their
+    number times the length. So FLOOR times the sum of the lengths of a pays for sum |a|, and FLOOR once more for the 1.
     """
-    sizes = [_total(form_lengths(form)) * form.shape[1] for form in inputs]
-    reach = torch.stack(sizes).sum(0) + like[0].numel()
-    return (1 + _total(weights) * like.shape[1]) * reach * (SMALLEST[like.dtype] * (1 + 2.0**-10))
+    most = FLOOR[like.dtype] / (SMALLEST[like.dtype] * MORE * ones_length(like)) - like[0].numel()
+    return max(most / (forms * MORE * ones_length(form.like)), 1.0)
 
 
-def _total(x: Tensor) -> Tensor:
+def total(x: Tensor) -> Tensor:
     """The sum of each row, in float64."""
     return x.sum(tuple(range(1, x.ndim)), dtype=torch.float64) if x.ndim > 1 else x.double()
 
@@ -176,13 +193,19 @@ class LinearRule:
         radius = self.absolute(operation, radius)
         shift = self.shift(operation, stack)
         if shift is not None:
-            stack[0] += shift
+            stack[0].add_(shift)
         if form.unit:
             # the |L| product and its inputs round too (all terms >= 0, so relatively), and products may underflow
-            extra: Tensor | float = count * 4 * (UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype])
-            if shift is not None:
-                extra = extra + self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20))
-            radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit)).add_(extra)
+            extra = count * 4 * (UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype])
+            radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit))
+            if shift is None:
+                radius.add_(extra)
+            else:
+                radius.add_(
+                    operation.once(
+                        "extra", lambda: self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20)) + extra
+                    )
+                )
         if operation.vanishing and form.unit:
             # a weight w that is lost takes |w x| <= m |x| with it, m the smallest normal number
             smallest = UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype]
@@ -196,7 +219,8 @@ class LinearRule:
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
         """`lengths` of |L| |x|, or more."""
-        return lengths(self.absolute(operation, farthest(form)))
+        size = self.absolute(operation, form.extent())
+        return lengths(size) if size.ndim > 2 else size
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         """a . (L x + s) = (L^T a) . x + a . s; the computed L^T a is off by at most gamma |L^T| |a|, times |x|."""
@@ -209,16 +233,19 @@ class LinearRule:
             terms = self.terms(operation, form.shape)
             theirs = gamma(terms[0] + 8, operation.evaluation)
             count = backward_gamma(terms[1] + 8, a[0].numel(), form.unit) + theirs
-            size = self.sizes(operation, form) + UNDERFLOW * ones_length(a)
-            if shift is not None:
-                size = size + lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:]))
+            size = self.sizes(operation, form) + operation.once("least", lambda: self._least(operation, shift, a))
             # the sizes are sums of terms >= 0 themselves: n roundings take at most the share n u, and 1 / (1 - n u) = 1 + gamma_n
             result.allowance = size * (count * (1 + 2 * gamma(sum(terms) + 32, form.unit)))
             if operation.vanishing and operation.evaluation:
                 # a weight w that an evaluation flushes to zero takes |w x| <= m |x| from each y, m the smallest normal number
-                lost = _total(form_lengths(form)).to(size.dtype) * (form.shape[1] * 2 * UNDERFLOW * ones_length(a))
+                lost = total(form_lengths(form)).to(size.dtype) * (form.shape[1] * 2 * UNDERFLOW * ones_length(a))
                 result.allowance = result.allowance + lost.view(-1, *[1] * (size.ndim - 1))
         return result
+
+    def _least(self, operation: Operation, shift: Tensor | None, a: Tensor) -> Tensor | float:
+        """The part of a step's sizes that does not depend on x."""
+        least = UNDERFLOW * ones_length(a)
+        return least if shift is None else lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:])) + least
 
 
 class MoveRule:

@@ -16,6 +16,10 @@ from tiltproof.network.graph import Operation
 from tiltproof.network.rules.base import LinearRule, farthest, form_lengths, norm, rule
 
 
+def _absolute(operation: Operation) -> Tensor:
+    return operation.once("absolute", lambda: operation.settings["weight"].abs())
+
+
 @rule("linear")
 class Linear(LinearRule):
     """y = W x + b."""
@@ -24,7 +28,7 @@ class Linear(LinearRule):
         return F.linear(x, operation.settings["weight"])
 
     def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return F.linear(x, operation.settings["weight"].abs())
+        return F.linear(x, _absolute(operation))
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
         return a @ operation.settings["weight"]
@@ -43,25 +47,28 @@ class Conv2d(LinearRule):
     """Convolution with stride, padding, dilation and groups."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        return arithmetic.conv2d(x, operation.settings["weight"], operation.settings["window"])
+        return arithmetic.conv2d(x, operation.settings["weight"], operation.settings["window"], operation.once)
 
     def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return arithmetic.conv2d(x, operation.settings["weight"].abs(), operation.settings["window"])
+        return arithmetic.conv2d(x, _absolute(operation), operation.settings["window"], operation.once, "absolute ")
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        return arithmetic.conv2d_transposed(
-            a, operation.settings["weight"], operation.settings["window"], (shape[-2], shape[-1])
-        )
+        weight, window = operation.settings["weight"], operation.settings["window"]
+        return arithmetic.conv2d_transposed(a, weight, window, (shape[-2], shape[-1]), operation.once)
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
         """No product with |W| needed, but a convolution of one channel: with W_j the matrix at position j of the kernel,
         sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; of groups the largest counts.
         """
+        kernel = operation.once("kernel", lambda: self._kernel(operation))
+        window = replace(operation.settings["window"], groups=1)
+        values = form_lengths(form).to(kernel.dtype).unsqueeze(1)
+        return arithmetic.conv2d(values, kernel, window, operation.once, "kernel ").squeeze(1)
+
+    def _kernel(self, operation: Operation) -> Tensor:
         weight = operation.settings["weight"]
         parts = weight.double().unflatten(0, (operation.settings["window"].groups, -1))
-        kernel = (norm(parts, (1, 2)).amax(0) * (1 + 2.0**-20)).to(weight.dtype)
-        window = replace(operation.settings["window"], groups=1)
-        return arithmetic.conv2d(form_lengths(form).unsqueeze(1), kernel[None, None], window).squeeze(1)
+        return (norm(parts, (1, 2)).amax(0) * (1 + 2.0**-20)).to(weight.dtype)[None, None]
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs, height, width = operation.settings["weight"].shape
@@ -91,23 +98,26 @@ class Scale(LinearRule):
     """
 
     def _scale(self, operation: Operation, like: Tensor) -> Tensor:
-        return operation.settings["scale"].to(like.dtype)
+        return operation.once(f"scale {like.dtype}", lambda: operation.settings["scale"].to(like.dtype))
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         return x * self._scale(operation, x)
 
     def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return x * self._scale(operation, x).abs()
+        return x * operation.once(f"absolute {x.dtype}", lambda: self._scale(operation, x).abs())
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
         return a * self._scale(operation, a)
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        return 8, 8
+        more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand
+        return more, more
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         shift = operation.settings["shift"]
-        return None if shift is None else shift.to(like.dtype).expand(operation.shape)
+        if shift is None:
+            return None
+        return operation.once(f"shift {like.dtype}", lambda: shift.to(like.dtype).expand(operation.shape))
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         """Of an evaluation: its constants are at most 2^40, and with |x| < 2^60 no order of its few steps overflows."""

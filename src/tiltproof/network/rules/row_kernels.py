@@ -1,0 +1,68 @@
+"""The kernels of `fused_rows.py`; needs Triton."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def pull(  # type: ignore[no-untyped-def]
+    a, stack, radius, rows, out, sums, factors, plane_entries, entries, symbols: tl.constexpr, single: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    """A block of one row of coefficients through ReLU: see `Relu.backward`. Every comparison is such that a NaN stays one."""
+    number, blocks = tl.program_id(0).to(tl.int64), tl.num_programs(1)
+    here = tl.program_id(1) * block + tl.arange(0, block)
+    mask = here < entries
+    w = tl.load(a + number * entries + here, mask=mask, other=0.0)
+    place = tl.load(rows + number) * entries + here
+    c = tl.load(stack + place, mask=mask, other=0.0)
+    deviation = tl.load(radius + place, mask=mask, other=0.0)
+    if symbols > 0:
+        plane = stack + place + plane_entries
+        spread = tl.abs(tl.load(plane, mask=mask, other=0.0))
+        for _ in tl.static_range(2, symbols + 1):
+            plane += plane_entries
+            spread = spread + tl.abs(tl.load(plane, mask=mask, other=0.0))
+        deviation = deviation + spread
+    reach = (deviation + tl.abs(c) * tl.load(factors)) * tl.load(factors + 1) + tl.load(factors + 2)
+    above, below = c + reach, reach - c
+    above, below = tl.where(above < 0, 0.0, above), tl.where(below < 0, 0.0, below)
+    width = above + below + tl.load(factors + 3)
+    # the plain quotient of float32 is not rounded to nearest
+    chord = tl.div_rn(above, width) if single else above / width
+    left, right = chord * below, (1 - chord) * above
+    offset = tl.where((left < right) | (right != right), right, left)
+    slope = tl.where(w > 0, tl.where(above > below, 1.0, 0.0).to(c.dtype), chord)
+    tl.store(out + number * entries + here, w * slope, mask=mask)
+    weight, size = tl.abs(w), tl.abs(c) + deviation
+    sums += number * blocks + tl.program_id(1)
+    each = tl.num_programs(0).to(tl.int64) * blocks
+    tl.store(sums, tl.sum((tl.where(w > 0, 0.0, w) * offset).to(tl.float64), 0))
+    tl.store(sums + each, tl.sum((weight * size).to(tl.float64), 0))
+    tl.store(sums + 2 * each, tl.sum(weight.to(tl.float64), 0))
+    tl.store(sums + 3 * each, tl.sum(size.to(tl.float64), 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def meet(  # type: ignore[no-untyped-def]
+    a, stack, radius, rows, sums, plane_entries, entries, symbols: tl.constexpr, block: tl.constexpr
+):
+    """A block of one row of coefficients times each plane of the form, and times the radius."""
+    number, blocks = tl.program_id(0).to(tl.int64), tl.num_programs(1)
+    here = tl.program_id(1) * block + tl.arange(0, block)
+    mask = here < entries
+    w = tl.load(a + number * entries + here, mask=mask, other=0.0)
+    place = tl.load(rows + number) * entries + here
+    sums += number * blocks + tl.program_id(1)
+    each = tl.num_programs(0).to(tl.int64) * blocks
+    plane = stack + place
+    for _ in tl.static_range(symbols + 1):
+        product = w * tl.load(plane, mask=mask, other=0.0)
+        tl.store(sums, tl.sum(product.to(tl.float64), 0))
+        tl.store(sums + (symbols + 1) * each, tl.sum(tl.abs(product).to(tl.float64), 0))
+        plane += plane_entries
+        sums += each
+    spread = tl.abs(w) * tl.load(radius + place, mask=mask, other=0.0)
+    tl.store(sums + (symbols + 1) * each, tl.sum(spread.to(tl.float64), 0))

@@ -1,0 +1,55 @@
+"""Which margins are refined, and which boxes are let through to it, is a matter of speed alone."""
+
+import importlib
+
+import torch
+
+from tiltproof import certify, load_data, load_model
+from tiltproof.certify.gate import BUCKETS, TRIES, WORTHWHILE, Gate
+
+
+def test_margins_refined_together_give_the_same_verdicts(monkeypatch):
+    prover = importlib.import_module("tiltproof.certify.prover")
+    model = load_model("mnist-r30")
+    images, labels = (tensor[:6] for tensor in load_data("mnist-sample"))
+    plain = certify(model, images, labels, "R(30)")
+    begin, counts = prover.Prover.__init__, []
+
+    def together(self, *arguments):
+        begin(self, *arguments)
+        self.together = 2048
+        counts.append(self)
+
+    monkeypatch.setattr(prover.Prover, "__init__", together)
+    other = certify(model, images, labels, "R(30)")
+    assert sum(each.refined for each in counts) > 0
+    assert other.verdicts == plain.verdicts
+    assert other.boxes == plain.boxes
+    assert all(mine > 0 for mine, verdict in zip(other.margins, other.verdicts, strict=True) if verdict == "certified")
+
+
+def test_the_gate_lets_through_what_a_plain_loop_would():
+    generator = torch.Generator().manual_seed(0)
+    gate, tried, won = Gate(), [0] * BUCKETS, [0] * BUCKETS
+    for _ in range(12):
+        first_order = torch.randn(90, generator=generator)
+        remainder = torch.rand(90, generator=generator) * 4
+        remainder[0], first_order[1] = torch.nan, torch.inf
+        found = gate.promising(first_order, remainder)
+        ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
+        bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long().tolist()
+        seen, wanted = [0] * (BUCKETS + 1), []
+        for place, k in enumerate(bucket):
+            if k < BUCKETS:
+                open_bucket = tried[k] >= TRIES and won[k] >= WORTHWHILE * tried[k]
+                if open_bucket or seen[k] < TRIES - tried[k]:
+                    wanted.append(place)
+            seen[k] += 1
+        assert found.chosen.tolist() == wanted
+        proved = torch.rand(len(wanted), generator=generator) < 0.1
+        gate.learn(found, proved)
+        for place, good in zip(wanted, proved.tolist(), strict=True):
+            tried[bucket[place]] += 1
+            won[bucket[place]] += good
+        assert gate.tried.tolist() == tried
+        assert gate.won.tolist() == won

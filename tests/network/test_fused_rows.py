@@ -1,0 +1,106 @@
+"""The kernels of the backward pass, run by Triton's interpreter on the CPU, against the reference and against exact numbers."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiltproof.bounds import AffineForm
+from tiltproof.bounds.chosen import ChosenForm
+from tiltproof.network.rules import fused_rows
+
+PROGRAM = """
+import warnings
+from fractions import Fraction
+import torch
+from torch import nn
+from tiltproof.bounds import AffineForm
+from tiltproof.bounds.chosen import ChosenForm
+from tiltproof.network import read_network, refine, run
+from tiltproof.network.rules import fused_rows
+
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+fused_rows.BLOCK = 64
+device = torch.device("cpu")
+for dtype in (torch.float32, torch.float64):
+    for symbols in (0, 1, 4):
+        for name in ("pull", "meet"):
+            assert fused_rows._agrees(name, device, dtype, symbols), (name, dtype, symbols)
+
+used, launch = [], fused_rows._launch
+def counted(name, *rest):
+    used.append(name)
+    return launch(name, *rest)
+fused_rows._launch = counted
+
+# a whole backward pass, whatever the order in memory: tighter than the reference or as good, and never above the true margin
+torch.manual_seed(0)
+for dtype in (torch.float32, torch.float64):
+    assert fused_rows._trusted("pull", device, dtype, 2) and fused_rows._trusted("meet", device, dtype, 2)
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 3)).to(dtype).eval()
+    center = torch.rand(4, 2, 6, 6, dtype=dtype)
+    slopes = torch.randn(2, 4, 2, 6, 6, dtype=dtype) * 0.02
+    form = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 0.003))
+    network = read_network(model, (2, 6, 6), center[:1]).live(dtype)
+    with torch.no_grad():
+        forms = run(network, form)
+        for last in (False, True):
+            if last:
+                for name, each in forms.items():
+                    if each.radius.ndim == 4:
+                        stack = each.stack.movedim(2, -1).contiguous().movedim(-1, 2)
+                        forms[name] = AffineForm(stack, each.radius.contiguous(memory_format=torch.channels_last))
+            pairs, labels = torch.tensor([0, 2, 2, 3, 1]), torch.tensor([0, 1, 2, 0])
+            classes = (labels[pairs] + torch.tensor([1, 1, 2, 2, 1])) % 3
+            wanted = refine(network, forms, labels, pairs, classes)[0]
+            fused_rows._on_gpu, used[:] = lambda _: True, []
+            found = refine(network, forms, labels, pairs, classes)[0]
+            fused_rows._on_gpu = lambda _: False
+            assert used.count("pull") == 2 and used.count("meet") >= 1, used
+            assert torch.allclose(found, wanted, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-10), (found, wanted)
+            e = torch.rand(300, 2, 1, 1, 1, 1, dtype=torch.float64) * 2 - 1
+            pictures = form.center.double() + (e * slopes.double()).sum(1) + 0.003 * (torch.rand(300, *center.shape) * 2 - 1)
+            outputs = model.double()(pictures.flatten(0, 1)).view(300, 4, 3)[:, pairs]
+            model.to(dtype)
+            margins = outputs[:, range(5), labels[pairs]] - outputs[:, range(5), classes]
+            assert (found <= margins.amin(0)).all()
+print("ok")
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernels_are_the_reference_and_sound():
+    source = str(Path(__file__).parents[2] / "src")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "ok", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", ["pull", "meet"])
+def test_a_kernel_that_differs_is_not_trusted(name, monkeypatch):
+    """One that sums a little too little, for instance."""
+
+    def launch(name, a, stack, radius, rows):
+        out, sums, _ = fused_rows.reference(name, a, AffineForm(stack, radius)[rows])
+        return out, sums * (1 - 1e-5 * wrong)
+
+    monkeypatch.setattr(fused_rows, "_launch", launch)
+    wrong = 0
+    assert fused_rows._agrees(name, torch.device("cpu"), torch.float32, 2)
+    wrong = 1
+    assert not fused_rows._agrees(name, torch.device("cpu"), torch.float32, 2)
+    monkeypatch.setattr(fused_rows, "_kernels", {name: object()})
+    monkeypatch.setattr(fused_rows, "_on_gpu", lambda _: True)
+    form = ChosenForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
+    with pytest.warns(UserWarning, match="differ"):
+        assert fused_rows._tried(name, torch.randn(2, 4), form) is None
+
+
+def test_a_cpu_uses_the_reference():
+    form = ChosenForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
+    assert fused_rows.fused_relu_pullback(torch.randn(2, 4), form) is None
+    assert fused_rows.fused_meeting(torch.randn(2, 4), form) is None
