@@ -266,3 +266,14 @@ def test_beginning_with_weights_of_an_earlier_run(run, tmp_path):
             assert torch.allclose(a, b, atol=1e-6)
     with pytest.raises(InputError, match="weights of another architecture than mnist_cnn"):
         run("d", "model.start='cifar10-r10'")
+
+
+def test_holding_out_stretches():
+    whole = TrainingSet(IMAGES, LABELS, 0.2, 0, torch.device("cpu"), run=8)
+    assert len(whole.held_rows) == round(0.2 * len(IMAGES))
+    starts = whole.held_rows[whole.held_rows % 8 == 0]
+    cut = [start for start in starts.tolist() if not set(range(start, start + 8)) <= set(whole.held_rows.tolist())]
+    assert len(starts) >= 2
+    assert len(cut) <= 1  # the last stretch, where the share ends
+    single = TrainingSet(IMAGES, LABELS, 0.2, 0, torch.device("cpu"))
+    assert not torch.equal(single.held_rows, whole.held_rows)

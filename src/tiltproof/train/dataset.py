@@ -15,12 +15,19 @@ from tiltproof.train.seeds import generator
 class TrainingSet:
     """Images and labels, split once by the seed; 8-bit pixels stay 8-bit until a mini-batch needs them.
 
-    ``crop_size``: of held-out images, which are measured, the middle of that size; 0: the whole. Those to train on stay whole, for
-    random crops.
+    ``run``: images are held out by so many neighbours. ``crop_size``: of held-out images, which are measured, the middle of that size; 0:
+    the whole. Those to train on stay whole, for random crops.
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor, hold_out: float, seed: int, device: torch.device, crop_size: int = 0
+        self,
+        images: Tensor,
+        labels: Tensor,
+        hold_out: float,
+        seed: int,
+        device: torch.device,
+        crop_size: int = 0,
+        run: int = 1,
     ) -> None:
         usable = images.dtype.is_floating_point or images.dtype == torch.uint8
         if images.ndim != 4 or len(images) != len(labels) or not usable:
@@ -38,7 +45,9 @@ class TrainingSet:
         pixels = compact(images)
         self.sha256 = _digest(pixels, labels)
         held = round(len(images) * hold_out)
-        order = torch.randperm(len(images), generator=generator("hold out", seed, 0))
+        order = torch.randperm(-(-len(images) // run), generator=generator("hold out", seed, 0))
+        order = (order.unsqueeze(1) * run + torch.arange(run)).flatten()
+        order = order[order < len(images)]
         self.held_rows, rows = order[:held].sort().values, order[held:].sort().values
         self.pixels, self.labels = pixels[rows].to(device), labels[rows].to(device)
         held_pixels = pixels[self.held_rows]

@@ -69,7 +69,7 @@ def train(
         if images is None or labels is None:
             images, labels = _load(recipe, data_root, processes)
         part = recipe.data
-        data = TrainingSet(images, labels, part.hold_out, recipe.train.seed, place, part.crop_size)
+        data = TrainingSet(images, labels, part.hold_out, recipe.train.seed, place, part.crop_size, part.hold_out_run)
         run = _Run(recipe, folder, data, processes, progress, certify_images, certify_every)
         with writing_alone(folder, processes, place):
             _check_folder(folder, resume)  # once more: another run may have been here since, and nobody can be now

@@ -40,6 +40,8 @@ class DataPart:
     """Random horizontal flips; a steering angle changes its sign with them."""
     hold_out: float = setting(number(0, 0.9), 0.2)
     """Share of the training set that is kept for validation; 0 trains on everything."""
+    hold_out_run: int = setting(whole(1, 1_000_000), 1)
+    """Images are held out in runs of so many neighbours: the frames of a drive look like the next ones (200 are ten seconds)."""
 
 
 @dataclass(frozen=True)
