@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tiltproof import AffineForm, bound_network
-from tiltproof.network import read_network, refine_outputs, run
+from tiltproof.network import read_network
 
 
 class Shared(nn.Module):
@@ -81,38 +81,3 @@ def test_shifts_that_nearly_cancel(bias, dtype):
             spread = mpmath.sqrt(number(norm.running_var[k]) + mpmath.mpf(norm.eps))
             exact = (value - number(norm.running_mean[k])) / spread * number(norm.weight[k]) + number(norm.bias[k])
             assert number(form.lower[0, k]) <= exact <= number(form.upper[0, k])
-
-
-class Normalised(nn.Module):
-    """Constants one after the other, as normalisations and whatever follows them are written."""
-
-    def __init__(self, mean, deviation, more):
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
-        self.register_buffer("more", more)
-
-    def forward(self, x):
-        return (((x - self.mean) / self.deviation) * self.more + self.mean).flatten(1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_scales_become_one_and_their_roundings_stay(dtype):
-    """Shifts that nearly cancel: the exact value is inside the bounds of the one scale, forward and backward."""
-    torch.manual_seed(4)
-    shape = (2, 40, 1)
-    mean, deviation = torch.randn(shape, dtype=dtype) * 1e4, torch.rand(shape, dtype=dtype) + 0.1
-    model = Normalised(mean, deviation, deviation * (1 + 1e-7)).eval()
-    image = torch.rand(1, *shape, dtype=dtype)
-    network = read_network(model, shape, image).live(dtype)
-    assert [operation.kind for operation in network.operations] == ["scale", "reshape"]
-    pixels = AffineForm(image[None], torch.zeros_like(image))
-    form = bound_network(model, pixels)
-    directions = torch.eye(80, dtype=dtype)
-    backward = refine_outputs(network, run(network, pixels), torch.zeros(80, dtype=torch.int64), directions)[0]
-    with mpmath.workdps(50):
-        flat = [[mpmath.mpf(float(x)) for x in tensor.flatten()] for tensor in (image, mean, deviation, model.more)]
-        for k, (x, m, d, f) in enumerate(zip(*flat, strict=True)):
-            value = (x - m) / d * f + m
-            assert mpmath.mpf(float(form.lower[0, k])) <= value <= mpmath.mpf(float(form.upper[0, k]))
-            assert mpmath.mpf(float(backward[k])) <= value

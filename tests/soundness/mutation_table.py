@@ -127,8 +127,6 @@ MUTATIONS = [
              "what was cancelled before the convolution was made counts", ("network/test_fold.py",)),
     Mutation("a convolution read twice", "network/fold.py", "readers[before.name] == 1", "True",
              "the other reader wants what the convolution gave", ("network/test_fold.py",)),
-    Mutation("cancelled shift of two scales", "network/fold.py", '"shift_size": sum(sizes)', '"shift_size": sum(shifts).abs()',
-             "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),
     # coordinates
     Mutation("the horizon", INTERVAL, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),

@@ -1,5 +1,4 @@
-"""Batch norm taken into the convolution before it, and one scale into the other: one pass over the numbers instead of two, and the
-same real-valued function.
+"""Batch norm taken into the convolution before it: one pass over the numbers instead of two, and the same real-valued function.
 
 s (W x + b) + t = (s W) x + (s b + t), channel by channel. The products are made in float64 and rounded to the bounds' dtype, so each
 weight carries a few roundings of its own, which the convolution's rule is told of (``roundings``); those of the new shift are relative to
@@ -11,33 +10,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from tiltproof.network.graph import Operation, tame, vanishes
+from tiltproof.network.graph import Operation, vanishes
 
 ROUNDINGS = 8
 """Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
 
 
 def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list[Operation]:
-    """The same network, in which scales that follow a convolution or a scale nobody else reads are gone; ``output`` is
-    read by the caller."""
+    """The same network, in which scales that follow a convolution nobody else reads are gone; ``output`` is read by the caller."""
     readers = Counter(name for operation in operations for name in operation.inputs)
     readers[output] += 1
     found = {operation.name: operation for operation in operations}
     gone, result = set(), []
     for operation in operations:
         before = found.get(operation.inputs[0]) if operation.kind == "scale" and len(operation.inputs) == 1 else None
-        if before is not None and readers[before.name] == 1:
-            if before.kind == "conv2d" and _by_channel(operation) and "roundings" not in before.settings:
-                gone.add(before.name)
-                operation = found[operation.name] = _fold(before, operation, dtype)
-            elif before.kind == "scale" and before.shape == operation.shape and _tame(before) and _tame(operation):
-                gone.add(before.name)
-                operation = found[operation.name] = _fold_scales(before, operation, dtype)
+        if before is not None and before.kind == "conv2d" and readers[before.name] == 1 and _by_channel(operation):
+            gone.add(before.name)
+            operation = _fold(before, operation, dtype)
         result.append(operation)
     return [operation for operation in result if operation.name not in gone]
 
@@ -48,12 +41,6 @@ def _by_channel(operation: Operation) -> bool:
     return all(x is None or x.ndim < 3 or tuple(x.shape[-2:]) == (1, 1) for x in constants) and all(
         x is None or x.ndim >= 3 or x.numel() == 1 for x in constants
     )
-
-
-def _tame(operation: Operation) -> bool:
-    """Whether the constants of a scale overflow nowhere by themselves: together they might not, but the module does."""
-    constants = [operation.settings.get(key) for key in ("scale", "shift", "shift_size")]
-    return all(x is None or tame(x) for x in constants)
 
 
 def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Operation:
@@ -83,20 +70,3 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
     return dataclasses.replace(
         convolution, name=scale.name, settings=settings, shape=scale.shape, vanishing=vanishing, kept={}
     )
-
-
-def _fold_scales(first: Operation, second: Operation, dtype: torch.dtype) -> Operation:
-    """s2 (s1 x + t1) + t2 = (s1 s2) x + (s2 t1 + t2), in float64."""
-    factor = second.settings["scale"].double()
-    settings: dict[str, Any] = {"scale": first.settings["scale"].double() * factor, "shift": None}
-    shifts, sizes = [], []
-    for operation, times in ((first, factor), (second, torch.ones_like(factor))):
-        shift, size = operation.settings["shift"], operation.settings.get("shift_size")
-        if shift is not None:
-            shifts.append(shift.double() * times)
-            sizes.append((shift.double() if size is None else size.double()).abs() * times.abs())
-    if shifts:
-        settings |= {"shift": sum(shifts), "shift_size": sum(sizes)}
-    settings["roundings"] = ROUNDINGS + sum(each.settings.get("roundings", 0) for each in (first, second))
-    vanishing = first.vanishing or second.vanishing or any(vanishes(x, 0.0, dtype) for x in settings.values())
-    return dataclasses.replace(second, inputs=first.inputs, settings=settings, vanishing=vanishing, kept={})
