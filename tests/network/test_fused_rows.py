@@ -54,7 +54,7 @@ for dtype in (torch.float32, torch.float64):
                     if each.radius.ndim == 4:
                         stack = each.stack.movedim(2, -1).contiguous().movedim(-1, 2)
                         forms[name] = AffineForm(stack, each.radius.contiguous(memory_format=torch.channels_last))
-            pairs, labels = torch.tensor([0, 2, 2, 3, 1]), torch.tensor([0, 1, 2, 0])
+            pairs, labels = torch.tensor([[0, 2, 2, 3, 1]] * 2, dtype=torch.int32).T[:, 0], torch.tensor([0, 1, 2, 0])
             classes = (labels[pairs] + torch.tensor([1, 1, 2, 2, 1])) % 3
             wanted = refine(network, forms, labels, pairs, classes)[0]
             fused_rows._on_gpu, used[:] = lambda _: True, []
@@ -68,6 +68,29 @@ for dtype in (torch.float32, torch.float64):
             model.to(dtype)
             margins = outputs[:, range(5), labels[pairs]] - outputs[:, range(5), classes]
             assert (found <= margins.amin(0)).all()
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(48, 3)
+    def forward(self, x):
+        return self.last(torch.relu((x - 0.5).reshape(-1, 2, 2, 3, 4).permute(0, 1, 4, 2, 3)).flatten(1))
+
+# five dimensions, channels last in memory but in the middle of the shape
+model = Turned().double().eval()
+center = torch.rand(3, 1, 6, 8, dtype=torch.float64)
+form = AffineForm(torch.stack([center, torch.randn_like(center) * 0.3]), torch.full_like(center, 0.01))
+network = read_network(model, (1, 6, 8), center[:1]).live(torch.float64)
+with torch.no_grad():
+    forms = run(network, form)
+    assert any(fused_rows._channels_last(each.radius) and each.radius.ndim == 5 for each in forms.values())
+    pairs, labels, classes = torch.tensor([0, 1, -1]), torch.tensor([0, 1, 2]), torch.tensor([1, 0, 0])
+    wanted = refine(network, forms, labels, pairs, classes)[0]
+    assert fused_rows._trusted("pull", device, torch.float64, 1) and fused_rows._trusted("meet", device, torch.float64, 1)
+    fused_rows._on_gpu, used[:] = lambda _: True, []
+    found = refine(network, forms, labels, pairs, classes)[0]
+assert used.count("pull") == 1, used
+assert torch.allclose(found, wanted, rtol=0, atol=1e-10), (found, wanted)
 print("ok")
 """
 

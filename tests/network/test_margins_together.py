@@ -53,3 +53,24 @@ def test_what_is_kept_belongs_to_one_reading_of_the_weights():
         second = margins(network.live(torch.float32), {network.input: form}, torch.tensor([0, 1]))
     assert (second.radius > 1.5 * first.radius).any()
     assert network.live().operations[0].kept is None  # training: weights change under way
+
+
+def test_weights_changed_behind_a_proof():
+    """What is made once of the weights stays in step with them: both are those of the moment at which the proof began."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5))
+    x = torch.rand(3, 6)
+    form = AffineForm(x[None], torch.full_like(x, 0.1))
+    network = read_network(model, (6,), x[:1]).live(torch.float32)
+    with torch.no_grad():
+        before = run(network, form)[network.output]
+        for weight in model.parameters():
+            weight.mul_(1000)
+        after = run(network, form)[network.output]
+        assert torch.equal(before.stack, after.stack)
+        assert torch.equal(before.radius, after.radius)
+        anew = read_network(model, (6,), x[:1]).live(torch.float32)
+        outputs = model(x + 0.1 * (2 * torch.rand(200, 3, 6) - 1))
+        form = run(anew, form)[anew.output]
+        assert (form.lower <= outputs.amin(0)).all()
+        assert (outputs.amax(0) <= form.upper).all()

@@ -53,7 +53,7 @@ def refine(
     that parameter is responsible for (zeros if not ``shared``, and where the bound was good enough on the way).
     """
     start = forms[network.input]
-    unit, device = start.unit, start.like.device
+    unit, device, pairs = start.unit, start.like.device, pairs % len(start)
     own, other = labels[pairs], classes
     if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
         a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
@@ -99,6 +99,7 @@ def refine_outputs(
     """
     constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
+    pairs = pairs % len(forms[network.input])  # counted from the end, perhaps
     pull = Pull(network, ChosenForms(forms, pairs), {network.output: directions}, constant, error, enough, shared)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     pull.mind(directions, [network.output])
@@ -127,6 +128,7 @@ class Pull:
         self.moves = constant.new_zeros(2, len(constant))  # in the symbols of bent forms, see `Pullback`
         self.shares = constant.new_zeros(len(constant), start.symbols)
         self.minded: set[str] = set()
+        self.steps = 2  # those at which something may underflow, and the products of a meeting
         self.sums: list[Tensor] = []  # of the sizes of what coefficients were met with
         self.largest_sum = math.inf
         self._lengths: tuple[Tensor, Tensor] | None = None
@@ -192,6 +194,7 @@ class Pull:
 
         ``size``: the sum of the one output's sizes, if it is known.
         """
+        self.steps += 1
         for name in names if self.unit else ():
             form = self.forms[name]
             self.largest_sum = min(self.largest_sum, largest_sum(like, form, len(names)))
@@ -225,7 +228,7 @@ class Pull:
             error = error + crossed * backward_gamma(9, a[0].numel(), self.unit)
             # one FLOOR for each step and for the products just made; they pay for underflows so long as sums are no larger than they
             # were made for, else so many times them does, and the errors hold them all
-            error = error + (len(self.network.operations) + 2) * FLOOR[a.dtype]
+            error = error + self.steps * FLOOR[a.dtype]
             error = error * (self._largest() * (MORE / self.largest_sum)).clamp(min=MORE)
             # this subtraction rounds once more
             bound = bound - (error + bound.abs() * 2.0**-50)

@@ -75,9 +75,10 @@ class Network:
         """The network with today's parameter values in place of references (gradients flow to them).
 
         ``dtype`` is that of the bounds; it may only be wider than the parameters' own, so that the conversion is exact. Proofs give it;
-        training leaves it out and is spared the look at every constant. ``evaluation`` is the unit roundoff of the evaluations
-        that bounds are to speak of, 0 for real numbers. ``instead``: tensors that take the place of parameters or buffers, by
-        the id of what they replace; for training alone.
+        training leaves it out and is spared the look at every constant. With it the network has copies of its own: what is derived from
+        constants once (`Operation.once`) would not notice that a parameter is changed in place. ``evaluation`` is the unit
+        roundoff of the evaluations that bounds are to speak of, 0 for real numbers. ``instead``: tensors that take the place of
+        parameters or buffers, by the id of what they replace; for training alone.
         """
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
         if instead:
@@ -85,7 +86,7 @@ class Network:
         for name, compute in self.computed:  # in the parameters' own precision, so that it is the same network in any
             constants[name] = compute(constants)
         if dtype is not None:
-            constants = {name: _widened(x, dtype) for name, x in constants.items()}
+            constants = {name: _own(_widened(x, dtype), x) for name, x in constants.items()}
         operations = [operation.resolve(constants, evaluation, dtype) for operation in self.operations]
         if dtype is not None and not evaluation:
             from tiltproof.network.fold import folded
@@ -125,6 +126,11 @@ def vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:
     least = torch.finfo(torch.float32 if evaluation else dtype).tiny
     size = value.detach().abs()
     return bool(((size > 0) & (size < least)).any())
+
+
+def _own(widened: Any, given: Any) -> Any:
+    """Never the caller's tensor itself."""
+    return widened.clone() if widened is given and isinstance(given, Tensor) else widened
 
 
 def _widened(value: Any, dtype: torch.dtype) -> Any:

@@ -62,11 +62,12 @@ def _tried(name: str, a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor] | No
         if not _trusted(name, a.device, a.dtype, source.symbols):
             return None
         planes, radius = (x.movedim(-3, -1) if last else x for x in (source.stack, source.radius))
-        out, sums = _launch(name, (a.movedim(1, -1) if last else a).contiguous(), planes, radius, form.rows)
+        rows = form.rows.to(torch.int64).contiguous()
+        out, sums = _launch(name, (a.movedim(-3, -1) if last else a).contiguous(), planes, radius, rows)
     except Exception as error:
         given_up(_kernels, name, error, "bounds")
         return None
-    return (out.movedim(-1, 1) if last else out), sums
+    return (out.movedim(-1, -3) if last else out), sums
 
 
 def _channels_last(x: Tensor) -> bool | None:

@@ -16,7 +16,7 @@ def pull(  # type: ignore[no-untyped-def]
     here = tl.program_id(1) * block + tl.arange(0, block)
     mask = here < entries
     w = tl.load(a + number * entries + here, mask=mask, other=0.0)
-    place = tl.load(rows + number) * entries + here
+    place = tl.load(rows + number).to(tl.int64) * entries + here
     c = tl.load(stack + place, mask=mask, other=0.0)
     deviation = tl.load(radius + place, mask=mask, other=0.0)
     if symbols > 0:
@@ -54,7 +54,7 @@ def meet(  # type: ignore[no-untyped-def]
     here = tl.program_id(1) * block + tl.arange(0, block)
     mask = here < entries
     w = tl.load(a + number * entries + here, mask=mask, other=0.0)
-    place = tl.load(rows + number) * entries + here
+    place = tl.load(rows + number).to(tl.int64) * entries + here
     sums += number * blocks + tl.program_id(1)
     each = tl.num_programs(0).to(tl.int64) * blocks
     plane = stack + place
