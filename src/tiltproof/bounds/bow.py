@@ -16,6 +16,7 @@ from tiltproof.bounds.chosen import ChosenForm
 from tiltproof.bounds.rounding import SMALLEST
 
 ROUNDINGS = 256
+"""Allowed for each parabola, relative to |c| + |g| + t; see `bows`."""
 
 
 @dataclass
@@ -29,10 +30,6 @@ class Bows:
     tilt: Tensor
     bow: Tensor
     rest: Tensor
-
-    @property
-    def rows(self) -> Tensor:
-        return self.where[0]
 
 
 def bows(form: AffineForm) -> Bows | None:
