@@ -386,8 +386,7 @@ MUTATIONS = [
     Mutation("settled too early", LEDGER, "rows[self.waiting[rows] == 0]", "rows[self.waiting[rows] <= 1]",
              "one box is still open", (SLIVERS, VERDICTS)),
     Mutation("failed boxes forgotten", "certify/uniform.py",
-             "passed = self.record(mine, bound, time.perf_counter() - began)",
-             "passed = self.record(mine, bound.abs(), time.perf_counter() - began)",
+             "passed = self.record(rows, bound, time", "passed = self.record(rows, bound.abs(), time",
              "a failed box counts as proved", (PLANTED, SLIVERS)),
     # output ranges
     Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",

@@ -34,15 +34,16 @@ class Ledger:
         self.splits: dict[int, dict[Node, int]] = {}
         self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
 
-    def bound(self, rows: Tensor, boxes: Boxes, precise: Tensor | None = None, size: int | None = None) -> Outcome:
-        """Bounds of pairs (image ``rows[p]``, box p), on the CPU; the ``precise`` ones in float64, where half of ``size`` pairs (by
-        default, of these) are bounded at once."""
+    def bound(
+        self, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int | None = None
+    ) -> Outcome:
+        """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``), on the CPU; the ``precise`` ones in float64, where half of
+        ``size`` pairs (by default, of these) are bounded at once."""
         device = self.prover.labels.device
-        low, high = (end.to(device) for end in self.tiling.bounds(boxes))
-        images = rows.to(device)
+        images, low, high = (each.to(device) for each in (rows, low, high))
         if precise is None or not bool(precise.any()):
             return self.prover.bound(images, low, high).cpu()
-        count, axes = boxes.index.shape
+        count, axes = low.shape
         result = Outcome(torch.empty(count).double(), torch.empty(count).double(), torch.zeros(count, axes).double())
         plain, fine = (mask.nonzero().flatten() for mask in (~precise, precise))
         half = max(1, (size or count) // 2)  # float64 takes twice the memory
@@ -52,13 +53,15 @@ class Ledger:
                 result.put(part, self.prover.bound(images[where], low[where], high[where], dtype).cpu())
         return result
 
-    def record(self, rows: Tensor, bound: Tensor, seconds: float) -> Tensor:
-        """Book the bounds of pairs; returns which of them were proved. ``> 0`` is false for NaN."""
+    def record(self, rows: Tensor, bound: Tensor, seconds: float, boxes: Tensor | None = None) -> Tensor:
+        """Book the bounds of pairs, each of one box or of so many ``boxes``; returns which of them were proved. ``> 0`` is false for
+        NaN."""
         count = len(self.boxes)
         self.boxes += torch.bincount(rows, minlength=count)
         self.seconds.index_add_(0, rows, torch.full((len(rows),), seconds / max(1, len(rows)), dtype=torch.float64))
         passed = bound > 0
-        proved = torch.bincount(rows[passed], minlength=count)
+        boxes = torch.ones_like(rows) if boxes is None else boxes
+        proved = torch.zeros_like(self.leaves).index_add_(0, rows[passed], boxes[passed])
         self.waiting -= proved
         self.leaves += proved
         self.proved.scatter_reduce_(0, rows[passed], bound[passed], "amin")

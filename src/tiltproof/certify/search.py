@@ -50,7 +50,7 @@ class AdaptiveSearch(Ledger):
     def _top(self, size: int) -> tuple[Tensor, Boxes, Outcome]:
         """Bound the boxes on top of the stack; only on success are they taken off it."""
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
-        outcome = self.bound(rows, boxes, boxes.level.sum(1) >= self.precise_from, size)
+        outcome = self.bound(rows, *self.tiling.bounds(boxes), boxes.level.sum(1) >= self.precise_from, size)
         keep = slice(0, len(self.image) - len(rows))
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]
         return rows, boxes, outcome
