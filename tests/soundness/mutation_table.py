@@ -12,6 +12,7 @@ from dataclasses import dataclass
 CAMPAIGN, PIXELS = "soundness/test_campaign.py", "soundness/test_pixel_bounds.py"
 NETWORK, BACKWARD = "soundness/test_network_bounds.py", "soundness/test_backward_bounds.py"
 NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted.py"
+UNIFORM = "certify/test_uniform.py"
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
@@ -388,6 +389,11 @@ MUTATIONS = [
     Mutation("failed boxes forgotten", "certify/uniform.py",
              "passed = self.record(rows, bound, time", "passed = self.record(rows, bound.abs(), time",
              "a failed box counts as proved", (PLANTED, SLIVERS)),
+    Mutation("a block bounded at its first box", "certify/uniform.py", "for index in (corners, self._ends(corners, size))",
+             "for index in (corners, corners)", "a block reaches from its first box to its last", (UNIFORM, PLANTED)),
+    Mutation("blocks inside a block forgotten", "certify/uniform.py",
+             "torch.arange(times) * step for times", "torch.arange(1) * step for times",
+             "a block that failed consists of several", (UNIFORM,)),
     # output ranges
     Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),

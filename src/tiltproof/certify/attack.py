@@ -61,9 +61,10 @@ class Attacker:
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )
         self.generator = torch.Generator().manual_seed(seed)
-        most = 16_384 if inputs.images.is_cuda else 256
+        # on a GPU steps are dear, not pictures
+        most, points = (65_536, 2048) if inputs.images.is_cuda else (256, 128)
         self.batch, self.gradients = inputs.evaluations(most), inputs.evaluations(most, gradient=True)
-        self.points = inputs.points(128)
+        self.points = inputs.points(points)
         with torch.no_grad():
             clean = self.batch.run(self._clean)
         self.correct = (clean > 0).cpu()

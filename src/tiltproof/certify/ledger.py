@@ -10,8 +10,9 @@ from torch import Tensor
 from tiltproof.certify.attack import Attacker
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.prover import Outcome, Prover
+from tiltproof.certify.splits import Splits
 from tiltproof.certify.tiling import Boxes, Tiling
-from tiltproof.certify.tree import Node, tree_text
+from tiltproof.certify.tree import tree_text
 from tiltproof.certify.verdict import Verdict
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
@@ -30,8 +31,7 @@ class Ledger:
         self.proved = torch.full((count,), torch.inf, dtype=torch.float64)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
         self.open_bound: dict[int, float] = {}
-        # for each image the boxes that were halved, and along which parameter
-        self.splits: dict[int, dict[Node, int]] = {}
+        self.splits = Splits(count)
         self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
 
     def bound(
@@ -140,7 +140,7 @@ class Ledger:
 
     def _tree(self, image: int, grid: tuple[int, ...], leaves: int) -> str:
         """The tiling of a certified image; every box of it was proved, no more and no fewer."""
-        splits = self.splits.get(image, {})
+        splits = self.splits.of(image)
         if leaves != math.prod(grid) + len(splits):
             raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
         return tree_text(grid, splits)

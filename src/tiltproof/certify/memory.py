@@ -15,7 +15,7 @@ from tiltproof.network import Network
 
 CPU_BYTES = 2**26
 """Working set aimed at on a CPU: larger batches only fall out of its caches."""
-MOST_PAIRS_GPU, MOST_PAIRS_CPU = 16_384, 4096
+MOST_PAIRS_GPU, MOST_PAIRS_CPU = 65_536, 4096
 FORMS_TWICE, PIXEL_STAGE = 1.7, 3.5
 """What pairs took at most, relative to the guess: the backward pass copies forms and holds coefficients; bounding pixels, temporaries."""
 USED_SHARE = 0.8

@@ -17,8 +17,9 @@ from torch import Tensor
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.range_prover import RangeOutcome, RangeProver
 from tiltproof.certify.reached import Reached
-from tiltproof.certify.tiling import Boxes, Tiling, note_splits
-from tiltproof.certify.tree import Node, tree_text
+from tiltproof.certify.splits import Splits
+from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tree import tree_text
 from tiltproof.certify.verdict import Budget
 
 
@@ -50,7 +51,7 @@ class RangeSearch:
         self.seconds = torch.zeros(count, dtype=torch.float64)
         self.complete = torch.ones(count, dtype=torch.bool)
         self.lower, self.upper = torch.full_like(reached.low, torch.inf), torch.full_like(reached.low, -torch.inf)
-        self.splits: dict[int, dict[Node, int]] = {}
+        self.splits = Splits(count)
         self.image = torch.empty(0, dtype=torch.int64)
         self.stack = tiling.first()[slice(0, 0)]
         # what holds for the boxes that those on the stack are halves of
@@ -96,7 +97,7 @@ class RangeSearch:
         rest = ~(done | given_up)
         if bool(rest.any()):
             axes = self.tiling.best_axes(boxes[rest], outcome.shares[rest])
-            note_splits(self.splits, rows[rest], boxes[rest], axes)
+            self.splits.note(rows[rest], boxes[rest], axes)
             ends = outcome.lower[rest].repeat(2, 1), outcome.upper[rest].repeat(2, 1)
             self._push(rows[rest].repeat(2), boxes[rest].split(axes), *ends)
 
@@ -129,4 +130,4 @@ class RangeSearch:
 
     def tree(self, image: int) -> str:
         """The tiling whose boxes' bounds the range is the union of."""
-        return tree_text(tuple(self.tiling.base.tolist()), self.splits.get(image, {}))
+        return tree_text(tuple(self.tiling.base.tolist()), self.splits.of(image))

@@ -12,7 +12,7 @@ from tiltproof.certify.attack import Attacker
 from tiltproof.certify.ledger import Ledger
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Outcome, Prover
-from tiltproof.certify.tiling import Boxes, Tiling, note_splits
+from tiltproof.certify.tiling import Boxes, Tiling
 from tiltproof.certify.verdict import Budget
 
 PRECISE_FROM = 4
@@ -68,7 +68,7 @@ class AdaptiveSearch(Ledger):
         keep = ~finished
         if bool(keep.any()):
             axes = self.tiling.best_axes(boxes[keep], shares[keep])
-            note_splits(self.splits, rows[keep], boxes[keep], axes)
+            self.splits.note(rows[keep], boxes[keep], axes)
             self.waiting -= torch.bincount(rows[keep], minlength=len(self.waiting))
             self._push(rows[keep].repeat(2), boxes[keep].split(axes), bound[keep].repeat(2))
 
@@ -92,7 +92,6 @@ class AdaptiveSearch(Ledger):
         """Forget the waiting boxes of finished images."""
         gone = torch.zeros(len(self.waiting), dtype=torch.bool)
         gone[images] = True
-        for image in images.unique().tolist():
-            self.splits.pop(image, None)
+        self.splits.forget(images)
         keep = ~gone[self.image]
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]

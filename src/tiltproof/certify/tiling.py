@@ -90,10 +90,3 @@ class Boxes:
     @staticmethod
     def join(parts: list[Boxes]) -> Boxes:
         return Boxes(torch.cat([part.index for part in parts]), torch.cat([part.level for part in parts]))
-
-
-def note_splits(splits: dict[int, dict[tuple[int, ...], int]], images: Tensor, boxes: Boxes, axes: Tensor) -> None:
-    """Write down for each image's boxes (index along each parameter, then halvings along each) which parameter they are halved along."""
-    nodes = torch.cat([boxes.index, boxes.level], 1).tolist()
-    for image, node, axis in zip(images.tolist(), nodes, axes.tolist(), strict=True):
-        splits.setdefault(image, {})[tuple(node)] = axis

@@ -48,6 +48,8 @@ def tree_text(grid: tuple[int, ...], splits: dict[Node, int]) -> str:
 
 def halves(node: Node, axis: int) -> tuple[Node, Node]:
     """Both halves of a node along one axis."""
+    if len(node) == 2:  # of one parameter: what follows, for the many of them
+        return (2 * node[0], node[1] + 1), (2 * node[0] + 1, node[1] + 1)
     level = len(node) // 2 + axis
     lower = list(node)
     lower[axis] *= 2

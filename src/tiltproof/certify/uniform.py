@@ -44,10 +44,10 @@ class UniformSearch(Ledger):
         while start < len(corners) and len(images):
             chunk = corners[start : start + max(1, batch.size // len(images))]
             start += len(chunk)
-            # pairs of images and blocks still to prove, by the size of the block: the smallest first, so that few wait at any time
+            # pairs of images and blocks still to prove, by the size of the block
             waiting = [(images[:0], corners[:0])] * (len(self.sizes) - 1)
             waiting.append((images.repeat(len(chunk)), chunk.repeat_interleave(len(images), 0)))
-            while (size := next((k for k, (rows, _) in enumerate(waiting) if len(rows)), None)) is not None:
+            while (size := _next([len(rows) for rows, _ in waiting], batch.size)) is not None:
                 rows, blocks = waiting[size]
                 keep = self._open()[rows]
                 rows, blocks = rows[keep], blocks[keep]
@@ -154,6 +154,12 @@ class UniformSearch(Ledger):
         settled = torch.zeros(len(self.boxes), dtype=torch.bool)
         settled[list(self.settled)] = True
         return ~settled & ~self.attacker.falsified
+
+
+def _next(waiting: list[int], full: int) -> int | None:
+    """Of which size to take pairs: the smallest that fill a batch, so that few wait at any time, else the largest there are."""
+    sizes = [size for size, count in enumerate(waiting) if count]
+    return next((size for size in sizes if waiting[size] >= full), sizes[-1] if sizes else None)
 
 
 def block_sizes(grid: tuple[int, ...]) -> list[tuple[int, ...]]:

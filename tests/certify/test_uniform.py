@@ -1,0 +1,148 @@
+"""Uniform grids: every box of the grid is covered by a bound, by itself or within a block, and no block changes a verdict."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiltproof
+from tiltproof.certify import Verdict, uniform
+from tiltproof.certify import splits as splits_module
+from tiltproof.certify.memory import Halving
+from tiltproof.certify.prover import Outcome
+from tiltproof.certify.splits import Splits
+from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.uniform import UniformSearch, block_sizes
+from tiltproof.certify.verdict import Budget
+
+COUNTS = {1: (1, 7, 255, 256, 300, 1100), 2: (1, 3, 20, 33), 3: (1, 7, 12)}
+PLACES = st.floats(-0.3, 1.3) | st.sampled_from([-0.02, -0.008, 1.004, 1.01])
+TEXTS = {1: "R(-3:10)", 2: "R(10), Tu(-1:3)", 3: "R(10), Tu(2), Tv(0.5:0.6)"}
+
+
+class Holes:
+    """Stands for a prover: image k has a hole at ``points[k]``, and a box is proved if it keeps ``width`` away from it, and more if the
+    box is large."""
+
+    def __init__(self, transform, points, width, loose):
+        self.transform, self.points, self.width, self.loose = transform, points, width, loose
+        self.labels, self.dtype = torch.zeros(len(points), dtype=torch.int64), torch.float64
+
+    def bound(self, images, low, high, dtype=None):
+        point = self.points[images]
+        away = torch.maximum(low - point, point - high).clamp(min=0).amax(1)
+        bound = away - self.width - self.loose * (high - low).amax(1)
+        return Outcome(bound, bound, torch.zeros(len(images), low.shape[1]).double())
+
+
+def attacker(count):
+    """Stands for an attack that finds nothing."""
+    return SimpleNamespace(
+        alive=lambda: torch.arange(count),
+        correct=torch.ones(count, dtype=torch.bool),
+        falsified=torch.zeros(count, dtype=torch.bool),
+        margin=torch.ones(count).double(),
+        found=[None] * count,
+        margins_at=lambda rows, _: torch.ones(len(rows)).double(),
+        confirm=lambda *_: None,
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_blocks_say_what_single_boxes_say(data):
+    d = data.draw(st.integers(1, 3))
+    transform = tiltproof.parse(TEXTS[d])
+    grid = tuple(data.draw(st.sampled_from(COUNTS[d])) for _ in range(d))
+    count, batch = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 300))
+    low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
+    part = torch.tensor([[data.draw(PLACES) for _ in range(d)] for _ in range(count)]).double()
+    prover = Holes(
+        transform,
+        low + part * (high - low),
+        data.draw(st.sampled_from([0.0, 1e-9, 0.05, 0.4])),
+        data.draw(st.sampled_from([0.0, 3.0])),
+    )
+    search = UniformSearch(prover, attacker(count), Tiling(transform, grid))
+    search.work(Halving(batch), Budget(), lambda: None)
+    results = search.results(0, 0.0)
+    tiling = Tiling(transform, grid)
+    ends = tiling.bounds(tiling.first())
+    for k, result in enumerate(results):
+        alone = (
+            Holes(transform, prover.points, prover.width, prover.loose)
+            .bound(torch.full((len(ends[0]),), k), *ends)
+            .bound
+        )
+        assert result.verdict == (Verdict.CERTIFIED if bool((alone > 0).all()) else Verdict.UNKNOWN)
+        if result.verdict is Verdict.CERTIFIED:
+            assert 0 < result.margin <= float(alone.min())
+            assert result.tree == (f"{math.prod(grid)}." if math.prod(grid) > 1 else ".")
+
+
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("grid", [(1100,), (40, 40)])
+def test_boxes_are_tried_where_their_block_fails(grid, end):
+    """The hole lies just outside of the range: boxes at that end are proved, their blocks are not."""
+    transform = tiltproof.parse(TEXTS[len(grid)])
+    low, high = (torch.tensor([each], dtype=torch.float64) for each in (transform.low, transform.high))
+    size = (high - low) / torch.tensor(grid)
+    point = torch.where(torch.arange(len(grid)) == 0, (low - 4 * size, high + 4 * size)[end], (low + high) / 2)
+    prover = Holes(transform, point, 0.0, loose=3 * float(size[0, 0] / size.max()))
+    search = UniformSearch(prover, attacker(1), Tiling(transform, grid))
+    search.work(Halving(500), Budget(), lambda: None)
+    (result,) = search.results(0, 0.0)
+    assert result.verdict is Verdict.CERTIFIED
+    assert search.won[0] > 0  # single boxes were needed
+    assert search.won[1] > 0
+
+
+def test_blocks_of_a_grid():
+    assert block_sizes((255,)) == [(1,)]
+    assert block_sizes((1024,)) == [(1,), (4,), (16,)]
+    assert block_sizes((80, 80)) == [(1, 1), (2, 2), (4, 4), (8, 8)]
+    assert block_sizes((1000, 2)) == [(1, 1), (4, 1), (16, 1)]
+
+
+@pytest.mark.parametrize("method", ["fgv", "hull", "affine"])
+def test_blocks_change_no_verdict_of_a_network(method, monkeypatch):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(36, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)
+    ).eval()
+    images = torch.rand(12, 1, 6, 6)
+    labels = model(images).argmax(1)
+    blocks = tiltproof.certify(model, images, labels, "R(8)", splits=300, method=method)
+    monkeypatch.setattr(uniform, "FEWEST_BLOCKS", 10**9)
+    boxes = tiltproof.certify(model, images, labels, "R(8)", splits=300, method=method)
+    assert blocks.verdicts == boxes.verdicts
+    assert Verdict.CERTIFIED in boxes.verdicts
+    for fewer, all_of_them, verdict in zip(blocks.boxes, boxes.boxes, boxes.verdicts, strict=True):
+        if verdict is Verdict.CERTIFIED:
+            assert all_of_them == 300
+            assert fewer < 300
+
+
+def test_seconds_end_a_uniform_search():
+    transform = tiltproof.parse("R(10)")
+    prover = Holes(transform, torch.tensor([[99.0]]).double(), 0.0, 0.0)
+    search = UniformSearch(prover, attacker(1), Tiling(transform, (5000,)))
+    search.work(Halving(1), Budget(seconds=1e-9), lambda: None)
+    (result,) = search.results(0, 0.0)
+    assert result.verdict is Verdict.UNKNOWN
+    assert result.boxes == 1
+
+
+def test_splits_of_forgotten_images_are_thrown_away(monkeypatch):
+    monkeypatch.setattr(splits_module, "MANY", 4)
+    splits = Splits(3)
+    splits.many = 4
+    zero = torch.zeros(3, 1, dtype=torch.int64)
+    for index in range(4):
+        splits.note(torch.arange(3), Boxes(zero + index, zero), torch.zeros(3, dtype=torch.int64))
+        splits.forget(torch.tensor([1]))
+    assert splits.of(2) == {(index, 0): 0 for index in range(4)} == splits.of(0)
+    assert sum(map(len, splits.notes)) < 12
