@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from places import agree, coordinates_of
+from places import agree, coordinates_of, padded
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from tiltproof.bounds import AffineForm, fused_pixels, pair_bounds
@@ -68,13 +68,13 @@ def kernel(*arguments, **named) -> AffineForm:
     return form
 
 
-def compare(picture, transform, low, high, dtype, exact=EXACT) -> AffineForm:
+def compare(picture, transform, low, high, dtype, exact=EXACT, bent=False) -> AffineForm:
     """All pairs at once by the kernel, each by itself by the reference."""
     rows_of = torch.arange(len(low)) % len(picture)
-    found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype)
+    found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype, bent=bent)
     for k in range(len(low)):
         arguments = rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1]
-        wanted = reference(picture, *arguments, dtype=dtype)
+        wanted = padded(reference(picture, *arguments, dtype=dtype, bent=bent), len(found.stack))
         mine = found[k : k + 1]
         place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *picture.shape[-2:])
         assert agree(mine, wanted, place, transform.padding).all(), (

@@ -2,6 +2,7 @@
 
 import torch
 
+from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.bounds.rounding import UNIT
 from tiltproof.bounds.wide import too_wide
@@ -12,6 +13,12 @@ def coordinates_of(transform, low, high, height, width):
     """Of the transform's first spatial stage."""
     run = next(run for kind, run in transform.stages() if kind is Spatial)
     return coordinates(transform, run, symbols(low, high), low, high, height, width)
+
+
+def padded(form, planes):
+    """With symbols that do nothing: the kernels always have a hinge."""
+    none = form.stack.new_zeros(planes - len(form.stack), *form.shape)
+    return AffineForm(torch.cat([form.stack, none]), form.radius)
 
 
 def agree(found, wanted, place, padding):

@@ -39,10 +39,12 @@ fused_pixels._kernel("pixels")
 fused_pixels._kernels = {name: Compiled(kernel) for name, kernel in fused_pixels._kernels.items()}
 transform = parse(sys.argv[1])
 low = torch.tensor([transform.low] * 3, dtype=torch.float64)
-entries = fused_pixels.written(transform, list(range(len(transform.parts))))
+bent = sys.argv[3:] == ["bent"]
+dtype = torch.float64 if bent else torch.float32
+entries = fused_pixels.written(transform, list(range(len(transform.parts))), bent)
 pictures = torch.rand(2, int(sys.argv[2]), 6, 7, dtype=torch.float64)
-fused_pixels._launch(pictures, torch.tensor([0, 1, 0]), entries, low, low + 0.1, transform.padding, torch.float32)
-assert names == ["entries", "pixels"], names
+fused_pixels._launch(pictures, torch.tensor([0, 1, 0]), entries, low, low + 0.1, transform.padding, dtype)
+assert names == ["entries", "pixels"] + bent * ["smooth", "kinks"], names
 print("ok")
 """
 

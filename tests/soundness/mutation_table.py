@@ -17,7 +17,7 @@ SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdict
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
-FUSED = "bounds/test_fused_pixels.py"
+FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
 
@@ -41,6 +41,7 @@ RANGES = "certify/test_regression.py"
 BACKWARD_PASS = "network/backward.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
+BENT_KERNEL = "bounds/bent_kernel.py"
 WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
 
@@ -50,7 +51,7 @@ MUTATIONS = [
              "the product of two deviations is of second order, not zero", (CAMPAIGN,)),
     Mutation("sine remainder", AFFINE, "-sine / 2, self._bend(sine) / 2", "-sine / 2, self._bend(sine) / 4",
              "the Taylor remainder is max|f''| / 2 times the square", (CAMPAIGN, PIXELS)),
-    Mutation("reciprocal remainder", AFFINE, "1 / low**power", "1 / (2 * low**power)",
+    Mutation("reciprocal remainder", AFFINE, "1 / power", "1 / (2 * power)",
              "half of |f''| is 1 / t^3 itself", (CAMPAIGN, PIXELS)),
     Mutation("float32 conversion", AFFINE, "self.radius + self.magnitude() * (2 * unit)", "self.radius",
              "rounding the center moves it by up to half a unit in the last place", (CAMPAIGN,)),
@@ -199,6 +200,20 @@ MUTATIONS = [
     Mutation("kernel: product remainder", "bounds/entry_kernel.py",
              "radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)", "radius = radius + 0.0",
              "the product of two deviations is of second order, not zero", (FUSED,)),
+    Mutation("kernel: remainder of bent products", "bounds/position_kernel.py", "tl.abs(a[1][0]) * others + mine * deviation",
+             "mine * deviation", "the slope of one meets the remainder of the other", (FUSED_BENT,)),
+    Mutation("kernel: third order", "bounds/entry_kernel.py", "tl.abs(bend) * rest + third * square * deviation", "tl.abs(bend) * rest",
+             "sine and cosine are no parabolas", (FUSED_BENT,)),
+    Mutation("kernel: cell next door", BENT_KERNEL, "mask & (x[3] == 1) & (y[3] == 1)", "mask & (x[3] == 1)",
+             "another cell has another function", (FUSED_BENT,)),
+    Mutation("kernel: rounding of bent pixels", BENT_KERNEL, "widen(radius, path[4], factors + THIRTY_TWO)", "radius",
+             "the first cell's function is computed in floating point", (FUSED_BENT,)),
+    Mutation("kernel: own hinge", BENT_KERNEL, "tl.abs(rising) * apart", "tl.abs(rising) * 0.0",
+             "a kink elsewhere than the hinge is not the hinge's", (FUSED_BENT,)),
+    Mutation("kernel: tilted jump", BENT_KERNEL, "tl.abs(tilt) * (reach_along + over) * highest", "0.0 * highest",
+             "the jump is another one further along the line", (FUSED_BENT,)),
+    Mutation("kernel: one hinge for all", "bounds/fused_check.py", "(least <= most).all()", "(low <= high).all()",
+             "a hinge is one symbol, shared by all pixels", (FUSED_BENT,)),
     # gamma, colours, blurs
     Mutation("gamma: tangent of the pixel", POWER, "torch.where(convex, torch.minimum(*line), torch.minimum(*ends))",
              "torch.minimum(*ends)",

@@ -232,7 +232,8 @@ class AffineForm:
         """
         low, deviation, value = self.lower, self.deviation(), self.center.reciprocal()
         slope, bend = -value * value, value * value * value
-        second, third = (torch.where(low > 0, 1 / low**power, torch.inf) for power in (3, 4))
+        cube = low * low * low
+        second, third = (torch.where(low > 0, 1 / power, torch.inf) for power in (cube, cube * low))
         form = self._taylor(value, slope, bend, second, third)
         # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
         magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation) + bend.abs() * deviation * deviation

@@ -32,17 +32,20 @@ def bent(walk: CellWalk, place: Coordinates, plain: AffineForm, largest: Tensor)
     ]
     if not kinks:
         return AffineForm(stack, radius)
-    # the hinge of each box: where the pixel that loses most has its kink
-    loss = torch.stack([torch.where(kink.here, radius, 0.0).flatten(1) for kink in kinks])
-    at = torch.stack([kink.at.expand_as(radius).flatten(1) for kink in kinks])
-    worst = loss.permute(1, 0, 2).flatten(1).argmax(1, keepdim=True)
-    hinge = at.permute(1, 0, 2).flatten(1).gather(1, worst).nan_to_num(0.0).clamp(-1, 1).view(-1, 1, 1, 1)
+    loss = torch.stack([torch.where(kink.here, radius, 0.0).flatten(1) for kink in kinks], 1).flatten(1)
+    at = torch.stack([kink.at.expand_as(radius).flatten(1) for kink in kinks], 1).flatten(1)
+    hinge = hinges(loss, at).view(-1, 1, 1, 1)
     stack = torch.cat([stack, torch.zeros_like(stack[:1])])
     for kink in kinks:
         form = kink.added(smooth, magnitude, hinge, largest)
         better = kink.here & (form.radius < radius)  # false for a NaN
         stack, radius = torch.where(better, form.stack, stack), torch.where(better, form.radius, radius)
     return AffineForm(stack, radius)
+
+
+def hinges(loss: Tensor, at: Tensor) -> Tensor:
+    """The hinge of each box: where the pixel that loses most has its kink; any number of [-1, 1] would be sound. Both [P, kinks]."""
+    return at.gather(1, loss.argmax(1, keepdim=True)).nan_to_num(0.0).clamp(-1, 1)
 
 
 def _first_cell(walk: CellWalk, u: AffineForm, v: AffineForm, largest: Tensor) -> tuple[AffineForm, Tensor]:

@@ -31,12 +31,13 @@ class Axis:
     start: Tensor  # where the box begins inside the first cell, in [0, 1]
     ends: list[Tensor]  # where the box ends inside each cell, in [0, 1]
     inside: list[Tensor]  # whether the box reaches into that cell at all
+    last: Tensor  # where the box ends
     points: list[Tensor]  # the positions themselves: low edge, then the end of each cell
     true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
 
     def meets(self, cells: int) -> Tensor:
-        """Where the box lies in its first ``cells`` cells and in no other, [P, H, W]."""
-        return torch.ones_like(self.inside[0]) if len(self.inside) <= cells else ~self.inside[cells]
+        """Where the box lies in its first ``cells`` cells, their borders included, [P, H, W]."""
+        return self.last <= self.base + cells
 
 
 def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Axis:
@@ -64,7 +65,7 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
         inside.append(last >= base + k)
         line = base + (k + 1)
         points.append(torch.where(line < last, line, high))
-    return Axis(base, index, first - base, ends, inside, points, true)
+    return Axis(base, index, first - base, ends, inside, last, points, true)
 
 
 class CellWalk:

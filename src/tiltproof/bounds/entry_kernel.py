@@ -1,18 +1,21 @@
 """Entries of matrices for many boxes of parameters, by a program that `fused_entries.py` wrote down: `AffineForm` and `Interval` in Triton.
 
 Every function is the method of the same name, step by step: forms are (center, slopes, radius), intervals (lower, upper), one number for
-each pair. ``f`` holds what `widen` needs for 2, 4 and 16 roundings, for as many as there are symbols, and for two more.
+each pair. ``f`` holds what `widen` needs for 2, 4, 16 and 8 roundings, for as many as there are symbols, and for two more. ``bent``: there
+are two symbols, e and 2 e^2 - 1, and products and Taylor's formula put their second order into the latter.
 """
 
 import triton
 import triton.language as tl
 
-from tiltproof.bounds.position_kernel import ordered, outward, product, widen
+from tiltproof.bounds.position_kernel import ordered, outward, product, product_of_deviations, widen
 
 NEGATE, ADD, ADD_NUMBER, TIMES, TIMES_NUMBER, OVER_NUMBER, DEG2RAD, SIN, COS, RECIPROCAL, NUMBER = (
     tl.constexpr(k) for k in range(11)
 )
-TWO, FOUR, SIXTEEN, SYMBOLS, REACH, TINY, PI, DEGREE = (tl.constexpr(k) for k in (0, 3, 6, 9, 12, 15, 16, 17))
+TWO, FOUR, SIXTEEN, EIGHT, SYMBOLS, REACH, TINY, PI, DEGREE, FIFTH = (
+    tl.constexpr(k) for k in (0, 3, 6, 9, 12, 15, 18, 19, 20, 21)
+)
 
 
 @triton.jit
@@ -49,14 +52,19 @@ def _add(a, b, f, symbols: tl.constexpr):
 
 
 @triton.jit
-def _times(a, b, f, symbols: tl.constexpr):
+def _times(a, b, f, symbols: tl.constexpr, bent: tl.constexpr):
     slopes = ()
     for k in tl.static_range(symbols):
         slopes = slopes + (a[0] * b[1][k] + b[0] * a[1][k],)
     radius = tl.abs(a[0]) * b[2] + tl.abs(b[0]) * a[2]
-    radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)
     magnitude = _size(a[0], a[1], symbols) * _size(b[0], b[1], symbols)
-    return a[0] * b[0], slopes, widen(radius, magnitude, f + FOUR)
+    if bent:
+        square, rest = product_of_deviations(a, b, _deviation(b, f, symbols))
+        half = square * 0.5
+        return a[0] * b[0] + half, (slopes[0], slopes[1] + half), widen(radius + rest, magnitude, f + EIGHT)
+    else:
+        radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)
+        return a[0] * b[0], slopes, widen(radius, magnitude, f + FOUR)
 
 
 @triton.jit
@@ -66,35 +74,43 @@ def _deviation(a, f, symbols: tl.constexpr):
 
 
 @triton.jit
-def _taylor(a, value, slope, bend, second, f, symbols: tl.constexpr):
+def _taylor(a, value, slope, bend, second, third, f, symbols: tl.constexpr, bent: tl.constexpr):
     slopes = _scaled(a[1], slope, symbols)
     deviation = _deviation(a, f, symbols)
-    magnitude = _size(value, slopes, symbols) + 1 + deviation + tl.abs(bend) * (deviation * deviation)
-    return value, slopes, widen(tl.abs(slope) * a[2] + second * deviation * deviation, magnitude, f + SIXTEEN)
+    square, rest = deviation * deviation, second * deviation * deviation
+    if bent:
+        share, rest = product_of_deviations(a, a, deviation)
+        half = bend * share * 0.5
+        value, slopes = value + half, (slopes[0], slopes[1] + half)
+        rest = tl.abs(bend) * rest + third * square * deviation
+    magnitude = _size(value, slopes, symbols) + 1 + deviation + tl.abs(bend) * square
+    return value, slopes, widen(tl.abs(slope) * a[2] + rest, magnitude, f + SIXTEEN)
 
 
 @triton.jit
-def _wave(a, value, slope, f, symbols: tl.constexpr):
+def _wave(a, value, slope, f, symbols: tl.constexpr, bent: tl.constexpr):
     """sin or cos, where slope is its derivative at the center."""
     bend = tl.abs(value) + _deviation(a, f, symbols)
-    return _taylor(a, value, slope, value * 0.5, tl.where(bend > 1, 1.0, bend) * 0.5, f, symbols)
+    second = tl.where(bend > 1, 1.0, bend) * 0.5
+    return _taylor(a, value, slope, -value * 0.5, second, tl.load(f + FIFTH), f, symbols, bent)
 
 
 @triton.jit
-def _reciprocal(a, f, symbols: tl.constexpr):
+def _reciprocal(a, f, symbols: tl.constexpr, bent: tl.constexpr):
     low = a[0] - widen(a[2] + _sum(a[1], symbols), tl.abs(a[0]), f + REACH)
     deviation = _deviation(a, f, symbols)
     value = 1.0 / a[0]
     slope, bend = -value * value, value * value * value
-    second = tl.where(low > 0, 1.0 / (low * low * low), float("inf"))
-    form = _taylor(a, value, slope, bend, second, f, symbols)
+    cube = low * low * low
+    second, third = tl.where(low > 0, 1.0 / cube, float("inf")), tl.where(low > 0, 1.0 / (cube * low), float("inf"))
+    form = _taylor(a, value, slope, bend, second, third, f, symbols, bent)
     magnitude = tl.abs(value) + tl.abs(slope) * (_size(a[0], a[1], symbols) + deviation)
     magnitude = magnitude + tl.abs(bend) * deviation * deviation
     return form[0], form[1], widen(form[2], magnitude, f + SIXTEEN)
 
 
 @triton.jit
-def _form(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr):
+def _form(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr, bent: tl.constexpr):
     if op == NEGATE:
         return -a[0], _scaled(a[1], -1.0, symbols), a[2]
     elif op == ADD:
@@ -103,7 +119,7 @@ def _form(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr):
         center = a[0] + number
         return center, a[1], widen(a[2], _size(center, a[1], symbols), f + TWO)
     elif op == TIMES:
-        return _times(a, b, f, symbols)
+        return _times(a, b, f, symbols, bent)
     elif op == TIMES_NUMBER:
         center, slopes = a[0] * number, _scaled(a[1], number, symbols)
         return center, slopes, widen(a[2] * tl.abs(number), _size(center, slopes, symbols), f + TWO)
@@ -117,11 +133,11 @@ def _form(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr):
         center, slopes = a[0] * degree, _scaled(a[1], degree, symbols)
         return center, slopes, widen(a[2] * degree, _size(center, slopes, symbols), f + FOUR)
     elif op == SIN:
-        return _wave(a, tl.sin(a[0]), tl.cos(a[0]), f, symbols)
+        return _wave(a, tl.sin(a[0]), tl.cos(a[0]), f, symbols, bent)
     elif op == COS:
-        return _wave(a, tl.cos(a[0]), -tl.sin(a[0]), f, symbols)
+        return _wave(a, tl.cos(a[0]), -tl.sin(a[0]), f, symbols, bent)
     elif op == RECIPROCAL:
-        return _reciprocal(a, f, symbols)
+        return _reciprocal(a, f, symbols, bent)
     else:
         return a[0] * 0.0 + number, _scaled(a[1], 0.0, symbols), a[2] * 0.0
 
@@ -173,15 +189,17 @@ def _interval(op: tl.constexpr, a, b, number, f):
 def entries(
     low_at, high_at, table, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
     shared: tl.constexpr, length: tl.constexpr, forms_out: tl.constexpr, forms_count: tl.constexpr,
-    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, block: tl.constexpr,
+    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, bent: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only."""
     pair = tl.program_id(0) * block + tl.arange(0, block)
     mask = pair < pairs
     forms, intervals = (), ()
+    parameters: tl.constexpr = symbols - bent
     for k in tl.static_range(first, first + inputs):
-        low = tl.load(low_at + pair.to(tl.int64) * symbols + k, mask=mask, other=0.0)
-        high = tl.load(high_at + pair.to(tl.int64) * symbols + k, mask=mask, other=0.0)
+        low = tl.load(low_at + pair.to(tl.int64) * parameters + k, mask=mask, other=0.0)
+        high = tl.load(high_at + pair.to(tl.int64) * parameters + k, mask=mask, other=0.0)
         center = (low + high) * 0.5
         above, below = high - center, center - low
         half = tl.where((above < below) | (below != below), below, above)
@@ -194,7 +212,7 @@ def entries(
         number = tl.load(numbers + k)
         forms = forms + (
             _form(program >> (24 * k) & 255, forms[program >> (24 * k + 8) & 255], forms[program >> (24 * k + 16) & 255], number, f,
-                  symbols),
+                  symbols, bent),
         )  # fmt: skip
         if k < shared:
             intervals = intervals + (

@@ -2,7 +2,8 @@
 
 Pictures of noise, and boxes from the transform's whole range down to a single point, by factors of three. Each pixel's form must
 
-- contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64;
+- contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64; where forms are bent, with
+  2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
   the reference's hull. Where the reference looks at no single points (`bounds.wide`) it may be less; and where it gave up all slopes of
   a box because of one pixel, a form with slopes has the samples alone to answer to.
@@ -33,7 +34,9 @@ FEW, MANY = 8, 64
 Launch = Callable[[Tensor, Tensor, Tensor, Tensor], AffineForm]
 
 
-def agrees(launch: Launch, picture: Tensor, transform: Transform, run: list[int], dtype: torch.dtype) -> bool:
+def agrees(
+    launch: Launch, picture: Tensor, transform: Transform, run: list[int], dtype: torch.dtype, bent: bool = False
+) -> bool:
     """``launch(pictures, rows_of, low, high)``: the kernels. ``picture``: zeros of the shape to look at.
 
     The reference sees each box by itself, as it looks at all of a batch at once.
@@ -47,6 +50,8 @@ def agrees(launch: Launch, picture: Tensor, transform: Transform, run: list[int]
     middle = ends[0] + span * torch.rand(len(half), parameters, dtype=torch.float64, generator=generator)
     # nearly the whole range: in a box that is symmetric about zero, slopes in u and in v may cancel, and look like none at all
     middle[0] = ends[0] + span * 0.47
+    if bent:  # near zero, every pixel's path crosses grid lines
+        middle[1::3] = torch.zeros_like(span).clamp(*ends) + half[1::3] / 8
     low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
     places = _places(parameters, generator).to(picture.device)
     rows_of = torch.arange(len(half), device=picture.device) % len(picture)
@@ -54,9 +59,9 @@ def agrees(launch: Launch, picture: Tensor, transform: Transform, run: list[int]
     for k in range(len(half)):
         box = low[k : k + 1], high[k : k + 1]
         mine, row = found[k : k + 1], rows_of[k : k + 1]
-        place = coordinates(transform, run, symbols(*box), *box, height, width)
+        place = coordinates(transform, run, symbols(*box, bent), *box, height, width)
         right = contains(mine, picture[row], transform, run, *box, places)
-        right &= like_reference(mine, picture, row, place, transform.padding, dtype)
+        right = right & like_reference(mine, picture, row, place, transform.padding, dtype)
         if not bool(right.all()):
             return False
     return True
@@ -82,11 +87,21 @@ def contains(
     )
     true = sample(picture.expand(len(places), -1, -1, -1), column, row, transform.padding)
     form = found.stack.double()
+    if found.bent:
+        form, hinge = form[:3], form[3]
+        places = torch.cat([places, 2 * places * places - 1], 1)
     at = form[0] + torch.einsum("nk,kchw->nchw", places, form[1:, 0])
     # what the sample itself is off: pixels of [0, 1] change by at most 1 per pixel, and positions are rounded relative to their size
     reach = height + width + max(float(position.abs().max()) for position in (column, row))
     slack = MANY * UNIT[torch.float64] * reach
-    return ~((true - at).abs() > found.radius.double() + slack).any(0, keepdim=True)
+    rest, room = true - at, found.radius.double() + slack
+    if not found.bent:
+        return ~(rest.abs() > room).any(0, keepdim=True)
+    # which values of the hinge fit each pixel; where it has no part in the form, all do or none
+    ends = torch.stack([(rest - room) / hinge, (rest + room) / hinge])
+    low, high = (end.nan_to_num(nan, torch.inf, -torch.inf) for end, nan in ((ends.amin(0), -1.0), (ends.amax(0), 1.0)))
+    least, most = low.flatten(1).amax(1).clamp(min=-1), high.flatten(1).amin(1).clamp(max=1)
+    return (least <= most).all().expand_as(found.radius)
 
 
 def like_reference(
@@ -94,6 +109,8 @@ def like_reference(
 ) -> Tensor:
     """Where the form of one box is what the reference makes of pixels of [0, 1], [1, C, H, W]."""
     wanted = affine_of_exact(picture, row, place, padding).to(dtype)
+    if len(wanted.stack) < len(found.stack):  # no kink anywhere
+        wanted = AffineForm(torch.cat([wanted.stack, torch.zeros_like(wanted.stack[:1])]), wanted.radius)
     given_up = bool((wanted.slopes == 0).all())
     allowance = MANY * UNIT[dtype]
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))

@@ -102,6 +102,7 @@ class Entries:
     forms: tuple[int, ...]
     intervals: tuple[int, ...]
     symbols: int
+    bent: bool
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -116,7 +117,17 @@ class Entries:
         program = sum((operation | a << 8 | b << 16) << 24 * k for k, (operation, a, b, _) in enumerate(self.steps))
         outputs = [value for places in (self.forms, self.intervals) for value in (_bytes(places), len(places))]
         arguments = (low.contiguous(), high.contiguous(), result, *_constants(self, low.device), pairs)
-        special = (self.first, self.inputs, program, self.shared, len(self.steps), *outputs, self.symbols, BLOCK)
+        special = (
+            self.first,
+            self.inputs,
+            program,
+            self.shared,
+            len(self.steps),
+            *outputs,
+            self.symbols,
+            self.bent,
+            BLOCK,
+        )
         kernel[(-(-pairs // BLOCK),)](*arguments, *special, enable_fp_fusion=False, num_warps=2)
         return result
 
@@ -131,15 +142,18 @@ def _constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
     unit, least = UNIT[torch.float64], SMALLEST[torch.float64]
     values = [
         value
-        for operations in (2, 4, 16, entries.symbols, entries.symbols + 2)
+        for operations in (2, 4, 16, 8, entries.symbols, entries.symbols + 2)
         for value in (operations * unit, 1 + (operations + 8) * unit, least * (operations + 8))
     ]
-    factors = torch.tensor([*values, least, math.pi, math.pi / 180], dtype=torch.float64, device=device)
+    factors = torch.tensor([*values, least, math.pi, math.pi / 180, 1 / 5], dtype=torch.float64, device=device)
     return factors, torch.tensor([*(step[3] for step in entries.steps), 0.0], dtype=torch.float64, device=device)
 
 
-def written(transform: Transform, run: list[int]) -> Entries | None:
-    """The entries of a run of spatial parts; None for cameras, and for formulas that do what cannot be written down."""
+def written(transform: Transform, run: list[int], bent: bool = False) -> Entries | None:
+    """The entries of a run of spatial parts; None for cameras, and for formulas that do what cannot be written down.
+
+    ``bent``: see `coordinates.symbols`.
+    """
     writer = _Writer(len(run))
     inputs = [Written(writer, k) for k in range(len(run))]
     try:
@@ -154,9 +168,8 @@ def written(transform: Transform, run: list[int]) -> Entries | None:
         return None
     codes, places = zip(*known, strict=True)
     intervals = tuple(place for each in places[1:] for place in each)
-    return Entries(
-        run[0], len(run), tuple(writer.steps), shared, codes, tuple(places[0]), intervals, len(transform.parts)
-    )
+    steps, forms, symbols = tuple(writer.steps), tuple(places[0]), len(transform.parts) + bent
+    return Entries(run[0], len(run), steps, shared, codes, forms, intervals, symbols, bent)
 
 
 def _read(matrix: Matrix, writer: _Writer) -> tuple[int, list[int]] | None:

@@ -1,8 +1,8 @@
-"""Pixel bounds in two passes, on a GPU: what `coordinates` and `affine_of_exact` do in some hundreds.
+"""Pixel bounds in two passes, on a GPU, or four where forms are bent: what `coordinates` and `affine_of_exact` do in some hundreds.
 
 The first makes a table of the entries of each pair's matrices, a few numbers (`fused_entries.py`). The second (`pixel_kernel.py`) reads a
-picture once per pair and writes center, slopes and radius once. Nothing waits for the GPU. What the kernels do not know (cameras, bent
-forms, gradients) is left to the reference, as is everything where Triton or its compiler is missing.
+picture once per pair and writes center, slopes and radius once. Two more bend forms (`bent_kernel.py`). Nothing waits for the GPU. What the
+kernels do not know (cameras, gradients) is left to the reference, as is everything where Triton or its compiler is missing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.bent import hinges
 from tiltproof.bounds.fused_check import agrees
 from tiltproof.bounds.fused_entries import Entries, written
 from tiltproof.bounds.rounding import SMALLEST, UNIT
@@ -41,14 +42,15 @@ def fused_pixels(
     low: Tensor,
     high: Tensor,
     dtype: torch.dtype = torch.float64,
+    bent: bool = False,
 ) -> AffineForm | None:
     """Bounds of pictures as a run of spatial parts resamples them, or None where the reference has to make them.
 
-    ``dtype``: of the result, as `AffineForm.to` would make it.
+    ``dtype``: of the result, as `AffineForm.to` would make it. ``bent``, for one parameter and float64: see `bounds.bent`.
     """
     if not (_on_gpu(pictures) and _possible(pictures, rows_of, transform, low, high, dtype)):
         return None
-    entries = written(transform, run) if _kernel("pixels") is not None else None
+    entries = written(transform, run, bent) if _kernel("pixels") is not None else None
     if entries is None:
         return None
     try:
@@ -121,15 +123,24 @@ def _launch(
     _, channels, height, width = pictures.shape
     shape = len(rows_of), channels, height, width
     table = entries.table(_kernel("entries"), low, high)
-    stack = pictures.new_empty(1 + entries.symbols, *shape, dtype=dtype)
+    stack = pictures.new_empty(1 + entries.symbols + entries.bent, *shape, dtype=dtype)
     radius = pictures.new_empty(shape, dtype=dtype)
     factors = _factors(entries.symbols, height, width, pictures.device)
     sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
     arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, factors, _largest(pictures), stack, radius)
-    special = (height, width, *entries.shape, *sides, dtype == torch.float32, BLOCK)
-    grid = (len(rows_of) * -(-height * width // BLOCK),)
-    _kernel("pixels")[grid](*arguments, len(rows_of), channels, *special, enable_fp_fusion=False, num_warps=WARPS)
-    return AffineForm(stack, radius)
+    sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
+    blocks = -(-height * width // BLOCK)
+
+    def start(name: str, *tensors: Tensor, single: tuple[bool, ...] = ()) -> None:
+        kernel = _kernel(name)[(len(rows_of) * blocks,)]
+        kernel(*arguments, *tensors, *sizes, *special, *single, BLOCK, enable_fp_fusion=False, num_warps=WARPS)
+
+    start("pixels", single=(dtype == torch.float32,))
+    if entries.bent:
+        loss, at = table.new_empty(2, len(rows_of), 2 * blocks)  # columns first, as the reference has them
+        start("smooth", loss, at)
+        start("kinks", hinges(loss, at))
+    return AffineForm(stack, radius, bent=entries.bent)
 
 
 @cache  # for good: recorded graphs read them
@@ -142,7 +153,7 @@ def _factors(symbols: int, height: int, width: int, device: torch.device) -> Ten
 
     middle = (width - 1) / 2, (height - 1) / 2, least
     single = 1 + 4 * UNIT[torch.float32], 8 * SMALLEST[torch.float32]
-    values = [*middle, *widen(8), *widen(symbols + 2), *widen(24), *widen(1), *single]
+    values = [*middle, *widen(8), *widen(symbols + 2), *widen(24), *widen(1), *single, *widen(32), *widen(symbols)]
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -181,15 +192,16 @@ def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entr
     def launch(picture: Tensor, rows_of: Tensor, low: Tensor, high: Tensor) -> AffineForm:
         return _launch(picture, rows_of, entries, low, high, transform.padding, dtype)
 
-    return agrees(launch, picture, transform, run, dtype)
+    return agrees(launch, picture, transform, run, dtype, entries.bent)
 
 
 def _kernel(name: str) -> Any:
     if name not in _kernels:
         try:
+            from tiltproof.bounds.bent_kernel import kinks, smooth
             from tiltproof.bounds.entry_kernel import entries
             from tiltproof.bounds.pixel_kernel import pixels
         except ImportError:
-            entries = pixels = None
-        _kernels.update(entries=entries, pixels=pixels)
+            entries = pixels = smooth = kinks = None
+        _kernels.update(entries=entries, pixels=pixels, smooth=smooth, kinks=kinks)
     return _kernels[name]

@@ -21,6 +21,25 @@ MANY_POINTS, UNIT = tl.constexpr(36), tl.constexpr(2.0**-53)
 
 
 @triton.jit
+def place_of(plane: tl.constexpr, block: tl.constexpr):
+    """The pair and the pixels that a program is for."""
+    blocks: tl.constexpr = (plane + block - 1) // block
+    return tl.program_id(0) // blocks, tl.program_id(0) % blocks * block + tl.arange(0, block)
+
+
+@triton.jit
+def sight(entry, pairs, here, factors, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
+          count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
+    """Where these pixels look: the forms of both axes, their boxes, and the cells that the boxes meet."""
+    u = (here % width).to(tl.float64) - tl.load(factors)
+    v = tl.load(factors + 1) - (here // width).to(tl.float64)
+    form_x, form_y, columns, rows = positions(entry, pairs, u, v, factors, composed, parts, count, symbols)
+    x = cells_of(columns[0], columns[1], width, padding_x)
+    y = cells_of(rows[0], rows[1], height, padding_y)
+    return form_x, form_y, columns, rows, x, y
+
+
+@triton.jit
 def _bounds(low, high, slope_u, slope_v, x, y, step_x, step_y, largest, factors):
     """Center and radius, as `affine_of_exact` has them."""
     size_u, size_v = tl.abs(slope_u), tl.abs(slope_v)
@@ -74,15 +93,10 @@ def pixels(
 ):  # fmt: skip
     """One block of pixels of one pair, all channels."""
     plane: tl.constexpr = height * width
-    blocks: tl.constexpr = (height * width + block - 1) // block
-    pair = tl.program_id(0) // blocks
-    here = tl.program_id(0) % blocks * block + tl.arange(0, block)
+    pair, here = place_of(plane, block)
     mask = here < plane
-    u = (here % width).to(tl.float64) - tl.load(factors)
-    v = tl.load(factors + 1) - (here // width).to(tl.float64)
-    form_x, form_y, columns, rows = positions(table + pair, pairs, u, v, factors, composed, parts, count, symbols)
-    x = cells_of(columns[0], columns[1], width, padding_x)
-    y = cells_of(rows[0], rows[1], height, padding_y)
+    form_x, form_y, columns, rows, x, y = sight(table + pair, pairs, here, factors, height, width, composed, parts, count, symbols,
+                                                padding_x, padding_y)  # fmt: skip
     weights_x, across = points_of(x, columns[0], columns[1], form_x[0])
     weights_y, down = points_of(y, rows[0], rows[1], form_y[0])
     step_x = tl.fma(tl.abs(form_x[0]), 2 * UNIT, larger(tl.abs(across[0]), tl.abs(across[2])))

@@ -122,10 +122,10 @@ def _affine_bounds(
     height, width = pictures.shape[-2:]
     picture: AffineForm | None = None
     stages = list(transform.stages())
-    if stages[0][0] is Spatial and not bent:
+    if stages[0][0] is Spatial:
         # in the dtype wanted if nothing follows, for half the traffic
-        wanted = dtype if len(stages) == 1 else torch.float64
-        picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted)
+        wanted = dtype if len(stages) == 1 and not bent else torch.float64
+        picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted, bent)
         if picture is not None:
             stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
     forms = symbols(low, high, bent) if stages else []

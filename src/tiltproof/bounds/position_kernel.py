@@ -37,6 +37,13 @@ def widen(radius, magnitude, factors):
 
 
 @triton.jit
+def product_of_deviations(a, b, deviation):
+    """`AffineForm.product_of_deviations` of two bent forms (center, slopes, radius, ...); ``deviation``: of the second."""
+    mine, others = tl.abs(a[1][1]) + a[2], tl.abs(b[1][1]) + b[2]
+    return a[1][0] * b[1][0], tl.abs(a[1][0]) * others + mine * deviation
+
+
+@triton.jit
 def _general(codes: tl.constexpr):
     """How many of a row's three entries are in the table."""
     return (codes % 3) // 2 + (codes // 3 % 3) // 2 + (codes // 9 % 3) // 2
