@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof.train.augment import augment, draw
+from tiltproof.train.augment import GREY, augment, draw, erase
 
 CLASSES = torch.arange(12)
 
@@ -95,3 +95,19 @@ def test_what_a_seed_draws_does_not_change():
     """A run that was begun before goes on with the same crops."""
     drawn = draw(6, (8, 8), True, seed=0, step=0)
     assert drawn.tolist() == [[0, 8, 7, 0, 6, 7], [6, 7, 8, 4, 5, 5], [1, 1, 1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("side", [1, 3, 7, 20])
+def test_a_grey_square_anywhere_in_the_picture(side):
+    images = torch.rand(400, 3, 7, 9)
+    result = erase(images, side, seed=3, step=4)
+    changed = (result != images).all(1)
+    assert torch.equal(result.permute(0, 2, 3, 1)[changed], torch.full_like(result.permute(0, 2, 3, 1)[changed], GREY))
+    assert torch.equal(result.permute(0, 2, 3, 1)[~changed], images.permute(0, 2, 3, 1)[~changed])
+    rows, columns = changed.any(2).sum(1), changed.any(1).sum(1)
+    assert torch.equal(changed.sum((1, 2)), rows * columns)  # a rectangle, if it has no gaps:
+    assert set(rows.tolist()) == {min(side, 7)}
+    assert set(columns.tolist()) == {min(side, 9)}
+    assert bool(changed.any(0).all())  # every pixel in some picture
+    halves = [erase(images[k * 200 : (k + 1) * 200], side, seed=3, step=4, share=(k, 2)) for k in range(2)]
+    assert torch.equal(torch.cat(halves), result)

@@ -1,4 +1,4 @@
-"""Random crops and horizontal flips of a mini-batch: each image its own, all at once, on the images' device."""
+"""Random crops, horizontal flips and erased squares of a mini-batch: each image its own, all at once, on the images' device."""
 
 from __future__ import annotations
 
@@ -55,3 +55,22 @@ def draw(number: int, room: tuple[int, int], flip: bool, seed: int, step: int) -
     corners = [torch.randint(0, most + 1, (1, number), generator=random) for most in room]
     flips = torch.randint(0, 2, (1, number), generator=random) * int(flip)
     return torch.cat([*corners, flips])
+
+
+GREY = 0.5
+
+
+def erase(images: Tensor, side: int, seed: int, step: int, share: tuple[int, int] = (0, 1)) -> Tensor:
+    """Make a square of ``side`` x ``side`` pixels of each image [n, C, H, W] grey, anywhere inside it; ``share`` as of `augment`."""
+    number, _, height, width = images.shape
+    rank, world = share
+    random = generator("erase", seed, step)
+    room = (max(0, height - side), max(0, width - side))
+    drawn = torch.stack([torch.randint(0, most + 1, (number * world,), generator=random) for most in room])
+    corner = drawn[:, rank * number : (rank + 1) * number].to(images.device, non_blocking=True)
+    rows, columns = (
+        torch.arange(size, device=images.device) - first[:, None]
+        for size, first in zip((height, width), corner, strict=True)
+    )
+    inside = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
+    return images.masked_fill(inside, GREY)
