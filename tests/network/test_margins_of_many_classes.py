@@ -43,7 +43,7 @@ def make(dtype: torch.dtype, size: float) -> tuple[AffineForm, torch.Tensor]:
 @torch.no_grad()
 def test_exact_differences_are_inside(weights, size, dtype, monkeypatch):
     """Weights, members and margins as rational numbers, at the corners where a margin is least and largest: no tolerance."""
-    monkeypatch.setattr(forward, "MOST_ENTRIES", 4 * CLASSES * INPUTS)  # two chunks
+    monkeypatch.setattr(forward, "MOST_ENTRIES_CPU", 4 * CLASSES * INPUTS)  # two chunks
     model, (form, labels) = last_layer(weights, True, dtype), make(dtype, size)
     network = read_network(model, (INPUTS,), form.center[:1]).live(dtype)
     result = margins(network, {network.input: form}, labels)

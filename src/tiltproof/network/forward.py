@@ -80,8 +80,8 @@ def _without(form: AffineForm, lasting: int) -> AffineForm:
 MOST_CLASSES = 32
 """Up to so many, the differences of all classes are made for every row, which then takes its label's: more products, fewer steps."""
 
-MOST_ENTRIES = 2**24
-"""Of weight differences that are made at a time, for rows that have each their own."""
+MOST_ENTRIES_GPU, MOST_ENTRIES_CPU = 2**24, 2**20
+"""Of weight differences that are made at a time, for rows that have each their own: few steps, or what stays in caches."""
 
 
 def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
@@ -99,7 +99,8 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         columns = own * classes + torch.arange(classes, device=own.device)
         stack, radius = part.stack.gather(2, columns.expand(len(part.stack), -1, -1)), part.radius.gather(1, columns)
     else:
-        chunks = torch.arange(len(form), device=own.device).split(max(1, MOST_ENTRIES // weight.numel()))
+        most = MOST_ENTRIES_GPU if own.is_cuda else MOST_ENTRIES_CPU
+        chunks = torch.arange(len(form), device=own.device).split(max(1, most // weight.numel()))
         parts = [ROW_BY_ROW.forward(_row_differences(last, labels[rows]), [form[rows]]) for rows in chunks]
         stack, radius = torch.cat([part.stack for part in parts], 1), torch.cat([part.radius for part in parts])
     if form.unit:  # a difference of weights that is flushed to zero; in an evaluation, either of the weights
