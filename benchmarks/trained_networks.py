@@ -29,7 +29,7 @@ from tiltproof.train.outcome import CARD, WEIGHTS
 from tiltproof.zoo import resolve_model
 
 STEPS = [2**k for k in range(15)]
-PART = 500
+PART = 2_500
 """Images between two looks at the clock."""
 
 

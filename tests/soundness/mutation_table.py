@@ -18,6 +18,7 @@ TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
+MANY_CLASSES = "network/test_margins_of_many_classes.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
 
@@ -349,6 +350,14 @@ MUTATIONS = [
              "bias and mean may cancel; the rounding does not", (BACKWARD, NOISE)),
     Mutation("row differences", "network/forward.py", "form.radius.gather(1, own) + form.radius", "form.radius",
              "both logits have remainders", (NETWORK,)),
+    Mutation("differences of many classes", LINEAR, "self._product(_absolute(operation), x",
+             "self._product(operation.settings['weight'], x",
+             "remainders meet the sizes of weight differences", (MANY_CLASSES,)),
+    Mutation("differences of other labels", "network/forward.py", "_row_differences(last, labels[rows])",
+             "_row_differences(last, labels[: len(rows)])",
+             "rows of a later chunk have labels of their own", (MANY_CLASSES,)),
+    Mutation("another box's margin", "certify/rounds.py", "rows = Effort(), self.rows[boxes]", "rows = Effort(), boxes",
+             "boxes are counted among those that are looked at", ("certify/test_rounds.py",)),
     # activations and pooling
     Mutation("slope of a sigmoid", ACTIVATIONS,
              "slope = torch.minimum(self.derivative(at_lower), self.derivative(at_upper))",

@@ -1,7 +1,8 @@
 """When a backward pass is worth its price: learned during the run from how often it closed a box.
 
 What it can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So
-where f <= 0 it is not tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. This
+where f <= 0 it is not tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. Of a box's
+classes the one counts that is likely to be worst after a backward pass, not the one that is worst before it. This
 decides only where work goes, never a bound.
 """
 

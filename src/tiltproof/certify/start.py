@@ -21,8 +21,9 @@ from tiltproof.transforms import Spatial, Transform
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
-REFINED_COST = 0.3
-"""What taking one margin through a backward pass costs, in bounds of a box: 0.2 to 0.4 on a CPU."""
+PASS_COST = 1.0
+"""What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
+way, and count as that."""
 PRECISE_COST = 2.0
 """What a bound in float64 costs, in bounds of float32."""
 ENOUGH, MOSTLY = 0.98, 0.8
@@ -88,12 +89,12 @@ class Pilots:
         precise = dtype != prover.dtype
 
         def work(size: int) -> Pilot:
-            forward, passed, refined = 0, 0, prover.refined
+            forward, passed, passes = 0, 0, prover.passes
             for part in torch.arange(pairs).split(max(1, size // 2) if precise else size):
                 outcome = prover.bound(chosen[part].to(device), low[part].to(device), high[part].to(device), dtype)
                 forward += int((outcome.forward > 0).sum())
                 passed += int((outcome.bound > 0).sum())
-            cost = 1 + REFINED_COST * (prover.refined - refined) / pairs
+            cost = 1 + PASS_COST * (prover.passes - passes) / pairs
             return Pilot(cost * (PRECISE_COST if precise else 1), forward / pairs, passed / pairs)
 
         result: Pilot = self.batch.run(work)

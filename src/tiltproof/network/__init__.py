@@ -5,12 +5,14 @@ from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import forward_shares, refine, refine_outputs
 from tiltproof.network.bound import bound_network
+from tiltproof.network.effort import Effort, shallow_share
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
 
 __all__ = [
+    "Effort",
     "Network",
     "Operation",
     "bound_network",
@@ -25,4 +27,5 @@ __all__ = [
     "refine_outputs",
     "run",
     "separate_margins",
+    "shallow_share",
 ]

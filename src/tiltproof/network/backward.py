@@ -17,6 +17,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.bow import least
 from tiltproof.bounds.chosen import ChosenForms
 from tiltproof.bounds.rounding import gamma
+from tiltproof.network.effort import DEAR, Effort
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
 from tiltproof.network.rules.base import (
@@ -34,9 +35,6 @@ from tiltproof.network.rules.base import (
 )
 from tiltproof.network.rules.fused_rows import fused_meeting
 
-DEAR = ("conv2d", "linear")
-"""Operations behind which it is worth a look whether a bound is good enough already."""
-
 
 def refine(
     network: Network,
@@ -46,11 +44,14 @@ def refine(
     classes: Tensor,
     enough: float | None = None,
     shared: bool = True,
+    effort: Effort | None = None,
+    shallow: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of f_label - f_class for pairs (box ``pairs[q]``, class ``classes[q]``).
 
-    A bound above ``enough`` is not pulled back any further. Also returns, per pair and parameter [Q, d], how much of the bound's slack
-    that parameter is responsible for (zeros if not ``shared``, and where the bound was good enough on the way).
+    A bound above ``enough`` is not pulled back any further, and with ``shallow`` none is from where that is looked at first (see
+    `shallow_share`); ``effort`` is told how far they all were. Also returns, per pair and parameter [Q, d], how much of the bound's
+    slack that parameter is responsible for (zeros if not ``shared``, and where the bound was good enough on the way).
     """
     start = forms[network.input]
     unit, device, pairs = start.unit, start.like.device, pairs % len(start)
@@ -58,7 +59,7 @@ def refine(
     if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
         a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
         a.scatter_(1, own.unsqueeze(1), 1.0).scatter_add_(1, other.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
-        return refine_outputs(network, forms, pairs, a, enough, shared)
+        return refine_outputs(network, forms, pairs, a, enough, shared, effort, shallow)
     last = network.last
     weight, bias = last.settings["weight"], last.settings["bias"]
     a = weight[own] - weight[other]
@@ -82,7 +83,7 @@ def refine(
         error += (first.abs() + second.abs()) * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
     pull = Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
     pull.mind(a, [last.inputs[0]])
-    return pull.through(network.operations[:-1])
+    return pull.through(network.operations[:-1], effort, shallow)
 
 
 def refine_outputs(
@@ -92,6 +93,8 @@ def refine_outputs(
     directions: Tensor,
     enough: float | None = None,
     shared: bool = True,
+    effort: Effort | None = None,
+    shallow: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of ``directions[q]`` . f over box ``pairs[q]``; the rest as in `refine`.
 
@@ -103,7 +106,7 @@ def refine_outputs(
     pull = Pull(network, ChosenForms(forms, pairs), {network.output: directions}, constant, error, enough, shared)
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     pull.mind(directions, [network.output])
-    return pull.through(network.operations)
+    return pull.through(network.operations, effort, shallow)
 
 
 class Pull:
@@ -136,18 +139,21 @@ class Pull:
             len(constant), device=constant.device
         )  # those of the first rows that are still on their way
 
-    def through(self, operations: list[Operation]) -> tuple[Tensor, Tensor]:
+    def through(
+        self, operations: list[Operation], effort: Effort | None = None, shallow: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Through ``operations`` in reverse: the bounds and the shares of the parameters."""
-        shares = self.shares.clone()
+        shares, products = self.shares.clone(), 0
         dear = [operation.name for operation in operations if operation.kind in DEAR]
         for operation in reversed(operations):
             if operation.name in self.coefficients:
+                products += operation.products * len(self.left)
                 self.step(operation)
                 if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:
                     self._look(self.enough)
-                    if not len(self.left):
+                    if shallow or not len(self.left):
                         break
-        if len(self.left):
+        if self.network.input in self.coefficients and len(self.left):
             bound, moves = self._met(self.network.input)
             if self.enough is None:
                 self.best = bound
@@ -157,6 +163,8 @@ class Pull:
                 start, a = self.forms[self.network.input], self.coefficients[self.network.input]
                 self.shares += moves.T + _proportions(start.slopes, start.radius, a.abs())
             shares[self.left] = self.shares
+        if effort is not None:
+            effort.passes += products / max(1, sum(operation.products for operation in operations))
         if any(operation.fragile for operation in self.network.operations):
             self.best = torch.full_like(self.best, -torch.inf)
         return self.best, shares

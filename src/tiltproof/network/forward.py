@@ -14,6 +14,7 @@ from tiltproof.errors import InputError
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.rules import REGISTRY
 from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, evaluated, farthest
+from tiltproof.network.rules.linear import ROW_BY_ROW
 
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
@@ -79,6 +80,9 @@ def _without(form: AffineForm, lasting: int) -> AffineForm:
 MOST_CLASSES = 32
 """Up to so many, the differences of all classes are made for every row, which then takes its label's: more products, fewer steps."""
 
+MOST_ENTRIES_GPU, MOST_ENTRIES_CPU = 2**24, 2**20
+"""Of weight differences that are made at a time, for rows that have each their own: few steps, or what stays in caches."""
+
 
 def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
     """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share
@@ -95,12 +99,10 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         columns = own * classes + torch.arange(classes, device=own.device)
         stack, radius = part.stack.gather(2, columns.expand(len(part.stack), -1, -1)), part.radius.gather(1, columns)
     else:
-        stack = form.stack.new_zeros(len(form.stack), len(form), classes)
-        radius = form.radius.new_zeros(len(form), classes)
-        for label in labels.unique().tolist():
-            rows = (labels == label).nonzero().flatten()
-            part = REGISTRY["linear"].forward(_row_differences(last, label), [form[rows]])
-            stack[:, rows], radius[rows] = part.stack, part.radius
+        most = MOST_ENTRIES_GPU if own.is_cuda else MOST_ENTRIES_CPU
+        chunks = torch.arange(len(form), device=own.device).split(max(1, most // weight.numel()))
+        parts = [ROW_BY_ROW.forward(_row_differences(last, labels[rows]), [form[rows]]) for rows in chunks]
+        stack, radius = torch.cat([part.stack for part in parts], 1), torch.cat([part.radius for part in parts])
     if form.unit:  # a difference of weights that is flushed to zero; in an evaluation, either of the weights
         lost = 4 * UNDERFLOW if network.evaluation and last.vanishing else SMALLEST[radius.dtype]
         radius = radius + lost * farthest(form).sum(1, keepdim=True)
@@ -114,13 +116,17 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
     return AffineForm(stack.scatter(2, own.expand(len(stack), -1, 1), 0.0), radius.scatter(1, own, 0.0), form.unit)
 
 
-def _row_differences(last: Operation, label: int | None = None) -> Operation:
-    """f_label - f_j for all j as an operation of its own; without a label, those of all labels one after the other."""
+def _row_differences(last: Operation, labels: Tensor | None = None) -> Operation:
+    """f_label - f_j for all j as an operation of its own, with weights of their own for each of the labels; without labels, those of
+    all classes one after the other.
+    """
     weight, bias = last.settings["weight"], last.settings["bias"]
-    mine = slice(None) if label is None else slice(label, label + 1)
+    mine = slice(None) if labels is None else labels
+    weight = weight[mine].unsqueeze(1) - weight
+    bias = None if bias is None else bias[mine].unsqueeze(1) - bias
     settings = {
-        "weight": (weight[mine].unsqueeze(1) - weight).flatten(0, 1),
-        "bias": None if bias is None else (bias[mine].unsqueeze(1) - bias).flatten(),
+        "weight": weight.flatten(0, 1) if labels is None else weight,
+        "bias": bias.flatten() if labels is None and bias is not None else bias,
         "roundings": 2,  # one of each difference, which the shift's slack covers for the bias
     }
     kept: dict[str, Any] | None = None if last.kept is None else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,12 @@ class Operation:
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
+
+    @property
+    def products(self) -> int:
+        """How many a picture takes, where they are many: those of a convolution or a linear layer."""
+        weight = self.settings.get("weight")
+        return math.prod(self.shape) * weight[0].numel() if isinstance(weight, Tensor) else 0
 
     def resolve(self, constants: dict[str, Tensor], evaluation: float, dtype: torch.dtype | None) -> Operation:
         """The same operation with every reference replaced by the tensor it stands for now."""

@@ -42,6 +42,31 @@ class Linear(LinearRule):
         return operation.settings["bias"]
 
 
+class RowByRow(Linear):
+    """y = W_p x + b_p: weights [P, outputs, inputs] of their own for each row p, and biases [P, outputs]."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        """``x``: some times P rows."""
+        weight = operation.settings["weight"]
+        count = len(weight)
+        return self._product(weight, x.unflatten(0, (len(x) // max(1, count), count))).flatten(0, 1)
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return self._product(_absolute(operation), x.unsqueeze(0)).squeeze(0)
+
+    def _product(self, weight: Tensor, x: Tensor) -> Tensor:
+        """[K, P, inputs] -> [K, P, outputs]."""
+        return torch.bmm(weight, x.permute(1, 2, 0)).permute(2, 0, 1)
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        inputs = operation.settings["weight"].shape[-1] + operation.settings["roundings"]
+        return inputs, inputs
+
+
+ROW_BY_ROW = RowByRow()
+"""No kind of operation has it: margins are made with it, going forward alone."""
+
+
 @rule("conv2d")
 class Conv2d(LinearRule):
     """Convolution with stride, padding, dilation and groups."""

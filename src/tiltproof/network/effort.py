@@ -1,0 +1,35 @@
+"""What backward passes cost: how far they went, and how much of a network the first part of one has to do with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tiltproof.network.graph import Network
+
+DEAR = ("conv2d", "linear")
+"""Operations behind which it is worth a look whether a bound is good enough already."""
+
+
+@dataclass
+class Effort:
+    """By multiplications, in passes of one margin through the whole network."""
+
+    passes: float = 0.0
+
+
+def shallow_share(network: Network) -> float:
+    """Share of all entries of the network's operations that a margin meets up to the first look (`refine`, ``shallow``)."""
+    entries = {network.input: math.prod(network.shape)}
+    entries |= {operation.name: math.prod(operation.shape) for operation in network.operations}
+    operations, left = network.operations, {network.output}
+    if operations and network.last.name == network.output and network.last.kind == "linear":
+        operations, left = operations[:-1], {network.last.inputs[0]}
+    dear, met = [operation.name for operation in operations if operation.kind in DEAR], set(left)
+    for operation in reversed(operations):
+        if operation.name in left:
+            left = (left - {operation.name}) | set(operation.inputs)
+            met |= left
+            if len(left) == 1 and operation.name in dear[1:]:
+                break
+    return sum(entries[name] for name in met) / sum(entries.values())
