@@ -51,6 +51,7 @@ def add_options(parser: argparse.ArgumentParser, epochs: int) -> None:
         help="test images certified by the paper's verifier and splits; 0: none",
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--memory", help="most memory of a certification, such as 2GB (default: what there is)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="a look at the program in minutes on two CPU cores")
 
@@ -163,7 +164,7 @@ def certified(
     images, labels = (each[:count].to(arguments.device) for each in test)
 
     def percentages(count: int, **options: object) -> dict:
-        return certify(model, images[:count], labels[:count], recipe.transform, **options)
+        return certify(model, images[:count], labels[:count], recipe.transform, memory=arguments.memory, **options)
 
     found = {"asked": asked, "ours": percentages(arguments.images, budget=Budget(boxes=arguments.boxes)), "paper": None}
     if arguments.paper_images:

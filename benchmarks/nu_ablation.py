@@ -1,7 +1,7 @@
 """How large the boxes of training should be: the paper's table of nu, clean and certified accuracy for five sizes, its figures and ours.
 
     python benchmarks/nu_ablation.py --data-root DIR --out FOLDER [--rows cifar10-r2-sh2] [--sizes ...] [--epochs 40]
-        [--images 1000] [--boxes 4000] [--paper-images 100] [--device cuda] [--json FILE] [--quick]
+        [--images 1000] [--boxes 4000] [--paper-images 100] [--device cuda] [--memory 2GB] [--json FILE] [--quick]
 
 The paper's recipe of the row, trained once for each final size of nu: c, c + g/2, o, o + g/2 and o + g, where c is the size at
 certification, o that of the paper's main results and g = o - c. All are trained on the whole training set, with --epochs instead of the

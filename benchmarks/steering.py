@@ -1,7 +1,7 @@
 """Certify steering networks on the 1,000 test frames: a table like the paper's for self-driving, and its picture.
 
     for r in driving-r2-regular driving-r2-dropout driving-r2-paper driving-r2; do tiltproof train $r --data-root DIR --out runs/$r; done
-    python benchmarks/steering.py runs/driving-r2-* runs/driving-r2 --data-root DIR [--excess X] [--json FILE] [--pictures FOLDER]
+    python benchmarks/steering.py runs/driving-r2-* runs/driving-r2 --data-root DIR [--excess X] [--memory 2GB] [--json FILE] [--pictures FOLDER]
 
 Each argument is the folder of a finished training run. Angles are those of the steering wheel, in degrees. The standard error is that of
 the prediction, the certified one the largest that the proved range allows; the width is that of the proved range, beside it
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--excess", type=float, default=0.02, help="as of tiltproof certify, whose default is 0.05")
     parser.add_argument("--limit", type=int, help="only so many frames, from all over the test set")
+    parser.add_argument("--memory", help="most memory, such as 2GB (default: what there is)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pictures", type=Path)
     arguments = parser.parse_args()
@@ -94,7 +95,7 @@ def certified(
     """The ranges of a run's network over the transformation that it was trained for."""
     model = resolve_model(str(folder / WEIGHTS)).to(arguments.device)
     transform = json.loads((folder / CARD).read_text())["transform"]
-    return tiltproof.certify_range(model, images, transform, angles, excess=arguments.excess)
+    return tiltproof.certify_range(model, images, transform, angles, excess=arguments.excess, memory=arguments.memory)
 
 
 def measured(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace) -> dict:

@@ -1,7 +1,7 @@
 """Five ways to train for the same proof: the paper's table of training methods, its figures and ours, and our own recipe below.
 
     python benchmarks/training_methods.py --data-root DIR --out FOLDER [--rows mnist-tu2-tv2 cifar10-r10] [--methods ...] [--epochs 40]
-        [--images 1000] [--boxes 4000] [--paper-images 100] [--device cuda] [--json FILE] [--quick]
+        [--images 1000] [--boxes 4000] [--paper-images 100] [--device cuda] [--memory 2GB] [--json FILE] [--quick]
 
 CGT is the paper's loss, IBP+A a box around each augmented pixel, PGD+A a pixel-wise attack on augmented images, Augment. augmentation
 alone, all with the schedules of the paper's recipe and its epsilons and steps; "ours" is the recipe of the row's name. All are trained on
