@@ -1,7 +1,8 @@
 """Certify steering networks on the 1,000 test frames: a table like the paper's for self-driving, and its picture.
 
     for r in driving-r2-regular driving-r2-dropout driving-r2-paper driving-r2; do tiltproof train $r --data-root DIR --out runs/$r; done
-    python benchmarks/steering.py runs/driving-r2-* runs/driving-r2 --data-root DIR [--excess X] [--memory 2GB] [--json FILE] [--pictures FOLDER]
+    python benchmarks/steering.py runs/driving-r2-* runs/driving-r2 --data-root DIR [--excess X] [--memory 2GB]
+        [--json FILE] [--pictures FOLDER]
 
 Each argument is the folder of a finished training run. Angles are those of the steering wheel, in degrees. The standard error is that of
 the prediction, the certified one the largest that the proved range allows; the width is that of the proved range, beside it

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 import tiltproof
 from tiltproof.certify import Verdict, uniform
-from tiltproof.certify import splits as splits_module
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Outcome
-from tiltproof.certify.splits import Splits
-from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.uniform import UniformSearch, block_sizes
 from tiltproof.certify.verdict import Budget
 
@@ -134,15 +132,3 @@ def test_seconds_end_a_uniform_search():
     (result,) = search.results(0, 0.0)
     assert result.verdict is Verdict.UNKNOWN
     assert result.boxes == 1
-
-
-def test_splits_of_forgotten_images_are_thrown_away(monkeypatch):
-    monkeypatch.setattr(splits_module, "MANY", 4)
-    splits = Splits(3)
-    splits.many = 4
-    zero = torch.zeros(3, 1, dtype=torch.int64)
-    for index in range(4):
-        splits.note(torch.arange(3), Boxes(zero + index, zero), torch.zeros(3, dtype=torch.int64))
-        splits.forget(torch.tensor([1]))
-    assert splits.of(2) == {(index, 0): 0 for index in range(4)} == splits.of(0)
-    assert sum(map(len, splits.notes)) < 12

@@ -12,7 +12,6 @@ from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.prover import Outcome, Prover
 from tiltproof.certify.splits import Splits
 from tiltproof.certify.tiling import Boxes, Tiling
-from tiltproof.certify.tree import tree_text
 from tiltproof.certify.verdict import Verdict
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
@@ -102,11 +101,17 @@ class Ledger:
             tensor.tolist() for tensor in (self.boxes, self.waiting, self.proved, self.leaves, self.seconds)
         )
         grid = tuple(self.tiling.base.tolist())
+        trees, halved = self.splits.trees(grid)
+        parts = math.prod(grid)
         results = []
         for image, label in enumerate(labels):
             whole = waiting[image] == 0 and boxes[image] > 0 and proved[image] > 0
             verdict = self._verdict(image, correct[image], falsified[image], whole)
             certified, margin = verdict is Verdict.CERTIFIED, margins[image]
+            if (
+                certified and leaves[image] != parts + halved[image]
+            ):  # every box of the tiling was proved, no more and no fewer
+                raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
             if certified or verdict is Verdict.UNKNOWN:
                 margin = min(proved[image], self.open_bound.get(image, math.inf))
             results.append(
@@ -116,7 +121,7 @@ class Ledger:
                     verdict=verdict,
                     margin=margin,
                     grid=grid if certified else None,
-                    tree=self._tree(image, grid, leaves[image]) if certified else None,
+                    tree=trees[image] if certified else None,
                     counterexample=self.attacker.found[image] if verdict is Verdict.FALSIFIED else None,
                     open_box=self.open_box.get(image) if verdict is Verdict.UNKNOWN else None,
                     boxes=boxes[image],
@@ -137,10 +142,3 @@ class Ledger:
         if verdict is Verdict.CERTIFIED and not whole:
             raise RuntimeError(f"image {image}: certified without all of its boxes proved; please report this")
         return Verdict.UNKNOWN if verdict is None else verdict
-
-    def _tree(self, image: int, grid: tuple[int, ...], leaves: int) -> str:
-        """The tiling of a certified image; every box of it was proved, no more and no fewer."""
-        splits = self.splits.of(image)
-        if leaves != math.prod(grid) + len(splits):
-            raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
-        return tree_text(grid, splits)

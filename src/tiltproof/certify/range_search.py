@@ -19,7 +19,6 @@ from tiltproof.certify.range_prover import RangeOutcome, RangeProver
 from tiltproof.certify.reached import Reached
 from tiltproof.certify.splits import Splits
 from tiltproof.certify.tiling import Boxes, Tiling
-from tiltproof.certify.tree import tree_text
 from tiltproof.certify.verdict import Budget
 
 
@@ -128,6 +127,6 @@ class RangeSearch:
         self.image, self.stack = self.image[which], self.stack[which]
         self.above_lower, self.above_upper = self.above_lower[which], self.above_upper[which]
 
-    def tree(self, image: int) -> str:
-        """The tiling whose boxes' bounds the range is the union of."""
-        return tree_text(tuple(self.tiling.base.tolist()), self.splits.of(image))
+    def trees(self) -> list[str]:
+        """For each image the tiling whose boxes' bounds the range is the union of."""
+        return self.splits.trees(tuple(self.tiling.base.tolist()))[0]

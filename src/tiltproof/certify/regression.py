@@ -230,11 +230,11 @@ def _batch(
             value=None if answers is None else tuple(answers[k].tolist()),
             complete=bool(search.complete[k]),
             grid=grid,
-            tree=search.tree(k),
+            tree=tree,
             boxes=int(search.boxes[k]),
             seconds=float(search.seconds[k]) + shared,
         )
-        for k in range(len(inputs.images))
+        for k, tree in enumerate(search.trees())
     ]
 
 

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from tiltproof.certify.tiling import Boxes
-from tiltproof.certify.tree import Node
+from tiltproof.certify.tree import line_trees, tree_text
 
 MANY = 2**20
 """Notes from which on those of forgotten images are thrown away, and again whenever there are twice as many as were left."""
+
+MOST = 2**60
+"""Numbers of places in all images up to which they can be told apart by one integer."""
 
 
 class Splits:
@@ -21,35 +24,33 @@ class Splits:
             Tensor
         ] = []  # image, index along each parameter, halvings along each, parameter of the next halving
         self.many = MANY
-        self._ordered: tuple[list[Node], list[int], list[int]] | None = None
 
     def note(self, images: Tensor, boxes: Boxes, axes: Tensor) -> None:
         """Box p of image ``images[p]`` is halved along ``axes[p]``."""
         self.notes.append(torch.cat([images.unsqueeze(1), boxes.index, boxes.level, axes.unsqueeze(1)], 1))
-        self._ordered = None
 
     def forget(self, images: Tensor) -> None:
         """Nobody will ask for these images' tilings."""
         self.kept[images] = False
         if sum(map(len, self.notes)) > self.many:
             notes = torch.cat(self.notes)
-            self.notes, self._ordered = [notes[self.kept[notes[:, 0]]]], None
+            self.notes = [notes[self.kept[notes[:, 0]]]]
             self.many = max(MANY, 2 * len(self.notes[0]))
 
-    def of(self, image: int) -> dict[Node, int]:
-        """The boxes of an image that were halved, and along which parameter."""
-        if self._ordered is None:
-            self._ordered = self._order()
-        nodes, axes, ends = self._ordered
-        mine = slice(ends[image], ends[image + 1])
-        return dict(zip(nodes[mine], axes[mine], strict=True))
-
-    def _order(self) -> tuple[list[Node], list[int], list[int]]:
-        """All notes by image: boxes, parameters, and where those of each image begin (and the last one's end)."""
-        if not self.notes:
-            return [], [], [0] * (len(self.kept) + 1)
-        notes = torch.cat(self.notes)
+    def trees(self, grid: tuple[int, ...]) -> tuple[list[str], list[int]]:
+        """Of each image: the tiling of a range that was cut into ``grid`` to begin with, and how many boxes were halved."""
+        count, axes = len(self.kept), len(grid)
+        notes = torch.cat(self.notes) if self.notes else torch.empty(0, 2 * axes + 2, dtype=torch.int64)
+        notes = notes[self.kept[notes[:, 0]]]
+        halved = torch.bincount(notes[:, 0], minlength=count).tolist()
+        if axes == 1 and count * grid[0] * 2 ** (1 + int(notes[:, 2].max() if len(notes) else 0)) < MOST:
+            image, index, level, _ = notes.unbind(1)
+            return line_trees(grid[0], image, index, level, count), halved
         notes = notes[notes[:, 0].argsort(stable=True)]
-        ends = torch.bincount(notes[:, 0], minlength=len(self.kept)).cumsum(0)
         columns = notes.T.tolist()
-        return list(zip(*columns[1:-1], strict=True)), columns[-1], [0, *ends.tolist()]
+        nodes, next_axes, start, trees = list(zip(*columns[1:-1], strict=True)), columns[-1], 0, []
+        for number in halved:
+            mine = slice(start, start + number)
+            trees.append(tree_text(grid, dict(zip(nodes[mine], next_axes[mine], strict=True))))
+            start += number
+        return trees, halved

@@ -11,6 +11,9 @@ import math
 import re
 import string
 
+import torch
+from torch import Tensor
+
 from tiltproof.errors import InputError, shown
 
 Node = tuple[int, ...]
@@ -46,10 +49,35 @@ def tree_text(grid: tuple[int, ...], splits: dict[Node, int]) -> str:
     return "".join(letters) + _leaves(leaves + math.prod(grid) - done)
 
 
+def line_trees(cells: int, image: Tensor, index: Tensor, level: Tensor, images: int) -> list[str]:
+    """`tree_text` of all images at once, for one parameter: box ``index[n]`` of ``cells * 2**level[n]`` was halved in image ``image[n]``.
+
+    Preorder is that of the boxes' left ends, larger boxes first. The boxes that are not halved and lie left of such an end x are as
+    many as the points in (0, x] at which something was cut: edges of cells, and middles of halved boxes.
+    """
+    depth = int(level.max()) + 1 if len(level) else 0
+    size = 2 ** (depth - level)
+    left = index * size
+    order = (left * 64 + level).argsort()
+    order = order[image[order].argsort(stable=True)]
+    image, left, size = image[order], left[order], size[order]
+    span = (cells << depth) + 1
+    middles = (image * span + left + size // 2).sort().values
+    counts = torch.bincount(image, minlength=images)
+    ends = counts.cumsum(0)
+    before = torch.searchsorted(middles, image * span + left, right=True) - (ends - counts)[image] + (left >> depth)
+    first = torch.ones_like(image, dtype=torch.bool)
+    first[1:] = image[1:] != image[:-1]
+    between = before - torch.where(first, 0, before.roll(1))
+    letters = [_leaves(count) + AXES[0] for count in between.tolist()]
+    last = torch.zeros(images, dtype=torch.int64).scatter_reduce(0, image, before, "amax")
+    tails = (cells + counts - last).tolist()
+    starts = [0, *ends.tolist()]
+    return ["".join(letters[a:b]) + _leaves(tail) for a, b, tail in zip(starts, starts[1:], tails, strict=False)]
+
+
 def halves(node: Node, axis: int) -> tuple[Node, Node]:
     """Both halves of a node along one axis."""
-    if len(node) == 2:  # of one parameter: what follows, for the many of them
-        return (2 * node[0], node[1] + 1), (2 * node[0] + 1, node[1] + 1)
     level = len(node) // 2 + axis
     lower = list(node)
     lower[axis] *= 2
