@@ -80,7 +80,7 @@ def _crossed(x, y):
     return near & (x[3] == 2), near & (y[3] == 2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def smooth(
     pictures, rows_of, table, factors, largest_at, stack, radius, loss, at, pairs, channels, height: tl.constexpr,
     width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,
@@ -126,7 +126,7 @@ def smooth(
         tl.store(at + block_of + side * blocks, tl.sum(tl.where(tl.arange(0, block) == first, e, 0.0), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def kinks(
     pictures, rows_of, table, factors, largest_at, stack, radius, hinge_at, pairs, channels, height: tl.constexpr,
     width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,

@@ -185,7 +185,7 @@ def _interval(op: tl.constexpr, a, b, number, f):
         return lower * 0.0 + number, upper * 0.0 + number
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def entries(
     low_at, high_at, table, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
     shared: tl.constexpr, length: tl.constexpr, forms_out: tl.constexpr, forms_count: tl.constexpr,

@@ -85,7 +85,7 @@ def _write(stack, radius_at, planes, here, mask, low, high, slope_u, slope_v, x,
     _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_v, x, y, flat, factors, symbols, single)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def pixels(
     pictures, rows_of, table, factors, largest_at, stack, radius, pairs, channels, height: tl.constexpr, width: tl.constexpr,
     composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,
