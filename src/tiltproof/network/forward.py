@@ -39,14 +39,15 @@ def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
     return labels.long()
 
 
-HARDLY = 1e-3
-"""Share of the radii below which symbols are given up."""
+HARDLY = {1: 1e-3, 2: 0.03}
+"""By their numbers, the share of the radii below which symbols are given up: 2 e^2 - 1, which parabolas at ReLUs need, and the hinge."""
 
 
 def run(network: Network, bounds: AffineForm, lasting: int | None = None) -> dict[str, AffineForm]:
     """The form of every operation's output, by name; ``network`` is live.
 
-    ``lasting``: symbols after the first so many go into the radii (|G_k e_k| <= |G_k|) from where on they hardly matter beside them.
+    ``lasting``: symbols after the first so many go into the radii (|G_k e_k| <= |G_k|), the last first, from where on they hardly
+    matter beside them.
 
     Where evaluations in float32 are spoken of, the picture's pixels are rounded to float32 first. No radius is below SMALLEST on
     the way in, nor after any rule, so that the products of radii with weights cover what flushing tiny numbers to zero may take.
@@ -55,26 +56,32 @@ def run(network: Network, bounds: AffineForm, lasting: int | None = None) -> dic
     if bounds.unit:
         bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.bent)
     forms = {network.input: bounds}
-    all_last = lasting is None or bounds.symbols <= lasting
-    gone = False
+    lasting = bounds.symbols if lasting is None else lasting
+    kept = bounds.symbols
     for operation in network.operations:
-        inputs = [forms[name] for name in operation.inputs]
-        if gone:
-            inputs = [_without(form, lasting or 0) for form in inputs]
+        inputs = [_without(forms[name], kept) for name in operation.inputs]
         form = forms[operation.name] = REGISTRY[operation.kind].forward(operation, inputs)
-        if not (all_last or gone) and operation.kind in RELAXED:
-            gone = bool(form.slopes[lasting:].abs().sum() < HARDLY * form.radius.sum())
+        if kept > lasting and operation.kind in RELAXED:
+            kept = _mattering(form, lasting)
     return forms
 
 
-def _without(form: AffineForm, lasting: int) -> AffineForm:
-    """The same set or a little more, over the first ``lasting`` symbols."""
-    if form.symbols <= lasting:
+def _mattering(form: AffineForm, lasting: int) -> int:
+    """How many of the form's symbols to keep."""
+    *sizes, radius = torch.stack([*form.slopes[lasting:].abs().flatten(1).sum(1), form.radius.sum()]).tolist()
+    kept = form.symbols
+    while kept > lasting and sizes[kept - lasting - 1] < HARDLY.get(kept - 1, 0.0) * radius:
+        kept -= 1
+    return kept
+
+
+def _without(form: AffineForm, kept: int) -> AffineForm:
+    """The same set or a little more, over the first ``kept`` symbols."""
+    if form.symbols <= kept:
         return form
-    extra = form.slopes[lasting:].abs().sum(0)
-    return AffineForm(
-        form.stack[: 1 + lasting], widen(form.radius + extra, 0.0, form.symbols + 2, form.unit), form.unit
-    )
+    extra = form.slopes[kept:].abs().sum(0)
+    radius = widen(form.radius + extra, 0.0, form.symbols + 2, form.unit)
+    return AffineForm(form.stack[: 1 + kept], radius, form.unit, form.bent and kept > 1)
 
 
 MOST_CLASSES = 32
