@@ -7,7 +7,7 @@ from tiltproof import certify, parse
 from tiltproof.certify.entry import check_inputs
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
-from tiltproof.certify.start import precision_pays, starting_grid
+from tiltproof.certify.start import Pilot, Pilots, precision_pays, starting_grid
 
 TRANSFORM = parse("R(4)")
 
@@ -55,3 +55,14 @@ def test_a_deep_network_is_proved():
     assert certificate.summary()["unknown"] == 0
     assert certificate.summary()["certified"] >= 1
     assert certificate.summary()["boxes"] < 3_000  # 13,076 when float32 is tried first on every box
+
+
+def test_a_half_of_a_box_that_failed_passes_less_often_than_any():
+    """Shares as a deep network has them: starting at 512 boxes takes 512 + 1024 * 0.35 + 2048 * 0.04 bounds, at 256 a tenth more."""
+    shares = {256: 0.29, 512: 0.65, 1024: 0.96, 2048: 0.998}
+    pilots = Pilots.__new__(Pilots)
+    pilots.pairs = 256
+    pilots.run = lambda grid, dtype: Pilot(1.0, shares.get(grid[0], 0.0), shares.get(grid[0], 0.0))  # noqa: ARG005
+    least, grid, _ = pilots.ladder([(2**k,) for k in range(13)], torch.float64)
+    assert grid == (512,)
+    assert abs(least - (512 + 1024 * 0.35 + 2048 * 0.04)) < 15

@@ -113,12 +113,17 @@ class Pilots:
             if tried[k + 1].passed < HOPELESS:
                 break
             tried[k] = self.run(rungs[k], dtype)
+        # boxes are looked at on a rung if it is the first, or where the box they are halves of failed on the rung before; on rungs that
+        # were not tried, as on the finest that was
+        last = tried[finest]
+        onward = 2 * math.prod(rungs[finest]) * (1 - last.passed) * last.cost / max(last.passed, 1 / self.pairs)
         best, least = finest, math.inf
-        onward = tried[finest].cost / max(tried[finest].passed, 1 / self.pairs)
         for k in sorted(tried, reverse=True):
-            onward = tried[k].cost + (1 - tried[k].passed) * 2 * onward
-            if math.prod(rungs[k]) * onward <= least:
-                best, least = k, math.prod(rungs[k]) * onward
+            boxes, pilot = math.prod(rungs[k]), tried[k]
+            if boxes * pilot.cost + onward <= least:
+                best, least = k, boxes * pilot.cost + onward
+            if k - 1 in tried:
+                onward += boxes * (1 - tried[k - 1].passed) * pilot.cost
         return least, rungs[best], tried[finest].passed
 
 
