@@ -39,7 +39,7 @@ MAXPOOL, TILES, LEDGER = "network/rules/maxpool.py", "certify/tiling.py", "certi
 RANGE_SEARCH, BENDS, BOWS = "certify/range_search.py", "bounds/bent.py", "bounds/bow.py"
 PARABOLAS = "soundness/test_parabolas.py"
 RANGES = "certify/test_regression.py"
-BACKWARD_PASS = "network/backward.py"
+BACKWARD_PASS, PULL = "network/backward.py", "network/pull.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 BENT_KERNEL = "bounds/bent_kernel.py"
@@ -107,9 +107,9 @@ MUTATIONS = [
              "it may lie inside the box", (PARABOLAS,)),
     Mutation("parabola's rest backward", ACTIVATIONS, "weight * shift - weight.abs() * rest", "weight * shift",
              "a parabola is no equality", (PARABOLAS,)),
-    Mutation("moves forgotten", "network/backward.py", "            self.moves = self.moves + pulled.moves", "            pass",
+    Mutation("moves forgotten", PULL, "            self.moves = self.moves + pulled.moves", "            pass",
              "what a parabola moves with the parameter belongs to the bound", (PARABOLAS,)),
-    Mutation("moves of rows that stay behind", "network/backward.py", "self.moves = self.moves[:, rows]",
+    Mutation("moves of rows that stay behind", PULL, "self.moves = self.moves[:, rows]",
              "self.moves = self.moves[:, : len(rows)]",
              "each margin has its own", (PARABOLAS,)),
     Mutation("second derivative of the sine", AFFINE, "(value.abs() + self.deviation()).clamp(max=1)", "value.abs()",
@@ -324,9 +324,9 @@ MUTATIONS = [
              "an infinite forward bound of the output itself must end the backward pass too", (FLOAT32,)),
     Mutation("divisor of an average", LINEAR, 'operation.settings.get("divisor") or 1', "1",
              "the sum is larger than the average by the divisor, whatever the window", (FLOAT32,)),
-    Mutation("underflow backward", BACKWARD_PASS, "self.mind(a_out, list(operation.inputs))",
+    Mutation("underflow backward", PULL, "self.mind(a_out, list(operation.inputs))",
              "pass", "coefficients that underflow are met by activations that may be huge", (NOISE,)),
-    Mutation("sums too large for the floor", BACKWARD_PASS, ".clamp(min=MORE)", ".clamp(min=MORE, max=MORE)",
+    Mutation("sums too large for the floor", PULL, ".clamp(min=MORE)", ".clamp(min=MORE, max=MORE)",
              "the floor pays for underflows only where activations are not huge", (NOISE,)),
     Mutation("constants that vanish", "network/graph.py", "(size > 0) & (size < least)", "size < 0",
              "a denormal factor has no relative precision", (NOISE,)),
@@ -381,16 +381,16 @@ MUTATIONS = [
              "the symbols can lift another entry", (NETWORK, BACKWARD)),
     Mutation("max pool backward", MAXPOOL, "dot(a.clamp(max=0), excess)", "dot(a.clamp(min=0), excess)",
              "the excess counts where the coefficient is negative", (BACKWARD,)),
-    Mutation("remainder of the pixels backward", "network/backward.py", "met[0][0] - spread, self.error",
+    Mutation("remainder of the pixels backward", PULL, "met[0][0] - spread, self.error",
              "met[0][0], self.error",
              "pixels are known up to their remainder", (BACKWARD,)),
-    Mutation("joined branches backward", "network/backward.py", "a = self.coefficients[name] + a",
+    Mutation("joined branches backward", PULL, "a = self.coefficients[name] + a",
              "a = self.coefficients[name] + 0 * a",
              "both branches count", (BACKWARD,)),
-    Mutation("margins that stay behind", "network/backward.py", "for each in (self.constant, self.error, self.shares, self.left)",
+    Mutation("margins that stay behind", PULL, "for each in (self.constant, self.error, self.shares, self.left)",
              "for each in (self.constant, self.error, self.shares, torch.arange(len(self.left)))",
              "a bound belongs to the margin it was made for", (BACKWARD,)),
-    Mutation("errors on the way", "network/backward.py", "met[0][0] - spread, self.error",
+    Mutation("errors on the way", PULL, "met[0][0] - spread, self.error",
              "met[0][0] - spread, 0 * self.error", "what was lost behind a layer stays lost", (BACKWARD,)),
     # tiling and verdicts
     Mutation("edges rounded separately", TILES,

@@ -1,0 +1,212 @@
+"""One backward pass on its way: linear lower bounds, pulled from operation to operation, with every rounding counted.
+
+What each term of the bound absorbs stands beside it; the inequalities of single operations are in `network.rules`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.bow import least
+from tiltproof.bounds.chosen import ChosenForms
+from tiltproof.network.effort import DEAR, Effort
+from tiltproof.network.graph import Network, Operation
+from tiltproof.network.rules import REGISTRY
+from tiltproof.network.rules.base import (
+    FLOOR,
+    MORE,
+    RELAXED,
+    backward_gamma,
+    dot,
+    form_lengths,
+    largest_sum,
+    lengths,
+    total,
+)
+from tiltproof.network.rules.fused_rows import fused_meeting
+
+
+class Pull:
+    """Linear lower bounds on their way to the pixels: ``coefficients`` . some operations' outputs + ``constant`` - ``error``."""
+
+    def __init__(
+        self,
+        network: Network,
+        forms: ChosenForms,
+        coefficients: dict[str, Tensor],
+        constant: Tensor,
+        error: Tensor,
+        enough: float | None,
+        shared: bool,
+    ) -> None:
+        self.network, self.forms, self.coefficients = network, forms, coefficients
+        self.constant, self.error, self.enough = constant, error, enough
+        start = forms[network.input]
+        self.unit, self.several = start.unit, shared and start.symbols > 1 and not start.bent
+        self.bent = start.bent and start.symbols > 1
+        self.best = torch.full_like(constant, -torch.inf)
+        self.moves = constant.new_zeros(2, len(constant))  # in the symbols of bent forms, see `Pullback`
+        self.shares = constant.new_zeros(len(constant), start.symbols)
+        self.minded: set[str] = set()
+        self.steps = 2  # those at which something may underflow, and the products of a meeting
+        self.sums: list[Tensor] = []  # of the sizes of what coefficients were met with
+        self.largest_sum = math.inf
+        self._lengths: tuple[Tensor, Tensor] | None = None
+        self.left = torch.arange(
+            len(constant), device=constant.device
+        )  # those of the first rows that are still on their way
+
+    def through(
+        self, operations: list[Operation], effort: Effort | None = None, shallow: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Through ``operations`` in reverse: the bounds and the shares of the parameters."""
+        shares, products = self.shares.clone(), 0
+        dear = [operation.name for operation in operations if operation.kind in DEAR]
+        for operation in reversed(operations):
+            if operation.name in self.coefficients:
+                products += operation.products * len(self.left)
+                self.step(operation)
+                if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:
+                    self._look(self.enough)
+                    if shallow or not len(self.left):
+                        break
+        if self.network.input in self.coefficients and len(self.left):
+            bound, moves = self._met(self.network.input)
+            if self.enough is None:
+                self.best = bound
+            else:
+                self.best[self.left] = _better(self.best[self.left], bound)
+            if self.several:
+                start, a = self.forms[self.network.input], self.coefficients[self.network.input]
+                self.shares += moves.T + proportions(start.slopes, start.radius, a.abs())
+            shares[self.left] = self.shares
+        if effort is not None:
+            effort.passes += products / max(1, sum(operation.products for operation in operations))
+        if any(operation.fragile for operation in self.network.operations):
+            self.best = torch.full_like(self.best, -torch.inf)
+        return self.best, shares
+
+    def step(self, operation: Operation) -> None:
+        """Through one operation."""
+        a_out = self.coefficients.pop(operation.name)
+        inputs = [self.forms[name] for name in operation.inputs]
+        if operation.kind in RELAXED and self.several:
+            self.shares = self.shares + relaxation_shares(a_out, inputs[0], self.forms[operation.name])
+        pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
+        if not isinstance(pulled.constant, float):
+            self.constant = self.constant + pulled.constant
+        if pulled.moves is not None:
+            assert self.bent, "no form is bent where the pixels' are not"
+            self.moves = self.moves + pulled.moves
+        if pulled.error is not None:
+            self.mind(a_out, list(operation.inputs), pulled.size)
+            self.error = self.error + pulled.error
+        elif self.unit and (pulled.allowance is not None or len(inputs) > 1):  # else coefficients only change place
+            self.mind(a_out, list(operation.inputs))
+        if self.unit and pulled.allowance is not None:
+            self.error = self.error + dot(self.lengths(a_out), pulled.allowance + FLOOR[a_out.dtype])
+        for name, a in zip(operation.inputs, pulled.inputs, strict=True):
+            if name in self.coefficients:
+                a = self.coefficients[name] + a
+                if self.unit:
+                    allowance = form_lengths(self.forms[name]) * backward_gamma(3, a[0].numel(), self.unit)
+                    self.mind(a, [name])
+                    self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])
+            self.coefficients[name] = a
+
+    def mind(self, like: Tensor, names: list[str], size: Tensor | None = None) -> None:
+        """Coefficients ``like`` became ones of these operations' outputs: underflows on the way count (`largest_sum`).
+
+        ``size``: the sum of the one output's sizes, if it is known.
+        """
+        self.steps += 1
+        for name in names if self.unit else ():
+            form = self.forms[name]
+            self.largest_sum = min(self.largest_sum, largest_sum(like, form, len(names)))
+            if name not in self.minded:
+                self.minded.add(name)
+                self.sums.append(total(form_lengths(form)) if size is None else size)
+
+    def lengths(self, a: Tensor) -> Tensor:
+        """`lengths`, remembered: coefficients that are met with a form go through the next operation too."""
+        if self._lengths is None or self._lengths[0] is not a:
+            self._lengths = a, lengths(a)
+        return self._lengths[1]
+
+    def _met(self, name: str) -> tuple[Tensor, Tensor]:
+        """The bounds if the one operation left is met with its form, and each symbol's part in them."""
+        a, form = self.coefficients[name], self.forms[name]
+        met = fused_meeting(a, form)
+        if met is None:
+            sums, size = _sums(a, form.stack), a.abs()
+            met = sums, dot(size, form.radius), dot(size, form.extent()) if self.unit else torch.zeros_like(sums[0])
+        moves, spread, crossed = met[0][1:], *met[1:]
+        bound, error = self.constant + met[0][0] - spread, self.error
+        if self.bent:
+            # symbols that were given up on the way forward count for nothing here
+            second = self.moves[1] + moves[1] if len(moves) > 1 else self.moves[1]
+            first, moves = self.moves[0] + moves[0], moves[2:]
+            bound, error = bound + least(first, second), error + (first.abs() + second.abs()) * 2.0**-48
+        moves = moves.abs()
+        bound = bound - moves.sum(0)
+        if self.unit:
+            error = error + crossed * backward_gamma(9, a[0].numel(), self.unit)
+            # one FLOOR for each step and for the products just made; they pay for underflows so long as sums are no larger than they
+            # were made for, else so many times them does, and the errors hold them all
+            error = error + self.steps * FLOOR[a.dtype]
+            error = error * (self._largest() * (MORE / self.largest_sum)).clamp(min=MORE)
+            # this subtraction rounds once more
+            bound = bound - (error + bound.abs() * 2.0**-50)
+        return bound, moves
+
+    def _largest(self) -> Tensor:
+        """Of the sums; a NaN counts."""
+        if len(self.sums) > 1:
+            self.sums = [torch.stack(self.sums).amax(0)]
+        return self.sums[0]
+
+    def _look(self, enough: float) -> None:
+        """Every form holds what its operation can give, not only the pixels': rows whose bound is good enough here stay behind."""
+        (name,) = self.coefficients
+        bound, _ = self._met(name)
+        self.best[self.left] = _better(self.best[self.left], bound)
+        rows = (~(bound > enough)).nonzero().flatten()
+        if len(rows) < len(bound):
+            self.coefficients, self.forms = {name: self.coefficients[name][rows]}, self.forms.rest(rows)
+            self.moves = self.moves[:, rows]
+            self.sums = [self._largest()[rows]] if self.unit else []
+            self.constant, self.error, self.shares, self.left = (
+                each[rows] for each in (self.constant, self.error, self.shares, self.left)
+            )
+
+
+def _better(first: Tensor, second: Tensor) -> Tensor:
+    """The better of two proved bounds; a NaN never replaces a number."""
+    return torch.where(second > first, second, first)
+
+
+def relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm) -> Tensor:
+    """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its
+    input.
+    """
+    added = (after.radius - before.radius).clamp(min=0)
+    return proportions(before.slopes, added, a.abs())
+
+
+def proportions(slopes: Tensor, cost: Tensor, weight: Tensor) -> Tensor:
+    sizes = slopes.abs()
+    share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
+    return _sums(weight * share, sizes).T
+
+
+def _sums(a: Tensor, planes: Tensor) -> Tensor:
+    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: in one step on a GPU, where steps are dear, one by one on CPUs."""
+    if a.is_cuda:
+        return (a * planes).sum(tuple(range(2, planes.ndim)), dtype=torch.float64)
+    return (
+        torch.stack([dot(a, plane) for plane in planes]) if len(planes) else a.new_zeros(0, len(a), dtype=torch.float64)
+    )
