@@ -1,8 +1,8 @@
 """Uniform splitting, the paper's way: a fixed grid, box by box over all images, so that images share a box's
 coordinates.
 
-A bound over a block of neighbouring boxes holds over each of them, so blocks are tried first where they are often proved: verdicts
-stay those of the grid, at a fraction of the bounds.
+A bound over a block of neighbouring boxes holds over each of them, so blocks are tried first where they are often proved, at a fraction
+of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it is not.
 """
 
 from __future__ import annotations
