@@ -65,7 +65,14 @@ def test_blocks_say_what_single_boxes_say(data):
         data.draw(st.sampled_from([0.0, 3.0])),
     )
     search = UniformSearch(prover, attacker(count), Tiling(transform, grid))
-    search.work(Halving(batch), Budget(), lambda: None)
+    tries, uniform.TRIES = (
+        uniform.TRIES,
+        data.draw(st.sampled_from([1, 20, 512])),
+    )  # blocks that do not pay are not tried
+    try:
+        search.work(Halving(batch), Budget(), lambda: None)
+    finally:
+        uniform.TRIES = tries
     results = search.results(0, 0.0)
     tiling = Tiling(transform, grid)
     ends = tiling.bounds(tiling.first())
@@ -124,11 +131,27 @@ def test_blocks_change_no_verdict_of_a_network(method, monkeypatch):
             assert fewer < 300
 
 
-def test_seconds_end_a_uniform_search():
-    transform = tiltproof.parse("R(10)")
-    prover = Holes(transform, torch.tensor([[99.0]]).double(), 0.0, 0.0)
-    search = UniformSearch(prover, attacker(1), Tiling(transform, (5000,)))
-    search.work(Halving(1), Budget(seconds=1e-9), lambda: None)
-    (result,) = search.results(0, 0.0)
-    assert result.verdict is Verdict.UNKNOWN
-    assert result.boxes == 1
+@pytest.mark.parametrize("grid", [(5000,), (60, 60)])
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_seconds_end_a_uniform_search(grid, batch):
+    """The box named is none that was proved, by itself or within a block, and no image is looked at twice."""
+    transform = tiltproof.parse(TEXTS[len(grid)])
+    prover = Holes(transform, torch.full((2, len(grid)), 99.0).double(), 0.0, 0.0)
+    proved, looked, bound, nobody = [], [], prover.bound, attacker(2)
+
+    def noted(images, low, high, dtype=None):
+        outcome = bound(images, low, high, dtype)
+        proved.extend(zip(images.tolist(), low, high, strict=True))
+        assert (outcome.bound > 0).all()
+        return outcome
+
+    prover.bound = noted
+    nobody.margins_at = lambda rows, _: looked.extend(rows.tolist()) or torch.ones(len(rows)).double()
+    search = UniformSearch(prover, nobody, Tiling(transform, grid))
+    search.work(Halving(batch), Budget(seconds=1e-9), lambda: None)
+    for image, result in enumerate(search.results(0, 0.0)):
+        assert result.verdict is Verdict.UNKNOWN
+        assert result.boxes == max(1, batch // 2)
+        middle = sum(torch.tensor(end).double() for end in result.open_box) / 2
+        assert not any(k == image and ((low < middle) & (middle < high)).all() for k, low, high in proved)
+    assert looked == [0, 1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 CAMPAIGN, PIXELS = "soundness/test_campaign.py", "soundness/test_pixel_bounds.py"
 NETWORK, BACKWARD = "soundness/test_network_bounds.py", "soundness/test_backward_bounds.py"
 NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted.py"
-UNIFORM = "certify/test_uniform.py"
+UNIFORM, SPLITS = "certify/test_uniform.py", "certify/test_splits.py"
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
@@ -418,6 +418,8 @@ MUTATIONS = [
     Mutation("blocks inside a block forgotten", "certify/uniform.py",
              "torch.arange(times) * step for times", "torch.arange(1) * step for times",
              "a block that failed consists of several", (UNIFORM,)),
+    Mutation("boxes left of a halved one", "certify/tree.py", "left, right=True)", "left, right=False)",
+             "a box that begins where another was cut lies right of that cut", (SPLITS,)),
     # output ranges
     Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),

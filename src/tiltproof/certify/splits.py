@@ -20,22 +20,23 @@ class Splits:
 
     def __init__(self, count: int) -> None:
         self.kept = torch.ones(count, dtype=torch.bool)
-        self.notes: list[
-            Tensor
-        ] = []  # image, index along each parameter, halvings along each, parameter of the next halving
-        self.many = MANY
+        # image, index along each parameter, halvings along each, parameter of the next halving
+        self.notes: list[Tensor] = []
+        self.noted, self.many = 0, MANY
 
     def note(self, images: Tensor, boxes: Boxes, axes: Tensor) -> None:
         """Box p of image ``images[p]`` is halved along ``axes[p]``."""
         self.notes.append(torch.cat([images.unsqueeze(1), boxes.index, boxes.level, axes.unsqueeze(1)], 1))
+        self.noted += len(axes)
 
     def forget(self, images: Tensor) -> None:
         """Nobody will ask for these images' tilings."""
         self.kept[images] = False
-        if sum(map(len, self.notes)) > self.many:
+        if self.noted > self.many:
             notes = torch.cat(self.notes)
             self.notes = [notes[self.kept[notes[:, 0]]]]
-            self.many = max(MANY, 2 * len(self.notes[0]))
+            self.noted = len(self.notes[0])
+            self.many = max(MANY, 2 * self.noted)
 
     def trees(self, grid: tuple[int, ...]) -> tuple[list[str], list[int]]:
         """Of each image: the tiling of a range that was cut into ``grid`` to begin with, and how many boxes were halved."""

@@ -1,8 +1,8 @@
 """Uniform splitting, the paper's way: a fixed grid, box by box over all images, so that images share a box's
 coordinates.
 
-A bound over a block of neighbouring boxes holds over each of them, so blocks are tried first where they are often proved: verdicts
-stay those of the grid, at a fraction of the bounds.
+A bound over a block of neighbouring boxes holds over each of them, so blocks are tried first where they are often proved, at a fraction
+of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it is not.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class UniformSearch(Ledger):
             waiting.append((images.repeat(len(chunk)), chunk.repeat_interleave(len(images), 0)))
             while (size := _next([len(rows) for rows, _ in waiting], batch.size)) is not None:
                 rows, blocks = waiting[size]
+                self._stop_late(rows, blocks, budget)
                 keep = self._open()[rows]
                 rows, blocks = rows[keep], blocks[keep]
                 waiting[size] = rows, blocks
@@ -61,7 +62,6 @@ class UniformSearch(Ledger):
                     more = rows[failed].repeat_interleave(finer[1])
                     before = waiting[size - 1]
                     waiting[size - 1] = torch.cat([more, before[0]]), torch.cat([finer[0], before[1]])
-                self._stop_late(rows, blocks, budget)
                 report()
             self.settle_certified(images)
             images = images[self._open()[images]]
@@ -142,12 +142,13 @@ class UniformSearch(Ledger):
                 self.settle_unknown(image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
 
     def _stop_late(self, rows: Tensor, blocks: Tensor, budget: Budget) -> None:
-        """Images that have had their seconds leave."""
+        """Images that have had their seconds leave; each because of the first of its blocks among these, which are still to prove."""
         if budget.seconds is None:
             return
-        late = ((self.seconds[rows] >= budget.seconds) & (self.waiting[rows] > 0) & self._open()[rows]).nonzero()
-        late = late.flatten()
-        self._leave(rows[late], blocks[late], torch.full((len(late),), -torch.inf).double())
+        late = ((self.seconds[rows] >= budget.seconds) & self._open()[rows]).nonzero().flatten()
+        images, number = rows[late].unique(return_inverse=True)
+        first = torch.full_like(images, len(rows)).scatter_reduce(0, number, late, "amin")
+        self._leave(images, blocks[first], torch.full((len(images),), -torch.inf).double())
 
     def _open(self) -> Tensor:
         """For each image whether it is neither settled nor falsified."""

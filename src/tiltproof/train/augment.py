@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.errors import InputError
 from tiltproof.train.seeds import generator
 
 
@@ -63,6 +64,10 @@ GREY = 0.5
 def erase(images: Tensor, side: int, seed: int, step: int, share: tuple[int, int] = (0, 1)) -> Tensor:
     """Make a square of ``side`` x ``side`` pixels of each image [n, C, H, W] grey, anywhere inside it; ``share`` as of `augment`."""
     number, _, height, width = images.shape
+    if side >= max(height, width):
+        raise InputError(
+            "data.erase leaves nothing of the pictures", got=f"squares of {side} pixels, pictures of {height} x {width}"
+        )
     rank, world = share
     random = generator("erase", seed, step)
     room = (max(0, height - side), max(0, width - side))
