@@ -36,12 +36,10 @@ class Rounds:
         likely = likely.nan_to_num(-torch.inf, posinf=torch.inf, neginf=-torch.inf).clamp(
             max=torch.finfo(likely.dtype).max
         )
-        self.order = torch.where(self.opened, likely, torch.inf).argsort(1)
+        self.order = torch.where(self.opened, likely, torch.inf).argsort(dim=1, stable=True)
         self.place = self.order.argsort(1)
-        self.refined, self.passes = (
-            0,
-            0.0,
-        )  # margins taken through a backward pass, and how many whole ones that came to
+        # margins taken through a backward pass, and how many whole ones that came to
+        self.refined, self.passes = 0, 0.0
 
     def work(self, most: int, together: int, shallow: float) -> Tensor:
         """All rounds. Returns, for each box, the first class's shares of the parameters (see `refine`).
