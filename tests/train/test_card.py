@@ -42,6 +42,7 @@ def test_within_so_many_seconds_figures_are_of_the_images_reached(program, monke
     module = program("trained_networks")
     clock, asked = [0.0], []
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(module, "PART", 500)
     labels = torch.arange(1_800)
 
     def prove(rows, budget):
