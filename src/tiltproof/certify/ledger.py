@@ -108,9 +108,8 @@ class Ledger:
             whole = waiting[image] == 0 and boxes[image] > 0 and proved[image] > 0
             verdict = self._verdict(image, correct[image], falsified[image], whole)
             certified, margin = verdict is Verdict.CERTIFIED, margins[image]
-            if (
-                certified and leaves[image] != parts + halved[image]
-            ):  # every box of the tiling was proved, no more and no fewer
+            # every box of the tiling was proved, no more and no fewer
+            if certified and leaves[image] != parts + halved[image]:
                 raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
             if certified or verdict is Verdict.UNKNOWN:
                 margin = min(proved[image], self.open_bound.get(image, math.inf))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.network import Effort, Network, refine
+from tiltproof.network import Effort, Network, better, refine
 
 FEW = 10
 """Classes of a box that are refined, the first of them alone, before all others are."""
@@ -80,8 +80,6 @@ class Rounds:
     def _refine(self, boxes: Tensor, classes: Tensor, shared: bool = False, shallow: bool = False) -> Tensor:
         effort, rows = Effort(), self.rows[boxes]
         bound, share = refine(self.network, self.forms, self.labels, rows, classes, 0.0, shared, effort, shallow)
-        before = self.best[boxes, classes]
-        # the better of two proved bounds; a NaN never replaces a number
-        self.best[boxes, classes] = torch.where(bound > before, bound, before)
+        self.best[boxes, classes] = better(self.best[boxes, classes], bound)
         self.refined, self.passes = self.refined + len(boxes), self.passes + effort.passes
         return share

@@ -10,11 +10,13 @@ from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
+from tiltproof.network.pull import better
 
 __all__ = [
     "Effort",
     "Network",
     "Operation",
+    "better",
     "bound_network",
     "check_labels",
     "eval_mode",

@@ -56,9 +56,8 @@ class Pull:
         self.sums: list[Tensor] = []  # of the sizes of what coefficients were met with
         self.largest_sum = math.inf
         self._lengths: tuple[Tensor, Tensor] | None = None
-        self.left = torch.arange(
-            len(constant), device=constant.device
-        )  # those of the first rows that are still on their way
+        # those of the first rows that are still on their way
+        self.left = torch.arange(len(constant), device=constant.device)
 
     def through(
         self, operations: list[Operation], effort: Effort | None = None, shallow: bool = False
@@ -79,7 +78,7 @@ class Pull:
             if self.enough is None:
                 self.best = bound
             else:
-                self.best[self.left] = _better(self.best[self.left], bound)
+                self.best[self.left] = better(self.best[self.left], bound)
             if self.several:
                 start, a = self.forms[self.network.input], self.coefficients[self.network.input]
                 self.shares += moves.T + proportions(start.slopes, start.radius, a.abs())
@@ -173,7 +172,7 @@ class Pull:
         """Every form holds what its operation can give, not only the pixels': rows whose bound is good enough here stay behind."""
         (name,) = self.coefficients
         bound, _ = self._met(name)
-        self.best[self.left] = _better(self.best[self.left], bound)
+        self.best[self.left] = better(self.best[self.left], bound)
         rows = (~(bound > enough)).nonzero().flatten()
         if len(rows) < len(bound):
             self.coefficients, self.forms = {name: self.coefficients[name][rows]}, self.forms.rest(rows)
@@ -184,7 +183,7 @@ class Pull:
             )
 
 
-def _better(first: Tensor, second: Tensor) -> Tensor:
+def better(first: Tensor, second: Tensor) -> Tensor:
     """The better of two proved bounds; a NaN never replaces a number."""
     return torch.where(second > first, second, first)
 
