@@ -18,6 +18,7 @@ import sys, warnings
 from fractions import Fraction
 import torch
 from tiltproof.bounds import AffineForm
+from tiltproof.bounds.bow import kinked
 from tiltproof.bounds.fused import fused_relu
 from tiltproof.bounds.relax import relax_kink
 
@@ -33,6 +34,8 @@ for dtype in (torch.float32, torch.float64):
         form = AffineForm(stack, radius.to(dtype))
         wanted, found = relax_kink(form), fused_relu(form.stack, form.radius, form.unit)
         assert found is not None, "the kernel was not trusted"
+        *found, kinks = found
+        assert kinks.dtype == torch.bool and (not symbols or torch.equal(kinks, kinked(form)))
         for mine, reference in zip(found, (wanted.stack, wanted.radius, wanted.magnitude()), strict=True):
             assert torch.isclose(mine, reference, rtol=4 * form.unit, atol=0.0, equal_nan=True).all()
         stack, radius, _ = (x.double() for x in found)

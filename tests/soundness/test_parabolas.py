@@ -44,6 +44,9 @@ def test_forward(seed):
     result, straight = relax_kink(form), relax_kink(AffineForm(form.stack, form.radius))
     assert result.bent
     assert (result.radius < 0.5 * straight.radius).sum() > 20, "hardly a parabola was taken"
+    # roundings of what comes next are relative to the magnitude; its own few are paid for there
+    sizes = sum(abs(fractions(plane[0].numpy())) for plane in result.stack)
+    assert (fractions(result.magnitude()[0].numpy()) >= sizes * (1 - Fraction(8, 2**53))).all()
     for e in POINTS:
         low, high = extremes(result, e)
         for x in extremes(form, e):

@@ -71,13 +71,18 @@ def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | 
     """Where |c| < |g|, and the forms of these entries, [1, entries]; of chosen rows no others are copied, nor are they looked for twice."""
     source, rows = (form.form, form.rows) if isinstance(form, ChosenForm) else (form, None)
     if source.kinks is None:
-        source.kinks = source.stack[0].abs() < source.stack[1].abs()
+        source.kinks = kinked(source)
     where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)
     if not len(where[0]):
         return None
     there = where if rows is None else (rows[where[0]], *where[1:])
     stack = torch.stack([plane[there] for plane in source.stack])
     return where, AffineForm(stack.unsqueeze(1), source.radius[there].unsqueeze(0), form.unit, form.bent)
+
+
+def kinked(form: AffineForm) -> Tensor:
+    """Where |c| < |g|: false for a NaN."""
+    return form.center.abs() < form.slopes[0].abs()
 
 
 def _highest(p: Tensor, a: Tensor, bow: Tensor) -> Tensor:
@@ -99,7 +104,9 @@ def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
     stack[:3] += torch.stack([found.shift, found.tilt, found.bow])[:, better]
     for plane, values in zip(result.stack, stack, strict=True):
         plane[where] = values
-    return AffineForm(result.stack, result.radius, form.unit, form.bent)
+    magnitude = result.magnitude()
+    magnitude[where] = stack.abs().sum(0)
+    return AffineForm(result.stack, result.radius, form.unit, form.bent).with_magnitude(magnitude)
 
 
 def least(first: Tensor, second: Tensor) -> Tensor:

@@ -21,8 +21,9 @@ MOST_SYMBOLS = 16
 _kernels: dict[str, Any] = {}
 
 
-def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor] | None:
-    """(stack, radius, magnitude) of ReLU's form, or None where the reference has to do it. ``unit`` is not 0."""
+def fused_relu(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    """(stack, radius, magnitude) of ReLU's form and where |center| < |first slope|, or None where the reference has to do it. ``unit``
+    is not 0."""
     if len(stack) > MOST_SYMBOLS + 1 or not radius.numel() or _kernel() is None:
         return None
     try:
@@ -40,6 +41,7 @@ def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
 
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     from tiltproof.bounds.affine import AffineForm
+    from tiltproof.bounds.bow import kinked
     from tiltproof.bounds.relax import relax_kink
 
     generator = torch.Generator().manual_seed(0)
@@ -51,7 +53,9 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
         stack[:, 6:9] = 0.0
         form = AffineForm(stack.to(device), radius.to(dtype).to(device))
         wanted = relax_kink(form)
-        found = _launch(form.stack, form.radius, form.unit)
+        *found, kinks = _launch(form.stack, form.radius, form.unit)
+        if symbols and not bool((kinks == kinked(form)).all()):
+            return False
         for mine, reference in zip(found, (wanted.stack, wanted.radius, wanted.magnitude()), strict=True):
             # a fused multiply-add in one of them, and none in the other, is all that may differ
             near = torch.isclose(mine, reference, rtol=4 * form.unit, atol=0.0, equal_nan=True)
@@ -60,17 +64,18 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor]:
+def _launch(stack: Tensor, radius: Tensor, unit: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if not _same_order(stack, radius):
         stack, radius = stack.contiguous(), radius.contiguous()
     new_stack, new_radius, size = torch.empty_like(stack), torch.empty_like(radius), torch.empty_like(radius)
+    kinks = torch.empty_like(radius, dtype=torch.uint8)
     symbols, entries = len(stack) - 1, radius.numel()
     numbers = factors(symbols, unit, stack.dtype, stack.device)
     single = stack.dtype == torch.float32
-    arguments = (stack, radius, new_stack, new_radius, size, numbers, entries, symbols, single, BLOCK)
+    arguments = (stack, radius, new_stack, new_radius, size, kinks, numbers, entries, symbols, single, BLOCK)
     with current(stack.device):
         _kernel()[(-(-entries // BLOCK),)](*arguments, enable_fp_fusion=False)
-    return new_stack, new_radius, size
+    return new_stack, new_radius, size, kinks.view(torch.bool)
 
 
 def _same_order(stack: Tensor, radius: Tensor) -> bool:
@@ -114,6 +119,7 @@ def _build() -> Any:
         new_stack,
         new_radius,
         size,
+        kinks,
         factors,
         entries,
         symbols: tl.constexpr,
@@ -129,6 +135,7 @@ def _build() -> Any:
         if symbols > 0:
             plane = stack + here + entries
             spread = tl.abs(tl.load(plane, mask=mask, other=0.0))
+            tl.store(kinks + here, (tl.abs(c) < spread).to(tl.uint8), mask=mask)
             for _ in tl.static_range(2, symbols + 1):
                 plane += entries
                 spread = spread + tl.abs(tl.load(plane, mask=mask, other=0.0))

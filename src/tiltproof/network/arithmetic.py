@@ -1,12 +1,13 @@
 """Which machine arithmetic may take part in a proof: IEEE float32 or float64 sums of products, in any order.
 
 TF32, bf16 and Winograd or FFT convolutions have errors outside that model. `proof_arithmetic` switches the first two
-off whatever the user's global settings are; convolutions on a GPU are done as unfold + matrix product, because cuDNN
+off whatever the user's global settings are; convolutions on a GPU are done as copies of windows + matrix products, because cuDNN
 may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import InputError
+from tiltproof.network.windows import Reach, windows
 
 UNFOLD_BYTES = 2**31
 """Memory that the unfolded input of one convolution may take at a time, unless it is told to take less."""
+LEAST_OUTPUTS, LEAST_TERMS = 64, 32
+"""Outputs of an image and channel, and terms of a sum, from which on an image and a line of the kernel are enough for a product."""
 _unfold_bytes: ContextVar[int] = ContextVar("unfold_bytes", default=UNFOLD_BYTES)
 
 
@@ -143,28 +147,37 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
 
 
 def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
-    """Copy the window of each output into a row (one strided copy), then one matrix product for the whole batch.
+    """Copy windows into the rows of a matrix, then products for the whole batch: of whole windows, or of their lines, which are so many
+    times fewer copies and one product for each line of the kernel, added up.
 
-    Channels come last in memory, on the way in and on the way out: a row of a window is then one piece.
+    Channels come last in memory, on the way out and best on the way in: a line of a window is then one piece.
     """
-    kernel, groups = weight.shape[2:], window.groups
-    height, width = window.output_size(x.shape[2:], kernel)
+    (high, wide), groups, outputs = weight.shape[2:], window.groups, len(weight)
+    height, width = window.output_size(x.shape[2:], (high, wide))
     matrix = once(f"{name}matrix", lambda: _matrix(weight, groups))
-    (top, left), (down, right), (far_down, far_right) = window.padding, window.stride, window.dilation
-    results = []
-    for rows in x.split(_rows_at_a_time(x.shape[1] * kernel.numel() * height * width, x)):
-        rows = F.pad(rows.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).contiguous()
-        batch, line, step, _ = rows.stride()
-        shape = (len(rows), height, width, *kernel, groups, x.shape[1] // groups)
-        strides = (batch, down * line, right * step, far_down * line, far_right * step, x.shape[1] // groups, 1)
-        windows = rows.as_strided(shape, strides)
-        if groups == 1:
-            results.append(windows.reshape(-1, len(matrix[0])) @ matrix[0])
+    by_lines = groups == 1 and high > 1 and window.stride[0] == window.dilation[0] == 1
+    by_lines = by_lines and height * width >= LEAST_OUTPUTS and wide * x.shape[1] >= LEAST_TERMS
+    kernel, block, tail = (high, wide), height, 0
+    if by_lines:
+        # the empty lines below a picture are those above the next one
+        kernel, block, tail = (1, wide), x.shape[2] + window.padding[0], window.padding[0]
+    reach = Reach(kernel, window.stride, window.dilation, window.padding, block, width, tail)
+    out = x.new_empty(len(x), height * width, outputs)
+    size = math.prod(kernel) * x.shape[1]
+    most = _rows_at_a_time(size * block * width, x)
+    for rows, target in zip(x.split(most), out.split(most), strict=True):
+        lines = windows(rows, reach)
+        if by_lines:
+            apart = block * width * size, size, 1
+            for k, part in enumerate(matrix[0].view(high, 1, size, outputs).expand(-1, len(rows), -1, -1)):
+                line = lines.as_strided((len(rows), height * width, size), apart, k * width * size)
+                torch.baddbmm(target, line, part, beta=min(k, 1), out=target)
+        elif groups == 1:
+            torch.mm(lines, matrix[0], out=target.view(-1, outputs))
         else:
-            windows = windows.permute(5, 0, 1, 2, 3, 4, 6).reshape(groups, -1, len(matrix[0]))
-            results.append(torch.bmm(windows, matrix).transpose(0, 1).flatten(1))
-    whole = results[0] if len(results) == 1 else torch.cat(results)
-    return whole.view(len(x), height, width, -1).permute(0, 3, 1, 2)
+            parts = lines.view(-1, high * wide, groups, x.shape[1] // groups).permute(2, 0, 1, 3).flatten(2)
+            target.view(-1, outputs).copy_(torch.bmm(parts, matrix).transpose(0, 1).flatten(1))
+    return out.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
 
 
 def _matrix(weight: Tensor, groups: int) -> Tensor:

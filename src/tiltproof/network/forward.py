@@ -68,7 +68,8 @@ def run(network: Network, bounds: AffineForm, lasting: int | None = None) -> dic
 
 def _mattering(form: AffineForm, lasting: int) -> int:
     """How many of the form's symbols to keep."""
-    *sizes, radius = torch.stack([*form.slopes[lasting:].abs().flatten(1).sum(1), form.radius.sum()]).tolist()
+    slopes, dims = form.slopes[lasting:], tuple(range(1, form.stack.ndim))
+    *sizes, radius = torch.stack([*torch.linalg.vector_norm(slopes, 1, dims), form.radius.sum()]).tolist()
     kept = form.symbols
     while kept > lasting and sizes[kept - lasting - 1] < HARDLY.get(kept - 1, 0.0) * radius:
         kept -= 1

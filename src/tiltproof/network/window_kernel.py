@@ -1,0 +1,37 @@
+"""The kernel of `windows.py`; needs Triton."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def spread(  # type: ignore[no-untyped-def]
+    picture, out, rows, parts, high, wide, block, out_wide, of_image, of_line, of_column, of_channel,
+    kernel_high, kernel_wide, down, right, far_down, far_right, above, left,
+    piece: tl.constexpr, lines: tl.constexpr, places: tl.constexpr,
+):  # fmt: skip
+    """``lines`` rows, at one position of the window and ``places`` of its channels: a copy, with zeros beside the picture.
+
+    There are ``parts * piece`` channels, and images, lines and columns are so many times ``piece`` entries apart: of what is a multiple
+    of the constant, the compiler knows that it may be moved in pieces. Positions of the same rows follow each other, so that what they
+    have in common is read from memory once.
+    """
+    channels = parts * piece
+    positions, tiles = kernel_high * kernel_wide, tl.cdiv(channels, places)
+    number = tl.program_id(0)
+    row = (number // (positions * tiles)).to(tl.int64) * lines + tl.arange(0, lines)
+    position = number // tiles % positions
+    channel = number % tiles * places + tl.arange(0, places)
+    line, x = row // out_wide, (row % out_wide).to(tl.int32)
+    image, y = line // block, (line % block).to(tl.int32)
+    y = y * down + (position // kernel_wide) * far_down - above
+    x = x * right + (position % kernel_wide) * far_right - left
+    inside = (row < rows) & (y >= 0) & (y < high) & (x >= 0) & (x < wide)
+    source = (image * of_image + y.to(tl.int64) * of_line + x.to(tl.int64) * of_column) * piece
+    known = (channel < channels)[None, :]
+    each = channel.to(tl.int64) * of_channel
+    value = tl.load(picture + (source[:, None] + each[None, :]), mask=inside[:, None] & known, other=0.0)
+    target = (row * positions + position) * channels
+    tl.store(out + (target[:, None] + channel[None, :]), value, mask=(row < rows)[:, None] & known)

@@ -1,0 +1,83 @@
+"""Windows of convolutions as rows of a matrix: the reference against torch's own, the kernel (interpreted) against the reference."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tiltproof.network import windows
+from tiltproof.network.windows import Reach, reference
+
+PROGRAM = """
+import warnings
+import torch
+import torch.nn.functional as F
+from tiltproof.network import windows
+from tiltproof.network.windows import Reach
+
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+device = torch.device("cpu")
+assert all(windows._agrees(device, dtype) for dtype in (torch.float32, torch.float64))
+# tiles that do not divide the rows, nor the channels, and all orders in memory
+windows.TILE, windows.MOST_PLACES = 64, 8
+torch.manual_seed(0)
+for channels in (1, 8, 12, 19):
+    x = torch.randn(2, 7, channels, 9)
+    for turned in (x.permute(0, 2, 1, 3), x.permute(0, 2, 3, 1), x.permute(3, 2, 0, 1)):
+        height, width = turned.shape[2:]
+        reach = Reach((2, 3), (1, 2), (1, 1), (1, 2), height + 1, (width + 1) // 2 + 1)
+        assert torch.equal(windows._launch(turned, reach), windows.reference(turned, reach))
+print("ok")
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernel_copies_what_the_reference_does():
+    source = str(Path(__file__).parents[2] / "src")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "ok", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (1, 2), (3, 1)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1), (2, 3)])
+def test_whole_windows_are_those_of_torch(padding, stride):
+    x = torch.randn(3, 4, 7, 9)
+    unfolded = F.unfold(x, (3, 2), (1, 2), padding, stride).unflatten(1, (4, 6))  # [N, channels, positions, windows]
+    high = (7 + 2 * padding[0] - 3) // stride[0] + 1
+    reach = Reach((3, 2), stride, (1, 2), padding, high, unfolded.shape[-1] // high)
+    assert torch.equal(reference(x, reach).view(3, -1, 6, 4), unfolded.permute(0, 3, 2, 1))
+
+
+def test_lines_of_the_next_picture_begin_with_zeros():
+    x = torch.rand(2, 3, 4, 5) + 1
+    reach = Reach((1, 1), (1, 1), (1, 1), (2, 0), 6, 5, tail=2)
+    lines = reference(x, reach).view(-1, 5, 3)
+    assert len(lines) == 14
+    assert reach.rows(2) == 70
+    empty = (lines == 0).all((1, 2))
+    assert empty.tolist() == [True, True, *[False] * 4] * 2 + [True, True]
+    assert torch.equal(lines[2:6], x[0].permute(1, 2, 0))
+    assert torch.equal(lines[8:12], x[1].permute(1, 2, 0))
+
+
+def test_a_kernel_that_differs_is_not_trusted(monkeypatch):
+    """One that leaves out a zero beside the picture, for instance."""
+
+    def launch(x, reach):
+        found = reference(x, reach)
+        found.view(-1)[0] += wrong
+        return found
+
+    monkeypatch.setattr(windows, "_launch", launch)
+    monkeypatch.setattr(windows, "_kernels", {})
+    wrong = 0.0
+    assert windows._agrees(torch.device("cpu"), torch.float32)
+    wrong = 1e-30
+    with pytest.warns(UserWarning, match="differ"):
+        assert not windows._trusted(torch.device("cpu"), torch.float32)
