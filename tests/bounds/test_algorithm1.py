@@ -1,0 +1,52 @@
+"""Algorithm 1 for many pairs at once is Algorithm 1 box by box, however the work is cut up."""
+
+import importlib
+
+import pytest
+import torch
+
+from tiltproof import parse
+from tiltproof.bounds.interval import Interval
+
+algorithm1 = importlib.import_module("tiltproof.bounds.algorithm1")
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflect"])
+@pytest.mark.parametrize("text", ["R(30)", "Sc(20), R(170)", "Yaw(60@6)"])
+def test_pairs_together_are_pairs_one_by_one(text, padding, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    transform = parse(text, padding=padding)
+    run, count = list(range(len(transform.parts))), 24
+    low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
+    middle, half = (torch.rand(2, count, len(run), dtype=torch.float64, generator=generator)).unbind()
+    half = half ** torch.arange(1, count + 1).unsqueeze(1)  # from wide to narrow
+    box = [torch.lerp(low, high, end.clamp(0, 1)) for end in (middle - half / 2, middle + half / 2)]
+    lower = torch.rand(3, 2, 7, 9, dtype=torch.float64, generator=generator)
+    pictures, rows_of = Interval(lower, (lower + 0.1).clamp(max=1)), torch.arange(count) % 3
+    single = [
+        algorithm1.algorithm1(transform, run, pictures, rows_of[k : k + 1], box[0][k : k + 1], box[1][k : k + 1])
+        for k in range(count)
+    ]
+    for chunk, shared in ((2**24, 0), (2**24, 10**6), (40, 0), (40, 10**6), (500, 10**6)):
+        monkeypatch.setattr(algorithm1, "CHUNK_ENTRIES", chunk)
+        monkeypatch.setattr(algorithm1, "SHARED", shared)
+        found = algorithm1.algorithm1(transform, run, pictures, rows_of, *box)
+        # slack is by the largest number of terms of any pixel that is worked on at a time
+        assert torch.allclose(found.lower, torch.cat([each.lower for each in single]), rtol=0, atol=1e-13)
+        assert torch.allclose(found.upper, torch.cat([each.upper for each in single]), rtol=0, atol=1e-13)
+
+
+def test_lines_near_a_position():
+    """Every line less than 1 away is among them, and of a position that is not a number all are."""
+    ends = torch.tensor(
+        [[0.0, 0.0], [0.5, 0.6], [-3.0, -1.5], [2.0, 9.0], [-0.5, 0.0], [torch.nan, torch.nan]]
+    ).double()
+    ends = torch.cat([ends, torch.tensor([[-torch.inf, torch.inf], [3.0, 3.0], [4.2, 6.0]]).double()])
+    position = Interval(ends[:, 0], ends[:, 1])
+    first, count = algorithm1.lines_near(position, 4)
+    for line in range(4):
+        upper = algorithm1.hat(position, torch.full_like(position.lower, line)).upper
+        there = (first <= line) & (line < first + count)
+        assert bool((there | (upper == 0)).all())
+    assert count.tolist()[-4:-2] == [4, 4]
+    assert count[2] == 0
