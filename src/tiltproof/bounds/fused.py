@@ -102,64 +102,9 @@ def factors(symbols: int, unit: float, dtype: torch.dtype, device: torch.device)
 def _kernel() -> Any:
     if "relu" not in _kernels:
         try:
-            _kernels["relu"] = _build()
+            from tiltproof.bounds.relu_kernel import relu
+
+            _kernels["relu"] = relu
         except ImportError:
             _kernels["relu"] = None
     return _kernels["relu"]
-
-
-def _build() -> Any:
-    import triton
-    import triton.language as tl
-
-    @triton.jit  # type: ignore[untyped-decorator]
-    def relu(  # type: ignore[no-untyped-def]
-        stack,
-        radius,
-        new_stack,
-        new_radius,
-        size,
-        kinks,
-        factors,
-        entries,
-        symbols: tl.constexpr,
-        single: tl.constexpr,
-        block: tl.constexpr,
-    ):
-        """See `relax_kink`. Every comparison is such that a NaN stays one; planes are reached by adding to pointers: no index overflows."""
-        here = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-        mask = here < entries
-        c = tl.load(stack + here, mask=mask, other=0.0)
-        r = tl.load(radius + here, mask=mask, other=0.0)
-        deviation = r
-        if symbols > 0:
-            plane = stack + here + entries
-            spread = tl.abs(tl.load(plane, mask=mask, other=0.0))
-            tl.store(kinks + here, (tl.abs(c) < spread).to(tl.uint8), mask=mask)
-            for _ in tl.static_range(2, symbols + 1):
-                plane += entries
-                spread = spread + tl.abs(tl.load(plane, mask=mask, other=0.0))
-            deviation = r + spread
-        reach = (deviation + tl.abs(c) * tl.load(factors)) * tl.load(factors + 1) + tl.load(factors + 2)
-        above, below = c + reach, reach - c
-        above, below = tl.where(above < 0, 0.0, above), tl.where(below < 0, 0.0, below)
-        width = above + below + tl.load(factors + 3)
-        # the plain quotient of float32 is not rounded to nearest
-        slope = tl.div_rn(above, width) if single else above / width
-        slope = tl.where(2 * r > above, 0.0, slope)
-        left, right = slope * below, (1 - slope) * above
-        gap = tl.where((left < right) | (right != right), right, left)
-        half = gap / 2
-        magnitude = above + 2 * gap
-        tl.store(new_stack + here, c * slope + half, mask=mask)
-        plane, target = stack + here, new_stack + here
-        for _ in tl.static_range(1, symbols + 1):
-            plane += entries
-            target += entries
-            tl.store(target, tl.load(plane, mask=mask, other=0.0) * slope, mask=mask)
-        result = half + r * slope
-        result = result + magnitude * tl.load(factors + 4)
-        tl.store(new_radius + here, result + tl.load(factors + 5), mask=mask)
-        tl.store(size + here, magnitude, mask=mask)
-
-    return relu

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tiltproof.bounds.relu_kernel import chord, gap
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def pull(  # type: ignore[no-untyped-def]
@@ -26,15 +28,9 @@ def pull(  # type: ignore[no-untyped-def]
             plane += plane_entries
             spread = spread + tl.abs(tl.load(plane, mask=mask, other=0.0))
         deviation = deviation + spread
-    reach = (deviation + tl.abs(c) * tl.load(factors)) * tl.load(factors + 1) + tl.load(factors + 2)
-    above, below = c + reach, reach - c
-    above, below = tl.where(above < 0, 0.0, above), tl.where(below < 0, 0.0, below)
-    width = above + below + tl.load(factors + 3)
-    # the plain quotient of float32 is not rounded to nearest
-    chord = tl.div_rn(above, width) if single else above / width
-    left, right = chord * below, (1 - chord) * above
-    offset = tl.where((left < right) | (right != right), right, left)
-    slope = tl.where(w > 0, tl.where(above > below, 1.0, 0.0).to(c.dtype), chord)
+    above, below, line = chord(c, deviation, factors, single)
+    offset = gap(line, above, below)
+    slope = tl.where(w > 0, tl.where(above > below, 1.0, 0.0).to(c.dtype), line)
     tl.store(out + number * entries + here, w * slope, mask=mask)
     weight, size = tl.abs(w), tl.abs(c) + deviation
     sums += number * blocks + tl.program_id(1)
