@@ -41,6 +41,7 @@ def test_lines_near_a_position():
     ends = torch.tensor(
         [[0.0, 0.0], [0.5, 0.6], [-3.0, -1.5], [2.0, 9.0], [-0.5, 0.0], [torch.nan, torch.nan]]
     ).double()
+    ends = torch.cat([torch.tensor([[torch.nan, 0.5], [2.5, torch.nan]]).double(), ends])
     ends = torch.cat([ends, torch.tensor([[-torch.inf, torch.inf], [3.0, 3.0], [4.2, 6.0]]).double()])
     position = Interval(ends[:, 0], ends[:, 1])
     first, count = algorithm1.lines_near(position, 4)
@@ -49,4 +50,17 @@ def test_lines_near_a_position():
         there = (first <= line) & (line < first + count)
         assert bool((there | (upper == 0)).all())
     assert count.tolist()[-4:-2] == [4, 4]
-    assert count[2] == 0
+    assert count[:2].tolist() == [4, 4]
+    assert count[4] == 0
+
+
+def test_what_is_held_at_a_time(monkeypatch):
+    """Everything in its order, and fewer than `CHUNK_ENTRIES` at a time: a box that has more by itself has no company."""
+    monkeypatch.setattr(algorithm1, "CHUNK_ENTRIES", 100)
+    generator = torch.Generator().manual_seed(0)
+    for largest in (5, 60, 1000):
+        entries = torch.randint(0, largest, (200,), generator=generator)
+        parts = list(algorithm1._in_turn(entries))
+        assert torch.equal(torch.cat(parts), torch.arange(200))
+        assert all(len(part) == 1 or entries[part].sum() < 100 for part in parts)
+    assert [len(part) for part in algorithm1._in_turn(torch.tensor([3, 10**6, 3, 3]))] == [1, 1, 2]

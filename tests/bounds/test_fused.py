@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tiltproof.bounds import AffineForm, fused
+from tiltproof.bounds.bow import kinked
 from tiltproof.bounds.fused import fused_relu
 from tiltproof.bounds.relax import relax_kink
 
@@ -79,6 +80,23 @@ def test_running_out_of_memory_leaves_the_kernel_in_use(monkeypatch):
     with pytest.warns(UserWarning, match="no compiler"):
         assert fused_relu(form.stack, form.radius, form.unit) is None
     assert fused._kernels["relu"] is None
+
+
+def test_a_kernel_that_sees_other_kinks_is_not_trusted(monkeypatch):
+    """All else is as it should be; a parabola where there is no kink is not sound."""
+
+    def launch(stack, radius, unit):
+        form = AffineForm(stack, radius, unit)
+        result = relax_kink(form)
+        kinks = kinked(form) if form.symbols else torch.zeros_like(radius, dtype=torch.bool)
+        kinks[-1] ^= wrong
+        return result.stack, result.radius, result.magnitude(), kinks
+
+    monkeypatch.setattr(fused, "_launch", launch)
+    wrong = False
+    assert fused._agrees(torch.device("cpu"), torch.float32)
+    wrong = True
+    assert not fused._agrees(torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.slow

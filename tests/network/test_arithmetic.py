@@ -17,6 +17,7 @@ from tiltproof.network.arithmetic import (
     conv2d_transposed,
     conv2d_transposed_as_product,
     proof_arithmetic,
+    unfold_at_most,
 )
 
 GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, height, width
@@ -28,6 +29,8 @@ GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, h
     (2, 3, (5, 3), (1, 2), (2, 0), (1, 1), 1, 7, 8),
     (2, 3, (2, 2), (1, 1), (3, 1), (1, 2), 1, 6, 5),
     (3, 2, (4, 2), (1, 1), (0, 1), (1, 1), 1, 6, 5),
+    (1, 2, (2, 3), (1, 1), (0, 0), (1, 2), 1, 6, 5),
+    (3, 2, (3, 2), (1, 1), (1, 1), (2, 1), 1, 6, 5),
 ]
 
 
@@ -40,14 +43,38 @@ def test_products_equal_torch(geometry, monkeypatch):
     weight = torch.randn(outputs, inputs // groups, *kernel, dtype=torch.float64, generator=generator)
     window = Window(stride, padding, dilation, groups)
     expected = F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    # memory that nobody has written to may hold anything
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, *shape: like.new_full(shape, torch.nan))
     for least in (1, 10**6):  # by the lines of windows where that may be, and by whole windows
         monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
         monkeypatch.setattr(arithmetic, "LEAST_TERMS", least)
-        assert torch.allclose(conv2d_as_product(x.detach(), weight, window), expected, atol=1e-12)
+        for at_most in (1, 2**31):  # image by image, and all at once
+            with unfold_at_most(at_most):
+                assert torch.allclose(conv2d_as_product(x.detach(), weight, window), expected, atol=1e-12)
+        assert conv2d_as_product(x.detach()[:0], weight, window).shape == (0, *expected.shape[1:])
     a = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
     (transpose,) = torch.autograd.grad((expected * a).sum(), x)
     for function in (conv2d_transposed_as_product, conv2d_transposed):
         assert torch.allclose(function(a, weight, window, (height, width)), transpose, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("least", [1, 10**6])
+def test_products_have_the_gradients_of_torch(groups, least, monkeypatch):
+    """A model's weights want gradients unless it is told otherwise, and `bound_network` takes it as it is."""
+    monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
+    monkeypatch.setattr(arithmetic, "LEAST_TERMS", least)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 4, 6, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    weight = torch.randn(2, 4 // groups, 3, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    window = Window((1, 1), (1, 1), (1, 1), groups)
+    expected = F.conv2d(x, weight, None, 1, 1, 1, groups)
+    a = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
+    with unfold_at_most(4 * 9 * 30 * 8 * 2):
+        found = conv2d_as_product(x, weight, window)
+    gradients = (torch.autograd.grad((result * a).sum(), (x, weight)) for result in (found, expected))
+    for mine, wanted in zip(*gradients, strict=True):
+        assert torch.allclose(mine, wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize("setting", ["highest", "high", "medium"])

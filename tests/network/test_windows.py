@@ -76,8 +76,9 @@ def test_a_kernel_that_differs_is_not_trusted(monkeypatch):
 
     monkeypatch.setattr(windows, "_launch", launch)
     monkeypatch.setattr(windows, "_kernels", {})
-    wrong = 0.0
+    wrong, state = 0.0, torch.get_rng_state()
     assert windows._agrees(torch.device("cpu"), torch.float32)
+    assert torch.equal(torch.get_rng_state(), state), "a user's random numbers are others than without a GPU"
     wrong = 1e-30
     with pytest.warns(UserWarning, match="differ"):
         assert not windows._trusted(torch.device("cpu"), torch.float32)

@@ -44,6 +44,9 @@ PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 BENT_KERNEL = "bounds/bent_kernel.py"
 WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
+ALGORITHM_1, PAIRS = "bounds/algorithm1.py", "bounds/test_algorithm1.py"
+ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
+WINDOWS, COPIES, FUSED_RELU = "network/windows.py", "network/test_windows.py", "bounds/test_fused.py"
 POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
 
 MUTATIONS = [
@@ -94,6 +97,14 @@ MUTATIONS = [
              "what is not the parameter moves |x| too", (PARABOLAS,)),
     Mutation("third symbol of a kink", BOWS, "        t = t + other.abs()", "        t = t + 0 * other.abs()",
              "other symbols move |x| too", (PARABOLAS,)),
+    Mutation("magnitude of a parabola", BOWS, "magnitude[where] = stack.abs().sum(0)", "pass",
+             "roundings of the next layer are relative to the parabola's numbers, not to the line's", (PARABOLAS,)),
+    Mutation("parabola without a kink", BOWS, "form.center.abs() < form.slopes[0].abs()", "form.center.abs() < 2 * form.slopes[0].abs()",
+             "a fit to a kink outside of the box opens above, so its highest point is not where it is looked for", (PARABOLAS,)),
+    Mutation("kernel: kinks outside of the box", "bounds/fused.py", "(tl.abs(c) < spread)", "(tl.abs(c) < 2 * spread)",
+             "the same, as the kernel finds them", (FUSED_RELU,)),
+    Mutation("kernel: kinks on trust", "bounds/fused.py", "if symbols and not bool((kinks == kinked(form)).all()):", "if symbols > 99:",
+             "a kernel that a device compiles into something else", (FUSED_RELU,)),
     Mutation("roundings of a parabola", BOWS, "+ t / 2 + slack", "+ t / 2",
              "the fit is computed in floating point", (PARABOLAS,)),
     Mutation("top of a parabola", BOWS, "torch.where(a < 4 * bow, a / 8 * (a / bow.clamp(min=smallest)), a - 2 * bow)", "a - 2 * bow",
@@ -288,6 +299,38 @@ MUTATIONS = [
              "an interval that holds the line has distance zero", (CAMPAIGN,)),
     Mutation("upper weights of Algorithm 1", "bounds/algorithm1.py", "(pictures.upper, grid.weights.upper)",
              "(pictures.upper, grid.weights.lower)", "the largest value needs the largest weights", (CAMPAIGN,)),
+    Mutation("last line of Algorithm 1", ALGORITHM_1, ".ceil().clamp(-1, size - 1)", ".floor().clamp(-1, size - 1)",
+             "the line above a position has a share in it", (PAIRS,)),
+    Mutation("first line of Algorithm 1", ALGORITHM_1, ".floor().clamp(0, size)", ".ceil().clamp(0, size)",
+             "and so has the line below it", (PAIRS,)),
+    Mutation("half a position of Algorithm 1", ALGORITHM_1, "known = position.lower <= position.upper",
+             "known = position.lower == position.lower",
+             "an upper end that is not a number bounds nothing", (PAIRS,)),
+    Mutation("picture of another pair", ALGORITHM_1, "output_size=len(places)) * (height * width)",
+             "output_size=len(places)) * 0",
+             "each pair has its own picture", (PAIRS,)),
+    Mutation("grid of another box", ALGORITHM_1, "mine = box_of[pairs if together else pairs[:1]]",
+             "mine = box_of[pairs[:1].expand(len(pairs)) if together else pairs[:1]]",
+             "each pair has its own box", (PAIRS,)),
+    # convolutions as products
+    Mutation("line of the kernel", ARITHMETIC, "lines[k * width :]", "lines",
+             "each line of the kernel meets the lines of pictures that are so much further down", (PRODUCTS,)),
+    Mutation("lines of a dilated kernel", ARITHMETIC, "window.stride[0] == window.dilation[0] == 1", "window.stride[0] == 1",
+             "its lines are not next to each other", (PRODUCTS,)),
+    Mutation("sum that begins anywhere", ARITHMETIC, "beta=min(k, 1)", "beta=1",
+             "memory that nobody has written to may hold anything", (PRODUCTS,)),
+    Mutation("product that begins anywhere", ARITHMETIC, "matrix[0], beta=0)", "matrix[0], beta=1)",
+             "the same of whole windows", (PRODUCTS,)),
+    Mutation("lines below for lines above", WINDOWS, "(0, 0, left, beside, above, bottom)", "(0, 0, left, beside, bottom, above)",
+             "a window of padded lines would begin inside the picture", (COPIES, PRODUCTS)),
+    Mutation("windows with gaps", WINDOWS, "high * wide * channels).contiguous()", "high * wide * channels)",
+             "the lines of windows are counted as if they lay next to each other", (PRODUCTS,)),
+    Mutation("kernel: line below the picture", "network/window_kernel.py", "(y < high)", "(y <= high)",
+             "beside the picture there are zeros", (COPIES,)),
+    Mutation("kernel: column beside the picture", "network/window_kernel.py", "(x >= 0)", "(x >= -1)",
+             "beside the picture there are zeros", (COPIES,)),
+    Mutation("kernel: copies on trust", WINDOWS, " or not torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True)", "",
+             "a kernel that a device compiles into something else", (COPIES,)),
     # kinks
     Mutation("half the ReLU gap", RELAX, "half = gap / 2", "half = gap / 4",
              "the parallelogram no longer holds the kink", (FORMS, NETWORK)),

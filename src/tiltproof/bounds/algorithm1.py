@@ -55,10 +55,11 @@ def hat(position: Interval, line: Tensor) -> Interval:
 
 def lines_near(position: Interval, size: int) -> tuple[Tensor, Tensor]:
     """The first of the lines 0 to size - 1 on which the hat may not vanish, and how many there are: those less than 1 away. Of a position
-    that is not a number, all.
+    with an end that is not a number, all.
     """
-    first = position.lower.nan_to_num(-torch.inf).floor().clamp(0, size)
-    last = position.upper.nan_to_num(torch.inf).ceil().clamp(-1, size - 1)
+    known = position.lower <= position.upper  # false for a NaN
+    first = torch.where(known, position.lower, -torch.inf).floor().clamp(0, size)
+    last = torch.where(known, position.upper, torch.inf).ceil().clamp(-1, size - 1)
     return first.long(), (last - first + 1).clamp(min=0).long()
 
 
@@ -150,8 +151,10 @@ def _by_box(box_of: Tensor, boxes: int) -> Iterator[Tensor]:
 
 
 def _in_turn(entries: Tensor) -> Iterator[Tensor]:
-    """All of what has so many entries each, as much at a time as has `CHUNK_ENTRIES` or hardly more."""
-    number = (entries.cumsum(0) // (CHUNK_ENTRIES * (GPU_TIMES if entries.is_cuda else 1))).cpu()
+    """All of what has so many entries each, as much at a time as has fewer than `CHUNK_ENTRIES`; what reaches over the end of a chunk,
+    and may have any number, by itself."""
+    ends, most = entries.cumsum(0), CHUNK_ENTRIES * (GPU_TIMES if entries.is_cuda else 1)
+    number = (ends // most + (ends - entries) // most).cpu()
     sizes = number.unique_consecutive(return_counts=True)[1]
     yield from torch.arange(len(entries), device=entries.device).split(sizes.tolist())
 

@@ -165,15 +165,16 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     out = x.new_empty(len(x), height * width, outputs)
     size = math.prod(kernel) * x.shape[1]
     most = _rows_at_a_time(size * block * width, x)
-    for rows, target in zip(x.split(most), out.split(most), strict=True):
+    for begin in range(0, len(x), most):
+        rows, target = x[begin : begin + most], out[begin : begin + most]
         lines = windows(rows, reach)
         if by_lines:
             apart = block * width * size, size, 1
             for k, part in enumerate(matrix[0].view(high, 1, size, outputs).expand(-1, len(rows), -1, -1)):
-                line = lines.as_strided((len(rows), height * width, size), apart, k * width * size)
-                torch.baddbmm(target, line, part, beta=min(k, 1), out=target)
+                line = lines[k * width :].as_strided((len(rows), height * width, size), apart)
+                target.baddbmm_(line, part, beta=min(k, 1))  # in place and not `out=`, which has no gradient
         elif groups == 1:
-            torch.mm(lines, matrix[0], out=target.view(-1, outputs))
+            target.view(-1, outputs).addmm_(lines, matrix[0], beta=0)
         else:
             parts = lines.view(-1, high * wide, groups, x.shape[1] // groups).permute(2, 0, 1, 3).flatten(2)
             target.view(-1, outputs).copy_(torch.bmm(parts, matrix).transpose(0, 1).flatten(1))
