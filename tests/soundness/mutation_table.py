@@ -101,7 +101,7 @@ MUTATIONS = [
              "roundings of the next layer are relative to the parabola's numbers, not to the line's", (PARABOLAS,)),
     Mutation("parabola without a kink", BOWS, "form.center.abs() < form.slopes[0].abs()", "form.center.abs() < 2 * form.slopes[0].abs()",
              "a fit to a kink outside of the box opens above, so its highest point is not where it is looked for", (PARABOLAS,)),
-    Mutation("kernel: kinks outside of the box", "bounds/fused.py", "(tl.abs(c) < spread)", "(tl.abs(c) < 2 * spread)",
+    Mutation("kernel: kinks outside of the box", "bounds/relu_kernel.py", "(tl.abs(c) < spread)", "(tl.abs(c) < 2 * spread)",
              "the same, as the kernel finds them", (FUSED_RELU,)),
     Mutation("kernel: kinks on trust", "bounds/fused.py", "if symbols and not bool((kinks == kinked(form)).all()):", "if symbols > 99:",
              "a kernel that a device compiles into something else", (FUSED_RELU,)),
@@ -313,7 +313,7 @@ MUTATIONS = [
              "mine = box_of[pairs[:1].expand(len(pairs)) if together else pairs[:1]]",
              "each pair has its own box", (PAIRS,)),
     # convolutions as products
-    Mutation("line of the kernel", ARITHMETIC, "lines[k * width :]", "lines",
+    Mutation("line of the kernel", ARITHMETIC, "rows[k * reach.wide :]", "rows",
              "each line of the kernel meets the lines of pictures that are so much further down", (PRODUCTS,)),
     Mutation("lines of a dilated kernel", ARITHMETIC, "window.stride[0] == window.dilation[0] == 1", "window.stride[0] == 1",
              "its lines are not next to each other", (PRODUCTS,)),

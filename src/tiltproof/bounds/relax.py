@@ -51,7 +51,7 @@ def _straight(form: AffineForm, negative_slope: float) -> AffineForm:
     if form.stack.is_cuda and form.unit and not negative_slope and not form.stack.requires_grad:
         fused = fused_relu(form.stack, form.radius, form.unit)
         if fused is not None:
-            form.kinks = fused[3] if form.symbols else None
+            form.kinks = fused[3] if form.bent and form.symbols else None
             return AffineForm(fused[0], fused[1], form.unit).with_magnitude(fused[2])
     above, below, slope = relu_chord(form)
     slope = torch.where(2 * form.radius > above, 0.0, slope)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -150,35 +150,42 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     """Copy windows into the rows of a matrix, then products for the whole batch: of whole windows, or of their lines, which are so many
     times fewer copies and one product for each line of the kernel, added up.
 
-    Channels come last in memory, on the way out and best on the way in: a line of a window is then one piece.
+    Channels come last in memory, on the way out and best on the way in: a line of a window is then one piece. Products are made in place
+    and not with `out=`, which has no gradient.
     """
-    (high, wide), groups, outputs = weight.shape[2:], window.groups, len(weight)
+    (high, wide), outputs = weight.shape[2:], len(weight)
     height, width = window.output_size(x.shape[2:], (high, wide))
-    matrix = once(f"{name}matrix", lambda: _matrix(weight, groups))
-    by_lines = groups == 1 and high > 1 and window.stride[0] == window.dilation[0] == 1
+    matrix = once(f"{name}matrix", lambda: _matrix(weight, window.groups))
+    by_lines = window.groups == 1 and high > 1 and window.stride[0] == window.dilation[0] == 1
     by_lines = by_lines and height * width >= LEAST_OUTPUTS and wide * x.shape[1] >= LEAST_TERMS
-    kernel, block, tail = (high, wide), height, 0
+    reach = Reach((high, wide), window.stride, window.dilation, window.padding, height, width)
     if by_lines:
         # the empty lines below a picture are those above the next one
-        kernel, block, tail = (1, wide), x.shape[2] + window.padding[0], window.padding[0]
-    reach = Reach(kernel, window.stride, window.dilation, window.padding, block, width, tail)
+        above = window.padding[0]
+        reach = replace(reach, kernel=(1, wide), block=x.shape[2] + above, tail=above)
     out = x.new_empty(len(x), height * width, outputs)
-    size = math.prod(kernel) * x.shape[1]
-    most = _rows_at_a_time(size * block * width, x)
+    most = _rows_at_a_time(math.prod(reach.kernel) * x.shape[1] * reach.block * width, x)
     for begin in range(0, len(x), most):
-        rows, target = x[begin : begin + most], out[begin : begin + most]
-        lines = windows(rows, reach)
+        rows, target = windows(x[begin : begin + most], reach), out[begin : begin + most]
         if by_lines:
-            apart = block * width * size, size, 1
-            for k, part in enumerate(matrix[0].view(high, 1, size, outputs).expand(-1, len(rows), -1, -1)):
-                line = lines[k * width :].as_strided((len(rows), height * width, size), apart)
-                target.baddbmm_(line, part, beta=min(k, 1))  # in place and not `out=`, which has no gradient
-        elif groups == 1:
-            target.view(-1, outputs).addmm_(lines, matrix[0], beta=0)
+            _add_lines(target, rows, matrix[0].unflatten(0, (high, -1)), reach)
+        elif window.groups == 1:
+            target.view(-1, outputs).addmm_(rows, matrix[0], beta=0)
         else:
-            parts = lines.view(-1, high * wide, groups, x.shape[1] // groups).permute(2, 0, 1, 3).flatten(2)
-            target.view(-1, outputs).copy_(torch.bmm(parts, matrix).transpose(0, 1).flatten(1))
+            parts = rows.view(-1, high * wide, window.groups, x.shape[1] // window.groups).permute(2, 0, 1, 3)
+            target.view(-1, outputs).copy_(torch.bmm(parts.flatten(2), matrix).transpose(0, 1).flatten(1))
     return out.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
+
+
+def _add_lines(target: Tensor, rows: Tensor, matrices: Tensor, reach: Reach) -> None:
+    """target [N, outputs of a channel, channels] becomes the sum over k of the windows' k-th lines times matrices[k]; the k-th line of each
+    window is the first one of that k lines below."""
+    images, size = len(target), rows.shape[1]
+    for k, matrix in enumerate(matrices):
+        line = rows[k * reach.wide :].as_strided(
+            (images, target.shape[1], size), (reach.block * reach.wide * size, size, 1)
+        )
+        target.baddbmm_(line, matrix.expand(images, -1, -1), beta=min(k, 1))
 
 
 def _matrix(weight: Tensor, groups: int) -> Tensor:
