@@ -43,6 +43,7 @@ BACKWARD_PASS, PULL = "network/backward.py", "network/pull.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 BENT_KERNEL = "bounds/bent_kernel.py"
+RELU_ON_CPU = "bounds/test_relu_on_cpu.py"
 WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
 
@@ -293,6 +294,12 @@ MUTATIONS = [
              "the parallelogram no longer holds the kink", (FORMS, NETWORK)),
     Mutation("one side of the gap", RELAX, "torch.maximum(slope * below, (1 - slope) * above)", "slope * below",
              "with slope 0 the gap is at the upper end", (FORMS, NETWORK)),
+    Mutation("half the ReLU gap on a CPU", RELAX, "value=-1).mul_(0.5)", "value=-1).mul_(0.25)",
+             "center and remainder are each half of the gap", (RELU_ON_CPU, NETWORK)),
+    Mutation("rounding of a kink on a CPU", RELAX, "radius.add_(size, alpha=7 * unit)", "radius.add_(size, alpha=0)",
+             "products and sums round", (RELU_ON_CPU,)),
+    Mutation("width of a kink on a CPU", RELAX, "alpha=2 * (1 + (2 * symbols + 4) * unit)", "alpha=2 * (1 - 4 * unit)",
+             "the sum of slopes and remainder rounds", (RELU_ON_CPU,)),
     Mutation("upper end of a kink", RELAX, "(form.center + reach).clamp_(min=0)", "(form.center + reach)",
              "h instead of max(h, 0): backwards, a chord of slope below 0", (BACKWARD,)),
     Mutation("lower end of a kink", RELAX, "(reach - form.center).clamp_(min=0)", "(reach - form.center)",
