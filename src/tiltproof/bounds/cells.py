@@ -111,7 +111,7 @@ class CellWalk:
         return self.flat.index_select(0, index.flatten()).view(*index.shape, self.channels)
 
     def _line(self, j: int | slice) -> Tensor:
-        """Values at all points of the x axis [points, P, H, W, C], on grid line j (a row of the picture); on several, [points, lines, ...]."""
+        """Values at all points of the x axis [points, P, H, W, C], on grid line j (a row of the picture); of several, lines come second."""
         start = self.offset + self.y.index[j] * self.stride
         index = self.x.index if isinstance(j, int) else self.x.index.unsqueeze(1)
         return _points(self._at(start + index), self.x)
