@@ -17,7 +17,7 @@ from tiltproof.bounds.wide import MOST_CELLS, too_wide, wide_hull
 
 MANY_POINTS = 36
 """Boxes that span more points than this get no slopes: a plane says nothing about so large a part of a picture."""
-CACHED_ENTRIES = 2**15
+CACHED_ENTRIES = 2**14
 """Pixels bounded at a time on a CPU: some dozens of float64 numbers for each, which stay in its caches."""
 
 
