@@ -21,7 +21,7 @@ import torch
 from tiltproof.bounds import AffineForm
 from tiltproof.bounds.bow import kinked
 from tiltproof.bounds.fused import fused_relu
-from tiltproof.bounds.relax import relax_kink
+from tiltproof.bounds.relax import by_lines
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 torch.manual_seed(0)
@@ -33,7 +33,7 @@ for dtype in (torch.float32, torch.float64):
         stack[0, 0, :3], radius[1, :2] = torch.tensor([torch.inf, -torch.inf, torch.nan]), torch.tensor([torch.inf, torch.nan])
         stack[:, 2, :4], radius[2, 2:6] = 0.0, 0.0
         form = AffineForm(stack, radius.to(dtype))
-        wanted, found = relax_kink(form), fused_relu(form.stack, form.radius, form.unit)
+        wanted, found = by_lines(form), fused_relu(form.stack, form.radius, form.unit)
         assert found is not None, "the kernel was not trusted"
         *found, kinks = found
         assert kinks.dtype == torch.bool and (not symbols or torch.equal(kinks, kinked(form)))

@@ -58,7 +58,7 @@ def test_a_wide_box_has_the_extremes_of_its_rectangle_and_a_narrow_one_is_exact(
     far = wide.too_wide(place.columns, place.rows, height, width, padding)
     ring = with_ring(pictures)
     few = Coordinates(None, None, *(Interval(box.lower, box.upper) for box in (place.columns, place.rows)))
-    exact = [value for _, _, value in CellWalk(pictures, rows_of, few, padding)]
+    exact = list(CellWalk(pictures, rows_of, few, padding))
     low, high = torch.stack(exact).amin(0), torch.stack(exact).amax(0)
     seen = set()
     for p, i, j in torch.cartesian_prod(*map(torch.arange, far.shape)).tolist():

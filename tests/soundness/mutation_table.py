@@ -43,6 +43,7 @@ BACKWARD_PASS, PULL = "network/backward.py", "network/pull.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 BENT_KERNEL = "bounds/bent_kernel.py"
+RELU_ON_CPU = "bounds/test_relu_on_cpu.py"
 WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 ALGORITHM_1, PAIRS = "bounds/algorithm1.py", "bounds/test_algorithm1.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
@@ -182,17 +183,17 @@ MUTATIONS = [
     Mutation("clamp at the border", CELLS, "low.clamp(-2, size + 1), high.clamp(-2, size + 1)",
              "low.clamp(0, size - 1), high.clamp(0, size - 1)",
              "between border and ring of zeros the picture fades", (CAMPAIGN,)),
-    Mutation("a grid line left out", CELLS, "points.append(torch.where(line < last, line, high))",
-             "points.append(high)",
+    Mutation("a grid line left out", CELLS, "torch.where(beyond < last, beyond, high)",
+             "torch.where(beyond < -9, beyond, high)",
              "the plane is subtracted at the wrong place", (CAMPAIGN,)),
     Mutation("ring of zeros", "transforms/sampling.py", "return index.clamp(-1, size) + 1",
              "return index.clamp(0, size) + 1",
              "left of the picture lie zeros, not its first column", (CAMPAIGN,)),
     Mutation("reflection", "transforms/sampling.py", "period = 2 * (size - 1)", "period = 2 * size - 1",
              "the border pixel is not doubled", (CAMPAIGN,)),
-    Mutation("residual along v", RESAMPLE, "residual = value - across[i] - down[j]", "residual = value - across[i]",
+    Mutation("residual along v", RESAMPLE, ".sub_((slope_v * y.points).unsqueeze(1))", "",
              "the form adds a plane that the residual never lost", (CAMPAIGN,)),
-    Mutation("remainder of u", RESAMPLE, "size_u * u.radius.unsqueeze(-1) + ", "",
+    Mutation("remainder of u", RESAMPLE, "size_u * u.radius + ", "",
              "u is its form and a remainder", (CAMPAIGN, PIXELS)),
     Mutation("spread of resampled slopes", RESAMPLE, "radius = radius + slope.radius",
              "radius = radius + 0 * slope.radius",
@@ -200,7 +201,7 @@ MUTATIONS = [
     Mutation("remainder of the source picture", RESAMPLE, "radius + hull(picture.radius, rows_of, place, padding).upper",
              "radius",
              "a clamped picture has a remainder of its own", (CAMPAIGN, PIXELS)),
-    Mutation("rounding of pixels", RESAMPLE, "widen(radius, magnitude, 24, unit)", "radius",
+    Mutation("rounding of pixels", RESAMPLE, "widen(radius, magnitude, 24, u.unit)", "radius",
              "interpolation rounds a dozen times", (CAMPAIGN,)),
     # the same in kernels for GPUs
     Mutation("kernel: a grid line left out", "bounds/cell_kernel.py", "tl.where(two, b, last), last", "last, last",
@@ -336,6 +337,12 @@ MUTATIONS = [
              "the parallelogram no longer holds the kink", (FORMS, NETWORK)),
     Mutation("one side of the gap", RELAX, "torch.maximum(slope * below, (1 - slope) * above)", "slope * below",
              "with slope 0 the gap is at the upper end", (FORMS, NETWORK)),
+    Mutation("half the ReLU gap on a CPU", RELAX, "value=-1).mul_(0.5)", "value=-1).mul_(0.25)",
+             "center and remainder are each half of the gap", (RELU_ON_CPU, NETWORK)),
+    Mutation("rounding of a kink on a CPU", RELAX, "radius.add_(size, alpha=7 * unit)", "radius.add_(size, alpha=0)",
+             "products and sums round", (RELU_ON_CPU,)),
+    Mutation("width of a kink on a CPU", RELAX, "alpha=2 * (1 + (2 * symbols + 4) * unit)", "alpha=2 * (1 - 4 * unit)",
+             "the sum of slopes and remainder rounds", (RELU_ON_CPU,)),
     Mutation("upper end of a kink", RELAX, "(form.center + reach).clamp_(min=0)", "(form.center + reach)",
              "h instead of max(h, 0): backwards, a chord of slope below 0", (BACKWARD,)),
     Mutation("lower end of a kink", RELAX, "(reach - form.center).clamp_(min=0)", "(reach - form.center)",

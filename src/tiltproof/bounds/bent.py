@@ -14,16 +14,12 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.cells import CellWalk
-from tiltproof.bounds.coordinates import Coordinates
 from tiltproof.bounds.rounding import UNIT, widen
 
 
-def bent(walk: CellWalk, place: Coordinates, plain: AffineForm, largest: Tensor) -> AffineForm:
-    """The tightest of what is known of each pixel; ``plain`` [P, H, W, C] holds anywhere and has no hinge yet."""
-    u, v = (
-        AffineForm(form.stack.unsqueeze(-1), form.radius.unsqueeze(-1), form.unit, bent=True)
-        for form in (place.column, place.row)
-    )
+def bent(walk: CellWalk, u: AffineForm, v: AffineForm, plain: AffineForm, largest: Tensor) -> AffineForm:
+    """The tightest of what is known of each pixel, at positions ``u`` and ``v`` [P, H, W, 1]; ``plain`` [P, H, W, C] holds anywhere and has
+    no hinge yet."""
     smooth, magnitude = _first_cell(walk, u, v, largest)
     here = (walk.x.meets(1) & walk.y.meets(1)).unsqueeze(-1)
     stack, radius = torch.where(here, smooth.stack, plain.stack), torch.where(here, smooth.radius, plain.radius)

@@ -36,30 +36,37 @@ class ChosenForm(AffineForm):
 
     @cached_property
     def stack(self) -> Tensor:  # type: ignore[override]
-        return self.form.stack[:, self.rows]
+        return _rows(self.form.stack, self.rows, 1)
 
     @cached_property
     def radius(self) -> Tensor:  # type: ignore[override]
-        return self.form.radius[self.rows]
+        return _rows(self.form.radius, self.rows)
 
     @cached_property
     def center(self) -> Tensor:
-        return self.stack[0] if "stack" in self.__dict__ else self.form.center[self.rows]
+        return self.stack[0] if "stack" in self.__dict__ else _rows(self.form.center, self.rows)
 
     def reach(self) -> Tensor:
         if self._reach is None and self.form._reach is not None:
-            self._reach = self.form._reach[self.rows]
+            self._reach = _rows(self.form._reach, self.rows)
         return super().reach()
 
     def magnitude(self) -> Tensor:
         if self._magnitude is None and self.form._magnitude is not None:
-            self._magnitude = self.form._magnitude[self.rows]
+            self._magnitude = _rows(self.form._magnitude, self.rows)
         return super().magnitude()
 
     def extent(self) -> Tensor:
         if self.form._reach is not None:
             self.reach()
         return super().extent()
+
+
+def _rows(values: Tensor, rows: Tensor, dim: int = 0) -> Tensor:
+    """CPUs are slow at brackets; but these keep channels last in memory, where they are so."""
+    if values.is_cuda or not values.is_contiguous():
+        return values[(slice(None),) * dim + (rows,)]
+    return values.index_select(dim, rows)
 
 
 class ChosenForms:

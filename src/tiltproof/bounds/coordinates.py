@@ -29,6 +29,11 @@ class Coordinates:
     cells: int | None = None
     """Grid cells to look at along each axis, where it is known that no box meets more; proofs leave it out and have them counted."""
 
+    def of(self, boxes: Tensor | slice) -> Coordinates:
+        """Of some of the boxes, with repetitions perhaps."""
+        columns, rows = (interval.exactly(lambda end: end[boxes]) for interval in (self.columns, self.rows))
+        return Coordinates(self.column[boxes], self.row[boxes], columns, rows, self.cells)
+
 
 def symbols(low: Tensor, high: Tensor, bent: bool = False) -> list[AffineForm]:
     """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``bent``, for d = 1 only: see `AffineForm`."""
@@ -58,9 +63,8 @@ def _intervals(
 ) -> tuple[Interval, Interval]:
     """The same, infinite where a camera's depth may reach zero."""
     grid_u, grid_v = centred_grid(height, width, low)
-    shape = (len(low), height, width)
-    u: Interval = Interval(grid_u.expand(shape), grid_u.expand(shape))
-    v: Interval = Interval(grid_v.expand(shape), grid_v.expand(shape))
+    # one number for each column and for each row, until a map mixes them
+    u, v = Interval(grid_u, grid_u), Interval(grid_v, grid_v)
     w: Interval | int = 1
     for k in reversed(run):
         value = Interval(low[:, k].view(-1, 1, 1), high[:, k].view(-1, 1, 1))
@@ -68,7 +72,9 @@ def _intervals(
     if isinstance(w, Interval):
         inverse = w.reciprocal()  # infinite where w reaches zero, and so are then the positions
         u, v = u * inverse, v * inverse
-    return u + (width - 1) / 2, -v + (height - 1) / 2
+    columns, rows = u + (width - 1) / 2, -v + (height - 1) / 2
+    shape = (len(low), height, width)
+    return columns.exactly(lambda end: end.expand(shape)), rows.exactly(lambda end: end.expand(shape))
 
 
 def combine(

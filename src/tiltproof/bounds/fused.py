@@ -1,4 +1,4 @@
-"""The ReLU relaxation in one pass over memory, on a GPU: what `relax.relax_kink` does in some thirty.
+"""The ReLU relaxation in one pass over memory, on a GPU: what `relax.by_lines` does in some thirty.
 
 Triton compiles it when it is first needed. The steps, their order and their roundings are those of the reference, which
 stays in use on CPUs, for gradients, and wherever Triton or its compiler is missing.
@@ -42,7 +42,7 @@ def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     from tiltproof.bounds.affine import AffineForm
     from tiltproof.bounds.bow import kinked
-    from tiltproof.bounds.relax import relax_kink
+    from tiltproof.bounds.relax import by_lines
 
     generator = torch.Generator().manual_seed(0)
     for symbols in (0, 1, 3):
@@ -52,7 +52,7 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
         radius[4:6] = torch.tensor([torch.inf, torch.nan])
         stack[:, 6:9] = 0.0
         form = AffineForm(stack.to(device), radius.to(dtype).to(device))
-        wanted = relax_kink(form)
+        wanted = by_lines(form)
         *found, kinks = _launch(form.stack, form.radius, form.unit)
         if symbols and not bool((kinks == kinked(form)).all()):
             return False

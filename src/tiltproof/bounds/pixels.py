@@ -126,16 +126,21 @@ def _affine_bounds(
         # in the dtype wanted if nothing follows, for half the traffic
         wanted = dtype if len(stages) == 1 and not bent else torch.float64
         picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted, bent)
-        if picture is not None:
-            stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
+        if picture is None:
+            run = stages[0][1]
+            some, box_of = (
+                (slice(None), None) if low.is_cuda or cells is not None else distinct(low[:, run], high[:, run])
+            )
+            ends = low[some], high[some]
+            place = coordinates(transform, run, symbols(*ends, bent), *ends, height, width, cells)
+            picture = affine_of_exact(pictures, rows_of, place, transform.padding, box_of, wanted)
+        stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
     forms = symbols(low, high, bent) if stages else []
     for kind, run in stages:
         if kind is Spatial:
+            assert picture is not None, "the first stage has been dealt with"
             place = coordinates(transform, run, forms, low, high, height, width, cells)
-            if picture is None:
-                picture = affine_of_exact(pictures, rows_of, place, transform.padding)
-            else:
-                picture = affine(picture, rows_of, place, transform.padding)
+            picture = affine(picture, rows_of, place, transform.padding)
         else:
             picture = AffineForm.constant(pictures[rows_of], forms[0].symbols) if picture is None else picture
             for k in run:
@@ -146,6 +151,18 @@ def _affine_bounds(
         rows_of = torch.arange(len(rows_of), device=rows_of.device)
     assert picture is not None
     return picture
+
+
+def distinct(low: Tensor, high: Tensor) -> tuple[Tensor | slice, Tensor | None]:
+    """Rows that hold each of the boxes [P, d] once, and which of those each row's is, [P]; (all, None) where no two are the same.
+
+    All images begin with the same boxes, and where a box's pixels look depends on nothing else.
+    """
+    boxes, box_of = torch.cat([low, high], 1).unique(dim=0, return_inverse=True)
+    if len(boxes) == len(low):
+        return slice(None), None
+    rows = torch.empty(len(boxes), dtype=torch.int64, device=low.device)
+    return rows.scatter_(0, box_of, torch.arange(len(low), device=low.device)), box_of
 
 
 def _box(

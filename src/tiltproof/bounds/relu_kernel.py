@@ -33,7 +33,7 @@ def relu(  # type: ignore[no-untyped-def]
     stack, radius, new_stack, new_radius, size, kinks, factors, entries,
     symbols: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """See `relax.relax_kink`; planes are reached by adding to pointers: no index overflows."""
+    """See `relax.by_lines`; planes are reached by adding to pointers: no index overflows."""
     here = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     mask = here < entries
     c = tl.load(stack + here, mask=mask, other=0.0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.bent import bent
-from tiltproof.bounds.cells import CellWalk
+from tiltproof.bounds.cells import CellWalk, some
 from tiltproof.bounds.coordinates import Coordinates
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import UNIT, widen
@@ -17,6 +17,8 @@ from tiltproof.bounds.wide import MOST_CELLS, too_wide, wide_hull
 
 MANY_POINTS = 36
 """Boxes that span more points than this get no slopes: a plane says nothing about so large a part of a picture."""
+CACHED_ENTRIES = 2**14
+"""Pixels bounded at a time on a CPU: some dozens of float64 numbers for each, which stay in its caches."""
 
 
 def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
@@ -26,7 +28,7 @@ def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) ->
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)
     low = high = None
-    for _, _, value in CellWalk(pictures, rows_of, place, padding):
+    for value in CellWalk(pictures, rows_of, place, padding):
         low = value if low is None else torch.minimum(low, value)
         high = value if high is None else torch.maximum(high, value)
     assert low is not None
@@ -66,47 +68,77 @@ def affine(picture: AffineForm, rows_of: Tensor, place: Coordinates, padding: st
     return AffineForm(stack, widen(radius, magnitude, picture.symbols + 4, form.unit), form.unit)
 
 
-def affine_of_exact(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
-    """p = residual + g_u (u - u_c) + g_v (v - v_c): the residual's exact hull, and u, v as affine forms."""
+def affine_of_exact(
+    pictures: Tensor,
+    rows_of: Tensor,
+    place: Coordinates,
+    padding: str,
+    box_of: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> AffineForm:
+    """p = residual + g_u (u - u_c) + g_v (v - v_c): the residual's exact hull, and u, v as affine forms; at last in ``dtype``.
+
+    ``box_of`` [P]: the row of ``place`` that is each pair's box; by default pair p's is row p.
+    """
     walk = None if _too_wide(pictures, place, padding) is not None else CellWalk(pictures, rows_of, place, padding)
     if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
+        place = place if box_of is None else place.of(box_of)
         interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)
-        return AffineForm(torch.cat([interval.stack, empty]), interval.radius, bent=place.column.bent)
-    values = {(i, j): value for i, j, value in walk}
-    last_x, last_y = len(walk.x.points) - 1, len(walk.y.points) - 1
-    x = [(point - place.column.center).unsqueeze(-1) for point in walk.x.points]
-    y = [(point - place.row.center).unsqueeze(-1) for point in walk.y.points]
+        return AffineForm(torch.cat([interval.stack, empty]), interval.radius, bent=place.column.bent).to(dtype)
+    x, y = (_Steps.of(line.points, form) for line, form in ((walk.x, place.column), (walk.y, place.row)))
+    largest, forms = _largest(pictures), []
+    size = len(rows_of) if pictures.is_cuda else max(1, CACHED_ENTRIES // pictures[0].numel())
+    for begin in range(0, len(rows_of), max(1, size)):
+        pairs = slice(begin, begin + size)
+        boxes = pairs if box_of is None else box_of[pairs]
+        part = walk.pairs(rows_of[pairs], boxes)
+        forms.append(_of_points(part, x.rows(boxes), y.rows(boxes), largest).to(dtype))
+    stack, radius = forms[0].stack, forms[0].radius
+    if len(forms) > 1:
+        stack, radius = torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms])
+    return AffineForm(stack.permute(0, 1, 4, 2, 3), radius.permute(0, 3, 1, 2), forms[0].unit, place.column.bent)
+
+
+@dataclass
+class _Steps:
+    """Positions along one axis for the pixels of boxes, with a dimension for channels: [P, H, W, 1]."""
+
+    form: AffineForm  # the position u
+    points: Tensor  # x - u_c for all points x of the axis, [points, P, H, W, 1]
+    size: Tensor  # at least |x - u_c| + sum_k |slopes[k]|, what roundings are relative to
+
+    @classmethod
+    def of(cls, points: Tensor, form: AffineForm) -> _Steps:
+        form = AffineForm(form.stack.unsqueeze(-1), form.radius.unsqueeze(-1), form.unit, form.bent)
+        steps = points.unsqueeze(-1) - form.center
+        # a step is itself rounded, relative to the positions
+        largest = torch.maximum(steps[0].abs(), steps[-1].abs()) + form.center.abs() * (2 * form.unit)
+        return cls(form, steps, largest + form.slopes.abs().sum(0))
+
+    def rows(self, boxes: Tensor | slice) -> _Steps:
+        form = AffineForm(
+            some(self.form.stack, boxes, 1), some(self.form.radius, boxes), self.form.unit, self.form.bent
+        )
+        return _Steps(form, some(self.points, boxes, 1), some(self.size, boxes))
+
+
+def _of_points(walk: CellWalk, x: _Steps, y: _Steps, largest: Tensor) -> AffineForm:
+    """The form of `affine_of_exact` for the walk's pairs, channels last."""
+    values, u, v = walk.values(), x.form, y.form
     # Secant slopes from the four corners. Any slopes are sound: the residual below is measured against the ones used.
-    sw, se, nw, ne = values[0, 0], values[last_x, 0], values[0, last_y], values[last_x, last_y]
-    slope_u = _secant(se + ne - sw - nw, x[-1] - x[0])
-    slope_v = _secant(nw + ne - sw - se, y[-1] - y[0])
-    across = [slope_u * step for step in x]
-    down = [slope_v * step for step in y]
-    low = high = None
-    for (i, j), value in values.items():
-        residual = value - across[i] - down[j]
-        low = residual if low is None else torch.minimum(low, residual)
-        high = residual if high is None else torch.maximum(high, residual)
-    assert low is not None
-    assert high is not None
-    unit = UNIT[pictures.dtype]
-    u, v = place.column, place.row
-    center = (low + high) / 2
-    slopes = slope_u * u.slopes.unsqueeze(-1) + slope_v * v.slopes.unsqueeze(-1)
+    (sw, se), (nw, ne) = ((line[0], line[-1]) for line in (values[0], values[-1]))
+    slope_u = _secant(se + ne - sw - nw, x.points[-1] - x.points[0])
+    slope_v = _secant(nw + ne - sw - se, y.points[-1] - y.points[0])
+    residual = values.sub_(slope_u * x.points).sub_((slope_v * y.points).unsqueeze(1)).flatten(0, 1)
+    low, high = residual.amin(0), residual.amax(0)
     size_u, size_v = slope_u.abs(), slope_v.abs()
-    radius = (high - low) / 2 + size_u * u.radius.unsqueeze(-1) + size_v * v.radius.unsqueeze(-1)
+    radius = (high - low) / 2 + size_u * u.radius + size_v * v.radius
     # Roundings: 12 of the interpolation, 8 of the residual and its mid-point, 3 of each slope; all relative to these.
-    # The step x - u_c is itself rounded, relative to the positions, hence the term in |u| and |v|.
-    largest_x = torch.maximum(x[0].abs(), x[-1].abs()) + u.center.abs().unsqueeze(-1) * (2 * unit)
-    largest_y = torch.maximum(y[0].abs(), y[-1].abs()) + v.center.abs().unsqueeze(-1) * (2 * unit)
-    magnitude = _largest(pictures) + size_u * (largest_x + u.slopes.abs().sum(0).unsqueeze(-1))
-    magnitude = magnitude + size_v * (largest_y + v.slopes.abs().sum(0).unsqueeze(-1))
-    stack, radius = torch.cat([center[None], slopes]), widen(radius, magnitude, 24, unit)
-    form = AffineForm(stack, radius)
-    if u.bent:
-        form = bent(walk, place, form, _largest(pictures))
-    return AffineForm(form.stack.permute(0, 1, 4, 2, 3), form.radius.permute(0, 3, 1, 2), bent=u.bent)
+    magnitude = largest + size_u * x.size + size_v * y.size
+    stack = torch.cat([((low + high) / 2)[None], slope_u * u.slopes + slope_v * v.slopes])
+    form = AffineForm(stack, widen(radius, magnitude, 24, u.unit))
+    return bent(walk, u, v, form, largest) if u.bent else form
 
 
 def _too_wide(pictures: Tensor, place: Coordinates, padding: str) -> Tensor | None:

@@ -15,12 +15,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from tiltproof.certify.freed import freed_memory_kept
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network.arithmetic import unfold_at_most
@@ -121,7 +122,8 @@ class Memory:
     def kept(self) -> Iterator[None]:
         """Inside, memory runs out when the limit is reached, as far as the system can see to it."""
         if self.limit is None:
-            yield
+            with nullcontext() if self.on_gpu else freed_memory_kept():
+                yield
             return
         before = self.peak()
         try:

@@ -13,7 +13,7 @@ from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network import Network
 
-CPU_BYTES = 2**26
+CPU_BYTES = 2**27
 """Working set aimed at on a CPU: larger batches only fall out of its caches."""
 MOST_PAIRS_GPU, MOST_PAIRS_CPU = 65_536, 4096
 FORMS_TWICE, PIXEL_STAGE = 1.7, 3.5

@@ -50,7 +50,11 @@ def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
     start = torch.arange(number, device=images.device).view(-1, 1, 1) * ((height + 2) * (width + 2))
 
     def pixel(i: int, j: int) -> Tensor:
-        return flat[start + rows[i] * (width + 2) + columns[j]]
+        index = start + rows[i] * (width + 2) + columns[j]
+        if index.is_cuda:
+            return flat[index]
+        # several times faster on a CPU, and faster still without a dimension for one channel
+        return flat.squeeze(1).index_select(0, index.flatten()).view(*index.shape, ring.shape[-1])
 
     top = pixel(0, 0) * (1 - x) + pixel(0, 1) * x
     bottom = pixel(1, 0) * (1 - x) + pixel(1, 1) * x
