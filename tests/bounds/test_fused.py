@@ -12,7 +12,7 @@ import torch
 from tiltproof.bounds import AffineForm, fused
 from tiltproof.bounds.bow import kinked
 from tiltproof.bounds.fused import fused_relu
-from tiltproof.bounds.relax import relax_kink
+from tiltproof.bounds.relax import by_lines, relax_kink
 
 PROGRAM = """
 import sys, warnings
@@ -87,7 +87,7 @@ def test_a_kernel_that_sees_other_kinks_is_not_trusted(monkeypatch):
 
     def launch(stack, radius, unit):
         form = AffineForm(stack, radius, unit)
-        result = relax_kink(form)
+        result = by_lines(form)
         kinks = kinked(form) if form.symbols else torch.zeros_like(radius, dtype=torch.bool)
         kinks[-1] ^= wrong
         return result.stack, result.radius, result.magnitude(), kinks

@@ -18,9 +18,8 @@ class Blind(TorchDispatchMode):
         name = function.__name__.partition(".")[0]
         if any(name.startswith(look) for look in LOOKS):
             raise AssertionError(f"{name} looks at values")
-        if name.startswith("index") and any(
-            isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in arguments[1] or []
-        ):
+        chosen = arguments[1] if name.startswith("index") and isinstance(arguments[1], list | tuple) else ()
+        if any(isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in chosen):
             raise AssertionError("a mask chooses entries")
         return function(*arguments, **(keywords or {}))
 

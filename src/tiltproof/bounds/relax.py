@@ -88,13 +88,13 @@ def _relu_on_cpu(form: AffineForm) -> AffineForm:
     With D >= the deviation, h = c + D and l = c - D: a sum of two numbers rounds relatively, and to 0 only where it is 0, so that ``above``
     is max(h, 0) but for one rounding. The chord's slope is h / (2 D), or 1 where that is more. With u the unit roundoff, s 2 D is at most
     (1 + u) above, so that s max(-l, 0) = s (2 D - h) is at most (1 - s) above + 2 u above; where the quotient was cut to 1, -l is at most
-    2 u above. So t = (1 - s) above will do, with 2 u above more in the radius.
+    2 u above. So t = (1 - s) above will do, with 2 u above more in the radius. Where 2 D overflows, nothing is proved.
     """
     unit, smallest = form.unit, SMALLEST[form.stack.dtype]
-    symbols, constant = form.symbols, form.like.new_tensor
+    symbols = form.symbols
     width = form.radius + _size(form.slopes) if symbols else form.radius
     # 2 D: the sum rounds once for each symbol, this very line twice, all of it relatively; SMALLEST stands for underflows
-    width = torch.add(constant(2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))
+    width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))
     above = torch.add(form.center, width, alpha=0.5).clamp_(min=0)
     slope = (above / width).clamp_(max=1)
     slope = torch.ops.aten.threshold_backward(slope, torch.add(above, form.radius, alpha=-2), 0)  # 0 where 2 r >= h
