@@ -7,7 +7,9 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import importlib
 import json
+import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -41,5 +43,22 @@ def start(program, monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments), "--json", str(file)])
         program(name).main()
         return capsys.readouterr().out, json.loads(file.read_text())
+
+    return run
+
+
+@pytest.fixture
+def interpreted():
+    """Runs a program that ends with printing ok, in a process where Triton interprets its kernels on the CPU."""
+    if find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+
+    def run(text):
+        source = str(Path(__file__).parents[1] / "src")
+        environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
+        done = subprocess.run(
+            [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.stdout.strip() == "ok", done.stderr[-2000:]
 
     return run

@@ -1,11 +1,5 @@
 """The kernel of the ReLU relaxation, run by Triton's interpreter on the CPU, against the reference and against exact numbers."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -52,12 +46,8 @@ print("ok")
 """
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernel_is_the_reference_and_sound():
-    source = str(Path(__file__).parents[2] / "src")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "ok", done.stderr[-2000:]
+def test_the_kernel_is_the_reference_and_sound(interpreted):
+    interpreted(PROGRAM)
 
 
 def test_a_cpu_uses_the_reference(monkeypatch):

@@ -1,11 +1,5 @@
 """The kernels of the backward pass, run by Triton's interpreter on the CPU, against the reference and against exact numbers."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -95,12 +89,8 @@ print("ok")
 """
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-def test_the_kernels_are_the_reference_and_sound():
-    source = str(Path(__file__).parents[2] / "src")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.stdout.strip() == "ok", done.stderr[-2000:]
+def test_the_kernels_are_the_reference_and_sound(interpreted):
+    interpreted(PROGRAM)
 
 
 @pytest.mark.parametrize("name", ["pull", "meet"])

@@ -121,8 +121,8 @@ def algorithm1(
     result = Interval(*(pictures.lower.new_empty(len(low), *pictures.lower.shape[1:]) for _ in range(2)))
     # other paddings extend the pictures as far as a box reaches, which is its own matter
     shared = len(boxes) * SHARED <= len(low) or transform.padding != "zeros"
-    near = _entries(columns, rows, height, width).sum(1)[box_of]
-    for pairs in _by_box(box_of, len(boxes)) if shared else _in_turn(near):
+    chunks = _by_box(box_of, len(boxes)) if shared else _in_turn(_entries(columns, rows, height, width).sum(1)[box_of])
+    for pairs in chunks:
         together = not shared and len(pairs) > 1
         mine = box_of[pairs if together else pairs[:1]]
         column, row = (Interval(axis.lower[mine].flatten(), axis.upper[mine].flatten()) for axis in (columns, rows))

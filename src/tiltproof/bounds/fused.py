@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.rounding import SMALLEST
-from tiltproof.bounds.trust import given_up, trusted
+from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
 
 BLOCK = 1024
@@ -100,11 +100,4 @@ def factors(symbols: int, unit: float, dtype: torch.dtype, device: torch.device)
 
 
 def _kernel() -> Any:
-    if "relu" not in _kernels:
-        try:
-            from tiltproof.bounds.relu_kernel import relu
-
-            _kernels["relu"] = relu
-        except ImportError:
-            _kernels["relu"] = None
-    return _kernels["relu"]
+    return kernel(_kernels, "relu", "tiltproof.bounds.relu_kernel")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tiltproof.bounds.position_kernel import larger
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def chord(c, deviation, factors, single: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -24,8 +26,7 @@ def chord(c, deviation, factors, single: tl.constexpr):  # type: ignore[no-untyp
 @triton.jit
 def gap(slope, above, below):  # type: ignore[no-untyped-def]
     """`relax.relu_gap`."""
-    left, right = slope * below, (1 - slope) * above
-    return tl.where((left < right) | (right != right), right, left)
+    return larger(slope * below, (1 - slope) * above)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

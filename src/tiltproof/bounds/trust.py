@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from tiltproof.device import is_out_of_memory
+
+
+def kernel(known: dict[str, Any], name: str, module: str) -> Any:
+    """The kernel of this name in a module that needs Triton; None where there is none, or it was given up. Looked for once."""
+    if name not in known:
+        try:
+            known[name] = getattr(importlib.import_module(module), name)
+        except ImportError:
+            known[name] = None
+    return known[name]
 
 
 def trusted(known: dict[Any, Any], key: Any, agrees: Callable[[], bool], difference: str) -> bool:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.bounds.trust import given_up, trusted
+from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
 
 TILE, MOST_PLACES, LARGEST_PIECE = 2048, 128, 16
@@ -120,11 +120,4 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _kernel() -> Any:
-    if "spread" not in _kernels:
-        try:
-            from tiltproof.network.window_kernel import spread
-
-            _kernels["spread"] = spread
-        except ImportError:
-            _kernels["spread"] = None
-    return _kernels["spread"]
+    return kernel(_kernels, "spread", "tiltproof.network.window_kernel")

@@ -37,6 +37,14 @@ def with_ring(images: Tensor) -> Tensor:
     return torch.nn.functional.pad(images, (1, 1, 1, 1)).permute(0, 2, 3, 1).contiguous()
 
 
+def pixels_at(flat: Tensor, index: Tensor) -> Tensor:
+    """Rows of ``flat`` [n, C] at any shape of indices: [..., C]."""
+    if index.is_cuda:
+        return flat[index]
+    # several times faster on a CPU, and faster still without a dimension for one channel
+    return flat.squeeze(1).index_select(0, index.flatten()).view(*index.shape, flat.shape[1])
+
+
 def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
     """Bilinear values of each image [N, C, H, W] at its own positions [N, H', W'] -> [N, C, H', W']."""
     number, _, height, width = images.shape
@@ -50,11 +58,7 @@ def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
     start = torch.arange(number, device=images.device).view(-1, 1, 1) * ((height + 2) * (width + 2))
 
     def pixel(i: int, j: int) -> Tensor:
-        index = start + rows[i] * (width + 2) + columns[j]
-        if index.is_cuda:
-            return flat[index]
-        # several times faster on a CPU, and faster still without a dimension for one channel
-        return flat.squeeze(1).index_select(0, index.flatten()).view(*index.shape, ring.shape[-1])
+        return pixels_at(flat, start + rows[i] * (width + 2) + columns[j])
 
     top = pixel(0, 0) * (1 - x) + pixel(0, 1) * x
     bottom = pixel(1, 0) * (1 - x) + pixel(1, 1) * x

@@ -16,7 +16,7 @@ from tiltproof.bounds.chosen import ChosenForm
 from tiltproof.bounds.fused import MOST_SYMBOLS, factors
 from tiltproof.bounds.relax import relu_chord, relu_gap
 from tiltproof.bounds.rounding import UNIT
-from tiltproof.bounds.trust import given_up, trusted
+from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
 from tiltproof.network.rules.base import FLOOR, UNDERFLOW, Pullback, backward_gamma, dot
 
@@ -135,11 +135,4 @@ def _agrees(name: str, device: torch.device, dtype: torch.dtype, symbols: int) -
 
 
 def _kernel(name: str) -> Any:
-    if name not in _kernels:
-        try:
-            from tiltproof.network.rules import row_kernels
-
-            _kernels[name] = getattr(row_kernels, name)
-        except ImportError:
-            _kernels[name] = None
-    return _kernels[name]
+    return kernel(_kernels, name, "tiltproof.network.rules.row_kernels")
