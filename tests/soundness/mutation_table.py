@@ -48,6 +48,7 @@ WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 ALGORITHM_1, PAIRS = "bounds/algorithm1.py", "bounds/test_algorithm1.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
 WINDOWS, COPIES, FUSED_RELU = "network/windows.py", "network/test_windows.py", "bounds/test_fused.py"
+FUSED_SHIFT, SHIFTS = "network/rules/fused_shift.py", "network/test_fused_shift.py"
 POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
 
 MUTATIONS = [
@@ -330,8 +331,18 @@ MUTATIONS = [
              "beside the picture there are zeros", (COPIES,)),
     Mutation("kernel: column beside the picture", "network/window_kernel.py", "(x >= 0)", "(x >= -1)",
              "beside the picture there are zeros", (COPIES,)),
+    Mutation("kernel: line below a picture of few channels", "network/window_kernel.py", "(high > y)", "(high >= y)",
+             "beside the picture there are zeros", (COPIES,)),
+    Mutation("kernel: column beside a picture of few channels", "network/window_kernel.py", "(x > -1)", "(x > -2)",
+             "beside the picture there are zeros", (COPIES,)),
     Mutation("kernel: copies on trust", WINDOWS, " or not torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True)", "",
              "a kernel that a device compiles into something else", (COPIES,)),
+    Mutation("kernel: radius without its roundings", "network/rules/row_kernels.py", "wider + least[None, :]", "wider",
+             "the shift rounds too, and products may underflow", (SHIFTS,)),
+    Mutation("kernel: shifts on trust", FUSED_SHIFT, "if not all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)", "if not all(True",
+             "a kernel that a device compiles into something else", (SHIFTS,)),
+    Mutation("kernel: a shift for each entry", FUSED_SHIFT, "each.shape == single and ", "",
+             "the kernel has one number for each channel", (SHIFTS,)),
     # kinks
     Mutation("half the ReLU gap", RELAX, "half = gap / 2", "half = gap / 4",
              "the parallelogram no longer holds the kink", (FORMS, NETWORK)),

@@ -1,4 +1,4 @@
-"""The kernel of `windows.py`; needs Triton."""
+"""The kernels of `windows.py`; need Triton."""
 
 from __future__ import annotations
 
@@ -35,3 +35,30 @@ def spread(  # type: ignore[no-untyped-def]
     value = tl.load(picture + (source[:, None] + each[None, :]), mask=inside[:, None] & known, other=0.0)
     target = (row * positions + position) * channels
     tl.store(out + (target[:, None] + channel[None, :]), value, mask=(row < rows)[:, None] & known)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def spread_few(  # type: ignore[no-untyped-def]
+    picture, out, rows, channels, entries, high, wide, block, out_wide, of_image, of_line, of_column, of_channel,
+    kernel_wide, down, right, far_down, far_right, above, left,
+    lines: tl.constexpr, places: tl.constexpr,
+):  # fmt: skip
+    """The same for pictures of few channels: ``lines`` rows, and ``places`` of the window's entries, whatever their position. What is
+    written then lies together.
+    """
+    tiles = tl.cdiv(entries, places)
+    number = tl.program_id(0)
+    row = (number // tiles).to(tl.int64) * lines + tl.arange(0, lines)
+    entry = number % tiles * places + tl.arange(0, places)
+    position = entry // channels
+    below, beside = (position // kernel_wide) * far_down, (position % kernel_wide) * far_right
+    line = row // out_wide
+    image = line // block
+    top, begin = (line % block).to(tl.int32) * down - above, (row % out_wide).to(tl.int32) * right - left
+    y, x = top[:, None] + below[None, :], begin[:, None] + beside[None, :]
+    known = (row < rows)[:, None] & (entry < entries)[None, :]
+    inside = known & (y >= 0) & (high > y) & (x > -1) & (x < wide)
+    source = image * of_image + top.to(tl.int64) * of_line + begin.to(tl.int64) * of_column
+    each = below.to(tl.int64) * of_line + beside.to(tl.int64) * of_column + (entry % channels).to(tl.int64) * of_channel
+    value = tl.load(picture + (source[:, None] + each[None, :]), mask=inside, other=0.0)
+    tl.store(out + (row[:, None] * entries + entry[None, :]), value, mask=known)

@@ -15,8 +15,8 @@ from torch import Tensor
 from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
 
-TILE, MOST_PLACES, LARGEST_PIECE = 2048, 128, 16
-"""Of the kernel: entries that it copies at a time, channels of one position at most, and entries that are known to lie together."""
+TILE, MOST_PLACES, LARGEST_PIECE, FEW = 2048, 128, 16, 16
+"""Of the kernels: entries copied at a time, of one row at most, and known to lie together at most; and fewer channels than this are few."""
 _kernels: dict[str, Any] = {}
 
 
@@ -40,7 +40,7 @@ class Reach:
 
 def windows(x: Tensor, reach: Reach) -> Tensor:
     """[N, C, H, W] -> [rows, entries of a window], without gaps: lines before columns before channels; images, lines, columns in order."""
-    if x.is_cuda and x.numel() and not x.requires_grad and _kernel() is not None:
+    if x.is_cuda and x.numel() and not x.requires_grad and _kernel("spread") is not None:
         try:
             if _trusted(x.device, x.dtype):
                 return _launch(x, reach)
@@ -70,6 +70,17 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
     positions, rows = reach.kernel[0] * reach.kernel[1], reach.rows(images)
     out = x.new_empty(rows, positions * channels)
     of_image, of_channel, of_line, of_column = x.stride()
+    steps = (*reach.stride, *reach.dilation, *reach.padding)
+    if channels < FEW:
+        entries = positions * channels
+        places = min(_power_of_two(entries), MOST_PLACES)
+        grid, lines = (-(-rows // (TILE // places)) * -(-entries // places),), TILE // places
+        apart = (of_image, of_line, of_column, of_channel)
+        with current(x.device):
+            _kernel("spread_few")[grid](
+                x, out, rows, channels, entries, height, width, reach.block, reach.wide, *apart, reach.kernel[1], *steps, lines, places
+            )  # fmt: skip
+        return out
     piece = LARGEST_PIECE
     while of_channel != 1 or any(number % piece for number in (channels, of_image, of_line, of_column)):
         piece //= 2
@@ -80,11 +91,10 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
         places //= 2  # else half of the last tile would be empty
     lines = TILE // places
     apart = (of_image // piece, of_line // piece, of_column // piece, of_channel)
-    steps = (*reach.kernel, *reach.stride, *reach.dilation, *reach.padding)
     grid = (-(-rows // lines) * positions * -(-channels // places),)
     with current(x.device):
-        _kernel()[grid](
-            x, out, rows, channels // piece, height, width, reach.block, reach.wide, *apart, *steps, piece, lines, places
+        _kernel("spread")[grid](
+            x, out, rows, channels // piece, height, width, reach.block, reach.wide, *apart, *reach.kernel, *steps, piece, lines, places
         )  # fmt: skip
     return out
 
@@ -119,5 +129,5 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-def _kernel() -> Any:
-    return kernel(_kernels, "spread", "tiltproof.network.window_kernel")
+def _kernel(name: str) -> Any:
+    return kernel(_kernels, name, "tiltproof.network.window_kernel")

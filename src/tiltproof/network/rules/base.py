@@ -17,6 +17,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.network.graph import Operation
+from tiltproof.network.rules.fused_shift import shift_and_widen
 
 RELAXED = ("relu", "sigmoid", "tanh")
 """Operations whose output is not linear in their input, so that a relaxation takes their place."""
@@ -192,20 +193,20 @@ class LinearRule:
             radius = torch.add(radius, farthest(form) + UNDERFLOW, alpha=theirs)
         radius = self.absolute(operation, radius)
         shift = self.shift(operation, stack)
-        if shift is not None:
-            stack[0].add_(shift)
-        if form.unit:
+        if not form.unit:
+            if shift is not None:
+                stack[0].add_(shift)
+        else:
             # the |L| product and its inputs round too (all terms >= 0, so relatively), and products may underflow
             extra = count * 4 * (UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype])
-            radius = radius.mul_(1 + 2 * gamma(count + len(stack) + 16, form.unit))
+            factor = 1 + 2 * gamma(count + len(stack) + 16, form.unit)
             if shift is None:
-                radius.add_(extra)
+                radius = radius.mul_(factor).add_(extra)
             else:
-                radius.add_(
-                    operation.once(
-                        "extra", lambda: self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20)) + extra
-                    )
+                more = operation.once(
+                    "extra", lambda: self.shift_size(operation, shift) * ((own + theirs) * (1 + 2.0**-20)) + extra
                 )
+                shift_and_widen(stack[0], radius, shift, factor, more)
         if operation.vanishing and form.unit:
             # a weight w that is lost takes |w x| <= m |x| with it, m the smallest normal number
             smallest = UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype]

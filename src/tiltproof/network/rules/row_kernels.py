@@ -1,4 +1,4 @@
-"""The kernels of `fused_rows.py`; needs Triton."""
+"""The kernels of `fused_rows.py` and `fused_shift.py`; need Triton."""
 
 from __future__ import annotations
 
@@ -62,3 +62,20 @@ def meet(  # type: ignore[no-untyped-def]
         sums += each
     spread = tl.abs(w) * tl.load(radius + place, mask=mask, other=0.0)
     tl.store(sums + (symbols + 1) * each, tl.sum(spread.to(tl.float64), 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def shifted(  # type: ignore[no-untyped-def]
+    center, radius, shift, extra, factor, rows, channels, lines: tl.constexpr, places: tl.constexpr
+):
+    """``lines`` rows of ``places`` channels: center + shift, and radius * factor + extra."""
+    tiles, number = tl.cdiv(channels, places), tl.program_id(0)
+    row = (number // tiles).to(tl.int64) * lines + tl.arange(0, lines)
+    channel = number % tiles * places + tl.arange(0, places)
+    known = channel < channels
+    mask = (row < rows)[:, None] & known[None, :]
+    here = row[:, None] * channels + channel[None, :]
+    more, least = tl.load(shift + channel, mask=known, other=0.0), tl.load(extra + channel, mask=known, other=0.0)
+    tl.store(center + here, tl.load(center + here, mask=mask, other=0.0) + more[None, :], mask=mask)
+    wider = tl.load(radius + here, mask=mask, other=0.0) * tl.load(factor)
+    tl.store(radius + here, wider + least[None, :], mask=mask)
