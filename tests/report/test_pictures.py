@@ -1,12 +1,14 @@
 """The pictures: crisp pixels of the right values, a colour scale, and a plot that shows what was proved."""
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
 from tiltproof.report import Point, Steering, bounds_picture, front_picture, margin_picture, steering_picture
 from tiltproof.report.bounds_picture import MARGIN, TITLE
-from tiltproof.report.front_picture import best
+from tiltproof.report.front_picture import _label, _meet, best
 from tiltproof.report.ink import OPEN, PROVED, SAMPLED, coloured, round_ticks
 from tiltproof.report.steering_picture import MARGIN as FRAME_LEFT
 from tiltproof.report.steering_picture import PREDICTED, RANGE, TRUE
@@ -111,8 +113,33 @@ def test_steering_needles_point_where_the_angles_say():
 
 
 def test_the_front_is_drawn_in_its_own_colour():
-    points = [Point("strict", 80, 75, 30), Point("loose", 84, 60, 4000), Point("beaten", 79, 59, 100)]
-    assert best(points) == points[:2]
+    points = [
+        Point("cheap", 79, 58, 20),
+        Point("strict", 80, 75, 30),
+        Point("loose", 84, 60, 4000),
+        Point("beaten", 79, 59, 100),
+    ]
+    assert best(points) == points[:3]
     picture = front_picture(points, "a front")
     assert has_colour(picture, PROVED)
     assert has_colour(picture, SAMPLED)
+
+
+def test_labels_of_points_close_together_do_not_cover_each_other(monkeypatch):
+    taken = []
+    monkeypatch.setattr(
+        sys.modules["tiltproof.report.front_picture"], "_label", lambda *arguments: taken.append(label(*arguments))
+    )
+    front_picture(
+        [Point(f"number {k}", 76 + 0.05 * k, 70 + 0.03 * k, 100) for k in range(6)] + [Point("far", 70, 60, 10)], "near"
+    )
+    (areas,) = {id(each): each for each in taken}.values()
+    discs, labels = areas[:7], areas[7:]
+    assert len(labels) == 7
+    for k, area in enumerate(labels):
+        assert not any(_meet(area, other) for other in [*discs, *labels[:k]])
+
+
+def label(*arguments):
+    _label(*arguments)
+    return arguments[-1]

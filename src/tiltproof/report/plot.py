@@ -32,6 +32,16 @@ class Plot:
         share = (max(value, self.bottom) - self.bottom) / (self.top - self.bottom)
         return FINENESS * (HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM))
 
+    def holds(self, area: tuple[float, float, float, float]) -> bool:
+        """Whether a rectangle (left, top, right, bottom) lies between the axes and the edges of the paper."""
+        left, top, right, bottom = area
+        return (
+            left >= self.x(self.low)
+            and right <= self.sheet.width
+            and self.y(self.top) <= top
+            and bottom <= self.y(self.bottom)
+        )
+
     def line(self, points: Sequence[tuple[float, float]], colour: str, thickness: float) -> None:
         self.draw.line(points, fill=colour, width=round(thickness * FINENESS), joint="curve")
 
