@@ -96,6 +96,27 @@ class Attacker:
             return self.batch.run(work).double()
 
     @torch.no_grad()
+    def margins_of_each(self, rows: Tensor, parameters: Tensor) -> Tensor:
+        """Margins of images ``rows`` [Q], each at all ``parameters`` float64 [S, d]: [Q, S], as `margins_at`."""
+        device = self.images.device
+        images, values = rows.to(device), parameters.to(device, self.images.dtype)
+
+        def work(size: int) -> Tensor:
+            columns = []
+            for some in values.split(size):
+                parts = images.split(max(1, size // len(some)))
+                margins = [self._margins_of_each(part, some) for part in parts]
+                columns.append(torch.cat(margins).view(len(rows), len(some)))
+            return torch.cat(columns, 1).cpu()
+
+        result: Tensor = self.batch.run(work)
+        return result.double()
+
+    def _margins_of_each(self, rows: Tensor, values: Tensor) -> Tensor:
+        pictures = self.transform.apply_each(self.images[rows], values)
+        return self._margin(pictures, self.labels[rows].repeat_interleave(len(values)))
+
+    @torch.no_grad()
     def confirm(self, rows: Tensor, parameters: Tensor) -> None:
         """Check candidates in float64 on the exact transformation, with error bounds, and record those that hold."""
         rows, parameters = rows[~self.falsified[rows]], parameters[~self.falsified[rows]]
@@ -141,10 +162,7 @@ class Attacker:
             rows = rows[~self.falsified[rows]]
             if not len(rows):
                 return
-            many, points = rows.repeat_interleave(len(chunk)), chunk.repeat(len(rows), 1)
-            seen = self.margins_at(many, self.at(points))
-            table = seen.view(len(rows), len(chunk))
-            least, which = table.min(1)
+            least, which = self.margins_of_each(rows, self.at(chunk)).min(1)
             lower = least < self.margin[rows]
             best[rows[lower]] = chunk[which[lower]]
             self.margin[rows[lower]] = least[lower]

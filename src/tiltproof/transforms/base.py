@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.transforms.matrices import Matrix, multiply, pixel_coordinates
-from tiltproof.transforms.sampling import PADDINGS, sample
+from tiltproof.transforms.sampling import PADDINGS, sample, sample_each
 
 
 def number_text(value: float) -> str:
@@ -86,21 +86,44 @@ class Transform:
                 do=f"give the parameters in the order {self}",
             )
         self.check_channels(images.shape[1])
-        height, width = images.shape[-2:]
         for kind, run in self.stages():
-            if kind is Photometric:
-                value = parameters[:, run[0]].view(-1, 1, 1, 1)
-                images = self.parts[run[0]].changed(images, value, self.padding)
-            elif kind is Spatial:
-                matrix = self.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
-                column, row = pixel_coordinates(matrix, height, width, images)
-                images = sample(images, column, row, self.padding)
-            else:
-                for k in run:
-                    images = self.parts[k].pixels(images, parameters[:, k].view(-1, 1, 1, 1))
-                images = images.clamp(0, 1)
+            images = self._changed(kind, run, images, parameters)
         # in the usual order in memory: after a convolution some networks view() what they get
         return images.flatten(1).view(images.shape)
+
+    @torch.no_grad()
+    def apply_each(self, images: Tensor, parameters: Tensor) -> Tensor:
+        """Each of N images with each of S parameter vectors [S, d], image by image: [N * S, C, H, W], as `apply` gives but for rounding.
+
+        Where pixels move first, they are looked for once for all images.
+        """
+        parameters = parameters.to(images)
+        (kind, run), *others = self.stages()
+        if kind is Spatial:
+            images = sample_each(images, *self._positions(run, images, parameters), self.padding)
+        else:
+            images = images.repeat_interleave(len(parameters), 0)
+            others = [(kind, run), *others]
+        every = parameters.repeat(len(images) // len(parameters), 1)
+        for kind, run in others:
+            images = self._changed(kind, run, images, every)
+        return images.flatten(1).view(images.shape)
+
+    def _changed(self, kind: type[Part], run: list[int], images: Tensor, parameters: Tensor) -> Tensor:
+        """One stage, with each image's own parameters."""
+        if kind is Photometric:
+            return self.parts[run[0]].changed(images, parameters[:, run[0]].view(-1, 1, 1, 1), self.padding)
+        if kind is Spatial:
+            return sample(images, *self._positions(run, images, parameters), self.padding)
+        for k in run:
+            images = self.parts[k].pixels(images, parameters[:, k].view(-1, 1, 1, 1))
+        return images.clamp(0, 1)
+
+    def _positions(self, run: list[int], images: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Where pixels come from: columns and rows, for each row of parameters."""
+        matrix = self.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
+        height, width = images.shape[-2:]
+        return pixel_coordinates(matrix, height, width, images)
 
     def composed_inverse(self, run: list[int], values: list[Any]) -> Matrix:
         """The inverse map of a run of spatial parts: T = T_n ... T_1, so T^-1 = T_1^-1 ... T_n^-1."""

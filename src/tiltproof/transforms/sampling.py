@@ -48,18 +48,38 @@ def pixels_at(flat: Tensor, index: Tensor) -> Tensor:
 def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
     """Bilinear values of each image [N, C, H, W] at its own positions [N, H', W'] -> [N, C, H', W']."""
     number, _, height, width = images.shape
-    column, row = _in_reach(column, width, padding), _in_reach(row, height, padding)
-    column0, row0 = column.detach().floor(), row.detach().floor()
-    x, y = (column - column0).unsqueeze(-1), (row - row0).unsqueeze(-1)
-    columns = [ring_index(column0.long() + k, width, padding) for k in (0, 1)]
-    rows = [ring_index(row0.long() + k, height, padding) for k in (0, 1)]
+    (x, y), corners = _cells(column, row, height, width, padding)
     ring = with_ring(images)
     flat = ring.reshape(-1, ring.shape[-1])
     start = torch.arange(number, device=images.device).view(-1, 1, 1) * ((height + 2) * (width + 2))
-
-    def pixel(i: int, j: int) -> Tensor:
-        return pixels_at(flat, start + rows[i] * (width + 2) + columns[j])
-
-    top = pixel(0, 0) * (1 - x) + pixel(0, 1) * x
-    bottom = pixel(1, 0) * (1 - x) + pixel(1, 1) * x
+    nw, ne, sw, se = (pixels_at(flat, start + corner) for corner in corners)
+    top, bottom = nw * (1 - x) + ne * x, sw * (1 - x) + se * x
     return (top * (1 - y) + bottom * y).permute(0, 3, 1, 2).contiguous()
+
+
+def sample_each(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
+    """Bilinear values of all images [N, C, H, W] at all positions [S, H', W'] -> [N * S, C, H', W'], image by image; without gradients.
+
+    Positions are looked at once for all images, and a look-up fetches the pixel of all images.
+    """
+    number, channels, height, width = images.shape
+    (x, y), corners = _cells(column, row, height, width, padding)
+    x, y = x.reshape(-1, 1), y.reshape(-1, 1)
+    ring = torch.nn.functional.pad(images, (1, 1, 1, 1)).permute(2, 3, 0, 1).reshape(-1, number * channels)
+    nw, ne, sw, se = (ring.index_select(0, corner.flatten()) for corner in corners)
+    top, bottom = nw.mul_(1 - x).addcmul_(ne, x), sw.mul_(1 - x).addcmul_(se, x)
+    values = top.mul_(1 - y).addcmul_(bottom, y).view(*column.shape, number, channels)
+    return values.permute(3, 0, 4, 1, 2).flatten(0, 1).contiguous()
+
+
+def _cells(
+    column: Tensor, row: Tensor, height: int, width: int, padding: str
+) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
+    """Weights of each position in its cell, and the cell's four corners (north west, north east, south west, south east) in the
+    picture with a ring."""
+    column, row = _in_reach(column, width, padding), _in_reach(row, height, padding)
+    column0, row0 = column.detach().floor(), row.detach().floor()
+    weights = (column - column0).unsqueeze(-1), (row - row0).unsqueeze(-1)
+    columns = [ring_index(column0.long() + k, width, padding) for k in (0, 1)]
+    rows = [ring_index(row0.long() + k, height, padding) * (width + 2) for k in (0, 1)]
+    return weights, [line + place for line in rows for place in columns]
