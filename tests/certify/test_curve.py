@@ -9,7 +9,7 @@ from torch import nn
 
 from tiltproof.certify import Budget, certify
 from tiltproof.certify.curve import CURVE, certified_curve, nested, read_curve, write_curve
-from tiltproof.certify.tree import leaves, tree_text
+from tiltproof.certify.tree import leaves
 from tiltproof.errors import InputError
 from tiltproof.transforms import parse
 
@@ -78,10 +78,9 @@ def test_on_disk_it_belongs_to_one_run(case, tmp_path):
 
 
 def test_leaves_are_read_as_they_were_written():
-    splits = {(0, 1, 0, 0): 1, (0, 3, 0, 1): 0}
-    text = tree_text((2, 2), splits)
+    text = ".b.a4."  # cell (0, 1) halved along b, its upper half along a
     found = leaves((2, 2), text, most=99)
-    assert len(found) == 4 + len(splits)
+    assert len(found) == 4 + 2
     assert sum(0.5 ** (node[2] + node[3]) for node in found) == 4, "they fill the four cells"
     assert leaves((2, 2), text, most=5) is None
     for broken in ("3.", "5.", "a.", "z4.", "99999999999999."):

@@ -11,7 +11,6 @@ import torch
 from digits import IMAGES, evidence, problem, run
 
 from tiltproof import InputError, Verdict, certify
-from tiltproof.certify.tree import tree_text
 from tiltproof.certify.writing import lock
 
 
@@ -70,13 +69,6 @@ def leaf_volumes(grid, tree):
             half = stack.pop() / 2
             stack += [half, half]
     assert not stack
-
-
-def test_the_text_of_a_tree():
-    assert tree_text((2, 3), {}) == "6."
-    assert tree_text((1,), {(0, 0): 0}) == "a2."
-    # cell (0, 1) halved along b, its upper half along a
-    assert tree_text((1, 2), {(0, 1, 0, 0): 1, (0, 3, 0, 1): 0}) == ".b.a2."
 
 
 def test_without_a_folder_the_certificate_is_the_same(whole):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 CAMPAIGN, PIXELS = "soundness/test_campaign.py", "soundness/test_pixel_bounds.py"
 NETWORK, BACKWARD = "soundness/test_network_bounds.py", "soundness/test_backward_bounds.py"
 NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted.py"
-UNIFORM, SPLITS = "certify/test_uniform.py", "certify/test_splits.py"
+UNIFORM, SPLITS, BOOKS = "certify/test_uniform.py", "certify/test_splits.py", "certify/test_ledger.py"
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
@@ -35,7 +35,8 @@ class Mutation:
 AFFINE, COORDINATES, RELAX = "bounds/affine.py", "bounds/coordinates.py", "bounds/relax.py"
 CELLS, RESAMPLE, INTERVAL = "bounds/cells.py", "bounds/resample.py", "bounds/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/rules/base.py", "network/rules/linear.py", "network/rules/activations.py"
-MAXPOOL, TILES, LEDGER = "network/rules/maxpool.py", "certify/tiling.py", "certify/ledger.py"
+MAXPOOL, TILES = "network/rules/maxpool.py", "certify/tiling.py"
+LEDGER, TREE = "certify/ledger.py", "certify/tree.py"
 RANGE_SEARCH, BENDS, BOWS = "certify/range_search.py", "bounds/bent.py", "bounds/bow.py"
 PARABOLAS = "soundness/test_parabolas.py"
 RANGES = "certify/test_regression.py"
@@ -479,8 +480,18 @@ MUTATIONS = [
     Mutation("blocks inside a block forgotten", "certify/uniform.py",
              "torch.arange(times) * step for times", "torch.arange(1) * step for times",
              "a block that failed consists of several", (UNIFORM,)),
-    Mutation("boxes left of a halved one", "certify/tree.py", "left, right=True)", "left, right=False)",
-             "a box that begins where another was cut lies right of that cut", (SPLITS,)),
+    Mutation("a counterexample to a proof passed over", LEDGER, "(certified & falsified, ", "(certified & ~correct, ",
+             "a bound was wrong, so none is to be believed", (BOOKS,)),
+    Mutation("certified without its boxes", LEDGER, "(certified & ~whole, ", "(certified & ~correct, ",
+             "every box needs a positive bound", (BOOKS,)),
+    Mutation("a proof of other boxes", LEDGER, "if leaves != parts + halved[image]:", "if leaves < parts:",
+             "the boxes proved are those of the tiling", (BOOKS,)),
+    Mutation("leaves of a lower half", TREE, "here + sizes[lower[boxes]] + 1", "here + sizes[lower[boxes]]",
+             "a half has one more leaf than halved boxes", (SPLITS,)),
+    Mutation("boxes that share a number", TREE, "if span * size >= MOST:", "if span * size < 0:",
+             "digits beyond 64 bits are lost", (SPLITS,)),
+    Mutation("halves of no box", TREE, ".bincount(minlength=count)[:count] == 1).all()", ".bincount(minlength=count)[:count] >= 0).all()",
+             "boxes that are no tree are no tiling", (SPLITS,)),
     # output ranges
     Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),

@@ -23,13 +23,13 @@ class Ledger:
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling) -> None:
         self.prover, self.attacker, self.tiling = prover, attacker, tiling
         count = len(prover.labels)
-        self.settled: dict[int, Verdict] = {}
+        self.certified, self.unknown = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.bool)
         self.boxes = torch.zeros(count, dtype=torch.int64)
         self.waiting = torch.zeros(count, dtype=torch.int64)  # boxes of each image not proved yet
         self.seconds = torch.zeros(count, dtype=torch.float64)
         self.proved = torch.full((count,), torch.inf, dtype=torch.float64)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
-        self.open_bound: dict[int, float] = {}
+        self.open_bound = torch.full((count,), torch.inf, dtype=torch.float64)
         self.splits = Splits(count)
         self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
 
@@ -55,15 +55,14 @@ class Ledger:
     def record(self, rows: Tensor, bound: Tensor, seconds: float, boxes: Tensor | None = None) -> Tensor:
         """Book the bounds of pairs, each of one box or of so many ``boxes``; returns which of them were proved. ``> 0`` is false for
         NaN."""
-        count = len(self.boxes)
-        self.boxes += torch.bincount(rows, minlength=count)
-        self.seconds.index_add_(0, rows, torch.full((len(rows),), seconds / max(1, len(rows)), dtype=torch.float64))
+        bounded = torch.bincount(rows, minlength=len(self.boxes))
+        self.boxes += bounded
+        self.seconds += bounded * (seconds / max(1, len(rows)))
         passed = bound > 0
-        boxes = torch.ones_like(rows) if boxes is None else boxes
-        proved = torch.zeros_like(self.leaves).index_add_(0, rows[passed], boxes[passed])
+        proved = torch.zeros_like(self.leaves).index_add_(0, rows, passed.long() if boxes is None else passed * boxes)
         self.waiting -= proved
         self.leaves += proved
-        self.proved.scatter_reduce_(0, rows[passed], bound[passed], "amin")
+        self.proved.scatter_reduce_(0, rows, torch.where(passed, bound, torch.inf), "amin")
         return passed
 
     def attack_middles(self, rows: Tensor, boxes: Boxes) -> None:
@@ -75,69 +74,80 @@ class Ledger:
 
     def attack_unknown(self) -> None:
         """A last, thorough attack on what could not be proved."""
-        unknown = [image for image, verdict in self.settled.items() if verdict is Verdict.UNKNOWN]
-        rows = torch.tensor([image for image in unknown if not bool(self.attacker.falsified[image])], dtype=torch.int64)
+        rows = (self.unknown & ~self.attacker.falsified).nonzero().flatten()
         self.attacker.search(rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
 
     def settle_certified(self, rows: Tensor) -> None:
         """Images all of whose boxes are proved."""
-        for image in rows[self.waiting[rows] == 0].unique().tolist():
-            if image not in self.settled:
-                self.settled[image] = Verdict.CERTIFIED
+        done = rows[self.waiting[rows] == 0]
+        self.certified[done] = ~self.unknown[done]
 
     def settle_unknown(self, image: int, bound: float, low: Tensor, high: Tensor) -> None:
-        self.settled[image] = Verdict.UNKNOWN
+        self.certified[image], self.unknown[image] = False, True
         self.open_bound[image] = bound
         low, high = (end.clamp(self.tiling.low, self.tiling.high) for end in (low, high))  # as the user wrote the range
         self.open_box[image] = (tuple(low.tolist()), tuple(high.tolist()))
 
     def results(self, first: int, more_seconds: float) -> list[ImageResult]:
         """What is said of each image; the first is number ``first`` of the run."""
-        labels = self.prover.labels.tolist()
-        correct, falsified, margins = (
-            tensor.tolist() for tensor in (self.attacker.correct, self.attacker.falsified, self.attacker.margin)
-        )
-        boxes, waiting, proved, leaves, seconds = (
-            tensor.tolist() for tensor in (self.boxes, self.waiting, self.proved, self.leaves, self.seconds)
-        )
         grid = tuple(self.tiling.base.tolist())
         trees, halved = self.splits.trees(grid)
-        parts = math.prod(grid)
+        verdicts, parts = self._verdicts(), math.prod(grid)
+        proved = torch.minimum(self.proved, self.open_bound)
+        columns = (
+            self.prover.labels,
+            self.attacker.margin,
+            proved,
+            self.boxes,
+            self.leaves,
+            self.seconds + more_seconds,
+        )
+        rows = zip(verdicts, *(column.tolist() for column in columns), strict=True)
         results = []
-        for image, label in enumerate(labels):
-            whole = waiting[image] == 0 and boxes[image] > 0 and proved[image] > 0
-            verdict = self._verdict(image, correct[image], falsified[image], whole)
-            certified, margin = verdict is Verdict.CERTIFIED, margins[image]
-            # every box of the tiling was proved, no more and no fewer
-            if certified and leaves[image] != parts + halved[image]:
-                raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
-            if certified or verdict is Verdict.UNKNOWN:
-                margin = min(proved[image], self.open_bound.get(image, math.inf))
+        for image, (verdict, label, margin, bound, boxes, leaves, seconds) in enumerate(rows):
+            tree = counterexample = open_box = None
+            if verdict is Verdict.CERTIFIED:
+                # every box of the tiling was proved, no more and no fewer
+                if leaves != parts + halved[image]:
+                    raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
+                margin, tree = bound, trees[image]
+            elif verdict is Verdict.UNKNOWN:
+                margin, open_box = bound, self.open_box.get(image)
+            elif verdict is Verdict.FALSIFIED:
+                counterexample = self.attacker.found[image]
             results.append(
                 ImageResult(
                     image=first + image,
                     label=label,
                     verdict=verdict,
                     margin=margin,
-                    grid=grid if certified else None,
-                    tree=trees[image] if certified else None,
-                    counterexample=self.attacker.found[image] if verdict is Verdict.FALSIFIED else None,
-                    open_box=self.open_box.get(image) if verdict is Verdict.UNKNOWN else None,
-                    boxes=boxes[image],
-                    seconds=seconds[image] + more_seconds,
+                    grid=None if tree is None else grid,
+                    tree=tree,
+                    counterexample=counterexample,
+                    open_box=open_box,
+                    boxes=boxes,
+                    seconds=seconds,
                 )
             )
         return results
 
-    def _verdict(self, image: int, correct: bool, falsified: bool, whole: bool) -> Verdict:
-        """Certified only if every box of the image was proved with a positive bound (``whole``)."""
-        if not correct:
-            return Verdict.MISCLASSIFIED
-        verdict = self.settled.get(image)
-        if falsified:
-            if verdict is Verdict.CERTIFIED:
-                raise RuntimeError(f"image {image}: a counterexample to a proof; a bound is wrong, please report this")
-            return Verdict.FALSIFIED
-        if verdict is Verdict.CERTIFIED and not whole:
-            raise RuntimeError(f"image {image}: certified without all of its boxes proved; please report this")
-        return Verdict.UNKNOWN if verdict is None else verdict
+    def _verdicts(self) -> list[Verdict]:
+        """Certified only if every box of the image was proved with a positive bound."""
+        correct, falsified = self.attacker.correct, self.attacker.falsified
+        certified = correct & self.certified
+        whole = (self.waiting == 0) & (self.boxes > 0) & (self.proved > 0)
+        for wrong, what in (
+            (certified & falsified, "a counterexample to a proof; a bound is wrong, please report this"),
+            (certified & ~whole, "certified without all of its boxes proved; please report this"),
+        ):
+            if bool(wrong.any()):
+                raise RuntimeError(f"image {int(wrong.nonzero()[0])}: {what}")
+        verdicts = list(Verdict)
+        number = torch.full_like(self.boxes, verdicts.index(Verdict.UNKNOWN))
+        for which, verdict in (
+            (certified, Verdict.CERTIFIED),
+            (falsified, Verdict.FALSIFIED),
+            (~correct, Verdict.MISCLASSIFIED),
+        ):
+            number[which] = verdicts.index(verdict)
+        return [verdicts[each] for each in number.tolist()]

@@ -48,9 +48,9 @@ class Reporter:
         counts, boxes = self.verdicts.copy(), self.boxes
         if self.search is not None:
             attacker = self.search.attacker
-            falsified = attacker.falsified.tolist()
-            counts.update(verdict for image, verdict in self.search.settled.items() if not falsified[image])
-            counts[Verdict.FALSIFIED] += sum(falsified)
+            counts[Verdict.CERTIFIED] += int((self.search.certified & ~attacker.falsified).sum())
+            counts[Verdict.UNKNOWN] += int((self.search.unknown & ~attacker.falsified).sum())
+            counts[Verdict.FALSIFIED] += int(attacker.falsified.sum())
             counts[Verdict.MISCLASSIFIED] += int((~attacker.correct).sum())
             boxes += int(self.search.boxes.sum())
         seconds, done = time.perf_counter() - self.began, counts.total()

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from tiltproof.certify.tiling import Boxes
-from tiltproof.certify.tree import line_trees, tree_text
+from tiltproof.certify.tree import tree_texts
 
 MANY = 2**20
 """Notes from which on those of forgotten images are thrown away, and again whenever there are twice as many as were left."""
-
-MOST = 2**60
-"""Numbers of places in all images up to which they can be told apart by one integer."""
 
 
 class Splits:
@@ -26,32 +23,25 @@ class Splits:
 
     def note(self, images: Tensor, boxes: Boxes, axes: Tensor) -> None:
         """Box p of image ``images[p]`` is halved along ``axes[p]``."""
-        self.notes.append(torch.cat([images.unsqueeze(1), boxes.index, boxes.level, axes.unsqueeze(1)], 1))
+        self.notes.append(torch.cat([images.unsqueeze(0), boxes.index.T, boxes.level.T, axes.unsqueeze(0)]))
         self.noted += len(axes)
 
     def forget(self, images: Tensor) -> None:
         """Nobody will ask for these images' tilings."""
         self.kept[images] = False
         if self.noted > self.many:
-            notes = torch.cat(self.notes)
-            self.notes = [notes[self.kept[notes[:, 0]]]]
-            self.noted = len(self.notes[0])
+            self.notes = [self._joined()]
+            self.noted = len(self.notes[0][0])
             self.many = max(MANY, 2 * self.noted)
 
     def trees(self, grid: tuple[int, ...]) -> tuple[list[str], list[int]]:
         """Of each image: the tiling of a range that was cut into ``grid`` to begin with, and how many boxes were halved."""
         count, axes = len(self.kept), len(grid)
-        notes = torch.cat(self.notes) if self.notes else torch.empty(0, 2 * axes + 2, dtype=torch.int64)
-        notes = notes[self.kept[notes[:, 0]]]
-        halved = torch.bincount(notes[:, 0], minlength=count).tolist()
-        if axes == 1 and count * grid[0] * 2 ** (1 + int(notes[:, 2].max() if len(notes) else 0)) < MOST:
-            image, index, level, _ = notes.unbind(1)
-            return line_trees(grid[0], image, index, level, count), halved
-        notes = notes[notes[:, 0].argsort(stable=True)]
-        columns = notes.T.tolist()
-        nodes, next_axes, start, trees = list(zip(*columns[1:-1], strict=True)), columns[-1], 0, []
-        for number in halved:
-            mine = slice(start, start + number)
-            trees.append(tree_text(grid, dict(zip(nodes[mine], next_axes[mine], strict=True))))
-            start += number
-        return trees, halved
+        notes = self._joined() if self.notes else torch.empty(2 * axes + 2, 0, dtype=torch.int64)
+        (image,), index, level, (axis,) = notes.split([1, axes, axes, 1])
+        return tree_texts(grid, count, image, index, level, axis), image.bincount(minlength=count).tolist()
+
+    def _joined(self) -> Tensor:
+        """All notes of images that are not forgotten."""
+        notes = torch.cat(self.notes, 1)
+        return notes[:, self.kept[notes[0]]]

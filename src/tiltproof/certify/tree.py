@@ -21,59 +21,102 @@ Node = tuple[int, ...]
 
 AXES = string.ascii_lowercase
 
+MOST = 2**62
+"""What whole numbers are kept below, so that none overflows."""
 
-def tree_text(grid: tuple[int, ...], splits: dict[Node, int]) -> str:
-    """The tree of an image whose boxes ``splits`` (node -> parameter) were halved, starting from ``grid``.
 
-    >>> tree_text((16,), {(3, 0): 0})
-    '3.a14.'
+def tree_texts(
+    grid: tuple[int, ...], images: int, image: Tensor, index: Tensor, level: Tensor, axis: Tensor
+) -> list[str]:
+    """The trees of all images, cut into ``grid`` to begin with: box ``index[:, n]``, ``level[:, n]`` of image ``image[n]`` was halved
+    along ``axis[n]``.
+
+    Halved boxes come in preorder, and between two of them the leaves that lie before the second one and not before the first. All
+    cells of all images stand in one row, so a cell has as many cells before it as its number says. A half with s halved boxes in it
+    has s + 1 leaves.
     """
-    letters, leaves, done, uncut = [], 0, 0, (0,) * len(grid)
-    for cell in sorted(node[: len(grid)] for node in splits if node[len(grid) :] == uncut):
-        number = 0
-        for index, size in zip(cell, grid, strict=True):
-            number = number * size + index
-        leaves += number - done  # cells that were not halved
-        done = number + 1
-        todo = [cell + uncut]
-        while todo:
-            node = todo.pop()
-            axis = splits.get(node)
-            if axis is None:
-                leaves += 1
-                continue
-            letters.append(_leaves(leaves) + AXES[axis])
-            leaves = 0
-            lower, upper = halves(node, axis)
-            todo += [upper, lower]
-    return "".join(letters) + _leaves(leaves + math.prod(grid) - done)
+    cells, count = math.prod(grid), len(axis)
+    if not count:
+        return [_leaves(cells)] * images
+    # places along each parameter, so fine that a half of the smallest box has its middle at one
+    places = [size << (deepest + 2) for size, deepest in zip(grid, level.amax(1).tolist(), strict=True)]
+    if max(images * cells, *places) >= MOST:
+        raise RuntimeError("a tiling is too fine to be counted; please report this")
+    itself, lower, upper = _found(images, places, image, index, level, axis)
+    depth, order = level.sum(0).sort()
+    depths = order.split(depth.bincount().tolist())
+    roots = depths[0]
+    # each is a cell or half of exactly one other
+    if not bool((torch.cat([itself[roots], lower, upper]).bincount(minlength=count)[:count] == 1).all()):
+        raise RuntimeError("the boxes that were halved are no tree; please report this")
+    sizes = torch.ones(count + 1, dtype=torch.int64)  # halved boxes from each on; the last entry stands for a leaf
+    sizes[count] = 0
+    for boxes in reversed(depths):
+        sizes[boxes] += sizes[lower[boxes]] + sizes[upper[boxes]]
+    cell = image[roots]
+    for along, size in zip(index[:, roots], grid, strict=True):
+        cell = cell * size + along
+    cell, order = cell.sort()
+    roots = roots[order]
+    # how many halved boxes and how many leaves lie before each halved box
+    before = torch.empty(2, count + 1, dtype=torch.int64)
+    earlier = sizes[roots].cumsum(0) - sizes[roots]
+    before[:, roots] = torch.stack([earlier, earlier + cell])
+    for boxes in depths:
+        here = before[:, boxes]
+        before[:, lower[boxes]] = here + torch.tensor([[1], [0]])
+        before[:, upper[boxes]] = here + sizes[lower[boxes]] + 1
+    # the text of each image: its halved boxes, then the leaves after the last of them
+    number = torch.arange(images)
+    end = image.bincount(minlength=images).cumsum(0)
+    row, last = before[0, :count] + image, end + number
+    letter, leaves = torch.zeros(count + images, dtype=torch.uint8), torch.empty(count + images, dtype=torch.int64)
+    letter[row], leaves[row] = torch.tensor(list(AXES.encode()), dtype=torch.uint8)[axis], before[1, :count]
+    leaves[last] = end + cells * (number + 1)
+    return _texts(leaves.diff(prepend=torch.zeros(1, dtype=torch.int64)), letter, last)
 
 
-def line_trees(cells: int, image: Tensor, index: Tensor, level: Tensor, images: int) -> list[str]:
-    """`tree_text` of all images at once, for one parameter: box ``index[n]`` of ``cells * 2**level[n]`` was halved in image ``image[n]``.
+def _found(
+    images: int, places: list[int], image: Tensor, index: Tensor, level: Tensor, axis: Tensor
+) -> tuple[Tensor, ...]:
+    """Which of the boxes is each of them, its lower half and its upper half; one beyond the last where it is none of them.
 
-    Preorder is that of the boxes' left ends, larger boxes first. The boxes that are not halved and lie left of such an end x are as
-    many as the points in (0, x] at which something was cut: edges of cells, and middles of halved boxes.
+    Along a parameter, an interval's middle tells it from all others that halving makes of the cells: with 2**k places for a cell, it is
+    an odd multiple of 2**(k - 1 - l) after l halvings, and the middles of its halves lie half of that away. So a box is its image and
+    its middles, the digits of one number, or of several where one would overflow.
     """
-    depth = int(level.max()) + 1 if len(level) else 0
-    size = 2 ** (depth - level)
-    left = index * size
-    order = (left * 64 + level).argsort()
-    order = order[image[order].argsort(stable=True)]
-    image, left, size = image[order], left[order], size[order]
-    span = (cells << depth) + 1
-    middles = (image * span + left + size // 2).sort().values
-    counts = torch.bincount(image, minlength=images)
-    ends = counts.cumsum(0)
-    before = torch.searchsorted(middles, image * span + left, right=True) - (ends - counts)[image] + (left >> depth)
-    first = torch.ones_like(image, dtype=torch.bool)
-    first[1:] = image[1:] != image[:-1]
-    between = before - torch.where(first, 0, before.roll(1))
-    letters = [_leaves(count) + AXES[0] for count in between.tolist()]
-    last = torch.zeros(images, dtype=torch.int64).scatter_reduce(0, image, before, "amax")
-    tails = (cells + counts - last).tolist()
-    starts = [0, *ends.tolist()]
-    return ["".join(letters[a:b]) + _leaves(tail) for a, b, tail in zip(starts, starts[1:], tails, strict=False)]
+    finest = level.amax(1, keepdim=True) + 1
+    middles = (2 * index + 1) << (finest - level)
+    steps = (axis == torch.arange(len(places)).unsqueeze(1)).long() << (finest - level - 1)
+    number, away, span, same = image, torch.zeros_like(image), images, None
+    for middle, step, size in zip(middles, steps, places, strict=True):
+        if span * size >= MOST:
+            same, number, away, span = _same(same, number, away), torch.zeros_like(image), torch.zeros_like(image), 1
+        number, away, span = number * size + middle, away * size + step, span * size
+    same, count = _same(same, number, away), len(axis)
+    found = torch.full((len(same),), count)
+    found[same[:count]] = torch.arange(count)
+    return found[same].chunk(3)
+
+
+def _same(same: Tensor | None, number: Tensor, away: Tensor) -> Tensor:
+    """Small numbers for boxes, then their lower halves, then their upper ones, that are equal just where ``number``, ``number - away`` or
+    ``number + away`` are, and ``same`` as well."""
+    ranks = torch.cat([number, number - away, number + away]).unique(return_inverse=True)[1]
+    return ranks if same is None else (same * len(ranks) + ranks).unique(return_inverse=True)[1]
+
+
+def _texts(leaves: Tensor, letter: Tensor, last: Tensor) -> list[str]:
+    """Each row is so many leaves and then a letter, if it is not zero; a text ends with each row of ``last``."""
+    digits = len(str(int(leaves.max())))
+    signs = torch.zeros(len(leaves), digits + 2, dtype=torch.uint8)  # zero: nothing
+    signs[:, -1] = letter
+    signs[:, -2] = ord(".") * (leaves > 0)
+    for k in range(digits):
+        signs[:, -3 - k] = torch.where(leaves >= max(2, 10**k), ord("0") + leaves // 10**k % 10, 0)
+    text = signs.numpy().tobytes().translate(None, b"\0").decode("ascii")
+    ends = (signs > 0).sum(1).cumsum(0)[last].tolist()
+    return [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
 def halves(node: Node, axis: int) -> tuple[Node, Node]:

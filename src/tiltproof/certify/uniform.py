@@ -136,8 +136,10 @@ class UniformSearch(Ledger):
         self.attack_middles(rows, boxes)
         low, high = self.tiling.bounds(boxes)
         alone = int(self.tiling.base.prod()) == 1
+        still = self._open().tolist()
         for k, image in enumerate(rows.tolist()):
-            if not bool(self.attacker.falsified[image]) and image not in self.settled:
+            if still[image]:
+                still[image] = False
                 # the boxes not looked at have no bound, so with more than one there is none for the whole range
                 self.settle_unknown(image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
 
@@ -152,9 +154,7 @@ class UniformSearch(Ledger):
 
     def _open(self) -> Tensor:
         """For each image whether it is neither settled nor falsified."""
-        settled = torch.zeros(len(self.boxes), dtype=torch.bool)
-        settled[list(self.settled)] = True
-        return ~settled & ~self.attacker.falsified
+        return ~(self.certified | self.unknown | self.attacker.falsified)
 
 
 def _next(waiting: list[int], full: int) -> int | None:

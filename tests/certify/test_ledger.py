@@ -1,0 +1,112 @@
+"""The books of a search: what may be called certified, and what makes it stop instead."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import tiltproof
+from tiltproof.certify.ledger import Ledger
+from tiltproof.certify.tiling import Tiling
+from tiltproof.certify.verdict import Verdict
+
+COUNT, GRID = 5, (2, 3)
+BOX = torch.zeros(2).double(), torch.ones(2).double()
+
+
+def ledger():
+    """Image 0 is proved, 1 falsified, 2 given up, 3 misclassified; nobody has looked at 4."""
+    attacker = SimpleNamespace(
+        correct=torch.tensor([True, True, True, False, True]),
+        falsified=torch.tensor([False, True, False, False, False]),
+        margin=torch.tensor([7.0, -1.0, 7.0, -2.0, 7.0]).double(),
+        found=[None, (0.5, 0.5), None, None, None],
+    )
+    prover = SimpleNamespace(labels=torch.arange(COUNT))
+    books = Ledger(prover, attacker, Tiling(tiltproof.parse("R(8),B(0.5)"), GRID))
+    books.waiting[[0, 2]] = 6
+    books.record(torch.zeros(6).long(), torch.arange(1, 7).double(), 3.0)
+    books.record(torch.tensor([2, 2, 2]), torch.tensor([0.5, -0.25, torch.nan]).double(), 1.0)
+    books.settle_certified(torch.tensor([0, 0, 2]))
+    books.settle_unknown(2, -0.25, *BOX)
+    return books
+
+
+def test_what_is_said_of_each_image():
+    results = ledger().results(100, 0.5)
+    assert [result.image for result in results] == list(range(100, 105))
+    assert [result.label for result in results] == list(range(COUNT))
+    assert [str(result.verdict) for result in results] == [
+        "certified",
+        "falsified",
+        "unknown",
+        "misclassified",
+        "unknown",
+    ]
+    assert [result.margin for result in results] == [1.0, -1.0, -0.25, -2.0, math.inf]
+    assert [(result.grid, result.tree) for result in results] == [(GRID, "6."), *[(None, None)] * 4]
+    assert [result.counterexample for result in results] == [None, (0.5, 0.5), None, None, None]
+    assert [result.open_box for result in results] == [None, None, ((0.0, 0.0), (1.0, 0.5)), None, None]
+    assert [result.boxes for result in results] == [6, 0, 3, 0, 0]
+    assert [result.seconds for result in results] == pytest.approx([3.5, 0.5, 1.5, 0.5, 0.5])
+
+
+def test_books_of_bounds():
+    """A bound that is no number proves nothing; a block counts as all of its boxes."""
+    books = ledger()
+    passed = books.record(
+        torch.tensor([4, 4, 4, 1]), torch.tensor([torch.nan, 0.0, 2.0, 3.0]).double(), 1.0, torch.tensor([8, 4, 2, 1])
+    )
+    assert passed.tolist() == [False, False, True, True]
+    assert books.leaves.tolist() == [6, 1, 1, 0, 2]
+    assert books.waiting.tolist() == [0, -1, 5, 0, -2]
+    assert books.proved.tolist() == [1.0, 3.0, 0.5, math.inf, 2.0]
+
+
+def test_what_is_given_up_is_not_certified_later():
+    books = ledger()
+    books.waiting[2] = 0
+    books.settle_certified(torch.tensor([2, 2]))
+    assert books.certified.tolist() == [True, False, False, False, False]
+    books.settle_unknown(0, 0.0, *BOX)
+    assert not books.certified[0]
+    books.settle_certified(torch.tensor([0]))
+    assert books.results(0, 0.0)[0].verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("waiting", 1, "without all of its boxes"),
+        ("waiting", -1, "without all of its boxes"),
+        ("boxes", 0, "without all of its boxes"),
+        ("proved", 0.0, "without all of its boxes"),
+        ("proved", math.nan, "without all of its boxes"),
+        ("leaves", 5, "do not make up its tiling"),
+        ("leaves", 7, "do not make up its tiling"),
+    ],
+)
+def test_no_certificate_without_every_box(name, value, message):
+    books = ledger()
+    getattr(books, name)[0] = value
+    with pytest.raises(RuntimeError, match=f"image 0: .*{message}"):
+        books.results(0, 0.0)
+    books.attacker.correct[0] = False  # nothing is claimed
+    assert books.results(0, 0.0)[0].verdict is Verdict.MISCLASSIFIED
+
+
+def test_a_counterexample_to_a_proof():
+    books = ledger()
+    books.attacker.falsified[0] = True
+    with pytest.raises(RuntimeError, match="image 0: a counterexample to a proof"):
+        books.results(0, 0.0)
+
+
+def test_boxes_of_a_tiling_are_counted_without_overflow():
+    """3 * 2**64 of them are none in 64 bits."""
+    books = ledger()
+    books.tiling.base = torch.tensor([2, 3 * 2**32, 2**31])
+    books.leaves[0] = 0
+    with pytest.raises(RuntimeError, match="do not make up its tiling"):
+        books.results(0, 0.0)
