@@ -66,3 +66,10 @@ def test_a_half_of_a_box_that_failed_passes_less_often_than_any():
     least, grid, _ = pilots.ladder([(2**k,) for k in range(13)], torch.float64)
     assert grid == (512,)
     assert abs(least - (512 + 1024 * 0.35 + 2048 * 0.04)) < 15
+
+
+def test_a_grid_that_was_tried_is_not_tried_again():
+    one, rows, batch = prover(1), torch.arange(4), Halving(512)
+    grid = starting_grid(one, rows, 20_000, batch, 0)
+    one.bound = None  # whoever bounds anything now fails
+    assert not precision_pays(one, rows, grid, batch, 0)

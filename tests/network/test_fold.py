@@ -1,4 +1,4 @@
-"""Batch norm inside the convolution: the same function, fewer operations, and every rounding inside the bounds."""
+"""Scales inside the convolution or the scale before them: the same function, fewer operations, every rounding inside the bounds."""
 
 import mpmath
 import pytest
@@ -81,3 +81,80 @@ def test_shifts_that_nearly_cancel(bias, dtype):
             spread = mpmath.sqrt(number(norm.running_var[k]) + mpmath.mpf(norm.eps))
             exact = (value - number(norm.running_mean[k])) / spread * number(norm.weight[k]) + number(norm.bias[k])
             assert number(form.lower[0, k]) <= exact <= number(form.upper[0, k])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scales_after_a_convolution(dtype):
+    """They take back nearly all of the first one's shift, and go on with the rest; the roundings of all are there."""
+    generator = torch.Generator().manual_seed(4)
+    first, shift, second = (torch.randn(200, 1, 1, dtype=dtype, generator=generator) for _ in range(3))
+    conv = nn.Conv2d(1, 200, 1, dtype=dtype)
+    one = torch.ones_like(first)
+    model = flat(
+        conv, Scales(first, 1e6 * shift, second, -1e6 * shift * second), Scales(3 * one, 0 * one, one, 0 * one)
+    )
+    image = torch.rand(1, 1, 1, 1, dtype=dtype, generator=generator)
+    network = read_network(model, (1, 1, 1), image).live(dtype)
+    assert [operation.kind for operation in network.operations] == ["conv2d", "reshape"]
+    form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
+    numbers = (conv.weight, conv.bias, first, 1e6 * shift, second, -1e6 * shift * second)
+    with mpmath.workdps(50):
+        for k, (w, b, f, s, g, t) in enumerate(zip(*(each.flatten().tolist() for each in numbers), strict=True)):
+            value = 3 * (((mpmath.mpf(float(image)) * w + b) * f + s) * g + t)
+            assert float(form.lower[0, k]) <= value <= float(form.upper[0, k])
+
+
+class Scales(nn.Module):
+    """s (x f + t') + t for numbers of each entry; ``read_twice``: what lies between the two scales is an output too."""
+
+    def __init__(self, first, shift, second, more, read_twice=False):
+        super().__init__()
+        for name, value in {"first": first, "shift": shift, "second": second, "more": more}.items():
+            self.register_buffer(name, value)
+        self.read_twice = read_twice
+
+    def forward(self, x):
+        between = x * self.first + self.shift
+        result = between * self.second + self.more
+        return result + between if self.read_twice else result
+
+
+def flat(*modules):
+    return nn.Sequential(*modules, nn.Flatten()).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scales_become_one_that_holds_the_exact_value(dtype):
+    """With shifts so large that their sum is mostly rounding."""
+    generator = torch.Generator().manual_seed(3)
+    first, shift, second = (torch.randn(1, 300, 1, dtype=dtype, generator=generator) for _ in range(3))
+    scales = Scales(first, 1e4 * shift, second, -1e4 * shift * second)
+    model = flat(scales)
+    image = torch.rand(1, 1, 300, 1, generator=generator).to(dtype)
+    network = read_network(model, (1, 300, 1), image)
+    assert [operation.kind for operation in network.live(dtype).operations] == ["scale", "reshape"]
+    assert [operation.kind for operation in network.live(dtype, 2.0**-24).operations].count("scale") == 4
+    form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
+    with mpmath.workdps(50):
+        numbers = (image, scales.first, scales.shift, scales.second, scales.more)
+        for k, (x, f, s, g, t) in enumerate(zip(*(each.flatten().tolist() for each in numbers), strict=True)):
+            value = (mpmath.mpf(x) * f + s) * g + t
+            assert float(form.lower[0, k]) <= value <= float(form.upper[0, k])
+    assert (form.radius < (1.0 if dtype == torch.float32 else 1e-9)).all()
+
+
+def test_a_scale_that_is_read_twice_stays():
+    ones = torch.ones(1, 2, 2)
+    model = flat(Scales(2 * ones, ones, 3 * ones, ones, read_twice=True))
+    image = torch.rand(1, 1, 2, 2)
+    kinds = [operation.kind for operation in read_network(model, (1, 2, 2), image).live(torch.float32).operations]
+    assert kinds.count("scale") == 2
+    assert torch.allclose(bound_network(model, AffineForm(image[None], torch.zeros_like(image))).center, model(image))
+
+
+def test_a_product_of_scales_that_vanishes_is_not_forgotten():
+    """2^-80 2^-80 is no float32 number, and with x = 2^100 the result is 2^-60 all the same."""
+    tiny, nothing = torch.full((1, 1, 1), 2.0**-80), torch.zeros(1, 1, 1)
+    image = torch.full((1, 1, 1, 1), 2.0**100)
+    form = bound_network(flat(Scales(tiny, nothing, tiny, nothing)), AffineForm(image[None], torch.zeros_like(image)))
+    assert float(form.lower) <= 2.0**-60 <= float(form.upper)

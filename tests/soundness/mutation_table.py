@@ -144,6 +144,12 @@ MUTATIONS = [
              "what was cancelled before the convolution was made counts", ("network/test_fold.py",)),
     Mutation("a convolution read twice", "network/fold.py", "readers[before.name] == 1", "True",
              "the other reader wants what the convolution gave", ("network/test_fold.py",)),
+    Mutation("cancelled shift of two scales", "network/fold.py", "size * factor.abs() + more}", "(shift * factor + own).abs()}",
+             "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),
+    Mutation("shift that was cancelled twice", "network/fold.py", "shift.abs() if before is None else", "shift.abs() if True else",
+             "what the first fold cancelled still counts in the second", ("network/test_fold.py",)),
+    Mutation("vanished product of scales", "network/fold.py", "bool(small.any())", "False",
+             "what it is multiplied with may be huge", ("network/test_fold.py",)),
     # coordinates
     Mutation("the horizon", INTERVAL, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),

@@ -122,7 +122,9 @@ class AffineForm:
         """Apply a function that only moves entries about (reshape, permute, slice, pick): no rounding at all."""
         rows = function(self.stack.flatten(0, 1))
         stack = rows.view(len(self.stack), len(self), *rows.shape[1:])
-        return AffineForm(stack, function(self.radius), self.unit, self.bent)
+        form = AffineForm(stack, function(self.radius), self.unit, self.bent)
+        form._magnitude = None if self._magnitude is None else function(self._magnitude)
+        return form
 
     def to(self, dtype: torch.dtype) -> AffineForm:
         """The same set or a little more in another dtype; each rounded entry moves by at most u |entry|."""

@@ -80,7 +80,7 @@ class ClassJob:
         """The attack, and the starting grid where none is given and an image needs one."""
         seed = self.settings.seed + self.first
         attacker = Attacker(inputs, seed)
-        attacker.search(attacker.alive(), self.settings.samples, steps=0)
+        attacker.search(attacker.alive(), self.settings.samples, steps=0, hasty=True)
         prover = Prover(inputs, self.settings.method)
         rows = attacker.alive()
         grid = self.settings.splits or grid

@@ -4,6 +4,7 @@ fails."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,6 +60,9 @@ class Prover:
         # on a GPU, where steps are dear, open margins to refine at once though some may turn out to be of no use
         self.together = 2048 if inputs.images.is_cuda else 0
         self.gate = Gate()
+        self.pilots: dict[
+            Any, Any
+        ] = {}  # how grids fared that were tried, kept for whoever asks again (`certify.start`)
         self.refined = 0  # single margins taken through a backward pass so far
         self.passes = 0.0  # how many whole ones that came to: most margins are proved after a small part of one
 
@@ -71,7 +75,7 @@ class Prover:
         pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=bent, dtype=dtype)
         several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
-        forms = run(network, pixels, lasting=low.shape[1])
+        forms = run(network, pixels, lasting=low.shape[1], outputs=self.method == "fgv")
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
         if self.method == "fgv":
             bound = _least(separate_margins(forms[network.output], labels).double())

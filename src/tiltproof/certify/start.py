@@ -77,15 +77,22 @@ class Pilots:
     """Tries grids on a few random pairs of these images."""
 
     def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
-        self.prover, self.rows, self.batch = prover, rows, batch
-        self.generator = torch.Generator().manual_seed(seed)
+        self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
+        """Once for each grid: the prover remembers. All grids are tried on the same images."""
+        tried = self.prover.pilots
+        if (grid, dtype) not in tried:
+            tried[grid, dtype] = self._tried(grid, dtype)
+        return tried[grid, dtype]
+
+    def _tried(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
         tiling, pairs, prover = Tiling(self.prover.transform, grid), self.pairs, self.prover
         boxes, device = tiling.first(), self.prover.labels.device
-        chosen = self.rows[torch.randint(len(self.rows), (pairs,), generator=self.generator)]
-        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (pairs,), generator=self.generator)])
+        generator = torch.Generator().manual_seed(self.seed)
+        chosen = self.rows[torch.randint(len(self.rows), (pairs,), generator=generator)]
+        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (pairs,), generator=generator)])
         precise = dtype != prover.dtype
 
         def work(size: int) -> Pilot:
@@ -147,8 +154,9 @@ def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: H
     """
     if prover.dtype == torch.float64:
         return False
-    plain = Pilots(prover, rows, batch, seed).run(grid, prover.dtype)
+    pilots = Pilots(prover, rows, batch, seed)
+    plain = pilots.run(grid, prover.dtype)
     if plain.cost <= PRECISE_COST * plain.passed**2:  # float64 costs no less than that, and proves all at best
         return False
-    precise = Pilots(prover, rows, batch, seed).run(grid, torch.float64)
+    precise = pilots.run(grid, torch.float64)
     return precise.cost * plain.passed**2 < plain.cost * precise.passed**2

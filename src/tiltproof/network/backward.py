@@ -41,11 +41,11 @@ def refine(
     start = forms[network.input]
     unit, device, pairs = start.unit, start.like.device, pairs % len(start)
     own, other = labels[pairs], classes
-    if not (network.operations and network.last.name == network.output and network.last.kind == "linear"):
+    last = network.last_linear
+    if last is None:
         a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
         a.scatter_(1, own.unsqueeze(1), 1.0).scatter_add_(1, other.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
         return refine_outputs(network, forms, pairs, a, enough, shared, effort, shallow)
-    last = network.last
     weight, bias = last.settings["weight"], last.settings["bias"]
     a = weight[own] - weight[other]
     chosen = ChosenForms(forms, pairs)

@@ -23,7 +23,7 @@ def shallow_share(network: Network) -> float:
     entries = {network.input: math.prod(network.shape)}
     entries |= {operation.name: math.prod(operation.shape) for operation in network.operations}
     operations, left = network.operations, {network.output}
-    if operations and network.last.name == network.output and network.last.kind == "linear":
+    if network.last_linear is not None:
         operations, left = operations[:-1], {network.last.inputs[0]}
     dear, met = [operation.name for operation in operations if operation.kind in DEAR], set(left)
     for operation in reversed(operations):

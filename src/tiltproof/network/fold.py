@@ -1,9 +1,10 @@
-"""Batch norm taken into the convolution before it: one pass over the numbers instead of two, and the same real-valued function.
+"""A scale taken into the convolution or the scale before it: one pass over the numbers instead of two, and the same real-valued function.
 
-s (W x + b) + t = (s W) x + (s b + t), channel by channel. The products are made in float64 and rounded to the bounds' dtype, so each
-weight carries a few roundings of its own, which the convolution's rule is told of (``roundings``); those of the new shift are relative to
-|s b| plus what those of t are relative to (``shift_size``). Only for bounds of real-valued networks: evaluations in floating point
-take both steps.
+s (W x + b) + t = (s W) x + (s b + t), channel by channel, of a batch norm; of a normalisation, which subtracts and then divides, W is a
+scale too. The products are made in float64 and rounded to the bounds' dtype, so each weight carries a few roundings of its own, which
+the rule is told of (``roundings``); those of the new shift are relative to |s b| plus what those of t are relative to (``shift_size``).
+Only for bounds of real-valued networks: evaluations in floating point take both steps. A normalisation does not go into the
+convolution after it: what cancels in x - m would cancel no longer, and its roundings would be several times larger.
 """
 
 from __future__ import annotations
@@ -18,21 +19,24 @@ from tiltproof.network.graph import Operation, vanishes
 
 ROUNDINGS = 8
 """Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
+OF_SCALES = 4
+"""Of two scales' product, beside those that its rule allows for one scale and the dtype: those of the other scale, and of the product."""
 
 
 def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list[Operation]:
-    """The same network, in which scales that follow a convolution nobody else reads are gone; ``output`` is read by the caller."""
+    """The same network, in which scales are gone that follow a convolution or a scale nobody else reads; the caller reads ``output``."""
     readers = Counter(name for operation in operations for name in operation.inputs)
     readers[output] += 1
-    found = {operation.name: operation for operation in operations}
-    gone, result = set(), []
+    result: dict[str, Operation] = {}
     for operation in operations:
-        before = found.get(operation.inputs[0]) if operation.kind == "scale" and len(operation.inputs) == 1 else None
-        if before is not None and before.kind == "conv2d" and readers[before.name] == 1 and _by_channel(operation):
-            gone.add(before.name)
-            operation = _fold(before, operation, dtype)
-        result.append(operation)
-    return [operation for operation in result if operation.name not in gone]
+        before = result.get(operation.inputs[0]) if operation.kind == "scale" and len(operation.inputs) == 1 else None
+        if before is not None and readers[before.name] == 1:
+            if before.kind == "conv2d" and _by_channel(operation):
+                operation = _fold(result.pop(before.name), operation, dtype)
+            elif before.kind == "scale":
+                operation = _of_two(result.pop(before.name), operation, dtype)
+        result[operation.name] = operation
+    return list(result.values())
 
 
 def _by_channel(operation: Operation) -> bool:
@@ -55,13 +59,14 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
     shift = size = torch.zeros_like(factor)
     if settings["bias"] is not None:
         shift = settings["bias"].double() * factor
-        size = shift.abs()
+        before = settings.get("shift_size")
+        size = shift.abs() if before is None else by_channel(before) * factor.abs()
     if scale.settings["shift"] is not None:
         own = by_channel(scale.settings["shift"])
         given = scale.settings.get("shift_size")
         shift, size = shift + own, size + (own.abs() if given is None else by_channel(given))
     settings["bias"], settings["shift_size"] = shift.to(dtype), size.to(dtype)
-    settings["roundings"] = ROUNDINGS
+    settings["roundings"] = settings.get("roundings", 0) + ROUNDINGS
     vanishing = (
         convolution.vanishing
         or scale.vanishing
@@ -70,3 +75,24 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
     return dataclasses.replace(
         convolution, name=scale.name, settings=settings, shape=scale.shape, vanishing=vanishing, kept={}
     )
+
+
+def _of_two(first: Operation, second: Operation, dtype: torch.dtype) -> Operation:
+    """In float64, as a scale's constants always are."""
+    weight, factor = first.settings["scale"].double(), second.settings["scale"].double()
+    settings = {"scale": weight * factor, "shift": None}
+    settings["roundings"] = OF_SCALES + sum(each.settings.get("roundings", 0) for each in (first, second))
+    if first.settings["shift"] is not None or second.settings["shift"] is not None:
+        (shift, size), (own, more) = _shift(first, weight), _shift(second, factor)
+        settings |= {"shift": shift * factor + own, "shift_size": size * factor.abs() + more}
+    # a product that lies below the normal numbers, or vanished, as that of numbers which are not zero may
+    small = ((weight * factor).abs() < torch.finfo(dtype).tiny) & (weight != 0) & (factor != 0)
+    vanishing = first.vanishing or second.vanishing or bool(small.any()) or vanishes(settings["shift"], 0.0, dtype)
+    return dataclasses.replace(second, inputs=first.inputs, settings=settings, vanishing=vanishing, kept={})
+
+
+def _shift(scale: Operation, like: Tensor) -> tuple[Tensor, Tensor]:
+    """A scale's shift, and what its roundings are relative to."""
+    shift, size = scale.settings["shift"], scale.settings.get("shift_size")
+    shift = torch.zeros_like(like) if shift is None else shift.double()
+    return shift, shift.abs() if size is None else size.double()

@@ -43,8 +43,11 @@ HARDLY = {1: 1e-3, 2: 0.03}
 """By their numbers, the share of the radii below which symbols are given up: 2 e^2 - 1, which parabolas at ReLUs need, and the hinge."""
 
 
-def run(network: Network, bounds: AffineForm, lasting: int | None = None) -> dict[str, AffineForm]:
-    """The form of every operation's output, by name; ``network`` is live.
+def run(
+    network: Network, bounds: AffineForm, lasting: int | None = None, outputs: bool = True
+) -> dict[str, AffineForm]:
+    """The form of every operation's output, by name; ``network`` is live. Without ``outputs``, not of the last linear layer's, which
+    neither `margins` nor `refine` look at.
 
     ``lasting``: symbols after the first so many go into the radii (|G_k e_k| <= |G_k|), the last first, from where on they hardly
     matter beside them.
@@ -58,7 +61,7 @@ def run(network: Network, bounds: AffineForm, lasting: int | None = None) -> dic
     forms = {network.input: bounds}
     lasting = bounds.symbols if lasting is None else lasting
     kept = bounds.symbols
-    for operation in network.operations:
+    for operation in network.operations if outputs or network.last_linear is None else network.operations[:-1]:
         inputs = [_without(forms[name], kept) for name in operation.inputs]
         form = forms[operation.name] = REGISTRY[operation.kind].forward(operation, inputs)
         if kept > lasting and operation.kind in RELAXED:
@@ -96,8 +99,8 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
     """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share
     cancels.
     """
-    last = network.last if network.operations and network.last.name == network.output else None
-    if last is None or last.kind != "linear":
+    last = network.last_linear
+    if last is None:
         return _differences(forms[network.output], labels)
     form = forms[last.inputs[0]]
     weight, bias = last.settings["weight"], last.settings["bias"]

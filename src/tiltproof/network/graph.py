@@ -105,6 +105,12 @@ class Network:
     def last(self) -> Operation:
         return self.operations[-1]
 
+    @property
+    def last_linear(self) -> Operation | None:
+        """The linear layer that gives the outputs, if one does: margins are made of its rows' differences, not of its outputs."""
+        last = self.operations[-1] if self.operations else None
+        return last if last is not None and last.name == self.output and last.kind == "linear" else None
+
     def output_shape(self) -> tuple[int, ...]:
         """Of one picture's output."""
         return next((operation.shape for operation in self.operations if operation.name == self.output), self.shape)
