@@ -31,14 +31,14 @@ def attacker(depth):
 
 def tried(attack, hasty):
     """Evaluations of a search, and what it found."""
-    count, before = 0, attack.margins_at
+    count, before = 0, attack.margins_of_each
 
     def spy(rows, parameters):
         nonlocal count
-        count += len(rows)
+        count += len(rows) * len(parameters)
         return before(rows, parameters)
 
-    attack.margins_at = spy
+    attack.margins_of_each = spy
     attack.search(attack.alive(), 24, steps=0, hasty=hasty)
     return count, attack.found
 
