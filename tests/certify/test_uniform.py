@@ -65,14 +65,10 @@ def test_blocks_say_what_single_boxes_say(data):
         data.draw(st.sampled_from([0.0, 3.0])),
     )
     search = UniformSearch(prover, attacker(count), Tiling(transform, grid))
-    tries, uniform.TRIES = (
-        uniform.TRIES,
-        data.draw(st.sampled_from([1, 20, 512])),
-    )  # blocks that do not pay are not tried
-    try:
+    with pytest.MonkeyPatch.context() as patch:  # however the work is cut up
+        for name, values in (("SPREAD", [1, 8]), ("TOGETHER", [1, 2, 64]), ("MOST_PAIRS", [1, 20, 2**20])):
+            patch.setattr(uniform, name, data.draw(st.sampled_from(values)))
         search.work(Halving(batch), Budget(), lambda: None)
-    finally:
-        uniform.TRIES = tries
     results = search.results(0, 0.0)
     tiling = Tiling(transform, grid)
     ends = tiling.bounds(tiling.first())
@@ -97,19 +93,43 @@ def test_boxes_are_tried_where_their_block_fails(grid, end):
     size = (high - low) / torch.tensor(grid)
     point = torch.where(torch.arange(len(grid)) == 0, (low - 4 * size, high + 4 * size)[end], (low + high) / 2)
     prover = Holes(transform, point, 0.0, loose=3 * float(size[0, 0] / size.max()))
+    boxes, bound = [], prover.bound
+
+    def noted(images, low, high, dtype=None):
+        outcome = bound(images, low, high, dtype)
+        boxes.extend(((high - low) / size).round().prod(1)[outcome.bound > 0].tolist())
+        return outcome
+
+    prover.bound = noted
     search = UniformSearch(prover, attacker(1), Tiling(transform, grid))
     search.work(Halving(500), Budget(), lambda: None)
     (result,) = search.results(0, 0.0)
     assert result.verdict is Verdict.CERTIFIED
-    assert search.won[0] > 0  # single boxes were needed
-    assert search.won[1] > 0
+    assert sum(boxes) == math.prod(grid)  # nothing is proved twice
+    assert 1 in boxes  # single boxes were needed
+    assert max(boxes) > 1
+    assert len(boxes) < math.prod(grid) / 4
+    assert result.boxes < 2 * len(boxes)  # sizes are found, not guessed
 
 
 def test_blocks_of_a_grid():
-    assert block_sizes((255,)) == [(1,)]
-    assert block_sizes((1024,)) == [(1,), (4,), (16,)]
-    assert block_sizes((80, 80)) == [(1, 1), (2, 2), (4, 4), (8, 8)]
-    assert block_sizes((1000, 2)) == [(1, 1), (4, 1), (16, 1)]
+    assert block_sizes((127,)) == [(1,)]
+    assert block_sizes((1024,)) == [(1,), (2,), (4,), (8,), (16,)]
+    assert block_sizes((40, 20)) == [(1, 1), (2, 1), (4, 1), (4, 2)]
+    assert block_sizes((300, 2)) == [(1, 1), (2, 1), (4, 1), (8, 1)]
+
+
+def test_an_image_that_cannot_be_proved_costs_little():
+    """Its hole is a single box, which no scout meets: found where blocks are smallest, though most of the range lies before it."""
+    transform, grid = tiltproof.parse("R(-3:10)"), 100_000
+    points = torch.tensor([[9.12345], [99.0]]).double()
+    search = UniformSearch(Holes(transform, points, 0.0, loose=3.0), attacker(2), Tiling(transform, (grid,)))
+    search.work(Halving(100), Budget(), lambda: None)
+    failed, proved = search.results(0, 0.0)
+    assert failed.verdict is Verdict.UNKNOWN
+    assert abs(failed.open_box[0][0] - 9.12345) < 0.001
+    assert failed.boxes < 500
+    assert proved.verdict is Verdict.CERTIFIED
 
 
 @pytest.mark.parametrize("method", ["fgv", "hull", "affine"])
@@ -121,7 +141,7 @@ def test_blocks_change_no_verdict_of_a_network(method, monkeypatch):
     images = torch.rand(12, 1, 6, 6)
     labels = model(images).argmax(1)
     blocks = tiltproof.certify(model, images, labels, "R(8)", splits=300, method=method)
-    monkeypatch.setattr(uniform, "FEWEST_BLOCKS", 10**9)
+    monkeypatch.setattr(uniform, "FEWEST_REGIONS", 10**9)
     boxes = tiltproof.certify(model, images, labels, "R(8)", splits=300, method=method)
     assert blocks.verdicts == boxes.verdicts
     assert Verdict.CERTIFIED in boxes.verdicts
@@ -151,7 +171,7 @@ def test_seconds_end_a_uniform_search(grid, batch):
     search.work(Halving(batch), Budget(seconds=1e-9), lambda: None)
     for image, result in enumerate(search.results(0, 0.0)):
         assert result.verdict is Verdict.UNKNOWN
-        assert result.boxes == max(1, batch // 2)
+        assert 1 <= result.boxes <= max(1, -(-batch // 2))
         middle = sum(torch.tensor(end).double() for end in result.open_box) / 2
         assert not any(k == image and ((low < middle) & (middle < high)).all() for k, low, high in proved)
     assert looked == [0, 1]

@@ -8,7 +8,6 @@ Padding other than zeros is the paper's appendix: pad the picture first, interpo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -25,11 +24,11 @@ from tiltproof.transforms.sampling import ring_index
 FARTHEST = 2**15
 """Largest side to which a picture is padded for paddings other than zeros."""
 
-CHUNK_ENTRIES, GPU_TIMES = 2**21, 8
+CHUNK_ENTRIES, GPU_TIMES = 2**21, 16
 """Entries of grids that are held at a time, and how many times as many on a GPU; memory stays bounded at any picture size."""
 
-SHARED = 4
-"""Pictures of a box, on the average, from which on each box makes its grid once for all of them."""
+SHARED = 8
+"""On a CPU, pictures of a box, on the average, from which on boxes are worked on one by one: more steps, and no copies of the grid."""
 
 
 @dataclass
@@ -40,6 +39,18 @@ class SparseGrid:
     columns: Tensor
     weights: Interval
     counts: Tensor
+
+    def of(self, which: Tensor, boxes: int) -> SparseGrid:
+        """Of a grid with the pixels of so many boxes, one box after the other, that of boxes ``which`` [P], with repetitions perhaps."""
+        counts = self.counts.view(boxes, -1)
+        sizes = counts.sum(1)
+        mine = sizes[which]
+        starts, ends = (sizes.cumsum(0) - sizes)[which], mine.cumsum(0)
+        entries = int(ends[-1])
+        entry = (starts - (ends - mine)).repeat_interleave(mine, output_size=entries)
+        entry += torch.arange(entries, device=entry.device)
+        weights = self.weights.exactly(lambda end: end[entry])
+        return SparseGrid(self.rows[entry], self.columns[entry], weights, counts[which].flatten())
 
 
 def hat(position: Interval, line: Tensor) -> Interval:
@@ -111,33 +122,39 @@ def interpolate(pictures: Interval, grid: SparseGrid, picture_of: Tensor | None 
 def algorithm1(
     transform: Transform, run: list[int], pictures: Interval, rows_of: Tensor, low: Tensor, high: Tensor
 ) -> Interval:
-    """Bounds of the resampled pictures for pairs (picture rows_of[p], box p): where many pictures share a box, box by box, and one grid
-    serves them all; else many pairs at a time."""
+    """Bounds of the resampled pictures for pairs (picture rows_of[p], box p): many pairs at a time, and one grid for all pictures of a
+    box."""
     boxes, box_of = torch.unique(torch.cat([low, high], 1), dim=0, return_inverse=True)
     height, width = pictures.lower.shape[-2:]
     count = low.shape[1]
     columns, rows = interval_coordinates(transform, run, boxes[:, :count], boxes[:, count:], height, width)
-    columns, rows = (Interval(axis.lower.flatten(1), axis.upper.flatten(1)) for axis in (columns, rows))
+    columns, rows = (axis.exactly(lambda end: end.flatten(1)) for axis in (columns, rows))
     result = Interval(*(pictures.lower.new_empty(len(low), *pictures.lower.shape[1:]) for _ in range(2)))
+    order = box_of.argsort(stable=True)
     # other paddings extend the pictures as far as a box reaches, which is its own matter
-    shared = len(boxes) * SHARED <= len(low) or transform.padding != "zeros"
-    chunks = _by_box(box_of, len(boxes)) if shared else _in_turn(_entries(columns, rows, height, width).sum(1)[box_of])
+    if transform.padding != "zeros" or (not low.is_cuda and len(boxes) * SHARED <= len(low)):
+        chunks = order.split(torch.bincount(box_of).tolist())
+    else:
+        chunks = order.split(_in_turn(_entries(columns, rows, height, width).sum(1)[box_of[order]]))
     for pairs in chunks:
-        together = not shared and len(pairs) > 1
-        mine = box_of[pairs if together else pairs[:1]]
+        mine, which = box_of[pairs].unique_consecutive(return_inverse=True)
         column, row = (Interval(axis.lower[mine].flatten(), axis.upper[mine].flatten()) for axis in (columns, rows))
-        which, picture_of = rows_of[pairs], None
-        if together:
-            which, picture_of = which.unique(return_inverse=True)
-        chosen = Interval(pictures.lower[which], pictures.upper[which])
+        numbers, picture_of = rows_of[pairs], None
+        if len(mine) > 1:
+            numbers, picture_of = numbers.unique(return_inverse=True)
+        chosen = Interval(pictures.lower[numbers], pictures.upper[numbers])
         if transform.padding != "zeros":
             chosen, column, row = _padded(chosen, column, row, transform.padding)
         size = chosen.lower.shape[-2:]
-        pixels = [slice(None)] if together else _in_turn(_entries(column, row, *size))
-        parts = [interpolate(chosen, make_grid(_some(column, k), _some(row, k), *size), picture_of) for k in pixels]
+        if picture_of is None:
+            pixels = torch.arange(len(column.lower), device=low.device).split(_in_turn(_entries(column, row, *size)))
+            parts = [interpolate(chosen, make_grid(_some(column, k), _some(row, k), *size)) for k in pixels]
+        else:
+            grid = make_grid(column, row, *size)
+            parts = [interpolate(chosen, grid if len(mine) == len(pairs) else grid.of(which, len(mine)), picture_of)]
         for target, sources in ((result.lower, [x.lower for x in parts]), (result.upper, [x.upper for x in parts])):
             target[pairs] = torch.cat(sources, -1).reshape(len(pairs), -1, height, width)
-    return Interval(result.lower.clamp(0, 1), result.upper.clamp(0, 1))
+    return result.exactly(lambda end: end.clamp_(0, 1))
 
 
 def _entries(columns: Interval, rows: Interval, height: int, width: int) -> Tensor:
@@ -145,21 +162,20 @@ def _entries(columns: Interval, rows: Interval, height: int, width: int) -> Tens
     return lines_near(rows, height)[1] * lines_near(columns, width)[1]
 
 
-def _by_box(box_of: Tensor, boxes: int) -> Iterator[Tensor]:
-    """The pairs of each box."""
-    yield from box_of.argsort(stable=True).split(torch.bincount(box_of, minlength=boxes).tolist())
+def _in_turn(entries: Tensor) -> list[int]:
+    """How many at a time of what has so many entries each: fewer than `CHUNK_ENTRIES`, half of that on the average; what has more than
+    half by itself is alone.
+
+    The ends of those with equal numbers lie in one half, so all but the first of them do, and the first has half at most.
+    """
+    half = CHUNK_ENTRIES * (GPU_TIMES if entries.is_cuda else 1) // 2
+    large = entries > half
+    number = entries.cumsum(0) // half + 2 * large.cumsum(0) - large.long()
+    sizes: list[int] = number.unique_consecutive(return_counts=True)[1].tolist()
+    return sizes
 
 
-def _in_turn(entries: Tensor) -> Iterator[Tensor]:
-    """All of what has so many entries each, as much at a time as has fewer than `CHUNK_ENTRIES`; what reaches over the end of a chunk,
-    and may have any number, by itself."""
-    ends, most = entries.cumsum(0), CHUNK_ENTRIES * (GPU_TIMES if entries.is_cuda else 1)
-    number = (ends // most + (ends - entries) // most).cpu()
-    sizes = number.unique_consecutive(return_counts=True)[1]
-    yield from torch.arange(len(entries), device=entries.device).split(sizes.tolist())
-
-
-def _some(position: Interval, which: Tensor | slice) -> Interval:
+def _some(position: Interval, which: Tensor) -> Interval:
     return Interval(position.lower[which], position.upper[which])
 
 

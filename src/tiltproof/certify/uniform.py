@@ -1,8 +1,9 @@
-"""Uniform splitting, the paper's way: a fixed grid, box by box over all images, so that images share a box's
-coordinates.
+"""Uniform splitting, the paper's way: a fixed grid, many images at a time, so that images share a box's coordinates.
 
-A bound over a block of neighbouring boxes holds over each of them, so blocks are tried first where they are often proved, at a fraction
-of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it is not.
+A bound over a block of neighbouring boxes holds over each of them, so the grid is covered by blocks as large as can be proved, at a
+fraction of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it
+is not. How large blocks can be depends on the image and on where in the range they lie, and neighbours are much alike: the middle of each
+region is tried first, from the whole region down, and tells the size for the rest of it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,8 +24,31 @@ from tiltproof.certify.prover import Prover
 from tiltproof.certify.tiling import Boxes, Tiling
 from tiltproof.certify.verdict import Budget
 
-FEWEST_BLOCKS, TRIES = 64, 512
-"""Blocks are made larger so long as there are so many; bounds of a size of block before it may be found not to pay."""
+FEWEST_REGIONS, SPREAD = 64, 8
+"""Blocks are made larger so long as there are so many; one in so many regions is scouted from the whole region down, the others from the
+largest size that an image had in those."""
+TOGETHER, MOST_PAIRS = 64, 2**20
+"""Images whose regions are worked on together: enough to share boxes, and few, so that images are finished all along; blocks of those
+that are looked at in one go."""
+
+
+@dataclass
+class Blocks:
+    """Pairs of images ``rows`` [P] and blocks of the grid: numbers of their first boxes [P, d], and which of the sizes they have [P]."""
+
+    rows: Tensor
+    corners: Tensor
+    size: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Tensor | slice) -> Blocks:
+        return Blocks(self.rows[which], self.corners[which], self.size[which])
+
+    @staticmethod
+    def join(parts: list[Blocks]) -> Blocks:
+        return Blocks(*(torch.cat(each) for each in zip(*((p.rows, p.corners, p.size) for p in parts), strict=True)))
 
 
 class UniformSearch(Ledger):
@@ -33,143 +58,184 @@ class UniformSearch(Ledger):
 
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling) -> None:
         super().__init__(prover, attacker, tiling)
-        self.sizes = block_sizes(tuple(tiling.base.tolist()))
-        self.tried, self.won = [0] * len(self.sizes), [0] * len(self.sizes)
+        self.sizes = torch.tensor(block_sizes(tuple(tiling.base.tolist())))  # [sizes, d], in boxes
+        self.largest = len(self.sizes) - 1
 
     def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
+        prove = functools.partial(self._prove, batch=batch, budget=budget, report=report)
         images = self.attacker.alive()
         self.waiting[images] = int(self.tiling.base.prod())
-        corners = self._corners(len(self.sizes) - 1)
+        found, bound = self._scout(images, prove)
+        # an image that cannot be proved fails where blocks must be small and bounds are low: one such region of every image, first
+        found = found[bound.argsort()]
+        found = found[(found.rows * len(self.sizes) + found.size).argsort(stable=True)]
+        counts = found.rows.unique_consecutive(return_counts=True)[1]
+        first = torch.zeros(len(found), dtype=torch.bool)
+        first[counts.cumsum(0) - counts] = True
+        self._cover(found[first], prove)
         start = 0
-        while start < len(corners) and len(images):
-            chunk = corners[start : start + max(1, batch.size // len(images))]
-            start += len(chunk)
-            # pairs of images and blocks still to prove, by the size of the block
-            waiting = [(images[:0], corners[:0])] * (len(self.sizes) - 1)
-            waiting.append((images.repeat(len(chunk)), chunk.repeat_interleave(len(images), 0)))
-            while (size := _next([len(rows) for rows, _ in waiting], batch.size)) is not None:
-                rows, blocks = waiting[size]
-                self._stop_late(rows, blocks, budget)
-                keep = self._open()[rows]
-                rows, blocks = rows[keep], blocks[keep]
-                waiting[size] = rows, blocks
-                if not len(rows):
-                    continue
-                failed, done = self._try(rows, blocks, size, batch)
-                waiting[size] = rows[done:], blocks[done:]
-                if len(failed) and size:
-                    finer = self._inside(blocks[failed], size)
-                    more = rows[failed].repeat_interleave(finer[1])
-                    before = waiting[size - 1]
-                    waiting[size - 1] = torch.cat([more, before[0]]), torch.cat([finer[0], before[1]])
-                report()
-            self.settle_certified(images)
-            images = images[self._open()[images]]
+        for group in counts.split(TOGETHER):
+            end = start + int(group.sum())
+            rest = found[start:end][~first[start:end]]
+            self._cover(rest, prove)
+            self.settle_certified(found.rows[start:end])
+            start = end
+            report()
 
-    def _try(self, rows: Tensor, blocks: Tensor, size: int, batch: Halving) -> tuple[Tensor, int]:
-        """Bound some of the pairs, or none where blocks of this size do not pay: which of them are not proved, and how many were
-        looked at. Images leave at boxes that are not."""
-        if size and self.tried[size] >= TRIES and self.won[size] * math.prod(self._times(size)) < self.tried[size]:
-            done = min(len(rows), batch.size)
-            return torch.arange(done), done
-        began = time.perf_counter()
-        bound = batch.run(functools.partial(self._piece, rows, blocks, size))
-        done = len(bound)
-        rows, blocks = rows[:done], blocks[:done]
-        boxes = (self._ends(blocks, size) - blocks + 1).prod(1)
-        passed = self.record(rows, bound, time.perf_counter() - began, boxes)
-        self.tried[size] += done
-        self.won[size] += int(passed.sum())
-        failed = (~passed).nonzero().flatten()
-        if not size:
-            self._leave(rows[failed], blocks[failed], bound[failed])
-        return failed, done
+    def _scout(self, images: Tensor, prove: Callable[[Blocks], Tensor]) -> tuple[Blocks, Tensor]:
+        """Regions of images by their first boxes, each with the largest size of block that is proved in its middle, and its bound.
+        Images leave where not even a single box is."""
+        regions = self._regions()
+        spread = torch.arange(len(regions)) % SPREAD == 0
+        start, found, bounds = torch.full((len(self.waiting),), self.largest), [], []
+        for part in (regions[spread], regions[~spread]):
+            rows, corners = images.repeat(len(part)), part.repeat_interleave(len(images), 0)
+            size, bound = torch.full_like(rows, -1), torch.full((len(rows),), -torch.inf).double()
+            for each in reversed(range(len(self.sizes))):
+                left = ((size < 0) & (each <= start[rows])).nonzero().flatten()
+                bound[left] = prove(self._middles(Blocks(rows[left], corners[left], torch.full_like(left, each))))
+                size[left[bound[left] > 0]] = each
+            start = torch.full_like(start, -1).scatter_reduce(0, rows, size, "amax")
+            found.append(Blocks(rows, corners, size)[size >= 0])
+            bounds.append(bound[size >= 0])
+        return Blocks.join(found), torch.cat(bounds)
 
-    def _piece(self, rows: Tensor, blocks: Tensor, size: int, most: int) -> Tensor:
+    def _cover(self, regions: Blocks, prove: Callable[[Blocks], Tensor]) -> None:
+        """Prove the rest of regions whose middles are proved: in blocks of the same size, and where these fail in smaller ones."""
+        regions = regions[self._open()[regions.rows]]
+        regions = regions[self._flat(regions.corners).argsort(stable=True)]
+        parts = (self.sizes[-1] // self.sizes[regions.size]).prod(1).cumsum(0) // MOST_PAIRS
+        start = 0
+        for count in parts.unique_consecutive(return_counts=True)[1].tolist():
+            left = self._around(regions[start : start + count])
+            start += count
+            while len(left):
+                failed = ~(prove(left) > 0)
+                left = self._halved(left[failed & (left.size > 0) & self._open()[left.rows]])
+
+    def _prove(self, blocks: Blocks, batch: Halving, budget: Budget, report: Callable[[], None]) -> Tensor:
+        """Bounds, as many at a time as fit, neighbours together. Images leave at boxes that are not proved, and nothing more of them is
+        looked at: minus infinity."""
+        result = torch.full((len(blocks),), -torch.inf).double()
+        left, alive = self._flat(blocks.corners).argsort(stable=True), -1
+        while len(left):
+            self._stop_late(blocks[left[: batch.size]], budget)
+            still = self._open()
+            if alive != (alive := int(still.sum())):
+                left = left[still[blocks.rows[left]]]
+                continue
+            top, left = left[: batch.size], left[batch.size :]
+            began = time.perf_counter()
+            bound = batch.run(functools.partial(self._piece, blocks[top]))
+            left = torch.cat([top[len(bound) :], left]) if len(bound) < len(top) else left
+            top = top[: len(bound)]
+            mine = blocks[top]
+            boxes = (self._ends(mine) - mine.corners + 1).prod(1)
+            passed = self.record(mine.rows, bound, time.perf_counter() - began, boxes)
+            result[top] = bound
+            alone = (~passed & (mine.size == 0)).nonzero().flatten()
+            self._leave(mine[alone], bound[alone])
+            report()
+        return result
+
+    def _piece(self, blocks: Blocks, most: int) -> Tensor:
         """Bounds of the first pairs. A box that fails is tried once more in float64: rounding alone may have kept it open."""
-        rows, blocks = rows[:most], blocks[:most]
-        ends = self._bounds(blocks, size)
-        bound = self.bound(rows, *ends).bound
-        failed = (~(bound > 0)).nonzero().flatten()
-        if len(failed) and not size and self.prover.dtype != torch.float64:
+        blocks = blocks[:most]
+        ends = self._bounds(blocks)
+        bound = self.bound(blocks.rows, *ends).bound
+        failed = (~(bound > 0) & (blocks.size == 0)).nonzero().flatten()
+        if len(failed) and self.prover.dtype != torch.float64:
             precise = torch.ones(len(failed), dtype=torch.bool)
-            bound[failed] = self.bound(rows[failed], ends[0][failed], ends[1][failed], precise).bound
+            bound[failed] = self.bound(blocks.rows[failed], ends[0][failed], ends[1][failed], precise).bound
         return bound
 
-    def _corners(self, size: int) -> Tensor:
-        """The first box of every block, [blocks, d]."""
+    def _regions(self) -> Tensor:
+        """The first box of every block of the largest size, [regions, d]."""
         axes = [
             torch.arange(0, count, step)
-            for count, step in zip(self.tiling.base.tolist(), self.sizes[size], strict=True)
+            for count, step in zip(self.tiling.base.tolist(), self.sizes[-1].tolist(), strict=True)
         ]
         return torch.cartesian_prod(*axes).view(-1, len(axes))
 
-    def _ends(self, corners: Tensor, size: int) -> Tensor:
-        """The last box of each block; blocks at the range's end may be smaller."""
-        return torch.minimum(corners + torch.tensor(self.sizes[size]), self.tiling.base) - 1
+    def _middles(self, regions: Blocks) -> Blocks:
+        """For each region the block of its size that holds the region's middle."""
+        last = torch.minimum(regions.corners + self.sizes[-1], self.tiling.base) - 1
+        step = self.sizes[regions.size]
+        return Blocks(regions.rows, regions.corners + (last - regions.corners) // 2 // step * step, regions.size)
 
-    def _bounds(self, corners: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    def _around(self, regions: Blocks) -> Blocks:
+        """All blocks of each region that have its size, but for the one in the middle."""
+        found = [regions[:0]]
+        for size in regions.size.unique().tolist():
+            mine = regions[regions.size == size]
+            steps = [
+                torch.arange(0, *ends) for ends in zip(self.sizes[-1].tolist(), self.sizes[size].tolist(), strict=True)
+            ]
+            corners = mine.corners.unsqueeze(1) + torch.cartesian_prod(*steps).view(1, -1, len(steps))
+            there = (corners < self.tiling.base).all(2) & (corners != self._middles(mine).corners.unsqueeze(1)).any(2)
+            found.append(
+                Blocks(mine.rows.repeat_interleave(there.sum(1)), corners[there], torch.full((int(there.sum()),), size))
+            )
+        return Blocks.join(found)
+
+    def _halved(self, blocks: Blocks) -> Blocks:
+        """Both halves of each block, one where the grid ends before the other."""
+        size = blocks.size - 1
+        second = Blocks(blocks.rows, blocks.corners + self.sizes[blocks.size] - self.sizes[size], size)
+        there = (second.corners < self.tiling.base).all(1)
+        return Blocks.join([Blocks(blocks.rows, blocks.corners, size), second[there]])
+
+    def _flat(self, corners: Tensor) -> Tensor:
+        """The place of each box in the grid's order."""
+        strides = self.tiling.base.flip(0).cumprod(0).flip(0) // self.tiling.base
+        return (corners * strides).sum(1)
+
+    def _ends(self, blocks: Blocks) -> Tensor:
+        """The last box of each block; blocks at the range's end may be smaller."""
+        return torch.minimum(blocks.corners + self.sizes[blocks.size], self.tiling.base) - 1
+
+    def _bounds(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
         """Lower and upper parameter values of each block."""
         first, last = (
-            self.tiling.bounds(Boxes(index, torch.zeros_like(index))) for index in (corners, self._ends(corners, size))
+            self.tiling.bounds(Boxes(index, torch.zeros_like(index))) for index in (blocks.corners, self._ends(blocks))
         )
         return torch.minimum(first[0], last[0]), torch.maximum(first[1], last[1])
 
-    def _times(self, size: int) -> list[int]:
-        """How many of the next smaller blocks one has along each axis."""
-        return [a // b for a, b in zip(self.sizes[size], self.sizes[size - 1], strict=True)]
-
-    def _inside(self, corners: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The next smaller blocks of each block, one block's after the other, and how many each has."""
-        steps = [
-            torch.arange(times) * step for times, step in zip(self._times(size), self.sizes[size - 1], strict=True)
-        ]
-        finer = corners.unsqueeze(1) + torch.cartesian_prod(*steps).view(1, -1, len(steps))
-        there = (finer < self.tiling.base).all(2)
-        return finer[there], there.sum(1)
-
-    def _leave(self, rows: Tensor, blocks: Tensor, bound: Tensor) -> None:
-        """Images ``rows``, because of these boxes."""
-        if not len(rows):
+    def _leave(self, blocks: Blocks, bound: Tensor) -> None:
+        """Images leave because of the first boxes of these."""
+        if not len(blocks):
             return
-        boxes = Boxes(blocks, torch.zeros_like(blocks))
-        self.attack_middles(rows, boxes)
+        boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
+        self.attack_middles(blocks.rows, boxes)
         low, high = self.tiling.bounds(boxes)
         alone = int(self.tiling.base.prod()) == 1
         still = self._open().tolist()
-        for k, image in enumerate(rows.tolist()):
+        for k, image in enumerate(blocks.rows.tolist()):
             if still[image]:
                 still[image] = False
                 # the boxes not looked at have no bound, so with more than one there is none for the whole range
                 self.settle_unknown(image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
 
-    def _stop_late(self, rows: Tensor, blocks: Tensor, budget: Budget) -> None:
+    def _stop_late(self, blocks: Blocks, budget: Budget) -> None:
         """Images that have had their seconds leave; each because of the first of its blocks among these, which are still to prove."""
         if budget.seconds is None:
             return
-        late = ((self.seconds[rows] >= budget.seconds) & self._open()[rows]).nonzero().flatten()
-        images, number = rows[late].unique(return_inverse=True)
-        first = torch.full_like(images, len(rows)).scatter_reduce(0, number, late, "amin")
-        self._leave(images, blocks[first], torch.full((len(images),), -torch.inf).double())
+        late = ((self.seconds[blocks.rows] >= budget.seconds) & self._open()[blocks.rows]).nonzero().flatten()
+        images, number = blocks.rows[late].unique(return_inverse=True)
+        first = torch.full_like(images, len(blocks)).scatter_reduce(0, number, late, "amin")
+        self._leave(blocks[first], torch.full((len(images),), -torch.inf).double())
 
     def _open(self) -> Tensor:
         """For each image whether it is neither settled nor falsified."""
         return ~(self.certified | self.unknown | self.attacker.falsified)
 
 
-def _next(waiting: list[int], full: int) -> int | None:
-    """Of which size to take pairs: the smallest that fill a batch, so that few wait at any time, else the largest there are."""
-    sizes = [size for size, count in enumerate(waiting) if count]
-    return next((size for size in sizes if waiting[size] >= full), sizes[-1] if sizes else None)
-
-
 def block_sizes(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Blocks of a grid in boxes along each axis, from single boxes to the largest: each size about four of the one before."""
+    """Blocks of a grid in boxes along each axis, from single boxes to the largest: each size two of the one before."""
     sizes = [(1,) * len(grid)]
-    while math.prod(-(-count // step) for count, step in zip(grid, sizes[-1], strict=True)) >= 4 * FEWEST_BLOCKS:
-        step = list(sizes[-1])
-        for _ in range(2):
-            pieces = [-(-count // each) for count, each in zip(grid, step, strict=True)]
-            step[pieces.index(max(pieces))] *= 2
-        sizes.append(tuple(step))
+    pieces = list(grid)
+    while math.prod(pieces) >= 2 * FEWEST_REGIONS:
+        axis = pieces.index(max(pieces))
+        sizes.append(tuple(step * (1 + (k == axis)) for k, step in enumerate(sizes[-1])))
+        pieces = [-(-count // step) for count, step in zip(grid, sizes[-1], strict=True)]
     return sizes
