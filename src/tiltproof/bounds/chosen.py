@@ -17,7 +17,7 @@ class ChosenForm(AffineForm):
     def __init__(self, form: AffineForm, rows: Tensor) -> None:
         self.form, self.rows = form, rows
         self.unit, self.bent = form.unit, form.bent
-        self.lengths = self._magnitude = self._reach = None
+        self.lengths = self.norms = self._magnitude = self._reach = None
 
     @property
     def symbols(self) -> int:

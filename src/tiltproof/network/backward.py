@@ -7,6 +7,7 @@ coefficients of the margin go through W itself, and only at the pixels are they 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -16,9 +17,10 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.chosen import ChosenForms
 from tiltproof.bounds.rounding import gamma
 from tiltproof.network.effort import Effort
-from tiltproof.network.graph import Network
+from tiltproof.network.forward import MOST_CLASSES
+from tiltproof.network.graph import Network, Operation
 from tiltproof.network.pull import Pull, proportions, relaxation_shares
-from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, backward_gamma, dot
+from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, backward_gamma, dot, form_norm, row_norm
 
 
 def refine(
@@ -47,28 +49,54 @@ def refine(
         a.scatter_(1, own.unsqueeze(1), 1.0).scatter_add_(1, other.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
         return refine_outputs(network, forms, pairs, a, enough, shared, effort, shallow)
     weight, bias = last.settings["weight"], last.settings["bias"]
-    a = weight[own] - weight[other]
+    a, numbers = _differences(last, own, other)
     chosen = ChosenForms(forms, pairs)
     before = chosen[last.inputs[0]]
-    reachable = before.extent() + UNDERFLOW
-    error = dot(a.abs(), reachable) * backward_gamma(4, a[0].numel(), unit)
-    constant = torch.zeros_like(error)
+    length, constant, shifts = numbers.unbind(1)
+    error = torch.zeros_like(constant)
+    if unit:
+        # sum |a_i| |x_i| <= |a|_2 |x|_2, and both biases were rounded on their way to their difference
+        error = torch.addcmul(
+            shifts * (backward_gamma(0, 1, unit) * (1 + 2.0**-10)),
+            length,
+            form_norm(before) + UNDERFLOW * math.sqrt(weight.shape[1]),
+            value=backward_gamma(4, weight.shape[1], unit),
+        )
     # where float32 evaluations are spoken of: both outputs are evaluated by themselves
     theirs = gamma(weight.shape[1] + 8, network.evaluation)
     if theirs:
+        reachable = before.extent() + UNDERFLOW
         size = dot(weight[own].abs() + weight[other].abs(), reachable) * (1 + 2.0**-10)
         if bias is not None:
             size = size + bias[own].abs() + bias[other].abs()
         error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
         if last.vanishing:  # weights of either output that are flushed to zero
             error += 4 * UNDERFLOW * reachable.sum(1, dtype=torch.float64)
-    if bias is not None:
-        first, second = bias[own].double(), bias[other].double()
-        constant = first - second
-        error += (first.abs() + second.abs()) * (backward_gamma(0, 1, unit) * (1 + 2.0**-10))
     pull = Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
     pull.mind(a, [last.inputs[0]])
     return pull.through(network.operations[:-1], effort, shallow)
+
+
+def _differences(last: Operation, own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Row ``own`` less row ``other`` of the weights, [Q, n]; and of each pair, in float64 [Q, 3], at least the Euclidean norm of that, the
+    biases' difference and the sum of their sizes. Of few classes all pairs are looked at once."""
+    classes = len(last.settings["weight"])
+    if last.kept is None or classes > MOST_CLASSES:
+        return _difference(last, own, other)
+    every = torch.arange(classes, device=own.device)
+    weights, numbers = last.once(
+        "pairs of rows", lambda: _difference(last, every.repeat_interleave(classes), every.repeat(classes))
+    )
+    chosen = torch.add(other, own, alpha=classes)
+    return weights.index_select(0, chosen), numbers.index_select(0, chosen)
+
+
+def _difference(last: Operation, own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    weight, bias = last.settings["weight"], last.settings["bias"]
+    a = weight[own] - weight[other]
+    first, second = (weight.new_zeros(len(own)) if bias is None else bias[row] for row in (own, other))
+    first, second = first.double(), second.double()
+    return a, torch.stack([row_norm(a), first - second, first.abs() + second.abs()], 1)
 
 
 def refine_outputs(

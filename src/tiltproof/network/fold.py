@@ -15,7 +15,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from tiltproof.network.graph import Operation, vanishes
+from tiltproof.network.graph import Operation, tame, vanishes
 
 ROUNDINGS = 8
 """Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
@@ -33,7 +33,7 @@ def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list
         if before is not None and readers[before.name] == 1:
             if before.kind == "conv2d" and _by_channel(operation):
                 operation = _fold(result.pop(before.name), operation, dtype)
-            elif before.kind == "scale":
+            elif before.kind == "scale" and _ordinary(before, operation):
                 operation = _of_two(result.pop(before.name), operation, dtype)
         result[operation.name] = operation
     return list(result.values())
@@ -77,6 +77,13 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
     )
 
 
+def _ordinary(first: Operation, second: Operation) -> bool:
+    """Whether the factors of two scales and their products are numbers such as networks have: a product of tiny ones may vanish, and
+    beside huge ones an evaluation, with which the network is compared when it is read, may overflow."""
+    weight, factor = first.settings["scale"].double(), second.settings["scale"].double()
+    return all(tame(x) for x in (weight, factor, torch.where((weight != 0) & (factor != 0), weight * factor, 1.0)))
+
+
 def _of_two(first: Operation, second: Operation, dtype: torch.dtype) -> Operation:
     """In float64, as a scale's constants always are."""
     weight, factor = first.settings["scale"].double(), second.settings["scale"].double()
@@ -85,9 +92,7 @@ def _of_two(first: Operation, second: Operation, dtype: torch.dtype) -> Operatio
     if first.settings["shift"] is not None or second.settings["shift"] is not None:
         (shift, size), (own, more) = _shift(first, weight), _shift(second, factor)
         settings |= {"shift": shift * factor + own, "shift_size": size * factor.abs() + more}
-    # a product that lies below the normal numbers, or vanished, as that of numbers which are not zero may
-    small = ((weight * factor).abs() < torch.finfo(dtype).tiny) & (weight != 0) & (factor != 0)
-    vanishing = first.vanishing or second.vanishing or bool(small.any()) or vanishes(settings["shift"], 0.0, dtype)
+    vanishing = first.vanishing or second.vanishing or vanishes(settings["shift"], 0.0, dtype)
     return dataclasses.replace(second, inputs=first.inputs, settings=settings, vanishing=vanishing, kept={})
 
 

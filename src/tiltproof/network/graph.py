@@ -58,7 +58,7 @@ class Operation:
             for key, value in self.settings.items()
         }
         raw = settings.pop("constants", None)
-        fragile = bool(evaluation) and raw is not None and not _tame(raw)
+        fragile = bool(evaluation) and raw is not None and not tame(raw)
         vanishing = dtype is not None and any(vanishes(value, evaluation, dtype) for value in settings.values())
         kept: dict[str, Any] | None = None if dtype is None else {}
         return Operation(self.name, self.kind, self.inputs, settings, self.shape, evaluation, vanishing, fragile, kept)
@@ -126,7 +126,7 @@ class Network:
 LARGEST_CONSTANT = 2.0**40
 
 
-def _tame(constants: Tensor) -> bool:
+def tame(constants: Tensor) -> bool:
     """Whether each is zero, or a normal float32 number that is not huge (docs/what-is-certified.md)."""
     size = constants.detach().abs()
     return bool(((size == 0) | ((size >= torch.finfo(torch.float32).tiny) & (size <= LARGEST_CONSTANT))).all())

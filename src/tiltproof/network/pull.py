@@ -23,8 +23,11 @@ from tiltproof.network.rules.base import (
     backward_gamma,
     dot,
     form_lengths,
+    form_norm,
     largest_sum,
     lengths,
+    row_norm,
+    row_size,
     total,
 )
 from tiltproof.network.rules.fused_rows import fused_meeting
@@ -112,7 +115,7 @@ class Pull:
             if name in self.coefficients:
                 a = self.coefficients[name] + a
                 if self.unit:
-                    allowance = form_lengths(self.forms[name]) * backward_gamma(3, a[0].numel(), self.unit)
+                    allowance = form_lengths(self.forms[name]) * backward_gamma(3, row_size(a), self.unit)
                     self.mind(a, [name])
                     self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])
             self.coefficients[name] = a
@@ -142,7 +145,9 @@ class Pull:
         met = fused_meeting(a, form)
         if met is None:
             sums, size = _sums(a, form.stack), a.abs()
-            met = sums, dot(size, form.radius), dot(size, form.extent()) if self.unit else torch.zeros_like(sums[0])
+            # |a| . |x| <= |a|_2 |x|_2
+            crossed = row_norm(a) * form_norm(form) if self.unit else torch.zeros_like(sums[0])
+            met = sums, dot(size, form.radius), crossed
         moves, spread, crossed = met[0][1:], *met[1:]
         bound, error = self.constant + met[0][0] - spread, self.error
         if self.bent:
@@ -153,13 +158,13 @@ class Pull:
         moves = moves.abs()
         bound = bound - moves.sum(0)
         if self.unit:
-            error = error + crossed * backward_gamma(9, a[0].numel(), self.unit)
+            error = torch.add(error, crossed, alpha=backward_gamma(9, row_size(a), self.unit))
             # one FLOOR for each step and for the products just made; they pay for underflows so long as sums are no larger than they
             # were made for, else so many times them does, and the errors hold them all
-            error = error + self.steps * FLOOR[a.dtype]
-            error = error * (self._largest() * (MORE / self.largest_sum)).clamp(min=MORE)
+            error = error.add_(self.steps * FLOOR[a.dtype])
+            error = error.mul_((self._largest() * (MORE / self.largest_sum)).clamp_(min=MORE))
             # this subtraction rounds once more
-            bound = bound - (error + bound.abs() * 2.0**-50)
+            bound = bound - error.add_(bound.abs(), alpha=2.0**-50)
         return bound, moves
 
     def _largest(self) -> Tensor:

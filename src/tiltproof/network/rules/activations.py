@@ -22,6 +22,7 @@ from tiltproof.network.rules.base import (
     form_lengths,
     lengths,
     ones_length,
+    row_size,
     rule,
 )
 from tiltproof.network.rules.fused_rows import fused_relu_pullback
@@ -59,10 +60,10 @@ class Relu:
         # a stable neuron has chord 1 or 0 already, and the same lower slope
         result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
         if form.unit:
-            allowance = backward_gamma(8, a[0].numel(), form.unit)
+            allowance = backward_gamma(8, row_size(a), form.unit)
             allowance += gamma(4, operation.evaluation) if negative else 0.0
-            result.allowance = form_lengths(form) * (max(1.0, abs(negative)) + 1 - negative)
-            result.allowance = (result.allowance + UNDERFLOW * ones_length(a)) * allowance
+            result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)
+            result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)
         return result
 
     def _by_parabolas(self, a: Tensor, form: AffineForm, result: Pullback) -> Pullback:
@@ -135,7 +136,7 @@ class SShaped:
         result = Pullback([a * gain], constant=dot(a, offset))
         if form.unit:
             size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
-            result.allowance = size * backward_gamma(9, a[0].numel(), form.unit)
+            result.allowance = size * backward_gamma(9, row_size(a), form.unit)
             result.allowance += LIBRARY * operation.evaluation * ones_length(a)
         return result
 

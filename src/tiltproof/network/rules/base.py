@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.chosen import ChosenForm
 from tiltproof.bounds.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.network.graph import Operation
 from tiltproof.network.rules.fused_shift import shift_and_widen
@@ -48,6 +49,11 @@ class Rule(Protocol):
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
         """``a`` [Q, ...]; ``inputs``: the forward forms of its rows' boxes."""
         ...
+
+
+def row_size(a: Tensor) -> int:
+    """How many entries a row has."""
+    return math.prod(a.shape[1:])
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -87,6 +93,23 @@ def form_lengths(form: AffineForm) -> Tensor:
     return form.lengths
 
 
+def row_norm(x: Tensor) -> Tensor:
+    """`norm` of all entries of each row, float64 [P]. Sums in float64 round less than `MORE` pays for, however many terms there are; of
+    float64 entries the squares of those below 2^-510 may vanish."""
+    length = torch.linalg.vector_norm(x, 2, tuple(range(1, x.ndim)), dtype=torch.float64)
+    return length if x.dtype == torch.float32 else length.add_(row_size(x) * 2.0**-510)
+
+
+def form_norm(form: AffineForm) -> Tensor:
+    """`row_norm` of |x|, whatever x in the form, up to the roundings that `MORE` pays for; of chosen rows, worked out for all that they
+    are chosen from, since each is chosen for several margins and several times."""
+    if isinstance(form, ChosenForm):
+        return form_norm(form.form).index_select(0, form.rows)
+    if form.norms is None:
+        form.norms = row_norm(form.extent())
+    return form.norms
+
+
 def backward_gamma(count: int, entries: int, unit: float) -> float:
     """Relative error of a backward step: ``count`` roundings in the bounds' dtype, and the float64 sums of `dot`.
 
@@ -113,7 +136,7 @@ def largest_sum(like: Tensor, form: AffineForm, forms: int) -> float:
     takes at most m |y_j| with it, and y_j is an input of the step before this one. A sum over channels is at most the root of their
     number times the length. So FLOOR times the sum of the lengths of a pays for sum |a|, and FLOOR once more for the 1.
     """
-    most = FLOOR[like.dtype] / (SMALLEST[like.dtype] * MORE * ones_length(like)) - like[0].numel()
+    most = FLOOR[like.dtype] / (SMALLEST[like.dtype] * MORE * ones_length(like)) - row_size(like)
     return max(most / (forms * MORE * ones_length(form.like)), 1.0)
 
 
@@ -218,6 +241,10 @@ class LinearRule:
             radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
         return AffineForm(stack, radius, form.unit, form.bent)
 
+    def shifted(self, operation: Operation, a: Tensor, shift: Tensor) -> Tensor:
+        """a . shift, summed in float64."""
+        return dot(a, shift.expand_as(a))
+
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
         """`lengths` of |L| |x|, or more."""
         size = self.absolute(operation, form.extent())
@@ -229,24 +256,28 @@ class LinearRule:
         result = Pullback([self.transposed(operation, a, form.shape[1:])])
         shift = self.shift(operation, a)
         if shift is not None:
-            result.constant = dot(a, shift.expand_as(a))
+            result.constant = self.shifted(operation, a, shift)
         if form.unit:
             terms = self.terms(operation, form.shape)
             theirs = gamma(terms[0] + 8, operation.evaluation)
-            count = backward_gamma(terms[1] + 8, a[0].numel(), form.unit) + theirs
-            size = self.sizes(operation, form) + operation.once("least", lambda: self._least(operation, shift, a))
+            count = backward_gamma(terms[1] + 8, row_size(a), form.unit) + theirs
             # the sizes are sums of terms >= 0 themselves: n roundings take at most the share n u, and 1 / (1 - n u) = 1 + gamma_n
-            result.allowance = size * (count * (1 + 2 * gamma(sum(terms) + 32, form.unit)))
+            count *= 1 + 2 * gamma(sum(terms) + 32, form.unit)
+            size = self.sizes(operation, form)
+            least = operation.once("least", lambda: self._least(operation, shift, a) * count)
+            result.allowance = torch.add(least, size, alpha=count)
             if operation.vanishing and operation.evaluation:
                 # a weight w that an evaluation flushes to zero takes |w x| <= m |x| from each y, m the smallest normal number
                 lost = total(form_lengths(form)).to(size.dtype) * (form.shape[1] * 2 * UNDERFLOW * ones_length(a))
                 result.allowance = result.allowance + lost.view(-1, *[1] * (size.ndim - 1))
         return result
 
-    def _least(self, operation: Operation, shift: Tensor | None, a: Tensor) -> Tensor | float:
+    def _least(self, operation: Operation, shift: Tensor | None, a: Tensor) -> Tensor:
         """The part of a step's sizes that does not depend on x."""
         least = UNDERFLOW * ones_length(a)
-        return least if shift is None else lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:])) + least
+        if shift is None:
+            return a.new_full((), least)
+        return lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:])) + least
 
 
 class MoveRule:

@@ -18,7 +18,7 @@ from tiltproof.bounds.relax import relu_chord, relu_gap
 from tiltproof.bounds.rounding import UNIT
 from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
-from tiltproof.network.rules.base import FLOOR, UNDERFLOW, Pullback, backward_gamma, dot
+from tiltproof.network.rules.base import FLOOR, UNDERFLOW, Pullback, backward_gamma, dot, row_size
 
 BLOCK = 1024
 _kernels: dict[str, Any] = {}
@@ -33,8 +33,8 @@ def fused_relu_pullback(a: Tensor, form: AffineForm) -> Pullback | None:
     if pulled is None:
         return None
     out, (constant, crossed, weights, sizes) = pulled
-    allowance = backward_gamma(8, a[0].numel(), form.unit)
-    error = crossed * (2 * allowance) + weights * (UNDERFLOW * allowance + FLOOR[a.dtype])
+    allowance = backward_gamma(8, row_size(a), form.unit)
+    error = torch.add(crossed * (2 * allowance), weights, alpha=UNDERFLOW * allowance + FLOOR[a.dtype])
     return Pullback([out], constant=constant, error=error, size=sizes)
 
 
@@ -79,7 +79,7 @@ def _channels_last(x: Tensor) -> bool | None:
 
 def _launch(name: str, a: Tensor, stack: Tensor, radius: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """All contiguous, in one order."""
-    symbols, entries = len(stack) - 1, a[0].numel()
+    symbols, entries = len(stack) - 1, row_size(a)
     grid = len(a), -(-entries // BLOCK)
     sums = a.new_empty(4 if name == "pull" else 2 * symbols + 3, *grid, dtype=torch.float64)
     out = torch.empty_like(a) if name == "pull" else a

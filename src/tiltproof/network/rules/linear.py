@@ -13,7 +13,20 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.network import arithmetic
 from tiltproof.network.graph import Operation
-from tiltproof.network.rules.base import LinearRule, farthest, form_lengths, norm, rule
+from tiltproof.network.rules.base import (
+    FLOOR,
+    UNDERFLOW,
+    LinearRule,
+    Pullback,
+    backward_gamma,
+    farthest,
+    form_lengths,
+    form_norm,
+    norm,
+    row_norm,
+    row_size,
+    rule,
+)
 
 
 def _absolute(operation: Operation) -> Tensor:
@@ -40,6 +53,34 @@ class Linear(LinearRule):
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return operation.settings["bias"]
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+        """Without a product with |W|: sum_j |a_j| sum_i |W_ji| |x_i| <= (sum_j |a_j| |W_j|_2) |x|_2, and |x|_2 is one number a box."""
+        (form,) = inputs
+        if not form.unit or operation.evaluation:
+            return super().backward(operation, a, inputs)
+        bias, terms = operation.settings["bias"], self.terms(operation, form.shape)
+        count = backward_gamma(terms[1] + 8, row_size(a), form.unit)
+        numbers = operation.once(f"sizes {count}", lambda: self._numbers(operation, count))
+        wide = a.double()
+        # of the sums of |a_j| times these numbers, the first goes with |x|_2
+        first, second = (wide.abs() @ numbers).unbind(1)
+        norms = form_norm(form)
+        return Pullback(
+            [self.transposed(operation, a, form.shape[1:])],
+            constant=0.0 if bias is None else wide @ operation.once("wide bias", bias.double),
+            error=torch.addcmul(second, first, norms),
+            # sum |x_i| <= sqrt(n) |x|_2
+            size=norms * (math.sqrt(math.prod(form.shape[1:])) * (1 + 2.0**-20)),
+        )
+
+    def _numbers(self, operation: Operation, count: float) -> Tensor:
+        """Of each output j, what a unit of |a_j| costs: ``count`` |W_j|_2 for each unit of |x|_2; and `FLOOR` and ``count`` times |b_j|."""
+        weight, bias = operation.settings["weight"].double(), operation.settings["bias"]
+        least = torch.zeros_like(weight[:, 0]) if bias is None else bias.double().abs()
+        return torch.stack(
+            [row_norm(weight) * count, (least + UNDERFLOW) * count + FLOOR[operation.settings["weight"].dtype]], 1
+        )
 
 
 class RowByRow(Linear):
@@ -80,6 +121,9 @@ class Conv2d(LinearRule):
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
         weight, window = operation.settings["weight"], operation.settings["window"]
         return arithmetic.conv2d_transposed(a, weight, window, (shape[-2], shape[-1]), operation.once)
+
+    def shifted(self, operation: Operation, a: Tensor, shift: Tensor) -> Tensor:
+        return a.sum((2, 3), dtype=torch.float64) @ operation.once("wide bias", operation.settings["bias"].double)
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
         """No product with |W| needed, but a convolution of one channel: with W_j the matrix at position j of the kernel,
