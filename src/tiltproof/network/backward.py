@@ -96,7 +96,7 @@ def _difference(last: Operation, own: Tensor, other: Tensor) -> tuple[Tensor, Te
     a = weight[own] - weight[other]
     first, second = (weight.new_zeros(len(own)) if bias is None else bias[row] for row in (own, other))
     first, second = first.double(), second.double()
-    return a, torch.stack([row_norm(a), first - second, first.abs() + second.abs()], 1)
+    return a, torch.stack([row_norm(a.detach()), first - second, first.abs() + second.abs()], 1)
 
 
 def refine_outputs(
