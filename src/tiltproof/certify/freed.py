@@ -1,7 +1,8 @@
-"""On a CPU, memory that one step has freed stays with the process for the next, instead of going back to the system and coming again.
+"""Memory that one step has freed stays with the process for the next, instead of going back to the system and coming again.
 
 Every step of a bound makes some megabytes of numbers and frees them. glibc returns them to the system at once, which then clears every
-page anew when it is touched: a tenth of a run's seconds and more. Other C libraries have no such switch, and keep their ways.
+page anew when it is touched: a tenth of a run's seconds and more on a CPU, and beside a GPU much of what the search's books take. Other
+C libraries have no such switch, and keep their ways.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +122,7 @@ class Memory:
     def kept(self) -> Iterator[None]:
         """Inside, memory runs out when the limit is reached, as far as the system can see to it."""
         if self.limit is None:
-            with nullcontext() if self.on_gpu else freed_memory_kept():
+            with freed_memory_kept():
                 yield
             return
         before = self.peak()

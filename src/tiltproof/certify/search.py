@@ -30,30 +30,39 @@ class AdaptiveSearch(Ledger):
         self.precise_from = precise_from
 
     def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
-        rows, first = self.attacker.alive().flip(0), self.tiling.first()  # flipped: the first image lies on top
+        self.fresh, self.first = self.attacker.alive(), self.tiling.first()
+        self.waiting[self.fresh] = len(self.first)
         self.image, self.inherited = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
-        self.stack = first[slice(0, 0)]
-        self._push(
-            rows.repeat_interleave(len(first)),
-            first.repeat(len(rows)),
-            torch.full((len(rows) * len(first),), -torch.inf).double(),
-        )
-        while len(self.image):
+        self.stack = self.first[slice(0, 0)]
+        while len(self.image) or len(self.fresh):
             began = time.perf_counter()
             rows, boxes, outcome = batch.run(self._top)
             passed = self.record(rows, outcome.bound, time.perf_counter() - began)
-            if not bool(passed.all()):
-                self._open(rows[~passed], boxes[~passed], outcome.bound[~passed], outcome.shares[~passed], budget)
+            left = (~passed).nonzero().flatten()
+            if len(left):
+                self._open(rows[left], boxes[left], outcome.bound[left], outcome.shares[left], budget)
             self.settle_certified(rows[passed])
             report()
 
     def _top(self, size: int) -> tuple[Tensor, Boxes, Outcome]:
         """Bound the boxes on top of the stack; only on success are they taken off it."""
+        self._begin(size - len(self.image))
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
         outcome = self.bound(rows, *self.tiling.bounds(boxes), boxes.level.sum(1) >= self.precise_from, size)
         keep = slice(0, len(self.image) - len(rows))
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]
         return rows, boxes, outcome
+
+    def _begin(self, boxes: int) -> None:
+        """Lay so many boxes, or a few more, below the stack: those of the next images, the first of them on top. All at once they would
+        be copied again and again."""
+        rows = self.fresh[: max(0, -(-boxes // len(self.first)))]
+        if len(rows):
+            self.fresh = self.fresh[len(rows) :]
+            image = rows.flip(0).repeat_interleave(len(self.first))
+            self.image = torch.cat([image, self.image])
+            self.stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
+            self.inherited = torch.cat([torch.full((len(image),), -torch.inf).double(), self.inherited])
 
     def _open(self, rows: Tensor, boxes: Boxes, bound: Tensor, shares: Tensor, budget: Budget) -> None:
         """Boxes that were not proved: look for a counterexample in their middle, then split them."""
@@ -65,12 +74,13 @@ class AdaptiveSearch(Ledger):
         if bool(finished.any()):
             self._give_up(rows[unknown], boxes[unknown], bound[unknown])
             self._drop(rows[finished])
-        keep = ~finished
-        if bool(keep.any()):
-            axes = self.tiling.best_axes(boxes[keep], shares[keep])
-            self.splits.note(rows[keep], boxes[keep], axes)
-            self.waiting -= torch.bincount(rows[keep], minlength=len(self.waiting))
-            self._push(rows[keep].repeat(2), boxes[keep].split(axes), bound[keep].repeat(2))
+        keep = (~finished).nonzero().flatten()
+        if len(keep):
+            rows, boxes = rows[keep], boxes[keep]
+            axes = self.tiling.best_axes(boxes, shares[keep])
+            self.splits.note(rows, boxes, axes)
+            self.waiting -= torch.bincount(rows, minlength=len(self.waiting))
+            self._push(rows.repeat(2), boxes.split(axes), bound[keep].repeat(2))
 
     def _give_up(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
         """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their
