@@ -4,7 +4,7 @@ import importlib
 
 import torch
 
-from tiltproof import certify, load_data, load_model
+from tiltproof import Budget, certify, check_run, load_data, load_model
 from tiltproof.certify.gate import BUCKETS, TRIES, WORTHWHILE, Gate
 
 
@@ -53,3 +53,38 @@ def test_the_gate_lets_through_what_a_plain_loop_would():
             won[bucket[place]] += good
         assert gate.tried.tolist() == tried
         assert gate.won.tolist() == won
+
+
+def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkeypatch, tmp_path):
+    """A GPU does so with the last boxes: the same verdicts, and a tiling that the checker proves again."""
+    prover, search = (importlib.import_module(f"tiltproof.certify.{name}") for name in ("prover", "search"))
+    model = load_model("mnist-r30")
+    images, labels = (tensor[:8] for tensor in load_data("mnist-sample"))
+    begin, top, rounds = prover.Prover.__init__, search.AdaptiveSearch._top, []
+
+    def counted(self, size):
+        found = top(self, size)
+        rounds.append(len(found[0]))
+        return found
+
+    def few(self, *arguments):
+        begin(self, *arguments)
+        self.few = 2048
+
+    monkeypatch.setattr(search.AdaptiveSearch, "_top", counted)
+    plain = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048)
+    one_by_one, rounds[:] = rounds.copy(), []
+    monkeypatch.setattr(prover.Prover, "__init__", few)
+    other = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, out=tmp_path / "run")
+    assert len(rounds) < len(one_by_one)
+    assert sum(rounds) > sum(one_by_one)
+    assert other.verdicts == plain.verdicts
+    assert check_run(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
+    # not where the budget is nearly spent: there every box counts
+    rounds[:] = []
+    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=60))
+    short = rounds.copy()
+    monkeypatch.setattr(prover.Prover, "__init__", begin)
+    rounds[:] = []
+    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=60))
+    assert rounds == short

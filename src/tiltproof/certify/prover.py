@@ -59,6 +59,8 @@ class Prover:
         self.shallow = shallow_share(self.networks[self.dtype])
         # on a GPU, where steps are dear, open margins to refine at once though some may turn out to be of no use
         self.together = 2048 if inputs.images.is_cuda else 0
+        # likewise, boxes left up to which the search halves them more than once at a time
+        self.few = self.together
         self.gate = Gate()
         self.pilots: dict[
             Any, Any

@@ -18,6 +18,9 @@ from tiltproof.certify.verdict import Budget
 PRECISE_FROM = 4
 """Boxes that were halved this often are bounded in float64: what keeps them open may be rounding alone."""
 
+MOST_HALVINGS, EARLY = 3, 1 / 16
+"""Of a box between two bounds, where that is better than another step; and the share of the budget up to which it is done."""
+
 
 class AdaptiveSearch(Ledger):
     """A stack of boxes to prove; the batch on top is bounded, so images are finished one after the other.
@@ -46,6 +49,7 @@ class AdaptiveSearch(Ledger):
 
     def _top(self, size: int) -> tuple[Tensor, Boxes, Outcome]:
         """Bound the boxes on top of the stack; only on success are they taken off it."""
+        self.size = size
         self._begin(size - len(self.image))
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
         outcome = self.bound(rows, *self.tiling.bounds(boxes), boxes.level.sum(1) >= self.precise_from, size)
@@ -76,11 +80,24 @@ class AdaptiveSearch(Ledger):
             self._drop(rows[finished])
         keep = (~finished).nonzero().flatten()
         if len(keep):
-            rows, boxes = rows[keep], boxes[keep]
-            axes = self.tiling.best_axes(boxes, shares[keep])
+            self._split(rows[keep], boxes[keep], bound[keep], shares[keep], budget)
+
+    def _split(self, rows: Tensor, boxes: Boxes, bound: Tensor, shares: Tensor, budget: Budget) -> None:
+        """Halve boxes; where steps are dear and few boxes are left at all, of images with most of their budget, halve halves too."""
+        early = not len(self.fresh) and bool((self.boxes[rows] < budget.boxes * EARLY).all())
+        room = min(self.prover.few, self.size) - len(self.image) if early else 0
+        for _ in range(MOST_HALVINGS):
+            axes = self.tiling.best_axes(boxes, shares)
             self.splits.note(rows, boxes, axes)
-            self.waiting -= torch.bincount(rows, minlength=len(self.waiting))
-            self._push(rows.repeat(2), boxes.split(axes), bound[keep].repeat(2))
+            self.waiting += torch.bincount(rows, minlength=len(self.waiting))  # one box less, and two more
+            # what a parameter is to blame for falls with the square of the box's width
+            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1))).repeat(2, 1)
+            rows, boxes, bound = rows.repeat(2), boxes.split(axes), bound.repeat(2)
+            if 2 * len(rows) > room or not bool(self.tiling.can_split(boxes).any(1).all()):
+                break
+        self.image = torch.cat([self.image, rows])
+        self.stack = Boxes.join([self.stack, boxes])
+        self.inherited = torch.cat([self.inherited, bound])
 
     def _give_up(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
         """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their
@@ -91,12 +108,6 @@ class AdaptiveSearch(Ledger):
             worst = mine[bound[mine].argmin()]
             waiting = self.inherited[self.image == image].tolist()
             self.settle_unknown(image, min([float(bound[worst]), *waiting]), low[worst], high[worst])
-
-    def _push(self, rows: Tensor, boxes: Boxes, inherited: Tensor) -> None:
-        self.image = torch.cat([self.image, rows])
-        self.stack = Boxes.join([self.stack, boxes])
-        self.inherited = torch.cat([self.inherited, inherited])
-        self.waiting += torch.bincount(rows, minlength=len(self.waiting))
 
     def _drop(self, images: Tensor) -> None:
         """Forget the waiting boxes of finished images."""
