@@ -158,3 +158,17 @@ def test_a_product_of_scales_that_vanishes_is_not_forgotten():
     image = torch.full((1, 1, 1, 1), 2.0**100)
     form = bound_network(flat(Scales(tiny, nothing, tiny, nothing)), AffineForm(image[None], torch.zeros_like(image)))
     assert float(form.lower) <= 2.0**-60 <= float(form.upper)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_vanish_in_a_fold_are_not_forgotten(dtype):
+    """The same of a convolution's weight and the scale after it, in both dtypes."""
+    small, large = (2.0**-80, 2.0**100) if dtype == torch.float32 else (2.0**-600, 2.0**1000)
+    conv, nothing = nn.Conv2d(1, 1, 1, bias=False, dtype=dtype), torch.zeros(1, 1, 1, dtype=dtype)
+    conv.weight.data.fill_(small)
+    model = flat(conv, Scales(nothing + small, nothing, nothing + 1, nothing))
+    image = torch.full((1, 1, 1, 1), large, dtype=dtype)
+    network = read_network(model, (1, 1, 1), image).live(dtype)
+    assert [operation.kind for operation in network.operations] == ["conv2d", "reshape"]
+    form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
+    assert float(form.lower) <= small * large * small <= float(form.upper)

@@ -146,6 +146,8 @@ MUTATIONS = [
              "the other reader wants what the convolution gave", ("network/test_fold.py",)),
     Mutation("cancelled shift of two scales", "network/fold.py", "size * factor.abs() + more}", "(shift * factor + own).abs()}",
              "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),
+    Mutation("weights that vanish in a fold", "network/fold.py", "or bool(vanished.any())", "or False",
+             "a product of small weights is lost, and what it is multiplied by may be huge", ("network/test_fold.py",)),
     Mutation("shift that was cancelled twice", "network/fold.py", "shift.abs() if before is None else", "shift.abs() if True else",
              "what the first fold cancelled still counts in the second", ("network/test_fold.py",)),
     Mutation("vanished product of scales", "network/fold.py", " and _ordinary(before, operation)", "",
