@@ -7,6 +7,7 @@ from torch import nn
 
 from tiltproof import AffineForm, bound_network
 from tiltproof.network import read_network
+from tiltproof.network.rules import REGISTRY
 
 
 class Shared(nn.Module):
@@ -141,6 +142,19 @@ def test_scales_become_one_that_holds_the_exact_value(dtype):
             value = (mpmath.mpf(x) * f + s) * g + t
             assert float(form.lower[0, k]) <= value <= float(form.upper[0, k])
     assert (form.radius < (1.0 if dtype == torch.float32 else 1e-9)).all()
+
+
+def test_every_scale_of_a_chain_is_allowed_for():
+    """A batch norm's factor has 4 roundings; what comes from before it is multiplied by it, and its shift is added. There may be any number
+    of them: those that one scale is allowed for beside its own do not last for many."""
+    torch.manual_seed(5)
+    counts = []
+    for length in (1, 9):
+        model, image = settled(flat(*(nn.BatchNorm2d(1) for _ in range(length)))), torch.rand(1, 1, 2, 2)
+        operations = read_network(model, (1, 2, 2), image).live(torch.float64).operations
+        assert [operation.kind for operation in operations] == ["scale", "reshape"]
+        counts.append(REGISTRY["scale"].terms(operations[0], image.shape))
+    assert all(many >= one + 8 * 6 for one, many in zip(*counts, strict=True))
 
 
 def test_a_scale_that_is_read_twice_stays():

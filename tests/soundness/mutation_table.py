@@ -148,6 +148,8 @@ MUTATIONS = [
              "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),
     Mutation("weights that vanish in a fold", "network/fold.py", "or bool(vanished.any())", "or False",
              "a product of small weights is lost, and what it is multiplied by may be huge", ("network/test_fold.py",)),
+    Mutation("roundings of one scale of many", "network/fold.py", "OF_SCALES + sum(", "OF_SCALES + 0 * sum(",
+             "each scale that went into another one has roundings of its own", ("network/test_fold.py",)),
     Mutation("shift that was cancelled twice", "network/fold.py", "shift.abs() if before is None else", "shift.abs() if True else",
              "what the first fold cancelled still counts in the second", ("network/test_fold.py",)),
     Mutation("vanished product of scales", "network/fold.py", " and _ordinary(before, operation)", "",

@@ -19,8 +19,9 @@ from tiltproof.network.graph import Operation, tame, vanishes
 
 ROUNDINGS = 8
 """Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
-OF_SCALES = 4
-"""Of two scales' product, beside those that its rule allows for one scale and the dtype: those of the other scale, and of the product."""
+OF_SCALES = 6
+"""Of two scales' product, beside those that its rule allows for one scale and the dtype: 4 of the other scale, of the product, and, of the
+shift, of the sum with the other one's."""
 
 
 def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list[Operation]:
