@@ -7,6 +7,7 @@ from torch import nn
 
 from tiltproof import AffineForm, bound_network
 from tiltproof.network import read_network
+from tiltproof.network.rules import REGISTRY
 
 
 class Shared(nn.Module):
@@ -143,6 +144,19 @@ def test_scales_become_one_that_holds_the_exact_value(dtype):
     assert (form.radius < (1.0 if dtype == torch.float32 else 1e-9)).all()
 
 
+def test_every_scale_of_a_chain_is_allowed_for():
+    """A batch norm's factor has 4 roundings; what comes from before it is multiplied by it, and its shift is added. There may be any number
+    of them: those that one scale is allowed for beside its own do not last for many."""
+    torch.manual_seed(5)
+    counts = []
+    for length in (1, 9):
+        model, image = settled(flat(*(nn.BatchNorm2d(1) for _ in range(length)))), torch.rand(1, 1, 2, 2)
+        operations = read_network(model, (1, 2, 2), image).live(torch.float64).operations
+        assert [operation.kind for operation in operations] == ["scale", "reshape"]
+        counts.append(REGISTRY["scale"].terms(operations[0], image.shape))
+    assert all(many >= one + 8 * 6 for one, many in zip(*counts, strict=True))
+
+
 def test_a_scale_that_is_read_twice_stays():
     ones = torch.ones(1, 2, 2)
     model = flat(Scales(2 * ones, ones, 3 * ones, ones, read_twice=True))
@@ -158,3 +172,17 @@ def test_a_product_of_scales_that_vanishes_is_not_forgotten():
     image = torch.full((1, 1, 1, 1), 2.0**100)
     form = bound_network(flat(Scales(tiny, nothing, tiny, nothing)), AffineForm(image[None], torch.zeros_like(image)))
     assert float(form.lower) <= 2.0**-60 <= float(form.upper)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_weights_that_vanish_in_a_fold_are_not_forgotten(dtype):
+    """The same of a convolution's weight and the scale after it, in both dtypes."""
+    small, large = (2.0**-80, 2.0**100) if dtype == torch.float32 else (2.0**-600, 2.0**1000)
+    conv, nothing = nn.Conv2d(1, 1, 1, bias=False, dtype=dtype), torch.zeros(1, 1, 1, dtype=dtype)
+    conv.weight.data.fill_(small)
+    model = flat(conv, Scales(nothing + small, nothing, nothing + 1, nothing))
+    image = torch.full((1, 1, 1, 1), large, dtype=dtype)
+    network = read_network(model, (1, 1, 1), image).live(dtype)
+    assert [operation.kind for operation in network.operations] == ["conv2d", "reshape"]
+    form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
+    assert float(form.lower) <= small * large * small <= float(form.upper)

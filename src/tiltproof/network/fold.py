@@ -19,8 +19,9 @@ from tiltproof.network.graph import Operation, tame, vanishes
 
 ROUNDINGS = 8
 """Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
-OF_SCALES = 4
-"""Of two scales' product, beside those that its rule allows for one scale and the dtype: those of the other scale, and of the product."""
+OF_SCALES = 6
+"""Of two scales' product, beside those that its rule allows for one scale and the dtype: 4 of the other scale, of the product, and, of the
+shift, of the sum with the other one's."""
 
 
 def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list[Operation]:
@@ -55,7 +56,10 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
         return values.double().reshape(-1).expand(channels)
 
     factor = by_channel(scale.settings["scale"])
-    settings["weight"] = (settings["weight"].double() * factor.view(-1, 1, 1, 1)).to(dtype)
+    weight, each = settings["weight"].double(), factor.view(-1, 1, 1, 1)
+    # of numbers that are not zero; what is left of it may be zero
+    vanished = (weight != 0) & (each != 0) & ((weight * each).abs() < torch.finfo(dtype).tiny)
+    settings["weight"] = (weight * each).to(dtype)
     shift = size = torch.zeros_like(factor)
     if settings["bias"] is not None:
         shift = settings["bias"].double() * factor
@@ -68,9 +72,7 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
     settings["bias"], settings["shift_size"] = shift.to(dtype), size.to(dtype)
     settings["roundings"] = settings.get("roundings", 0) + ROUNDINGS
     vanishing = (
-        convolution.vanishing
-        or scale.vanishing
-        or any(vanishes(settings[key], 0.0, dtype) for key in ("weight", "bias"))
+        convolution.vanishing or scale.vanishing or bool(vanished.any()) or vanishes(settings["bias"], 0.0, dtype)
     )
     return dataclasses.replace(
         convolution, name=scale.name, settings=settings, shape=scale.shape, vanishing=vanishing, kept={}
