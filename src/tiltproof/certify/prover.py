@@ -20,6 +20,9 @@ from tiltproof.network import forward_shares, margins, run, separate_margins, sh
 LOST = 0.5
 """Share of a margin's remainder that a backward pass does not win back: 0.3 to 0.6 on the way to a bound near zero. Orders classes."""
 
+STEP, MOST_FEW = 2**36, 16_384
+"""Products of a network's evaluations that a GPU makes in about the time of one round of the search; and boxes at most."""
+
 
 @dataclass
 class Outcome:
@@ -59,8 +62,9 @@ class Prover:
         self.shallow = shallow_share(self.networks[self.dtype])
         # on a GPU, where steps are dear, open margins to refine at once though some may turn out to be of no use
         self.together = 2048 if inputs.images.is_cuda else 0
-        # likewise, boxes left up to which the search halves them more than once at a time
-        self.few = self.together
+        # likewise, boxes left up to which the search halves them more than once at a time: what the device does while the host takes a step
+        products = sum(operation.products for operation in self.networks[self.dtype].operations)
+        self.few = min(MOST_FEW, STEP // max(1, products)) if inputs.images.is_cuda else 0
         self.gate = Gate()
         self.pilots: dict[
             Any, Any
