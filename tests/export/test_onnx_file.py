@@ -93,7 +93,7 @@ def test_read_back_it_gets_the_same_verdicts(tmp_path):
     again = load_onnx(write_onnx(model, (1, 28, 28), tmp_path / "net.onnx"))
     first, second = (certify(each, images[:3], labels[:3], "R(10)") for each in (model, again))
     assert first.verdicts == second.verdicts
-    assert first.margins == pytest.approx(second.margins, rel=1e-4)
+    assert first.margins == pytest.approx(second.margins, rel=1e-3)  # scales are folded, and allowed for, differently
 
 
 def test_another_precision_is_refused(tmp_path):
