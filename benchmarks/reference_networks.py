@@ -11,6 +11,7 @@ runs after a first one, which compiles kernels.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 from pathlib import Path
@@ -61,31 +62,11 @@ def main() -> None:
         )
         tiltproof.certify(model, images[:64], labels[:64], transform)  # warm-up: tracing, kernels
         for method in arguments.method:
-            chosen = splits if method == "fgv" else None
-            certificate = tiltproof.certify(
-                model,
-                images,
-                labels,
-                transform,
-                method=method,
-                splits=chosen,
-                samples=arguments.samples,
-                semantics=arguments.semantics,
-                out=arguments.out and arguments.out / f"{name}-{method}",
-            )
-            again = [
-                tiltproof.certify(
-                    model,
-                    images,
-                    labels,
-                    transform,
-                    method=method,
-                    splits=chosen,
-                    samples=arguments.samples,
-                    semantics=arguments.semantics,
-                ).summary()["seconds"]
-                for _ in range(arguments.repeats)
-            ]
+            settings = {"method": method, "splits": splits if method == "fgv" else None}
+            settings |= {"samples": arguments.samples, "semantics": arguments.semantics}
+            run = functools.partial(tiltproof.certify, model, images, labels, transform, **settings)
+            certificate = run(out=arguments.out and arguments.out / f"{name}-{method}")
+            again = [run().summary()["seconds"] for _ in range(arguments.repeats)]
             summary = certificate.summary() | {"network": name, "paper_percent": paper}
             if again:
                 summary |= {"seconds": statistics.median(again), "seconds_of_repeats": again}

@@ -93,7 +93,8 @@ def test_read_back_it_gets_the_same_verdicts(tmp_path):
     again = load_onnx(write_onnx(model, (1, 28, 28), tmp_path / "net.onnx"))
     first, second = (certify(each, images[:3], labels[:3], "R(10)") for each in (model, again))
     assert first.verdicts == second.verdicts
-    assert first.margins == pytest.approx(second.margins, rel=1e-3)  # scales are folded, and allowed for, differently
+    # the file has one scale where the model has two, which are folded and allowed 6 roundings of float32 more
+    assert first.margins == pytest.approx(second.margins, rel=3e-4)
 
 
 def test_another_precision_is_refused(tmp_path):

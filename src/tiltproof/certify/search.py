@@ -90,11 +90,11 @@ class AdaptiveSearch(Ledger):
             axes = self.tiling.best_axes(boxes, shares)
             self.splits.note(rows, boxes, axes)
             self.waiting += torch.bincount(rows, minlength=len(self.waiting))  # one box less, and two more
-            # what a parameter is to blame for falls with the square of the box's width
-            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1))).repeat(2, 1)
             rows, boxes, bound = rows.repeat(2), boxes.split(axes), bound.repeat(2)
             if 2 * len(rows) > room or not bool(self.tiling.can_split(boxes).any(1).all()):
                 break
+            # what a parameter is to blame for falls with the square of the box's width
+            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1))).repeat(2, 1)
         self.image = torch.cat([self.image, rows])
         self.stack = Boxes.join([self.stack, boxes])
         self.inherited = torch.cat([self.inherited, bound])

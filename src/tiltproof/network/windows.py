@@ -73,7 +73,7 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
     steps = (*reach.stride, *reach.dilation, *reach.padding)
     if channels < FEW:
         entries = positions * channels
-        places = min(_power_of_two(entries), MOST_PLACES)
+        places = min(power_of_two(entries), MOST_PLACES)
         grid, lines = (-(-rows // (TILE // places)) * -(-entries // places),), TILE // places
         apart = (of_image, of_line, of_column, of_channel)
         with current(x.device):
@@ -86,7 +86,7 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
         piece //= 2
         if piece == 1:
             break
-    places = min(_power_of_two(channels), MOST_PLACES)
+    places = min(power_of_two(channels), MOST_PLACES)
     while places > 32 and -(-channels // places) * places >= channels + places // 2:
         places //= 2  # else half of the last tile would be empty
     lines = TILE // places
@@ -99,7 +99,8 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
     return out
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
+    """The least that is no smaller: widths of a kernel's tiles."""
     return 1 << max(0, count - 1).bit_length()
 
 

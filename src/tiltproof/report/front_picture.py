@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from PIL import Image
 
 from tiltproof.report.ink import FAINT, INK, PROVED, SAMPLED, font
-from tiltproof.report.plot import FINENESS, Plot
-
-Area = tuple[float, float, float, float]
-"""Left, top, right and bottom, in pixels of the enlarged picture."""
+from tiltproof.report.plot import FINENESS, Area, Plot
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ FINENESS = 3
 """Everything is drawn this many times larger and averaged down, which is what makes the lines smooth."""
 MOST_TICK_DECIMALS = 6
 
+Area = tuple[float, float, float, float]
+"""Left, top, right and bottom, in pixels of the enlarged picture."""
+
 
 class Plot:
     """Axes with a scale from data to (enlarged) pixels."""
@@ -32,8 +35,8 @@ class Plot:
         share = (max(value, self.bottom) - self.bottom) / (self.top - self.bottom)
         return FINENESS * (HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM))
 
-    def holds(self, area: tuple[float, float, float, float]) -> bool:
-        """Whether a rectangle (left, top, right, bottom) lies between the axes and the edges of the paper."""
+    def holds(self, area: Area) -> bool:
+        """Whether a rectangle lies between the axes and the edges of the paper."""
         left, top, right, bottom = area
         return (
             left >= self.x(self.low)

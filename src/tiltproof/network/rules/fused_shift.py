@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
+from tiltproof.network.windows import power_of_two
 
 TILE, MOST_PLACES = 2048, 128
 """Entries that the kernel works on at a time, and channels among them at most."""
@@ -55,7 +56,7 @@ def _possible(center: Tensor, radius: Tensor, shift: Tensor, extra: Tensor) -> b
 def _launch(center: Tensor, radius: Tensor, shift: Tensor, factor: float, extra: Tensor) -> None:
     channels = center.shape[1]
     rows = center.numel() // channels
-    places = min(1 << max(0, channels - 1).bit_length(), MOST_PLACES)
+    places = min(power_of_two(channels), MOST_PLACES)
     grid, lines = (-(-rows // (TILE // places)) * -(-channels // places),), TILE // places
     number = _number(factor, center.dtype, center.device)
     with current(center.device):
