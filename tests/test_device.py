@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiltproof import InputError, read_recipe
-from tiltproof.device import choose_device
+from tiltproof.device import choose_device, few_threads
 from tiltproof.train import train
 
 
@@ -36,3 +36,16 @@ def test_what_is_no_device(wanted, tmp_path):
     with pytest.raises(InputError, match="unknown device"):
         train(read_recipe("mnist-r30"), device=wanted, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_beside_a_gpu_the_host_uses_one_thread_and_gives_the_others_back():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        with few_threads(torch.device("cpu")):
+            assert torch.get_num_threads() == 3
+        with few_threads(torch.device("cuda")):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -36,6 +37,18 @@ def choose_device(wanted: str | torch.device) -> torch.device:
 def current(device: torch.device) -> AbstractContextManager[object]:
     """Makes a GPU the current one, which is where Triton launches whatever it is given."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def few_threads(device: torch.device) -> Iterator[None]:
+    """While a GPU does the work, the host's tensors are small: to wake other threads for them costs more than it saves."""
+    threads = torch.get_num_threads()
+    if device.type == "cuda":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 SIGNS = (

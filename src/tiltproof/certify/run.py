@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.memory import Halving
+from tiltproof.device import few_threads
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
 
@@ -127,7 +128,8 @@ class Run:
         size, images, began = self.plan["images_per_batch"], len(inputs.images), time.perf_counter()
         batches = [slice(k, min(k + size, images)) for k in range(len(self.results), images, size)]
         early: dict[int, Batch] = {}
-        with inputs.eval_mode(), proof_arithmetic(inputs.images.device):
+        device = inputs.images.device
+        with inputs.eval_mode(), proof_arithmetic(device), few_threads(device):
             if workers is None:
                 done = self._alone(inputs, job, batches, reporter)
             else:

@@ -74,9 +74,8 @@ class Member:
         if _graph(inputs) != package.graph:
             raise InputError("the model that was unpacked there is another network", why="another version of its code")
         device = choose_device(kind)
-        if device.type == "cpu":
-            torch.set_num_threads(1)  # one worker a core
-        else:
+        torch.set_num_threads(1)  # one worker a core, or beside a GPU, which leaves small tensors to the host
+        if device.type != "cpu":
             model, image = package.model.to(device), package.image.to(device)
             inputs = check_model_and_images(model, image, package.transform, package.semantics)
         self.inputs = replace(inputs, limit=package.limit)
