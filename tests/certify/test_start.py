@@ -1,5 +1,8 @@
 """Where the search begins: deep networks, whose float32 bounds drown in rounding, are proved in float64 from the start."""
 
+import importlib
+
+import pytest
 import torch
 from torch import nn
 
@@ -73,3 +76,35 @@ def test_a_grid_that_was_tried_is_not_tried_again():
     grid = starting_grid(one, rows, 20_000, batch, 0)
     one.bound = None  # whoever bounds anything now fails
     assert not precision_pays(one, rows, grid, batch, 0)
+
+
+def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
+    """As a GPU tries them: one call, in which every rung's backward passes are told apart."""
+    start = importlib.import_module("tiltproof.certify.start")
+    plain, other, rows = prover(2), prover(2), torch.arange(4)
+    grid = starting_grid(plain, rows, 20_000, Halving(4096), 0)
+    monkeypatch.setattr(start, "single_pairs", lambda *_: True)
+    other.few, calls, bound = 6 * 256, [], other.bound
+    monkeypatch.setattr(other, "bound", lambda *given: (calls.append(len(given[0])), bound(*given))[1])
+    assert starting_grid(other, rows, 20_000, Halving(4096), 0) == grid
+    assert calls[0] == 6 * 256
+    assert len(other.pilots) >= len(plain.pilots) > len(calls)
+    for key, pilot in plain.pilots.items():
+        mine = other.pilots[key]
+        assert (mine.forward, mine.passed) == (pilot.forward, pilot.passed)
+        assert mine.cost == pytest.approx(pilot.cost)
+    assert len({pilot.cost for pilot in plain.pilots.values()}) > 1
+    other.few = 2 * 256 - 1  # no more than the device bounds meanwhile
+    other.pilots.clear()
+    calls.clear()
+    starting_grid(other, rows, 20_000, Halving(4096), 0)
+    assert set(calls) == {256}
+
+
+def test_rungs_are_tried_one_by_one_where_the_reference_bounds_pixels():
+    """It bounds all boxes as it has to bound the widest, so that a coarse rung would spoil the others."""
+    one, calls = prover(1), []
+    one.few, bound = 2048, one.bound
+    one.bound = lambda *given: (calls.append(len(given[0])), bound(*given))[1]
+    starting_grid(one, torch.arange(4), 20_000, Halving(4096), 0)
+    assert set(calls) == {256}

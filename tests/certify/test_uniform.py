@@ -33,7 +33,7 @@ class Holes:
         point = self.points[images]
         away = torch.maximum(low - point, point - high).clamp(min=0).amax(1)
         bound = away - self.width - self.loose * (high - low).amax(1)
-        return Outcome(bound, bound, torch.zeros(len(images), low.shape[1]).double())
+        return Outcome(bound, bound, torch.zeros_like(bound), torch.zeros(len(images), low.shape[1]).double())
 
 
 def attacker(count):

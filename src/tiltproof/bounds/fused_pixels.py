@@ -21,7 +21,7 @@ from tiltproof.bounds.fused_entries import Entries, written
 from tiltproof.bounds.rounding import SMALLEST, UNIT
 from tiltproof.bounds.trust import given_up, trusted
 from tiltproof.device import current
-from tiltproof.transforms.base import Transform
+from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.sampling import PADDINGS
 
 BLOCK, WARPS = 128, 4
@@ -59,6 +59,13 @@ def fused_pixels(
     except Exception as error:
         given_up(_kernels, "pixels", error, "pixel bounds")
         return None
+
+
+def single_pairs(pictures: Tensor, transform: Transform) -> bool:
+    """Whether kernels bound all that moves pixels, each pair by itself; the reference bounds all boxes as it has to bound the widest."""
+    (kind, run), *others = transform.stages()
+    known = kind is Spatial and all(other is not Spatial for other, _ in others) and _on_gpu(pictures)
+    return known and _kernel("pixels") is not None and written(transform, run) is not None
 
 
 def _bounds(

@@ -43,7 +43,8 @@ class Ledger:
         if precise is None or not bool(precise.any()):
             return self.prover.bound(images, low, high).cpu()
         count, axes = low.shape
-        result = Outcome(torch.empty(count).double(), torch.empty(count).double(), torch.zeros(count, axes).double())
+        bound, forward, passes = torch.empty(3, count).double()
+        result = Outcome(bound, forward, passes, torch.empty(count, axes).double())
         plain, fine = (mask.nonzero().flatten() for mask in (~precise, precise))
         half = max(1, (size or count) // 2)  # float64 takes twice the memory
         for mine, dtype, most in ((plain, None, count), (fine, torch.float64, half)):

@@ -26,20 +26,23 @@ STEP, MOST_FEW = 2**36, 16_384
 
 @dataclass
 class Outcome:
-    """For each pair: a proved lower bound of the margin, the same from the forward pass alone, and slack per
-    parameter.
+    """For each pair: a proved lower bound of the margin, the same from the forward pass alone, how many whole backward passes it took,
+    and slack per parameter.
     """
 
     bound: Tensor  # [P]
     forward: Tensor  # [P]
+    passes: Tensor  # [P]; most margins are proved after a small part of one
     shares: Tensor  # [P, d], zero where the forward pass was enough
 
     def cpu(self) -> Outcome:
-        told = torch.cat([self.bound.unsqueeze(1), self.forward.unsqueeze(1), self.shares], 1).cpu()  # one transfer
-        return Outcome(told[:, 0], told[:, 1], told[:, 2:])
+        columns = torch.stack([self.bound, self.forward, self.passes], 1)
+        told = torch.cat([columns, self.shares], 1).cpu()  # one transfer
+        return Outcome(told[:, 0], told[:, 1], told[:, 2], told[:, 3:])
 
     def put(self, rows: Tensor, other: Outcome) -> None:
-        self.bound[rows], self.forward[rows], self.shares[rows] = other.bound, other.forward, other.shares
+        for mine, others in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine[rows] = others
 
 
 class Prover:
@@ -70,7 +73,6 @@ class Prover:
             Any, Any
         ] = {}  # how grids fared that were tried, kept for whoever asks again (`certify.start`)
         self.refined = 0  # single margins taken through a backward pass so far
-        self.passes = 0.0  # how many whole ones that came to: most margins are proved after a small part of one
 
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:
@@ -85,7 +87,7 @@ class Prover:
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
         if self.method == "fgv":
             bound = _least(separate_margins(forms[network.output], labels).double())
-            return Outcome(bound, bound, shares)
+            return Outcome(bound, bound, torch.zeros_like(bound), shares)
         form = margins(network, forms, labels)
         # a negative radius can only come from a wrong rule: such a bound proves nothing
         lower = torch.where(form.radius >= 0, form.lower.double(), torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
@@ -96,6 +98,7 @@ class Prover:
         # the host is told of all boxes at once, and decides
         told = torch.cat([forward, first_order.gather(1, worst), form.radius.gather(1, worst)], 1).cpu().T
         forward, rows = forward.flatten(), (~(told[0] > 0)).nonzero().flatten()
+        passes = torch.zeros_like(forward)
         if len(rows):
             promising = self.gate.promising(told[1, rows], told[2, rows])
             rows = rows[promising.chosen].to(low.device)
@@ -103,8 +106,8 @@ class Prover:
             rounds = Rounds(network, forms, labels, rows, lower[rows], likely[rows])
             # so many need no more memory than the forward pass did
             share = rounds.work(max(self.fewest, len(pixels)), self.together, self.shallow)
-            lower[rows] = rounds.best
-            self.refined, self.passes = self.refined + rounds.refined, self.passes + rounds.passes
+            lower[rows], passes[rows] = rounds.best, rounds.passes
+            self.refined += rounds.refined
             self.gate.learn(promising, _least(lower[rows]) > 0)
             if several:
                 shares[rows] = share
@@ -113,7 +116,7 @@ class Prover:
             rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
             if len(rows):
                 shares[rows] = forward_shares(network, ChosenForms(forms, rows))
-        return Outcome(bound, forward, shares)
+        return Outcome(bound, forward, passes, shares)
 
 
 def _least(lower: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ class Rounds:
         )
         self.order = torch.where(self.opened, likely, torch.inf).argsort(dim=1, stable=True)
         self.place = self.order.argsort(1)
-        # margins taken through a backward pass, and how many whole ones that came to
-        self.refined, self.passes = 0, 0.0
+        # margins taken through a backward pass, and how many whole ones that came to for each box
+        self.refined, self.passes = 0, torch.zeros_like(best[:, 0])
 
     def work(self, most: int, together: int, shallow: float) -> Tensor:
         """All rounds. Returns, for each box, the first class's shares of the parameters (see `refine`).
@@ -54,10 +54,8 @@ class Rounds:
         leading = self.place[first] == 0
         shares = self._refine(*first, shared=True)[leading]
         if not bool(leading.all()):
-            # counted as if they had come one after the other, so that a GPU plans as a CPU does
-            closed = self.best.gather(1, self.order[:, :1]).flatten() > 0
-            used = int((leading | closed[first[0]]).sum())
-            self.refined, self.passes = used, self.passes * used / len(leading)
+            # counted as if they had come one after the other, so that a GPU plans as a CPU does: a first class left open went all the way
+            self.passes.masked_fill_(~(self.best.gather(1, self.order[:, :1]).flatten() > 0), 1.0)
         else:
             self._in_chunks(*self._chosen(1, FEW), most)
         boxes, classes = self._chosen(FEW, self.best.shape[1])
@@ -81,5 +79,6 @@ class Rounds:
         effort, rows = Effort(), self.rows[boxes]
         bound, share = refine(self.network, self.forms, self.labels, rows, classes, 0.0, shared, effort, shallow)
         self.best[boxes, classes] = better(self.best[boxes, classes], bound)
-        self.refined, self.passes = self.refined + len(boxes), self.passes + effort.passes
+        self.refined += len(boxes)
+        self.passes.index_add_(0, boxes, effort.passes)
         return share

@@ -1,8 +1,9 @@
 """Where the search begins: how finely to cut the range before adaptive splitting takes over.
 
 Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A ladder of ever
-finer grids is tried, from its middle up and down, on a few random (image, box) pairs each, and the rung with the least
-expected number of bounds is taken. This only decides where work is spent; whatever grid is chosen, every box still has to be proved.
+finer grids is tried, from its middle up and down, on a few random (image, box) pairs each; on a GPU, where steps are dear, several
+rungs at once. The rung with the least expected number of bounds is taken. This only decides where work is spent; whatever grid is
+chosen, every box still has to be proved.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.bounds.coordinates import coordinates, symbols
+from tiltproof.bounds.fused_pixels import single_pairs
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.tiling import Tiling
@@ -30,6 +32,8 @@ ENOUGH, MOSTLY = 0.98, 0.8
 """Share proved forward from which on no finer grid is tried; share proved on the last rung below which float64 is tried."""
 MIDDLE, HOPELESS = 4, 0.1
 """The rung that is tried first (16 boxes); share proved below which no coarser one is tried."""
+BESIDE = (0, 1, -1, 2, -2, 3)
+"""Rungs, counted from the middle, that are tried at once where that takes hardly longer: all that most networks need."""
 PIXEL_CONTRAST = 0.2
 """Typical change of a pixel's value from one pixel to the next."""
 
@@ -82,30 +86,42 @@ class Pilots:
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
         """Once for each grid: the prover remembers. All grids are tried on the same images."""
-        tried = self.prover.pilots
-        if (grid, dtype) not in tried:
-            tried[grid, dtype] = self._tried(grid, dtype)
-        return tried[grid, dtype]
+        if (grid, dtype) not in self.prover.pilots:
+            self._try([grid], dtype)
+        result: Pilot = self.prover.pilots[grid, dtype]
+        return result
 
-    def _tried(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
-        tiling, pairs, prover = Tiling(self.prover.transform, grid), self.pairs, self.prover
-        boxes, device = tiling.first(), self.prover.labels.device
-        generator = torch.Generator().manual_seed(self.seed)
-        chosen = self.rows[torch.randint(len(self.rows), (pairs,), generator=generator)]
-        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (pairs,), generator=generator)])
+    def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Some rungs that `ladder` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
+        if not single_pairs(self.prover.pictures, self.prover.transform):
+            return
+        places = [k for k in (min(MIDDLE, len(rungs) - 1) + beside for beside in BESIDE) if 0 <= k < len(rungs)]
+        self._try([rungs[k] for k in places[: self.prover.few // self.pairs]], dtype)
+
+    def _try(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """The same random images for every grid, and its own random boxes."""
+        if not grids:
+            return
+        prover, chosen, low, high = self.prover, [], [], []
+        for grid in grids:
+            tiling = Tiling(prover.transform, grid)
+            boxes, generator = tiling.first(), torch.Generator().manual_seed(self.seed)
+            chosen.append(self.rows[torch.randint(len(self.rows), (self.pairs,), generator=generator)])
+            below, above = tiling.bounds(boxes[torch.randint(len(boxes), (self.pairs,), generator=generator)])
+            low.append(below)
+            high.append(above)
+        given = [torch.cat(each).to(prover.labels.device) for each in (chosen, low, high)]
         precise = dtype != prover.dtype
 
-        def work(size: int) -> Pilot:
-            forward, passed, passes = 0, 0, prover.passes
-            for part in torch.arange(pairs).split(max(1, size // 2) if precise else size):
-                outcome = prover.bound(chosen[part].to(device), low[part].to(device), high[part].to(device), dtype)
-                forward += int((outcome.forward > 0).sum())
-                passed += int((outcome.bound > 0).sum())
-            cost = 1 + PASS_COST * (prover.passes - passes) / pairs
-            return Pilot(cost * (PRECISE_COST if precise else 1), forward / pairs, passed / pairs)
+        def work(size: int) -> Tensor:
+            parts = zip(*(each.split(max(1, size // 2) if precise else size) for each in given), strict=True)
+            outcomes = [prover.bound(images, below, above, dtype) for images, below, above in parts]
+            columns = [torch.stack([each.passes, each.forward > 0, each.bound > 0]) for each in outcomes]
+            return torch.cat(columns, 1).unflatten(1, (len(grids), -1)).mean(2).T.cpu()
 
-        result: Pilot = self.batch.run(work)
-        return result
+        for grid, (passes, forward, passed) in zip(grids, self.batch.run(work).tolist(), strict=True):
+            cost = (1 + PASS_COST * passes) * (PRECISE_COST if precise else 1)
+            prover.pilots[grid, dtype] = Pilot(cost, forward, passed)
 
     def ladder(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
         """(expected cost of an image, the rung it is least for, share proved on the last rung tried)."""
@@ -139,8 +155,10 @@ def starting_grid(prover: Prover, rows: Tensor, budget_boxes: int, batch: Halvin
     height, width = prover.pictures.shape[-2:]
     rungs = ladder(influence(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
     pilots = Pilots(prover, rows, batch, seed)
+    pilots.beside_middle(rungs, prover.dtype)
     cost, grid, passed = pilots.ladder(rungs, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
+        pilots.beside_middle(rungs, torch.float64)
         more, other, _ = pilots.ladder(rungs, torch.float64)
         grid = other if more < cost else grid
     return grid

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from tiltproof.network.graph import Network
 
@@ -13,9 +16,9 @@ DEAR = ("conv2d", "linear")
 
 @dataclass
 class Effort:
-    """By multiplications, in passes of one margin through the whole network."""
+    """How far each margin was taken, by multiplications: 1 is through the whole network; [Q]."""
 
-    passes: float = 0.0
+    passes: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 def shallow_share(network: Network) -> float:

@@ -66,13 +66,15 @@ class Pull:
         self, operations: list[Operation], effort: Effort | None = None, shallow: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Through ``operations`` in reverse: the bounds and the shares of the parameters."""
-        shares, products = self.shares.clone(), 0
+        shares, passes, done = self.shares.clone(), torch.zeros_like(self.constant), 0
+        whole = max(1, sum(operation.products for operation in operations))
         dear = [operation.name for operation in operations if operation.kind in DEAR]
         for operation in reversed(operations):
             if operation.name in self.coefficients:
-                products += operation.products * len(self.left)
+                done += operation.products
                 self.step(operation)
                 if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:
+                    passes.index_fill_(0, self.left, done / whole)
                     self._look(self.enough)
                     if shallow or not len(self.left):
                         break
@@ -87,7 +89,7 @@ class Pull:
                 self.shares += moves.T + proportions(start.slopes, start.radius, a.abs())
             shares[self.left] = self.shares
         if effort is not None:
-            effort.passes += products / max(1, sum(operation.products for operation in operations))
+            effort.passes = passes.index_fill_(0, self.left, done / whole)
         if any(operation.fragile for operation in self.network.operations):
             self.best = torch.full_like(self.best, -torch.inf)
         return self.best, shares
