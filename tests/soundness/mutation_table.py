@@ -18,6 +18,7 @@ TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
+FUSED_VALUES = "bounds/test_fused_values.py"
 MANY_CLASSES = "network/test_margins_of_many_classes.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
@@ -225,6 +226,13 @@ MUTATIONS = [
     Mutation("kernel: product remainder", "bounds/entry_kernel.py",
              "radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)", "radius = radius + 0.0",
              "the product of two deviations is of second order, not zero", (FUSED,)),
+    Mutation("kernel: values rounded at last", "bounds/values_kernel.py",
+             "rest = tl.fma(size_of(form[0], form[1], symbols), 2.0**-23, rest)", "rest = rest + 0.0",
+             "center and slopes are rounded to float32", (FUSED_VALUES,)),
+    Mutation("kernel: values on trust", "bounds/fused_values.py", "return bool(near and close.all())", "return bool(near)",
+             "a kernel that a device compiles into something else", (FUSED_VALUES,)),
+    Mutation("kernel: gap of the clamp", "bounds/relu_kernel.py", "    result = half + r * slope", "    result = r * slope",
+             "ReLU lies anywhere between its lines", (FUSED_RELU, FUSED_VALUES)),
     Mutation("kernel: remainder of bent products", "bounds/position_kernel.py", "tl.abs(a[1][0]) * others + mine * deviation",
              "mine * deviation", "the slope of one meets the remainder of the other", (FUSED_BENT,)),
     Mutation("kernel: third order", "bounds/entry_kernel.py", "tl.abs(bend) * rest + third * square * deviation", "tl.abs(bend) * rest",

@@ -19,7 +19,7 @@ TWO, FOUR, SIXTEEN, EIGHT, SYMBOLS, REACH, TINY, PI, DEGREE, FIFTH = (
 
 
 @triton.jit
-def _sum(slopes, symbols: tl.constexpr):
+def sum_of(slopes, symbols: tl.constexpr):
     total = tl.abs(slopes[0])
     for k in tl.static_range(1, symbols):
         total = total + tl.abs(slopes[k])
@@ -27,7 +27,7 @@ def _sum(slopes, symbols: tl.constexpr):
 
 
 @triton.jit
-def _size(center, slopes, symbols: tl.constexpr):
+def size_of(center, slopes, symbols: tl.constexpr):
     total = tl.abs(center)
     for k in tl.static_range(symbols):
         total = total + tl.abs(slopes[k])
@@ -48,7 +48,7 @@ def _add(a, b, f, symbols: tl.constexpr):
     for k in tl.static_range(symbols):
         slopes = slopes + (a[1][k] + b[1][k],)
     center = a[0] + b[0]
-    return center, slopes, widen(a[2] + b[2], _size(center, slopes, symbols), f + TWO)
+    return center, slopes, widen(a[2] + b[2], size_of(center, slopes, symbols), f + TWO)
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def _times(a, b, f, symbols: tl.constexpr, bent: tl.constexpr):
     for k in tl.static_range(symbols):
         slopes = slopes + (a[0] * b[1][k] + b[0] * a[1][k],)
     radius = tl.abs(a[0]) * b[2] + tl.abs(b[0]) * a[2]
-    magnitude = _size(a[0], a[1], symbols) * _size(b[0], b[1], symbols)
+    magnitude = size_of(a[0], a[1], symbols) * size_of(b[0], b[1], symbols)
     if bent:
         square, rest = product_of_deviations(a, b, _deviation(b, f, symbols))
         half = square * 0.5
@@ -70,7 +70,7 @@ def _times(a, b, f, symbols: tl.constexpr, bent: tl.constexpr):
 @triton.jit
 def _deviation(a, f, symbols: tl.constexpr):
     """Like `widen` of a magnitude that is no tensor: without a fused multiply-add, by 0."""
-    return (a[2] + _sum(a[1], symbols)) * tl.load(f + SYMBOLS + 1) + tl.load(f + SYMBOLS + 2)
+    return (a[2] + sum_of(a[1], symbols)) * tl.load(f + SYMBOLS + 1) + tl.load(f + SYMBOLS + 2)
 
 
 @triton.jit
@@ -83,7 +83,7 @@ def _taylor(a, value, slope, bend, second, third, f, symbols: tl.constexpr, bent
         half = bend * share * 0.5
         value, slopes = value + half, (slopes[0], slopes[1] + half)
         rest = tl.abs(bend) * rest + third * square * deviation
-    magnitude = _size(value, slopes, symbols) + 1 + deviation + tl.abs(bend) * square
+    magnitude = size_of(value, slopes, symbols) + 1 + deviation + tl.abs(bend) * square
     return value, slopes, widen(tl.abs(slope) * a[2] + rest, magnitude, f + SIXTEEN)
 
 
@@ -97,41 +97,41 @@ def _wave(a, value, slope, f, symbols: tl.constexpr, bent: tl.constexpr):
 
 @triton.jit
 def _reciprocal(a, f, symbols: tl.constexpr, bent: tl.constexpr):
-    low = a[0] - widen(a[2] + _sum(a[1], symbols), tl.abs(a[0]), f + REACH)
+    low = a[0] - widen(a[2] + sum_of(a[1], symbols), tl.abs(a[0]), f + REACH)
     deviation = _deviation(a, f, symbols)
     value = 1.0 / a[0]
     slope, bend = -value * value, value * value * value
     cube = low * low * low
     second, third = tl.where(low > 0, 1.0 / cube, float("inf")), tl.where(low > 0, 1.0 / (cube * low), float("inf"))
     form = _taylor(a, value, slope, bend, second, third, f, symbols, bent)
-    magnitude = tl.abs(value) + tl.abs(slope) * (_size(a[0], a[1], symbols) + deviation)
+    magnitude = tl.abs(value) + tl.abs(slope) * (size_of(a[0], a[1], symbols) + deviation)
     magnitude = magnitude + tl.abs(bend) * deviation * deviation
     return form[0], form[1], widen(form[2], magnitude, f + SIXTEEN)
 
 
 @triton.jit
-def _form(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr, bent: tl.constexpr):
+def form_of(op: tl.constexpr, a, b, number, f, symbols: tl.constexpr, bent: tl.constexpr):
     if op == NEGATE:
         return -a[0], _scaled(a[1], -1.0, symbols), a[2]
     elif op == ADD:
         return _add(a, b, f, symbols)
     elif op == ADD_NUMBER:
         center = a[0] + number
-        return center, a[1], widen(a[2], _size(center, a[1], symbols), f + TWO)
+        return center, a[1], widen(a[2], size_of(center, a[1], symbols), f + TWO)
     elif op == TIMES:
         return _times(a, b, f, symbols, bent)
     elif op == TIMES_NUMBER:
         center, slopes = a[0] * number, _scaled(a[1], number, symbols)
-        return center, slopes, widen(a[2] * tl.abs(number), _size(center, slopes, symbols), f + TWO)
+        return center, slopes, widen(a[2] * tl.abs(number), size_of(center, slopes, symbols), f + TWO)
     elif op == OVER_NUMBER:
         center, slopes = a[0] / number, ()
         for k in tl.static_range(symbols):
             slopes = slopes + (a[1][k] / number,)
-        return center, slopes, widen(a[2] / tl.abs(number), _size(center, slopes, symbols), f + TWO)
+        return center, slopes, widen(a[2] / tl.abs(number), size_of(center, slopes, symbols), f + TWO)
     elif op == DEG2RAD:
         degree = tl.load(f + DEGREE)
         center, slopes = a[0] * degree, _scaled(a[1], degree, symbols)
-        return center, slopes, widen(a[2] * degree, _size(center, slopes, symbols), f + FOUR)
+        return center, slopes, widen(a[2] * degree, size_of(center, slopes, symbols), f + FOUR)
     elif op == SIN:
         return _wave(a, tl.sin(a[0]), tl.cos(a[0]), f, symbols, bent)
     elif op == COS:
@@ -211,7 +211,7 @@ def entries(
     for k in tl.static_range(length):
         number = tl.load(numbers + k)
         forms = forms + (
-            _form(program >> (24 * k) & 255, forms[program >> (24 * k + 8) & 255], forms[program >> (24 * k + 16) & 255], number, f,
+            form_of(program >> (24 * k) & 255, forms[program >> (24 * k + 8) & 255], forms[program >> (24 * k + 16) & 255], number, f,
                   symbols, bent),
         )  # fmt: skip
         if k < shared:

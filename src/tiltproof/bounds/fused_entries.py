@@ -27,7 +27,7 @@ OPERATIONS = ("negate", "add", "add number", "times", "times number", "over numb
 """In the order of `entry_kernel.py`."""
 
 
-class _Writer:
+class Writer:
     """The steps so far: (operation, first operand, second operand, number)."""
 
     def __init__(self, inputs: int) -> None:
@@ -45,7 +45,7 @@ class _Writer:
 class Written:
     """Stands for a form or an interval; arithmetic on it is written down, as `AffineForm` and `Interval` would do it."""
 
-    def __init__(self, writer: _Writer, place: int) -> None:
+    def __init__(self, writer: Writer, place: int) -> None:
         self.writer, self.place = writer, place
 
     def _with(self, other: object, operation: str) -> Written:
@@ -116,7 +116,7 @@ class Entries:
         result = low.new_empty(len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals), pairs)
         program = sum((operation | a << 8 | b << 16) << 24 * k for k, (operation, a, b, _) in enumerate(self.steps))
         outputs = [value for places in (self.forms, self.intervals) for value in (_bytes(places), len(places))]
-        arguments = (low.contiguous(), high.contiguous(), result, *_constants(self, low.device), pairs)
+        arguments = (low.contiguous(), high.contiguous(), result, *constants(self, low.device), pairs)
         special = (
             self.first,
             self.inputs,
@@ -137,7 +137,7 @@ def _bytes(places: tuple[int, ...]) -> int:
 
 
 @cache  # for good: recorded graphs read them
-def _constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
+def constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
     """The numbers of the kernel's arithmetic and of the steps, in float64; sent to a device once."""
     unit, least = UNIT[torch.float64], SMALLEST[torch.float64]
     values = [
@@ -154,7 +154,7 @@ def written(transform: Transform, run: list[int], bent: bool = False) -> Entries
 
     ``bent``: see `coordinates.symbols`.
     """
-    writer = _Writer(len(run))
+    writer = Writer(len(run))
     inputs = [Written(writer, k) for k in range(len(run))]
     try:
         matrices = [transform.parts[k].inverse_matrix(value) for k, value in zip(run, inputs, strict=True)]
@@ -172,7 +172,7 @@ def written(transform: Transform, run: list[int], bent: bool = False) -> Entries
     return Entries(run[0], len(run), steps, shared, codes, forms, intervals, symbols, bent)
 
 
-def _read(matrix: Matrix, writer: _Writer) -> tuple[int, list[int]] | None:
+def _read(matrix: Matrix, writer: Writer) -> tuple[int, list[int]] | None:
     """Code of a matrix (`position_kernel.GENERAL`) and the places of its other entries."""
     if not keeps_plane(matrix) or any(_is(row[0], 0) and _is(row[1], 0) for row in matrix[:2]):
         return None

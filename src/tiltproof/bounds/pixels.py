@@ -12,6 +12,7 @@ from tiltproof.bounds.algorithm1 import algorithm1
 from tiltproof.bounds.check import check_images, check_method
 from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.bounds.fused_pixels import fused_pixels
+from tiltproof.bounds.fused_values import fused_values
 from tiltproof.bounds.horizon import check_horizon
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.relax import clamp01
@@ -135,8 +136,15 @@ def _affine_bounds(
             place = coordinates(transform, run, symbols(*ends, bent), *ends, height, width, cells)
             picture = affine_of_exact(pictures, rows_of, place, transform.padding, box_of, wanted)
         stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
-    forms = symbols(low, high, bent) if stages else []
-    for kind, run in stages:
+    forms: list[AffineForm] = []
+    for number, (kind, run) in enumerate(stages):
+        if kind is Pixelwise and picture is not None:
+            wanted = dtype if number == len(stages) - 1 else torch.float64
+            fused = fused_values(picture, transform, run, low, high, wanted)
+            if fused is not None:
+                picture = fused
+                continue
+        forms = forms or symbols(low, high, bent)
         if kind is Spatial:
             assert picture is not None, "the first stage has been dealt with"
             place = coordinates(transform, run, forms, low, high, height, width, cells)

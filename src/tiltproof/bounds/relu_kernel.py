@@ -30,6 +30,19 @@ def gap(slope, above, below):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def line(c, deviation, r, factors, single: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`relax.by_lines` of center, deviation and radius: slope, half of the gap, the new radius and the magnitude."""
+    above, below, slope = chord(c, deviation, factors, single)
+    slope = tl.where(2 * r > above, 0.0, slope)
+    offset = gap(slope, above, below)
+    half = offset / 2
+    magnitude = above + 2 * offset
+    result = half + r * slope
+    result = result + magnitude * tl.load(factors + 4)
+    return slope, half, result + tl.load(factors + 5), magnitude
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def relu(  # type: ignore[no-untyped-def]
     stack, radius, new_stack, new_radius, size, kinks, factors, entries,
     symbols: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
@@ -48,18 +61,12 @@ def relu(  # type: ignore[no-untyped-def]
             plane += entries
             spread = spread + tl.abs(tl.load(plane, mask=mask, other=0.0))
         deviation = r + spread
-    above, below, slope = chord(c, deviation, factors, single)
-    slope = tl.where(2 * r > above, 0.0, slope)
-    offset = gap(slope, above, below)
-    half = offset / 2
-    magnitude = above + 2 * offset
+    slope, half, result, magnitude = line(c, deviation, r, factors, single)
     tl.store(new_stack + here, c * slope + half, mask=mask)
     plane, target = stack + here, new_stack + here
     for _ in tl.static_range(1, symbols + 1):
         plane += entries
         target += entries
         tl.store(target, tl.load(plane, mask=mask, other=0.0) * slope, mask=mask)
-    result = half + r * slope
-    result = result + magnitude * tl.load(factors + 4)
-    tl.store(new_radius + here, result + tl.load(factors + 5), mask=mask)
+    tl.store(new_radius + here, result, mask=mask)
     tl.store(size + here, magnitude, mask=mask)
