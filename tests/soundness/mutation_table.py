@@ -484,7 +484,7 @@ MUTATIONS = [
              "first, second = (self._edge(boxes.index + step, boxes.level) for step in (0, 1))",
              "first = self._edge(boxes.index, boxes.level); second = first + (self.high - self.low) / (self.base * 2**boxes.level)",
              "neighbours may leave a gap of one unit in the last place", (TILING,)),
-    Mutation("outer ends", TILES, "torch.where(index == 0, outer_low, inner)", "inner",
+    Mutation("outer ends", TILES, "torch.where(index == 0, self.outer_low, inner)", "inner",
              "0.1 as written lies outside its float", (TILING,)),
     Mutation("a box missing", TILES, "[torch.arange(count) for count", "[torch.arange(max(1, count - 1)) for count",
              "the last box of an axis is never proved", (TILING,)),

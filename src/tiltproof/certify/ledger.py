@@ -11,7 +11,7 @@ from tiltproof.certify.attack import Attacker
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.prover import Outcome, Prover
 from tiltproof.certify.splits import Splits
-from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.verdict import Verdict
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
@@ -66,12 +66,12 @@ class Ledger:
         self.proved.scatter_reduce_(0, rows, torch.where(passed, bound, torch.inf), "amin")
         return passed
 
-    def attack_middles(self, rows: Tensor, boxes: Boxes) -> None:
+    def attack_middles(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
         """Try the middle of boxes that were not proved as counterexamples."""
-        low, high = self.tiling.bounds(boxes)
         middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
         margin = self.attacker.margins_at(rows, middle)
-        self.attacker.confirm(rows[margin < 0], middle[margin < 0])
+        wrong = (margin < 0).nonzero().flatten()
+        self.attacker.confirm(rows[wrong], middle[wrong])
 
     def attack_unknown(self) -> None:
         """A last, thorough attack on what could not be proved."""

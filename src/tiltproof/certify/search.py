@@ -39,23 +39,25 @@ class AdaptiveSearch(Ledger):
         self.stack = self.first[slice(0, 0)]
         while len(self.image) or len(self.fresh):
             began = time.perf_counter()
-            rows, boxes, outcome = batch.run(self._top)
+            rows, boxes, ends, outcome = batch.run(self._top)
             passed = self.record(rows, outcome.bound, time.perf_counter() - began)
             left = (~passed).nonzero().flatten()
             if len(left):
-                self._open(rows[left], boxes[left], outcome.bound[left], outcome.shares[left], budget)
+                low, high = (end[left] for end in ends)
+                self._open(rows[left], boxes[left], low, high, outcome.bound[left], outcome.shares[left], budget)
             self.settle_certified(rows[passed])
             report()
 
-    def _top(self, size: int) -> tuple[Tensor, Boxes, Outcome]:
-        """Bound the boxes on top of the stack; only on success are they taken off it."""
+    def _top(self, size: int) -> tuple[Tensor, Boxes, tuple[Tensor, Tensor], Outcome]:
+        """Bound the boxes on top of the stack, which have these ends; only on success are they taken off it."""
         self.size = size
         self._begin(size - len(self.image))
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
-        outcome = self.bound(rows, *self.tiling.bounds(boxes), boxes.level.sum(1) >= self.precise_from, size)
+        ends = self.tiling.bounds(boxes)
+        outcome = self.bound(rows, *ends, boxes.level.sum(1) >= self.precise_from, size)
         keep = slice(0, len(self.image) - len(rows))
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]
-        return rows, boxes, outcome
+        return rows, boxes, ends, outcome
 
     def _begin(self, boxes: int) -> None:
         """Lay so many boxes, or a few more, below the stack: those of the next images, the first of them on top. All at once they would
@@ -68,15 +70,17 @@ class AdaptiveSearch(Ledger):
             self.stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
             self.inherited = torch.cat([torch.full((len(image),), -torch.inf).double(), self.inherited])
 
-    def _open(self, rows: Tensor, boxes: Boxes, bound: Tensor, shares: Tensor, budget: Budget) -> None:
+    def _open(
+        self, rows: Tensor, boxes: Boxes, low: Tensor, high: Tensor, bound: Tensor, shares: Tensor, budget: Budget
+    ) -> None:
         """Boxes that were not proved: look for a counterexample in their middle, then split them."""
-        self.attack_middles(rows, boxes)
+        self.attack_middles(rows, low, high)
         spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
         falsified = self.attacker.falsified[rows]
         unknown = torch.isin(rows, rows[spent & ~falsified])
         finished = falsified | unknown
         if bool(finished.any()):
-            self._give_up(rows[unknown], boxes[unknown], bound[unknown])
+            self._give_up(rows[unknown], low[unknown], high[unknown], bound[unknown])
             self._drop(rows[finished])
         keep = (~finished).nonzero().flatten()
         if len(keep):
@@ -99,10 +103,9 @@ class AdaptiveSearch(Ledger):
         self.stack = Boxes.join([self.stack, boxes])
         self.inherited = torch.cat([self.inherited, bound])
 
-    def _give_up(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
+    def _give_up(self, rows: Tensor, low: Tensor, high: Tensor, bound: Tensor) -> None:
         """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their
         parents' bounds)."""
-        low, high = self.tiling.bounds(boxes)
         for image in rows.unique().tolist():
             mine = (rows == image).nonzero().flatten()
             worst = mine[bound[mine].argmin()]

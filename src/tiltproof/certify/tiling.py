@@ -31,6 +31,8 @@ class Tiling:
         self.base = torch.tensor(base, dtype=torch.int64)
         if not bool(torch.isfinite(self.high - self.low).all()):
             raise InputError("the range is too wide for floating point", got=str(transform))
+        infinity = torch.tensor(torch.inf, dtype=torch.float64)
+        self.outer_low, self.outer_high = self.low.nextafter(-infinity), self.high.nextafter(infinity)
 
     def first(self) -> Boxes:
         """All boxes of level 0: the uniform grid."""
@@ -44,17 +46,15 @@ class Tiling:
         return torch.minimum(first, second), torch.maximum(first, second)
 
     def _edge(self, index: Tensor, level: Tensor) -> Tensor:
-        pieces = self.base * 2**level
+        pieces = self.base << level
         t = index.double() / pieces.double()
         inner = (self.low + (self.high - self.low) * t).clamp(self.low, self.high)
-        outer_low = torch.nextafter(self.low, torch.tensor(-torch.inf, dtype=torch.float64))
-        outer_high = torch.nextafter(self.high, torch.tensor(torch.inf, dtype=torch.float64))
-        edge = torch.where(index == 0, outer_low, inner)
-        return torch.where(index == pieces, outer_high, edge)
+        edge = torch.where(index == 0, self.outer_low, inner)
+        return torch.where(index == pieces, self.outer_high, edge)
 
     def can_split(self, boxes: Boxes) -> Tensor:
         """Whether another halving stays within the exact integers, [P, d]."""
-        return self.base * 2 ** (boxes.level + 1) <= DEEPEST
+        return self.base << (boxes.level + 1) <= DEEPEST
 
     def best_axes(self, boxes: Boxes, shares: Tensor) -> Tensor:
         """Along which parameter to halve each box [P]: the one with the largest share of the slack, of those that can be halved.

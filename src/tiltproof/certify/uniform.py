@@ -206,8 +206,8 @@ class UniformSearch(Ledger):
         if not len(blocks):
             return
         boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
-        self.attack_middles(blocks.rows, boxes)
         low, high = self.tiling.bounds(boxes)
+        self.attack_middles(blocks.rows, low, high)
         alone = int(self.tiling.base.prod()) == 1
         still = self._open().tolist()
         for k, image in enumerate(blocks.rows.tolist()):
