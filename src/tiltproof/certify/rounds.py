@@ -49,15 +49,20 @@ class Rounds:
         look. Up to there they meet the share ``shallow`` of the network's entries, and more of them are taken at a time.
         """
         first = self._chosen(0, FEW)
-        if len(first[0]) > min(together, most):
+        apart = len(first[0]) > min(together, most)
+        if apart:
             first = self._chosen(0, 1)
-        leading = self.place[first] == 0
-        shares = self._refine(*first, shared=True)[leading]
-        if not bool(leading.all()):
+        share = self._refine(*first, shared=True)
+        # of each box, by whose first class it is: nothing waits for a GPU to count them
+        share = torch.where((self.place[first] == 0).unsqueeze(1), share, 0.0)
+        shares = share.new_zeros(len(self.best), share.shape[1]).index_add_(0, first[0], share)
+        if apart:
+            self._in_chunks(*self._chosen(1, FEW), most)
+        else:
             # counted as if they had come one after the other, so that a GPU plans as a CPU does: a first class left open went all the way
             self.passes.masked_fill_(~(self.best.gather(1, self.order[:, :1]).flatten() > 0), 1.0)
-        else:
-            self._in_chunks(*self._chosen(1, FEW), most)
+        if self.best.shape[1] <= FEW:
+            return shares
         boxes, classes = self._chosen(FEW, self.best.shape[1])
         self._in_chunks(boxes, classes, max(most, int(most / (SHALLOW_MEMORY * shallow))), shallow=True)
         still = ~(self.best[boxes, classes] > 0)
@@ -66,8 +71,11 @@ class Rounds:
 
     def _chosen(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
         """(boxes, classes) of open classes at these places of the order, where all before them are closed."""
-        going = ~((self.place < begin) & ~(self.best > 0)).any(1, keepdim=True)
-        boxes, classes = (going & self.opened & (self.place >= begin) & (self.place < end)).nonzero(as_tuple=True)
+        chosen = self.opened & (self.place < end)
+        if begin:
+            before = self.place < begin
+            chosen = chosen & ~before & ~(before & ~(self.best > 0)).any(1, keepdim=True)
+        boxes, classes = chosen.nonzero(as_tuple=True)
         return boxes, classes
 
     def _in_chunks(self, boxes: Tensor, classes: Tensor, most: int, shallow: bool = False) -> None:
