@@ -82,9 +82,9 @@ def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkey
     assert check_run(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
     # not where the budget is nearly spent: there every box counts
     rounds[:] = []
-    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=60))
+    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
     short = rounds.copy()
     monkeypatch.setattr(prover.Prover, "__init__", begin)
     rounds[:] = []
-    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=60))
+    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
     assert rounds == short

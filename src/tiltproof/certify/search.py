@@ -18,8 +18,8 @@ from tiltproof.certify.verdict import Budget
 PRECISE_FROM = 4
 """Boxes that were halved this often are bounded in float64: what keeps them open may be rounding alone."""
 
-MOST_HALVINGS, EARLY = 3, 1 / 16
-"""Of a box between two bounds, where that is better than another step; and the share of the budget up to which it is done."""
+MOST_HALVINGS, EARLY = 4, 1 / 4
+"""Of a box between two bounds, where that is better than another step; and the share of its budget up to which an image's are."""
 
 
 class AdaptiveSearch(Ledger):
@@ -87,18 +87,26 @@ class AdaptiveSearch(Ledger):
             self._split(rows[keep], boxes[keep], bound[keep], shares[keep], budget)
 
     def _split(self, rows: Tensor, boxes: Boxes, bound: Tensor, shares: Tensor, budget: Budget) -> None:
-        """Halve boxes; where steps are dear and few boxes are left at all, of images with most of their budget, halve halves too."""
-        early = not len(self.fresh) and bool((self.boxes[rows] < budget.boxes * EARLY).all())
-        room = min(self.prover.few, self.size) - len(self.image) if early else 0
-        for _ in range(MOST_HALVINGS):
+        """Halve boxes; where steps are dear and few boxes are left at all, halve halves too, of images with most of their budget."""
+        room = 0 if len(self.fresh) else min(self.prover.few, self.size) - len(self.image)
+        for left in reversed(range(MOST_HALVINGS)):
             axes = self.tiling.best_axes(boxes, shares)
             self.splits.note(rows, boxes, axes)
             self.waiting += torch.bincount(rows, minlength=len(self.waiting))  # one box less, and two more
             rows, boxes, bound = rows.repeat(2), boxes.split(axes), bound.repeat(2)
-            if 2 * len(rows) > room or not bool(self.tiling.can_split(boxes).any(1).all()):
-                break
+            more = torch.zeros_like(rows, dtype=torch.bool)
+            if left and 2 * len(rows) <= room:
+                early = (self.boxes + self.waiting)[rows] < budget.boxes * EARLY
+                more = early & self.tiling.can_split(boxes).any(1)
+            going, done = (which.nonzero().flatten() for which in (more, ~more))
+            self._push(rows[done], boxes[done], bound[done])
+            if not len(going):
+                return
             # what a parameter is to blame for falls with the square of the box's width
-            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1))).repeat(2, 1)
+            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1)))
+            rows, boxes, bound, shares = rows[going], boxes[going], bound[going], shares.repeat(2, 1)[going]
+
+    def _push(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
         self.image = torch.cat([self.image, rows])
         self.stack = Boxes.join([self.stack, boxes])
         self.inherited = torch.cat([self.inherited, bound])
