@@ -11,7 +11,7 @@ from tiltproof.bounds.cell_kernel import pixels_of
 from tiltproof.bounds.pixel_kernel import UNIT, place_of, sight
 from tiltproof.bounds.position_kernel import product_of_deviations, widen
 
-THIRTY_TWO, SYMBOLS = tl.constexpr(17), tl.constexpr(20)
+THIRTY_TWO, SYMBOLS = tl.constexpr(12), tl.constexpr(15)
 """Where in ``factors`` is what `widen` needs for so many roundings."""
 
 
@@ -83,7 +83,7 @@ def _crossed(x, y):
 @triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def smooth(
     pictures, rows_of, table, factors, largest_at, stack, radius, loss, at, pairs, channels, height: tl.constexpr,
-    width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,
+    width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Overwrites the forms of pixels that stay in one cell; finds, for each block and both kinds of lines, the worst kink's loss and e."""
@@ -91,7 +91,7 @@ def smooth(
     blocks: tl.constexpr = (height * width + block - 1) // block
     pair, here = place_of(plane, block)
     mask = here < plane
-    u, v, _, _, x, y = sight(table + pair, pairs, here, factors, height, width, composed, parts, count, symbols, padding_x,
+    u, v, _, _, x, y = sight(table + pair.to(tl.int64) * entries, here, factors, height, width, composed, parts, count, symbols, padding_x,
                              padding_y)  # fmt: skip
     path = _path(u, v, x, y, tl.load(largest_at), factors)
     inside = mask & (x[3] == 1) & (y[3] == 1)
@@ -129,14 +129,14 @@ def smooth(
 @triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def kinks(
     pictures, rows_of, table, factors, largest_at, stack, radius, hinge_at, pairs, channels, height: tl.constexpr,
-    width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,
+    width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Overwrites the forms of pixels whose path crosses one line, where that leaves a smaller radius."""
     plane: tl.constexpr = height * width
     pair, here = place_of(plane, block)
     mask = here < plane
-    u, v, _, _, x, y = sight(table + pair, pairs, here, factors, height, width, composed, parts, count, symbols, padding_x,
+    u, v, _, _, x, y = sight(table + pair.to(tl.int64) * entries, here, factors, height, width, composed, parts, count, symbols, padding_x,
                              padding_y)  # fmt: skip
     sideways, upwards = _crossed(x, y)
     mask = mask & (sideways | upwards)

@@ -1,9 +1,9 @@
 """Slopes, and the residual's least and greatest value, of a picture over boxes, inside the kernel of `pixel_kernel.py`.
 
-The steps are those of `cells.axis`, `CellWalk` and `resample.affine_of_exact`. Over each cell the residual is bilinear, so its extremes
-are at box edges and grid lines (cells.py); a point on a grid line between two cells is the line's own value, as lerp(a, b, 1) =
-b + 0 (b - a) = b without a rounding. Slopes are any numbers: the residual is measured against those that are used. Indices stay inside
-of the picture whatever the box is: comparisons with a NaN take the branch of the whole picture.
+What they are is said in `cells.axis`, `CellWalk` and `resample.affine_of_exact`. Over each cell the residual is bilinear, so its extremes
+are at box edges and grid lines (cells.py). Roundings are counted in pixel_kernel.py. Where a box is cut at the padding, the pixels on both
+sides of its cell are the same, and their difference is 0 whatever the weights. Indices stay inside of the picture whatever the box is:
+comparisons with a NaN take the branch of the whole picture.
 """
 
 import triton
@@ -36,11 +36,10 @@ def cells_of(low, high, size, padding: tl.constexpr):
         first, last = tl.where(some, low, 0.0), tl.where(some, high, 2.0 * size)
     else:
         first, last = _between(low, -2.0, size + 1.0), -_between(-high, -(size + 1.0), 2.0)
+        some = tl.full(low.shape, True, tl.int1)
     base = tl.floor(first)
-    if padding != REFLECT:
-        some = base == base
-    cells = tl.maximum(tl.ceil(last) - base, 1.0)
-    return base, first - base, last, cells.to(tl.int32), some
+    cells = tl.maximum(tl.ceil(last).to(tl.int32) - base.to(tl.int32), 1)
+    return base, first - base, last, cells, some
 
 
 @triton.jit
@@ -57,25 +56,8 @@ def _index(line, size, padding: tl.constexpr):
 
 
 @triton.jit
-def _three(a, b, c, start, end, two):
-    """A line over one or two cells: at the box's start, on the grid line inside it (or again at its end), and at its end."""
-    last = _lerp(tl.where(two, b, a), tl.where(two, c, b), end)
-    return _lerp(a, b, start), tl.where(two, b, last), last
-
-
-@triton.jit
 def _secant(rise, run):
     return tl.where(run > THIN, rise / (2 * run), 0.0)
-
-
-@triton.jit
-def _row(source, line, there, columns, inside, x):
-    """The values of one grid line at the three points of the x axis."""
-    source += line
-    a = tl.load(source + columns[0], mask=there & inside[0], other=0.0)
-    b = tl.load(source + columns[1], mask=there & inside[1], other=0.0)
-    c = tl.load(source + columns[2], mask=there & inside[2], other=0.0)
-    return _three(a, b, c, x[0], x[1], x[2])
 
 
 @triton.jit
@@ -89,65 +71,94 @@ def pixels_of(base, cells, size, mask, padding: tl.constexpr):
 
 
 @triton.jit
-def points_of(x, low, high, center):
-    """Weights of the start and of the end, whether there is a second cell; and the three points' distances from the center."""
-    base, start, last, two = x[0], x[1], x[2], x[3] > 1
-    end = larger(last - tl.where(two, base + 1, base), 0.0)  # at most 1, where there are no more cells
-    return (start, end, two), (low - center, tl.where(two, base + 1, high) - center, high - center)
+def in_one_cell(x, form, run, size):
+    """An axis of boxes that lie in one cell, for `four`: middle, where the plane is level, half width, slopes, and the slope's part in the
+    radius: ``size``, or, where a box is so thin that it gets no slope, half of it, over which the picture itself rises.
+
+    0 times what is not finite is NaN.
+    """
+    end, wide = x[2] - x[0], run > THIN
+    middle, half = (x[1] + end) * 0.5, tl.abs(end - x[1]) * 0.5
+    slopes = ()
+    for k in tl.static_range(len(form[1])):
+        slopes = slopes + (tl.where(wide, form[1][k], 0.0),)
+    return middle, tl.where(wide, form[0] - x[0], middle), half, slopes, tl.where(wide, size, tl.fma(size, 0.0, half))
 
 
 @triton.jit
-def _spread(low, high, a, b, c):
-    """[low, high], and three values more."""
-    a, b = ordered(a, b)
-    return ordered(low, ordered(a, c)[0])[0], ordered(high, ordered(b, c)[1])[1]
+def four(source, width, columns, in_x, rows, in_y, x, y):
+    """Boxes that lie in one cell: center, slopes, and mixed difference.
 
-
-@triton.jit
-def _known(low, rise_u, rise_v):
-    """A number wins over a NaN in `ordered`; but every pixel is part of a corner, and so of the rises."""
-    return tl.where((rise_u != rise_u) | (rise_v != rise_v), float("nan"), low)
-
-
-@triton.jit
-def four(source, width, columns, in_x, rows, in_y, x, y, across, down):
-    """Boxes that lie in one cell: slopes and residual's ends."""
+    There the picture is a + w g + z h + w z m in the place (w, z) in the cell. About the box's middle, (w, z) = middle + (s, t), it is
+    its value there + s (g + z m) + t (h + w m) + s t m: less its tangent, |s t m| <= |m| times both half widths.
+    """
     top, bottom = source + rows[0] * width, source + rows[1] * width
     a = tl.load(top + columns[0], mask=in_y[0] & in_x[0], other=0.0)
     b = tl.load(top + columns[1], mask=in_y[0] & in_x[1], other=0.0)
     c = tl.load(bottom + columns[0], mask=in_y[1] & in_x[0], other=0.0)
     d = tl.load(bottom + columns[1], mask=in_y[1] & in_x[1], other=0.0)
-    west, east, under_west, under_east = _lerp(a, b, x[0]), _lerp(a, b, x[1]), _lerp(c, d, x[0]), _lerp(c, d, x[1])
-    sw, nw = _lerp(west, under_west, y[0]), _lerp(west, under_west, y[1])
-    se, ne = _lerp(east, under_east, y[0]), _lerp(east, under_east, y[1])
-    rise_u, rise_v = se + ne - sw - nw, nw + ne - sw - se
-    slope_u, slope_v = _secant(rise_u, across[2] - across[0]), _secant(rise_v, down[2] - down[0])
-    left, right, first, last = slope_u * across[0], slope_u * across[2], slope_v * down[0], slope_v * down[2]
-    a, b = ordered(sw - left - first, se - right - first)
-    c, d = ordered(nw - left - last, ne - right - last)
-    return slope_u, slope_v, _known(ordered(a, c)[0], rise_u, rise_v), ordered(b, d)[1]
+    right, mixed = b - a, (d - c) - (b - a)
+    slope_u, slope_v = tl.fma(mixed, y[0], right), tl.fma(mixed, x[0], c - a)
+    center = tl.fma(x[1] - x[0], slope_u, tl.fma(x[0], right, a))
+    return tl.fma(y[1], slope_v, center), slope_u, slope_v, mixed
 
 
 @triton.jit
-def nine(source, width, columns, in_x, rows, in_y, x, y, across, down):
-    """The same for boxes that meet at most two cells each way."""
-    p = _row(source, rows[0] * width, in_y[0], columns, in_x, x)
-    q = _row(source, rows[1] * width, in_y[1], columns, in_x, x)
-    r = _row(source, rows[2] * width, in_y[2], columns, in_x, x)
-    a = _three(p[0], q[0], r[0], y[0], y[1], y[2])
-    b = _three(p[1], q[1], r[1], y[0], y[1], y[2])
-    c = _three(p[2], q[2], r[2], y[0], y[1], y[2])
-    rise_u, rise_v = c[0] + c[2] - a[0] - a[2], a[2] + c[2] - a[0] - c[0]
-    slope_u, slope_v = _secant(rise_u, across[2] - across[0]), _secant(rise_v, down[2] - down[0])
-    left, middle, right = slope_u * across[0], slope_u * across[1], slope_u * across[2]
-    fall = slope_v * down[0]
-    low, high = ordered(a[0] - left - fall, b[0] - middle - fall)
-    third = c[0] - right - fall
-    low, high = ordered(low, third)[0], ordered(high, third)[1]
+def in_two_cells(x, low, high, center, run):
+    """An axis of boxes that meet at most two cells, for `nine`: weights of three points, how far they are before the center, 1 / (2 run).
+
+    The points are the box's start, the grid line in it, or again its end, and its end: ``a + w_0 (b - a)``, ``a + w_1 (b - a)``, and that
+    ``+ w_2 (c - b)``, where a, b and c are the grid lines' values.
+    """
+    base, start, last, two = x[0], x[1], x[2], x[3] > 1
+    end = larger(last - tl.where(two, base + 1, base), 0.0)  # at most 1, where there are no more cells
+    weights = start, tl.where(two, 1.0, end), tl.where(two, end, 0.0)
+    return weights, (center - low, center - tl.where(two, base + 1, high), center - high), _secant(1.0, run)
+
+
+@triton.jit
+def _three(a, b, c, weights):
+    right = b - a
+    middle = tl.fma(weights[1], right, a)
+    return tl.fma(weights[0], right, a), middle, tl.fma(weights[2], c - b, middle)
+
+
+@triton.jit
+def _row(source, line, there, columns, inside, weights):
+    """The values of one grid line at the three points of the x axis."""
+    source += line
+    a = tl.load(source + columns[0], mask=there & inside[0], other=0.0)
+    b = tl.load(source + columns[1], mask=there & inside[1], other=0.0)
+    c = tl.load(source + columns[2], mask=there & inside[2], other=0.0)
+    return _three(a, b, c, weights)
+
+
+@triton.jit
+def nine(source, width, columns, in_x, rows, in_y, x, y):
+    """Boxes that meet at most two cells each way: slopes and the residual's ends.
+
+    A number wins over a NaN in `ordered`; but every pixel is part of a corner, and so of the slopes.
+    """
+    p = _row(source, rows[0] * width, in_y[0], columns, in_x, x[0])
+    q = _row(source, rows[1] * width, in_y[1], columns, in_x, x[0])
+    r = _row(source, rows[2] * width, in_y[2], columns, in_x, x[0])
+    a = _three(p[0], q[0], r[0], y[0])
+    b = _three(p[1], q[1], r[1], y[0])
+    c = _three(p[2], q[2], r[2], y[0])
+    slope_u, slope_v = ((c[0] + c[2]) - (a[0] + a[2])) * x[2], ((a[2] + c[2]) - (a[0] + c[0])) * y[2]
+    low, high = _fallen(a[0], b[0], c[0], slope_u, slope_v, x[1], y[1][0])
     for j in tl.static_range(1, 3):
-        fall = slope_v * down[j]
-        low, high = _spread(low, high, a[j] - left - fall, b[j] - middle - fall, c[j] - right - fall)
-    return slope_u, slope_v, _known(low, rise_u, rise_v), high
+        least, most = _fallen(a[j], b[j], c[j], slope_u, slope_v, x[1], y[1][j])
+        low, high = ordered(low, least)[0], ordered(high, most)[1]
+    return slope_u, slope_v, low, high
+
+
+@triton.jit
+def _fallen(a, b, c, slope_u, slope_v, across, down):
+    """The ends of three values of a line less the plane; taking the same number from all changes nothing of their order."""
+    a, b, c = tl.fma(slope_u, across[0], a), tl.fma(slope_u, across[1], b), tl.fma(slope_u, across[2], c)
+    a, b = ordered(a, b)
+    return tl.fma(slope_v, down, ordered(a, c)[0]), tl.fma(slope_v, down, ordered(b, c)[1])
 
 
 @triton.jit

@@ -95,10 +95,9 @@ def combine(
     if sign < 0:
         stack = -stack
     stack[0].add_(offset)
-    ra, rb, rc = (entry.radius[:, None, None] for entry in entries)
-    ma, mb, mc = (entry.magnitude()[:, None, None] for entry in entries)
-    magnitude = ma * u.abs() + mb * v.abs() + mc + abs(offset)
-    return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, magnitude, 8, 2.0**-53), bent=like.bent)
+    # eight roundings of ma |u| + mb |v| + mc + |offset|, the entries' magnitudes, are divided among the entries' radii
+    ra, rb, rc = ((entry.radius + entry.magnitude() * (8 * 2.0**-53))[:, None, None] for entry in entries)
+    return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, abs(offset), 8, 2.0**-53), bent=like.bent)
 
 
 def coordinates(

@@ -8,7 +8,7 @@ are two symbols, e and 2 e^2 - 1, and products and Taylor's formula put their se
 import triton
 import triton.language as tl
 
-from tiltproof.bounds.position_kernel import ordered, outward, product, product_of_deviations, widen
+from tiltproof.bounds.position_kernel import EIGHT_ROUNDINGS, ordered, outward, product, product_of_deviations, widen
 
 NEGATE, ADD, ADD_NUMBER, TIMES, TIMES_NUMBER, OVER_NUMBER, DEG2RAD, SIN, COS, RECIPROCAL, NUMBER = (
     tl.constexpr(k) for k in range(11)
@@ -168,7 +168,7 @@ def _interval(op: tl.constexpr, a, b, number, f):
     elif op == TIMES:
         return product(lower, upper, b[0], b[1], tiny, False)
     elif op == TIMES_NUMBER:
-        return product(lower, upper, number, number, tiny, True)
+        return product(lower, upper, number, number, tiny, False)
     elif op == OVER_NUMBER:
         low, high = ordered(lower / number, upper / number)
         return outward(low, high, tiny)
@@ -187,9 +187,9 @@ def _interval(op: tl.constexpr, a, b, number, f):
 
 @triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def entries(
-    low_at, high_at, table, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
+    low_at, high_at, table, period_at, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
     shared: tl.constexpr, length: tl.constexpr, forms_out: tl.constexpr, forms_count: tl.constexpr,
-    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, bent: tl.constexpr,
+    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, rows: tl.constexpr, bent: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
     """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only."""
@@ -197,9 +197,11 @@ def entries(
     mask = pair < pairs
     forms, intervals = (), ()
     parameters: tl.constexpr = symbols - bent
+    again = mask & (pair > 0)
     for k in tl.static_range(first, first + inputs):
         low = tl.load(low_at + pair.to(tl.int64) * parameters + k, mask=mask, other=0.0)
         high = tl.load(high_at + pair.to(tl.int64) * parameters + k, mask=mask, other=0.0)
+        again = again & (low == tl.load(low_at + k)) & (high == tl.load(high_at + k))
         center = (low + high) * 0.5
         above, below = high - center, center - low
         half = tl.where((above < below) | (below != below), below, above)
@@ -208,6 +210,8 @@ def entries(
             slopes = slopes + ((half if other == k else tl.zeros_like(half)),)
         forms = forms + ((center, slopes, widen(tl.zeros_like(half), tl.abs(center) + half, f + TWO)),)
         intervals = intervals + ((low, high),)
+    soonest = tl.min(tl.where(again, pair, pairs))
+    tl.atomic_min(period_at, soonest, mask=soonest < pairs)
     for k in tl.static_range(length):
         number = tl.load(numbers + k)
         forms = forms + (
@@ -219,17 +223,20 @@ def entries(
                 _interval(program >> (24 * k) & 255, intervals[program >> (24 * k + 8) & 255],
                           intervals[program >> (24 * k + 16) & 255], number, f),
             )  # fmt: skip
-    table += pair
+    table += pair.to(tl.int64) * rows
     for k in tl.static_range(forms_count):
         form = forms[forms_out >> (8 * k) & 255]
         tl.store(table, form[0], mask=mask)
         for other in tl.static_range(symbols):
-            table += pairs
+            table += 1
             tl.store(table, form[1][other], mask=mask)
-        tl.store(table + pairs, form[2], mask=mask)
-        table += 2 * pairs
+        # eight roundings of the entry's magnitude are due wherever its radius is: `coordinates.combine`
+        tl.store(table + 1, form[2] + _size(form[0], form[1], symbols) * EIGHT_ROUNDINGS, mask=mask)
+        table += 2
     for k in tl.static_range(intervals_count):
         interval = intervals[intervals_out >> (8 * k) & 255]
-        tl.store(table, interval[0], mask=mask)
-        tl.store(table + pairs, interval[1], mask=mask)
-        table += 2 * pairs
+        wide = interval[1] - interval[0]
+        unknown = (wide - wide) * 0.0  # a NaN unless both are finite
+        tl.store(table, interval[0] + unknown, mask=mask)
+        tl.store(table + 1, interval[1] + unknown, mask=mask)
+        table += 2

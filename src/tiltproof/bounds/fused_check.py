@@ -6,7 +6,8 @@ Pictures of noise, and boxes from the transform's whole range down to a single p
   2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
   the reference's hull. Where the reference looks at no single points (`bounds.wide`) it may be less; and where it gave up all slopes of
-  a box because of one pixel, a form with slopes has the samples alone to answer to.
+  a box because of one pixel, a form with slopes has the samples alone to answer to;
+- be the same, bit for bit, when other pairs share its box, or nearly do.
 """
 
 from __future__ import annotations
@@ -63,6 +64,24 @@ def agrees(
         right = contains(mine, picture[row], transform, run, *box, places)
         right = right & like_reference(mine, picture, row, place, transform.padding, dtype)
         if not bool(right.all()):
+            return False
+    return True
+
+
+def shares(launch: Launch, picture: Tensor, transform: Transform, run: list[int]) -> bool:
+    """Whether pairs that see the same place together get what each gets alone: some have the same box, and some all of it but one end."""
+    ends = [torch.tensor(end, dtype=torch.float64, device=picture.device) for end in (transform.low, transform.high)]
+    low, high = (ends[0] + (ends[1] - ends[0]) * share for share in (0.4, 0.42))
+    near, far = low.clone(), high.clone()
+    near[run[0]], far[run[-1]] = (low + high)[run[0]] / 2, (high + ends[1])[run[-1]] / 2
+    boxes = [(low, high), (near, far)] * 3 + [(low, far), (near, far), (near, far), (near, high), (near, far)]
+    below, above = (torch.stack(end) for end in zip(*boxes, strict=True))
+    rows_of = torch.arange(len(boxes), device=picture.device) // 2 % len(picture)
+    together = launch(picture, rows_of, below, above)
+    for k in range(len(boxes)):
+        alone, mine = launch(picture, rows_of[k : k + 1], below[k : k + 1], above[k : k + 1]), together[k : k + 1]
+        same = [(a == b) | (a != a) & (b != b) for a, b in ((alone.stack, mine.stack), (alone.radius, mine.radius))]
+        if not all(bool(each.all()) for each in same):
             return False
     return True
 

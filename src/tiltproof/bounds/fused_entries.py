@@ -105,18 +105,27 @@ class Entries:
     bent: bool
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """What the kernel of pixels is compiled for: codes of the composed matrix and of the parts, how many, and symbols."""
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """What the kernel of pixels is compiled for: codes of the composed matrix and of the parts, how many, symbols, and the table's
+        rows."""
         parts = sum(code * 729**k for k, code in enumerate(self.codes[1:]))
-        return self.codes[0], parts, len(self.codes) - 1, self.symbols
+        return self.codes[0], parts, len(self.codes) - 1, self.symbols, self.rows
 
-    def table(self, kernel: Any, low: Tensor, high: Tensor) -> Tensor:
-        """[rows, P]: center, slopes and radius of each form, then the ends of each interval."""
+    @property
+    def rows(self) -> int:
+        return len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals)
+
+    def table(self, kernel: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """[P, rows]: center, slopes and radius of each form, with what `coordinates.combine` allows for roundings; then the ends of each
+        interval, NaN unless both are finite. And, [1], how far it is from the first pair to the next with the same box, or the number of
+        pairs: where each image has the same boxes, all are so far apart.
+        """
         pairs = len(low)
-        result = low.new_empty(len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals), pairs)
+        result = low.new_empty(pairs, self.rows)
+        period = torch.full((1,), pairs, dtype=torch.int32, device=low.device)
         program = sum((operation | a << 8 | b << 16) << 24 * k for k, (operation, a, b, _) in enumerate(self.steps))
         outputs = [value for places in (self.forms, self.intervals) for value in (_bytes(places), len(places))]
-        arguments = (low.contiguous(), high.contiguous(), result, *constants(self, low.device), pairs)
+        arguments = (low.contiguous(), high.contiguous(), result, period, *constants(self, low.device), pairs)
         special = (
             self.first,
             self.inputs,
@@ -125,11 +134,12 @@ class Entries:
             len(self.steps),
             *outputs,
             self.symbols,
+            self.rows,
             self.bent,
             BLOCK,
         )
         kernel[(-(-pairs // BLOCK),)](*arguments, *special, enable_fp_fusion=False, num_warps=2)
-        return result
+        return result, period
 
 
 def _bytes(places: tuple[int, ...]) -> int:

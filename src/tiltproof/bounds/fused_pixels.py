@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.bent import hinges
-from tiltproof.bounds.fused_check import agrees
+from tiltproof.bounds.fused_check import agrees, shares
 from tiltproof.bounds.fused_entries import Entries, written
 from tiltproof.bounds.rounding import SMALLEST, UNIT
 from tiltproof.bounds.trust import given_up, trusted
@@ -24,7 +24,13 @@ from tiltproof.device import current
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.sampling import PADDINGS
 
-BLOCK, WARPS = 128, 4
+BLOCK, WARPS, REGISTERS = 32, 1, 64
+"""Of one program of the kernel: pixels, which all take the way that one of them needs; warps; and registers of a thread, so that many
+threads wait for memory at once (what does not fit is spilled outside of the loops, or where boxes meet many cells)."""
+TOGETHER, PROGRAMS = 16, 2**14
+"""Pairs with the same box for which positions are found once, if that leaves so many programs; more would only wait to be started."""
+BENT = 128, 4
+"""Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
 LARGE = 2**14
 """Pixels of a picture."""
@@ -114,7 +120,7 @@ def _possible(
         and pictures.numel() > 0
         and pixels < MOST_PIXELS
         and 0 < pairs < MOST_PAIRS
-        and pairs * -(-pixels // BLOCK) < 2**31
+        and pairs * -(-pixels // BLOCK) < 2**29
     )
 
 
@@ -126,27 +132,32 @@ def _launch(
     high: Tensor,
     padding: str,
     dtype: torch.dtype,
+    together: int | None = None,
 ) -> AffineForm:
+    """``together``: pairs that one program is for, by default as many as leave enough programs."""
     _, channels, height, width = pictures.shape
     shape = len(rows_of), channels, height, width
-    table = entries.table(_kernel("entries"), low, high)
+    low, high = low.contiguous(), high.contiguous()
+    table, period = entries.table(_kernel("entries"), low, high)
     stack = pictures.new_empty(1 + entries.symbols + entries.bent, *shape, dtype=dtype)
     radius = pictures.new_empty(shape, dtype=dtype)
     factors = _factors(entries.symbols, height, width, pictures.device)
     sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
     arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, factors, _largest(pictures), stack, radius)
     sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
-    blocks = -(-height * width // BLOCK)
-
-    def start(name: str, *tensors: Tensor, single: tuple[bool, ...] = ()) -> None:
-        kernel = _kernel(name)[(len(rows_of) * blocks,)]
-        kernel(*arguments, *tensors, *sizes, *special, *single, BLOCK, enable_fp_fusion=False, num_warps=WARPS)
-
-    start("pixels", single=(dtype == torch.float32,))
+    items = len(rows_of) * -(-height * width // BLOCK)
+    together = together or max(1, min(TOGETHER, items // PROGRAMS))
+    boxes = low, high, period, *sizes, together, entries.first, entries.inputs, low.shape[1]
+    _kernel("pixels")[(min(items, PROGRAMS),)](
+        *arguments, *boxes, *special, dtype == torch.float32, BLOCK, enable_fp_fusion=False, num_warps=WARPS, maxnreg=REGISTERS
+    )  # fmt: skip
     if entries.bent:
+        block, warps = BENT
+        blocks = -(-height * width // block)
         loss, at = table.new_empty(2, len(rows_of), 2 * blocks)  # columns first, as the reference has them
-        start("smooth", loss, at)
-        start("kinks", hinges(loss, at))
+        options = {"enable_fp_fusion": False, "num_warps": warps}
+        _kernel("smooth")[(len(rows_of) * blocks,)](*arguments, loss, at, *sizes, *special, block, **options)
+        _kernel("kinks")[(len(rows_of) * blocks,)](*arguments, hinges(loss, at), *sizes, *special, block, **options)
     return AffineForm(stack, radius, bent=entries.bent)
 
 
@@ -159,8 +170,7 @@ def _factors(symbols: int, height: int, width: int, device: torch.device) -> Ten
         return operations * unit, 1 + (operations + 8) * unit, least * (operations + 8)
 
     middle = (width - 1) / 2, (height - 1) / 2, least
-    single = 1 + 4 * UNIT[torch.float32], 8 * SMALLEST[torch.float32]
-    values = [*middle, *widen(8), *widen(symbols + 2), *widen(24), *widen(1), *single, *widen(32), *widen(symbols)]
+    values = [*middle, *widen(8), *widen(symbols + 2), *widen(1), *widen(32), *widen(symbols)]
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
@@ -197,9 +207,9 @@ def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: En
 
 def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
     def launch(picture: Tensor, rows_of: Tensor, low: Tensor, high: Tensor) -> AffineForm:
-        return _launch(picture, rows_of, entries, low, high, transform.padding, dtype)
+        return _launch(picture, rows_of, entries, low, high, transform.padding, dtype, TOGETHER)
 
-    return agrees(launch, picture, transform, run, dtype, entries.bent)
+    return agrees(launch, picture, transform, run, dtype, entries.bent) and shares(launch, picture, transform, run)
 
 
 def _kernel(name: str) -> Any:

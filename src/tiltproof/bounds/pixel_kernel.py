@@ -1,23 +1,39 @@
 """The kernel of `fused_pixels.py`: pixel bounds in one pass over memory.
 
-Each line is a step of the reference, in its order (`resample.affine_of_exact`). Why the result is an enclosure:
+Positions are the reference's, step by step (`coordinates`), found once for pairs that share a box. The forms are those of
+`resample.affine_of_exact`, by less arithmetic. Why the result is an enclosure, with L the largest pixel and u = 2^-53 (slopes may be any
+numbers: the residual is measured against those that are used):
 
-- Roundings are the reference's, 24 of `magnitude`: 12 of the interpolation, of which a fused multiply-add saves some, 8 of the residual
-  and its mid-point, 3 of each slope; for a hull 12 of the largest pixel. Halves and products with powers of two are exact.
+- The radius has 40 L u, and 24 u |slope| (step + spread), for roundings; a step, the sum of two distances, is at least the larger one.
+  Halves and products with powers of two are exact. Weights are in [0, 1], and off by u / 2.
+- Boxes in one cell (`four`): `right` and d - c are off by 2 L u, `mixed` by 4 L u more, and slopes, which weigh the two, by 8 L u. Half a
+  box is at most 1/2, so that is 4 L u of each, and 2.5 L u more where a slope is not used. `mixed` is at most 4 L and off by 8 L u, half
+  widths by 1.25 u with the middle: 7 L u of their product. The center has 3 L u from a + w right, 8 L u from slope_v in place of the true
+  one, L u of each of its sums, and 2 L u from each place where the plane is level, |place| <= 1 + step: 17 L u. All in all 37 L u, and
+  4 u |slope| step.
+- Boxes in two cells (`nine`): a + w (b - a) is off by 4 L u, the end of the second cell by 7 L u, and both ways 14 L u, as the weights of
+  pixels are in [0, 1] and their sum is 1; the plane, the mid-point and half the width add 4 L u, and 5 u |slope| step.
+- Boxes in any number of cells have the reference's roundings, 12 of the interpolation and 8 of the residual and its mid-point. A hull has
+  12 L u. Slopes times the positions' slopes round twice, 2 u |slope| spread.
 - A box with more than MANY_POINTS points, or one that sees a reflection whole, gets its hull without slopes. The reference decides
   that for all boxes of a batch at once, the kernel for each: its result does not depend on what else is in the batch. So that it is
   never much looser, positions whose remainder is more than a pixel larger than their box, as may be in large boxes, get the hull too.
-- A number that is not finite makes center or radius NaN or infinite, which proves nothing: a pixel through the rises, a position
-  through `magnitude` (0 times infinity is NaN).
+- A number that is not finite makes center or radius NaN or infinite, which proves nothing: a pixel through the slopes, a position
+  through its size (0 times infinity is NaN).
 """
 
 import triton
 import triton.language as tl
 
-from tiltproof.bounds.cell_kernel import any_number, cells_of, four, nine, pixels_of, points_of
+from tiltproof.bounds.cell_kernel import any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
 from tiltproof.bounds.position_kernel import larger, positions, widen
 
-MANY_POINTS, UNIT = tl.constexpr(36), tl.constexpr(2.0**-53)
+MANY_POINTS, UNIT, LEAST, ROUNDINGS = (
+    tl.constexpr(36),
+    tl.constexpr(2.0**-53),
+    tl.constexpr(2.0**-900),
+    tl.constexpr(40),
+)
 
 
 @triton.jit
@@ -28,109 +44,173 @@ def place_of(plane: tl.constexpr, block: tl.constexpr):
 
 
 @triton.jit
-def sight(entry, pairs, here, factors, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
+def sight(entry, here, factors, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
           count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
     """Where these pixels look: the forms of both axes, their boxes, and the cells that the boxes meet."""
     u = (here % width).to(tl.float64) - tl.load(factors)
     v = tl.load(factors + 1) - (here // width).to(tl.float64)
-    form_x, form_y, columns, rows = positions(entry, pairs, u, v, factors, composed, parts, count, symbols)
+    form_x, form_y, columns, rows = positions(entry, u, v, factors, composed, parts, count, symbols)
     x = cells_of(columns[0], columns[1], width, padding_x)
     y = cells_of(rows[0], rows[1], height, padding_y)
     return form_x, form_y, columns, rows, x, y
 
 
 @triton.jit
-def _bounds(low, high, slope_u, slope_v, x, y, step_x, step_y, largest, factors):
-    """Center and radius, as `affine_of_exact` has them."""
-    size_u, size_v = tl.abs(slope_u), tl.abs(slope_v)
-    radius = (high - low) * 0.5 + size_u * x[2] + size_v * y[2]
-    magnitude = largest + size_u * (step_x + x[3])
-    return (low + high) * 0.5, widen(radius, magnitude + size_v * (step_y + y[3]), factors + 9)
+def _radius(rest, slope_u, slope_v, size_x, size_y):
+    """`widen` of the residual and its roundings, and of what the slopes, without sign, make of the positions' remainders and roundings."""
+    total = tl.fma(tl.abs(slope_v), size_y, tl.fma(tl.abs(slope_u), size_x, rest))
+    return tl.fma(
+        total, tl.full((), 1 + (ROUNDINGS + 8) * UNIT, tl.float64), tl.full((), (ROUNDINGS + 8) * LEAST, tl.float64)
+    )
 
 
 @triton.jit
 def _hull(low, high, largest, factors):
-    """The same without slopes: `resample.hull` and `AffineForm.between`."""
+    """Center and radius without slopes: `resample.hull` and `AffineForm.between`."""
     below, above = low - largest * (12 * UNIT), high + largest * (12 * UNIT)
     middle = (below + above) * 0.5
-    return middle, widen(larger(above - middle, middle - below), tl.abs(middle), factors + 12)
+    return middle, widen(larger(above - middle, middle - below), tl.abs(middle), factors + 9)
 
 
 @triton.jit
-def _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_v, x, y, flat, factors,
-           symbols: tl.constexpr, single: tl.constexpr):  # fmt: skip
+def _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_v, slopes_x, slopes_y, flat, symbols: tl.constexpr,
+           single: tl.constexpr):  # fmt: skip
     """Writes the form; ``single``: made wider and rounded as by `AffineForm.to`. ``flat``: None, or where there are no slopes."""
+    if single:
+        center = center.to(tl.float32)
     size = tl.abs(center)
     tl.store(stack + here, center, mask=mask)
     for k in tl.static_range(symbols):
-        slope = slope_u * x[1][k] + slope_v * y[1][k]
+        slope = tl.fma(slope_u, slopes_x[k], slope_v * slopes_y[k])
         if flat is not None:
             slope = tl.where(flat, 0.0, slope)
+        if single:
+            slope = slope.to(tl.float32)
         size = size + tl.abs(slope)
         stack += planes
         tl.store(stack + here, slope, mask=mask)
     if single:
-        radius = tl.fma(size, 2.0**-23, radius) * tl.load(factors + 15) + tl.load(factors + 16)
+        # an entry moves by 2^-24 of it, and twice that is added; four roundings of sums of numbers >= 0 are less than the factor's 12
+        radius = tl.fma(size, 2.0**-23, radius.to(tl.float32)) * (1 + 12 * 2.0**-24) + 2.0**-97
     tl.store(radius_at + here, radius, mask=mask)
 
 
 @triton.jit
-def _write(stack, radius_at, planes, here, mask, low, high, slope_u, slope_v, x, y, step_x, step_y, largest, flat, factors,
-           symbols: tl.constexpr, single: tl.constexpr):  # fmt: skip
-    """Bounds the residual and stores one channel's form; ``flat``: None, or where the hull takes the slopes' place."""
-    center, radius = _bounds(low, high, slope_u, slope_v, x, y, step_x, step_y, largest, factors)
-    if flat is not None:
+def _box(low_at, high_at, pair, first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr):
+    """A pair's box, as far as it moves pixels."""
+    ends = ()
+    for k in tl.static_range(first, first + inputs):
+        at = pair.to(tl.int64) * parameters + k
+        ends = ends + (tl.load(low_at + at), tl.load(high_at + at))
+    return ends
+
+
+@triton.jit
+def _same(one, other, count: tl.constexpr):
+    """Whether two boxes are the same; not so where an end is a NaN."""
+    same = one[0] == other[0]
+    for k in tl.static_range(1, count):
+        same = same & (one[k] == other[k])
+    return same
+
+
+@triton.jit
+def _channel(source, kind: tl.constexpr, place, columns, in_x, rows, in_y, height: tl.constexpr, width: tl.constexpr, mask,
+             padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
+    """Center, radius and slopes of one channel; ``place``: what `pixels` has prepared for boxes of this kind."""
+    if kind == 1:
+        x, y, curved, floor = place
+        center, slope_u, slope_v, mixed = four(source, width, columns, in_x, rows, in_y, x, y)
+        return center, _radius(tl.fma(tl.abs(mixed), curved, floor), slope_u, slope_v, x[4], y[4]), slope_u, slope_v
+    elif kind == 2:
+        x, y, size_x, size_y, floor = place
+        slope_u, slope_v, low, high = nine(source, width, columns, in_x, rows, in_y, x, y)
+        return (
+            (low + high) * 0.5,
+            _radius(tl.fma(high - low, 0.5, floor), slope_u, slope_v, size_x, size_y),
+            slope_u,
+            slope_v,
+        )
+    else:
+        x, y, box_x, box_y, center_u, center_v, most_x, most_y, flat, size_x, size_y, floor, largest, factors = place
+        slope_u, slope_v, low, high = any_number(source, x, y, box_x, box_y, center_u, center_v, height, width, most_x, most_y, flat,
+                                                 mask, padding_x, padding_y)  # fmt: skip
         middle, hull = _hull(low, high, largest, factors)
-        center, radius = tl.where(flat, middle, center), tl.where(flat, hull, radius)
-    _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_v, x, y, flat, factors, symbols, single)
+        radius = _radius(tl.fma(high - low, 0.5, floor), slope_u, slope_v, size_x, size_y)
+        return tl.where(flat, middle, (low + high) * 0.5), tl.where(flat, hull, radius), slope_u, slope_v
 
 
-@triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
+@triton.jit
+def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, x, y, here, mask, memory, pair, period, stop, pairs, channels,
+           first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+           symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr, single: tl.constexpr):  # fmt: skip
+    """The forms of a pair and of those after it whose box is the same; the first pair with another box, or ``stop`` and beyond."""
+    plane: tl.constexpr = height * width
+    pictures, rows_of, stack_at, radius_at, low_at, high_at = memory
+    picture = tl.full((), plane, tl.int64) * channels
+    columns, in_x = pixels_of(x[0], x[3], width, mask, padding_x)
+    rows, in_y = pixels_of(y[0], y[3], height, mask, padding_y)
+    box = _box(low_at, high_at, pair, first, inputs, parameters)
+    row, going = tl.load(rows_of + pair), pair < stop
+    while going:
+        source, stack, radius = pictures + row * picture, stack_at + pair * picture, radius_at + pair * picture
+        pair += period
+        following = tl.minimum(pair, pairs - 1)  # one that there is
+        going = (pair < stop) & _same(box, _box(low_at, high_at, following, first, inputs, parameters), 2 * inputs)
+        row = tl.load(rows_of + following)
+        channel = 0
+        while channel < channels:
+            center, rest, slope_u, slope_v = _channel(source, kind, place, columns, in_x, rows, in_y, height, width, mask, padding_x,
+                                                      padding_y)  # fmt: skip
+            _store(stack, radius, pairs * picture, here, mask, center, rest, slope_u, slope_v, slopes_x, slopes_y, flat, symbols,
+                   single)  # fmt: skip
+            source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
+    return pair
+
+
+@triton.jit(do_not_specialize=("pairs", "together"))  # else it is compiled again for numbers that 16 divides
 def pixels(
-    pictures, rows_of, table, factors, largest_at, stack, radius, pairs, channels, height: tl.constexpr, width: tl.constexpr,
-    composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr,
+    pictures, rows_of, table, factors, largest_at, stack, radius, low, high, period_at, pairs, channels, together,
+    first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
+    composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """One block of pixels of one pair, all channels."""
+    """Blocks of pixels, all channels; each of up to ``together`` pairs, ``period`` apart, for which positions are found once while boxes
+    are the same."""
     plane: tl.constexpr = height * width
-    pair, here = place_of(plane, block)
-    mask = here < plane
-    form_x, form_y, columns, rows, x, y = sight(table + pair, pairs, here, factors, height, width, composed, parts, count, symbols,
-                                                padding_x, padding_y)  # fmt: skip
-    weights_x, across = points_of(x, columns[0], columns[1], form_x[0])
-    weights_y, down = points_of(y, rows[0], rows[1], form_y[0])
-    step_x = tl.fma(tl.abs(form_x[0]), 2 * UNIT, larger(tl.abs(across[0]), tl.abs(across[2])))
-    step_y = tl.fma(tl.abs(form_y[0]), 2 * UNIT, larger(tl.abs(down[0]), tl.abs(down[2])))
-    largest = tl.load(largest_at)
-    picture = tl.full((), plane, tl.int64) * channels
-    source = pictures + tl.load(rows_of + pair) * picture
-    stack, radius, planes = stack + pair * picture, radius + pair * picture, pairs * picture
-    flat = ((x[3] + 1) * (y[3] + 1) > MANY_POINTS) | ~x[4] | ~y[4] | (form_x[2] > step_x + 1) | (form_y[2] > step_y + 1)
-    most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
-    most = tl.maximum(tl.maximum(most_x, most_y), tl.max(tl.where(mask & flat, 3, 1)))
-    column, in_x = pixels_of(x[0], x[3], width, mask, padding_x)
-    row, in_y = pixels_of(y[0], y[3], height, mask, padding_y)
-    channel = 0
-    if most == 1:
-        while channel < channels:
-            slope_u, slope_v, low, high = four(
-                source, width, column, in_x, row, in_y, weights_x, weights_y, across, down
-            )
-            _write(stack, radius, planes, here, mask, low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, None,
-                   factors, symbols, single)  # fmt: skip
-            source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
-    elif most == 2:
-        while channel < channels:
-            slope_u, slope_v, low, high = nine(
-                source, width, column, in_x, row, in_y, weights_x, weights_y, across, down
-            )
-            _write(stack, radius, planes, here, mask, low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, None,
-                   factors, symbols, single)  # fmt: skip
-            source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
-    else:
-        while channel < channels:
-            slope_u, slope_v, low, high = any_number(source, x, y, columns, rows, form_x[0], form_y[0], height, width, most_x, most_y,
-                                                     flat, mask, padding_x, padding_y)  # fmt: skip
-            _write(stack, radius, planes, here, mask, low, high, slope_u, slope_v, form_x, form_y, step_x, step_y, largest, flat,
-                   factors, symbols, single)  # fmt: skip
-            source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
+    blocks: tl.constexpr = (plane + block - 1) // block
+    period, largest = tl.load(period_at), tl.load(largest_at)
+    memory = pictures, rows_of, stack, radius, low, high
+    floor, stride = largest * (ROUNDINGS * UNIT), period * together
+    item = tl.program_id(0)
+    while item < (pairs + stride - 1) // stride * period * blocks:
+        here = item % blocks * block + tl.arange(0, block)
+        mask = here < plane
+        slot, turn = item // blocks, item // blocks // period
+        pair, stop = slot + turn * (stride - period), tl.minimum((turn + 1) * stride, pairs)
+        while pair < stop:
+            entry = table + pair.to(tl.int64) * entries
+            u, v, columns, rows, x, y = sight(entry, here, factors, height, width, composed, parts, count, symbols, padding_x,
+                                              padding_y)  # fmt: skip
+            from_x, to_x, from_y, to_y = columns[0] - u[0], columns[1] - u[0], rows[0] - v[0], rows[1] - v[0]
+            step_x, step_y = tl.abs(from_x) + tl.abs(to_x), tl.abs(from_y) + tl.abs(to_y)
+            size_x, size_y = tl.fma(step_x + u[3], 24 * UNIT, u[2]), tl.fma(step_y + v[3], 24 * UNIT, v[2])
+            flat = ((x[3] + 1) * (y[3] + 1) > MANY_POINTS) | ~x[4] | ~y[4] | (u[2] > step_x + 1) | (v[2] > step_y + 1)
+            most = tl.max(tl.where(mask, tl.where(flat, 3, tl.maximum(x[3], y[3])), 1))
+            if most == 1:
+                one_x, one_y = in_one_cell(x, u, to_x - from_x, size_x), in_one_cell(y, v, to_y - from_y, size_y)
+                one = one_x, one_y, one_x[2] * one_y[2], floor
+                pair = _pairs(1, one, one_x[3], one_y[3], None, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
+                              inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+            elif most == 2:
+                two_x = in_two_cells(x, columns[0], columns[1], u[0], to_x - from_x)
+                two_y = in_two_cells(y, rows[0], rows[1], v[0], to_y - from_y)
+                two = two_x, two_y, size_x, size_y, floor
+                pair = _pairs(2, two, u[1], v[1], None, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
+                              inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+            else:
+                most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
+                many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest, factors
+                pair = _pairs(3, many, u[1], v[1], flat, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
+                              inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+        item += tl.num_programs(0)
