@@ -1,11 +1,15 @@
 """Pixel bounds of the affine method: eager torch against the fused kernels, and against what memory allows.
 
-    python benchmarks/pixel_speed.py [--device cuda] [--gigabytes 1] [--repeat 20] [--block 128] [--warps 4] [--json FILE]
+    python benchmarks/pixel_speed.py [--device cuda] [--gigabytes 1] [--repeat 20] [--boxes own shared] [--json FILE]
+    python benchmarks/pixel_speed.py --block 32 --warps 1 --registers 64 --together 16   # how the kernel is started
 
 For each picture size and transformation, over as many pairs as fill --gigabytes of results: milliseconds of one call of `pair_bounds`, with
 everything that the host does for it, and of the kernels alone, whatever the host does; the least traffic (each pair's picture read once,
 its form written once) per second of each, and its share of the bandwidth of a plain copy, measured here. Results in float32, as a
 prover wants them first, and in float64. Random pictures. A CPU has only the eager figures.
+
+``own``: every pair has a box of its own, as late in a search. ``shared``: all pictures have the same 16 boxes, one picture after the other, as a
+search begins; where pixels look is then found once for several pictures. ``ps``: picoseconds of the device for one pixel of one channel.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -23,6 +28,8 @@ from tiltproof.transforms.notation import parse
 PICTURES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224)}
 BOXES = {"R(10)": (0.01, 0.2), "R(2), Sh(2)": (0.01, 0.05)}
 """Half widths of the boxes, in degrees and percent."""
+GRID = 16
+"""Boxes of each picture, where they are shared."""
 
 
 def seconds(work, repeat: int, device: torch.device) -> float:
@@ -62,7 +69,14 @@ def copy_bandwidth(device: torch.device, gigabytes: float) -> float:
 
 
 def measure(
-    name: str, text: str, half: float, dtype: torch.dtype, gigabytes: float, repeat: int, device: torch.device
+    name: str,
+    text: str,
+    half: float,
+    dtype: torch.dtype,
+    boxes: str,
+    gigabytes: float,
+    repeat: int,
+    device: torch.device,
 ) -> dict:
     """Pairs, bytes of least traffic, and seconds: ``eager``, and on a GPU ``fused`` and ``device``."""
     shape, transform = PICTURES[name], parse(text)
@@ -72,9 +86,12 @@ def measure(
     count = max(1, pairs // 4)
     generator = torch.Generator().manual_seed(0)
     pictures = torch.rand(count, *shape, dtype=torch.float64, generator=generator).to(device)
-    rows_of = torch.arange(pairs, device=device) % count
+    rows_of = torch.arange(pairs, device=device)
+    rows_of = rows_of % count if boxes == "own" else rows_of // GRID % count
     ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
     place = torch.rand(pairs, len(transform.parts), dtype=torch.float64, generator=generator)
+    if boxes == "shared":
+        place = place[:GRID].repeat(-(-pairs // GRID), 1)[:pairs]
     middle = ends[0] + half + (ends[1] - ends[0] - 2 * half) * place
     low, high = (middle - half).to(device), (middle + half).to(device)
 
@@ -83,12 +100,13 @@ def measure(
 
     looks_at, fused_pixels._on_gpu = fused_pixels._on_gpu, lambda _: False
     fewer = max(1, min(pairs, 2**23 // values))  # eager needs forty times the memory
-    row = {"picture": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "pairs": pairs}
+    row = {"picture": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "boxes": boxes, "pairs": pairs}
     row |= {"traffic": pairs * values * (8 + form)}
     row["eager"] = seconds(lambda: work(fewer), min(repeat, 5), device) * pairs / fewer
     fused_pixels._on_gpu = looks_at
     if device.type == "cuda":
         row |= {"fused": seconds(work, repeat, device), "device": kernel_seconds(work, repeat)}
+        row["ps"] = row["device"] / (pairs * values) * 1e12
     return row
 
 
@@ -98,34 +116,46 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, help="of results at a time (cuda: 1, cpu: 0.002)")
     parser.add_argument("--repeat", type=int, help="calls that are timed (cuda: 20, cpu: 3)")
     parser.add_argument("--pictures", nargs="+", default=list(PICTURES), choices=list(PICTURES))
+    parser.add_argument("--boxes", nargs="+", default=["own", "shared"], choices=["own", "shared"])
     parser.add_argument("--block", type=int, default=fused_pixels.BLOCK, help="pixels of one program of the kernel")
     parser.add_argument("--warps", type=int, default=fused_pixels.WARPS)
+    parser.add_argument(
+        "--registers", type=int, default=fused_pixels.REGISTERS, help="at most, of a thread; 0: no limit"
+    )
+    parser.add_argument(
+        "--together", type=int, default=fused_pixels.TOGETHER, help="pairs that one program is for, at most"
+    )
+    parser.add_argument("--programs", type=int, default=fused_pixels.PROGRAMS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     on_gpu = device.type == "cuda"
     gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
     fused_pixels.BLOCK, fused_pixels.WARPS = arguments.block, arguments.warps
+    fused_pixels.REGISTERS = arguments.registers or None
+    fused_pixels.TOGETHER, fused_pixels.PROGRAMS = arguments.together, arguments.programs
     copied = copy_bandwidth(device, gigabytes)
     machine = torch.cuda.get_device_name(device) if on_gpu else "CPU"
     print(f"{machine}, torch {torch.__version__}: a copy reads and writes {copied / 1e9:.0f} GB/s")
-    headings = ["pairs", "eager ms", "call ms", "faster", "GB/s", "of copy", "device ms", "GB/s", "of copy"]
+    headings = ["pairs", "eager ms", "call ms", "faster", "GB/s", "of copy", "device ms", "GB/s", "of copy", "ps"]
     print(
-        f"{'picture':9s} {'transform':12s} {'half':>5s} {'result':>8s}" + "".join(f"{each:>10s}" for each in headings)
+        f"{'picture':9s} {'transform':12s} {'half':>5s} {'result':>8s} {'boxes':>7s}"
+        + "".join(f"{each:>10s}" for each in headings)
     )
     rows = []
     for name in arguments.pictures:
         for text, halves in BOXES.items():
-            for half, dtype in [(half, dtype) for half in halves for dtype in (torch.float32, torch.float64)]:
-                row = measure(name, text, half, dtype, gigabytes, repeat, device)
+            for half, dtype, boxes in product(halves, (torch.float32, torch.float64), arguments.boxes):
+                row = measure(name, text, half, dtype, boxes, gigabytes, repeat, device)
                 rows.append(row | {"copy": copied})
-                line = f"{name:9s} {text:12s} {half:5g} {row['dtype']:>8s}{row['pairs']:10d}{row['eager'] * 1e3:10.2f}"
+                line = f"{name:9s} {text:12s} {half:5g} {row['dtype']:>8s} {boxes:>7s}{row['pairs']:10d}"
+                line += f"{row['eager'] * 1e3:10.2f}"
                 for taken in ("fused", "device") if on_gpu else ():
                     speed = row["traffic"] / row[taken]
                     line += f"{row[taken] * 1e3:10.3f}"
                     line += f"{row['eager'] / row[taken]:10.1f}" if taken == "fused" else ""
                     line += f"{speed / 1e9:10.0f}{speed / copied:10.0%}"
-                print(line, flush=True)
+                print(line + (f"{row['ps']:10.1f}" if on_gpu else ""), flush=True)
     if on_gpu and not any(fused_pixels._trust.values()):
         print("The kernels were not used: Triton is missing, or they differ from the reference.")
     if arguments.json:

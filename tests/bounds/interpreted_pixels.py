@@ -159,7 +159,7 @@ def odd() -> None:
 
 
 def shared() -> None:
-    """Pairs in any order, of which many share a box or all of it but one end, get what each gets alone, bit for bit."""
+    """Pairs in any order, of which many share a box, or all that moves pixels but one end, get what each gets alone, bit for bit."""
     generator = torch.Generator().manual_seed(4)
     for text in ("R(10)", "Sc(5), R(5), C(5); padding=border"):
         transform = parse(text)
@@ -167,6 +167,7 @@ def shared() -> None:
         picture = torch.rand(2, 2, 4, 5, dtype=torch.float64, generator=generator)
         share = torch.tensor([[0.3, 0.301], [0.3, 0.5], [0.4, 0.5], [0.0, 0.9]], dtype=torch.float64)
         below, above = (ends[0] + (ends[1] - ends[0]) * each.unsqueeze(1) for each in share.T)
+        above[1, : len(ends[0]) // 2] = above[0, : len(ends[0]) // 2]  # all but the end of the rotation
         alone = {
             (row, box): kernel(picture, torch.tensor([row]), transform, "affine", below[[box]], above[[box]])
             for row in range(2)
