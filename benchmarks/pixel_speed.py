@@ -8,8 +8,8 @@ everything that the host does for it, and of the kernels alone, whatever the hos
 its form written once) per second of each, and its share of the bandwidth of a plain copy, measured here. Results in float32, as a
 prover wants them first, and in float64. Random pictures. A CPU has only the eager figures.
 
-``own``: every pair has a box of its own, as late in a search. ``shared``: all pictures have the same 16 boxes, one picture after the other, as a
-search begins; where pixels look is then found once for several pictures. ``ps``: picoseconds of the device for one pixel of one channel.
+``own``: every pair has a box of its own, as late in a search. ``shared``: all pictures have the same 16 boxes, one picture after the other,
+as a search begins; where pixels look is then found once for several pictures. ``ps``: the device's picoseconds for one pixel of a channel.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ MUTATIONS = [
              "sine and cosine are no parabolas", (FUSED_BENT,)),
     Mutation("kernel: cell next door", BENT_KERNEL, "mask & (x[3] == 1) & (y[3] == 1)", "mask & (x[3] == 1)",
              "another cell has another function", (FUSED_BENT,)),
-    Mutation("kernel: rounding of bent pixels", BENT_KERNEL, "widen(radius, path[4], factors + THIRTY_TWO)", "radius",
+    Mutation("kernel: rounding of bent pixels", BENT_KERNEL, "widened(radius, path[4], 32)", "radius",
              "the first cell's function is computed in floating point", (FUSED_BENT,)),
     Mutation("kernel: own hinge", BENT_KERNEL, "tl.abs(rising) * apart", "tl.abs(rising) * 0.0",
              "a kink elsewhere than the hinge is not the hinge's", (FUSED_BENT,)),

@@ -8,24 +8,21 @@ import triton
 import triton.language as tl
 
 from tiltproof.bounds.cell_kernel import pixels_of
-from tiltproof.bounds.pixel_kernel import UNIT, place_of, sight
-from tiltproof.bounds.position_kernel import product_of_deviations, widen
-
-THIRTY_TWO, SYMBOLS = tl.constexpr(12), tl.constexpr(15)
-"""Where in ``factors`` is what `widen` needs for so many roundings."""
+from tiltproof.bounds.pixel_kernel import place_of, sight
+from tiltproof.bounds.position_kernel import LEAST, UNIT, number, product_of_deviations, widened
 
 
 @triton.jit
-def _deviation(form, factors):
+def _deviation(form):
     """`AffineForm.deviation`."""
-    return (form[2] + form[3]) * tl.load(factors + SYMBOLS + 1) + tl.load(factors + SYMBOLS + 2)
+    return (form[2] + form[3]) * number(1 + (len(form[1]) + 8) * UNIT) + number((len(form[1]) + 8) * LEAST)
 
 
 @triton.jit
-def _path(form_x, form_y, x, y, largest, factors):
+def _path(form_x, form_y, x, y, largest):
     """What all channels share: the center's place in the first cell, U V but for its factor, deviations, and the magnitude of roundings."""
     along_x, along_y = form_x[0] - x[0], form_y[0] - y[0]
-    reach_x, reach_y = _deviation(form_x, factors), _deviation(form_y, factors)
+    reach_x, reach_y = _deviation(form_x), _deviation(form_y)
     square, rest = product_of_deviations(form_x, form_y, reach_y)
     moved = 1 + reach_x + reach_y
     magnitude = largest * 4 * (1 + tl.abs(along_x)) * (1 + tl.abs(along_y)) * moved * moved
@@ -33,7 +30,7 @@ def _path(form_x, form_y, x, y, largest, factors):
 
 
 @triton.jit
-def _first_cell(here, right, below, across, u, v, path, factors):
+def _first_cell(here, right, below, across, u, v, path):
     """`bent._first_cell`: center, both slopes, radius; the four pixels are those around the cell."""
     mixed = (across - below) - (right - here)
     slope_u, slope_v = right - here + path[1] * mixed, below - here + path[0] * mixed
@@ -41,7 +38,7 @@ def _first_cell(here, right, below, across, u, v, path, factors):
     center = here + path[0] * (right - here) + path[1] * slope_v + bend
     slope, curve = slope_u * u[1][0] + slope_v * v[1][0], slope_u * u[1][1] + slope_v * v[1][1] + bend
     radius = tl.abs(slope_u) * u[2] + tl.abs(slope_v) * v[2] + tl.abs(mixed) * path[3]
-    return center, slope, curve, widen(radius, path[4], factors + THIRTY_TWO)
+    return center, slope, curve, widened(radius, path[4], 32)
 
 
 @triton.jit
@@ -51,7 +48,7 @@ def _at(form, line):
 
 
 @triton.jit
-def _added(smooth, before, across, along, base, other, place, reach, reach_along, hinge, largest, magnitude, factors):
+def _added(smooth, before, across, along, base, other, place, reach, reach_along, hinge, largest, magnitude):
     """`_Kink.of` and `_Kink.added`: center, slopes and radius; ``before``: the three pixels of both lines that the path lies between."""
     first = (before[0][2] - before[0][1]) - (before[0][1] - before[0][0])
     tilt = (before[1][2] - before[1][1]) - (before[1][1] - before[1][0]) - first
@@ -68,7 +65,7 @@ def _added(smooth, before, across, along, base, other, place, reach, reach_along
     radius = smooth[3] + tl.abs(rising) * apart + tl.abs(jump) * (tl.abs(bend) + remainder)
     radius = radius + tl.abs(tilt) * (reach_along + over) * highest
     radius = radius + largest * (8 + 4 * (tl.abs(center) + reach)) * over
-    radius = widen(radius, magnitude * 16, factors + THIRTY_TWO)
+    radius = widened(radius, magnitude * 16, 32)
     center = smooth[0] + (rising * (mean - gap * 0.5) + falling * center)
     return center, smooth[1] + (rising * mean + falling * slope), smooth[2], rising * gap * 0.5, radius
 
@@ -82,7 +79,7 @@ def _crossed(x, y):
 
 @triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def smooth(
-    pictures, rows_of, table, factors, largest_at, stack, radius, loss, at, pairs, channels, height: tl.constexpr,
+    pictures, rows_of, table, largest_at, stack, radius, loss, at, pairs, channels, height: tl.constexpr,
     width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -91,9 +88,9 @@ def smooth(
     blocks: tl.constexpr = (height * width + block - 1) // block
     pair, here = place_of(plane, block)
     mask = here < plane
-    u, v, _, _, x, y = sight(table + pair.to(tl.int64) * entries, here, factors, height, width, composed, parts, count, symbols, padding_x,
+    u, v, _, _, x, y = sight(table + pair.to(tl.int64) * entries, here, height, width, composed, parts, count, symbols, padding_x,
                              padding_y)  # fmt: skip
-    path = _path(u, v, x, y, tl.load(largest_at), factors)
+    path = _path(u, v, x, y, tl.load(largest_at))
     inside = mask & (x[3] == 1) & (y[3] == 1)
     columns, in_x = pixels_of(x[0], x[3], width, inside, padding_x)
     rows, in_y = pixels_of(y[0], y[3], height, inside, padding_y)
@@ -108,7 +105,7 @@ def smooth(
         b = tl.load(source + top + columns[1], mask=in_y[0] & in_x[1], other=0.0)
         c = tl.load(source + bottom + columns[0], mask=in_y[1] & in_x[0], other=0.0)
         d = tl.load(source + bottom + columns[1], mask=in_y[1] & in_x[1], other=0.0)
-        form = _first_cell(a, b, c, d, u, v, path, factors)
+        form = _first_cell(a, b, c, d, u, v, path)
         worst = tl.maximum(worst, tl.load(radius, mask=mask & ~inside, other=0.0))
         tl.store(stack, form[0], mask=inside)
         tl.store(stack + planes, form[1], mask=inside)
@@ -128,7 +125,7 @@ def smooth(
 
 @triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def kinks(
-    pictures, rows_of, table, factors, largest_at, stack, radius, hinge_at, pairs, channels, height: tl.constexpr,
+    pictures, rows_of, table, largest_at, stack, radius, hinge_at, pairs, channels, height: tl.constexpr,
     width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -136,12 +133,12 @@ def kinks(
     plane: tl.constexpr = height * width
     pair, here = place_of(plane, block)
     mask = here < plane
-    u, v, _, _, x, y = sight(table + pair.to(tl.int64) * entries, here, factors, height, width, composed, parts, count, symbols, padding_x,
+    u, v, _, _, x, y = sight(table + pair.to(tl.int64) * entries, here, height, width, composed, parts, count, symbols, padding_x,
                              padding_y)  # fmt: skip
     sideways, upwards = _crossed(x, y)
     mask = mask & (sideways | upwards)
     largest, hinge = tl.load(largest_at), tl.load(hinge_at + pair)
-    path = _path(u, v, x, y, largest, factors)
+    path = _path(u, v, x, y, largest)
     columns, in_x = pixels_of(x[0], x[3], width, mask, padding_x)
     rows, in_y = pixels_of(y[0], y[3], height, mask, padding_y)
     top, middle, bottom = rows[0] * width, rows[1] * width, rows[2] * width
@@ -158,13 +155,9 @@ def kinks(
         f = tl.load(source + middle + columns[2], mask=in_y[1] & in_x[2], other=0.0)
         g = tl.load(source + bottom + columns[0], mask=in_y[2] & in_x[0], other=0.0)
         h = tl.load(source + bottom + columns[1], mask=in_y[2] & in_x[1], other=0.0)
-        cell = _first_cell(a, b, d, e, u, v, path, factors)
-        one = _added(
-            cell, ((a, b, c), (d, e, f)), u, v, x[0], y[0], path[1], path[5], path[6], hinge, largest, path[4], factors
-        )
-        two = _added(
-            cell, ((a, d, g), (b, e, h)), v, u, y[0], x[0], path[0], path[6], path[5], hinge, largest, path[4], factors
-        )
+        cell = _first_cell(a, b, d, e, u, v, path)
+        one = _added(cell, ((a, b, c), (d, e, f)), u, v, x[0], y[0], path[1], path[5], path[6], hinge, largest, path[4])
+        two = _added(cell, ((a, d, g), (b, e, h)), v, u, y[0], x[0], path[0], path[6], path[5], hinge, largest, path[4])
         so_far = tl.load(radius, mask=mask, other=0.0)
         better = sideways & (one[4] < so_far)  # false for a NaN
         other = upwards & (two[4] < tl.where(better, one[4], so_far))

@@ -8,7 +8,6 @@ kernels do not know (cameras, gradients) is left to the reference, as is everyth
 from __future__ import annotations
 
 import weakref
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.bent import hinges
 from tiltproof.bounds.fused_check import agrees, shares
 from tiltproof.bounds.fused_entries import Entries, written
-from tiltproof.bounds.rounding import SMALLEST, UNIT
+from tiltproof.bounds.rounding import UNIT
 from tiltproof.bounds.trust import given_up, trusted
 from tiltproof.device import current
 from tiltproof.transforms.base import Spatial, Transform
@@ -141,9 +140,8 @@ def _launch(
     table, period = entries.table(_kernel("entries"), low, high)
     stack = pictures.new_empty(1 + entries.symbols + entries.bent, *shape, dtype=dtype)
     radius = pictures.new_empty(shape, dtype=dtype)
-    factors = _factors(entries.symbols, height, width, pictures.device)
     sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
-    arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, factors, _largest(pictures), stack, radius)
+    arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, _largest(pictures), stack, radius)
     sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
     items = len(rows_of) * -(-height * width // BLOCK)
     together = together or max(1, min(TOGETHER, items // PROGRAMS))
@@ -159,19 +157,6 @@ def _launch(
         _kernel("smooth")[(len(rows_of) * blocks,)](*arguments, loss, at, *sizes, *special, block, **options)
         _kernel("kinks")[(len(rows_of) * blocks,)](*arguments, hinges(loss, at), *sizes, *special, block, **options)
     return AffineForm(stack, radius, bent=entries.bent)
-
-
-@cache  # for good: recorded graphs read them
-def _factors(symbols: int, height: int, width: int, device: torch.device) -> Tensor:
-    """The numbers of the steps in float64, to which a compiler may round the ones it is given otherwise; sent to a device once."""
-    unit, least = UNIT[torch.float64], SMALLEST[torch.float64]
-
-    def widen(operations: int) -> tuple[float, float, float]:
-        return operations * unit, 1 + (operations + 8) * unit, least * (operations + 8)
-
-    middle = (width - 1) / 2, (height - 1) / 2, least
-    values = [*middle, *widen(8), *widen(symbols + 2), *widen(1), *widen(32), *widen(symbols)]
-    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def _largest(pictures: Tensor) -> Tensor:

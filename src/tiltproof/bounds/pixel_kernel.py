@@ -26,14 +26,9 @@ import triton
 import triton.language as tl
 
 from tiltproof.bounds.cell_kernel import any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
-from tiltproof.bounds.position_kernel import larger, positions, widen
+from tiltproof.bounds.position_kernel import LEAST, UNIT, larger, number, positions, widened
 
-MANY_POINTS, UNIT, LEAST, ROUNDINGS = (
-    tl.constexpr(36),
-    tl.constexpr(2.0**-53),
-    tl.constexpr(2.0**-900),
-    tl.constexpr(40),
-)
+MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(40)
 
 
 @triton.jit
@@ -44,12 +39,10 @@ def place_of(plane: tl.constexpr, block: tl.constexpr):
 
 
 @triton.jit
-def sight(entry, here, factors, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
+def sight(entry, here, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
           count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
     """Where these pixels look: the forms of both axes, their boxes, and the cells that the boxes meet."""
-    u = (here % width).to(tl.float64) - tl.load(factors)
-    v = tl.load(factors + 1) - (here // width).to(tl.float64)
-    form_x, form_y, columns, rows = positions(entry, u, v, factors, composed, parts, count, symbols)
+    form_x, form_y, columns, rows = positions(entry, here, height, width, composed, parts, count, symbols)
     x = cells_of(columns[0], columns[1], width, padding_x)
     y = cells_of(rows[0], rows[1], height, padding_y)
     return form_x, form_y, columns, rows, x, y
@@ -59,17 +52,15 @@ def sight(entry, here, factors, height: tl.constexpr, width: tl.constexpr, compo
 def _radius(rest, slope_u, slope_v, size_x, size_y):
     """`widen` of the residual and its roundings, and of what the slopes, without sign, make of the positions' remainders and roundings."""
     total = tl.fma(tl.abs(slope_v), size_y, tl.fma(tl.abs(slope_u), size_x, rest))
-    return tl.fma(
-        total, tl.full((), 1 + (ROUNDINGS + 8) * UNIT, tl.float64), tl.full((), (ROUNDINGS + 8) * LEAST, tl.float64)
-    )
+    return tl.fma(total, number(1 + (ROUNDINGS + 8) * UNIT), number((ROUNDINGS + 8) * LEAST))
 
 
 @triton.jit
-def _hull(low, high, largest, factors):
+def _hull(low, high, largest):
     """Center and radius without slopes: `resample.hull` and `AffineForm.between`."""
     below, above = low - largest * (12 * UNIT), high + largest * (12 * UNIT)
     middle = (below + above) * 0.5
-    return middle, widen(larger(above - middle, middle - below), tl.abs(middle), factors + 9)
+    return middle, widened(larger(above - middle, middle - below), tl.abs(middle), 1)
 
 
 @triton.jit
@@ -132,10 +123,10 @@ def _channel(source, kind: tl.constexpr, place, columns, in_x, rows, in_y, heigh
             slope_v,
         )
     else:
-        x, y, box_x, box_y, center_u, center_v, most_x, most_y, flat, size_x, size_y, floor, largest, factors = place
+        x, y, box_x, box_y, center_u, center_v, most_x, most_y, flat, size_x, size_y, floor, largest = place
         slope_u, slope_v, low, high = any_number(source, x, y, box_x, box_y, center_u, center_v, height, width, most_x, most_y, flat,
                                                  mask, padding_x, padding_y)  # fmt: skip
-        middle, hull = _hull(low, high, largest, factors)
+        middle, hull = _hull(low, high, largest)
         radius = _radius(tl.fma(high - low, 0.5, floor), slope_u, slope_v, size_x, size_y)
         return tl.where(flat, middle, (low + high) * 0.5), tl.where(flat, hull, radius), slope_u, slope_v
 
@@ -170,7 +161,7 @@ def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, x, y, here, mask
 
 @triton.jit(do_not_specialize=("pairs", "together"))  # else it is compiled again for numbers that 16 divides
 def pixels(
-    pictures, rows_of, table, factors, largest_at, stack, radius, low, high, period_at, pairs, channels, together,
+    pictures, rows_of, table, largest_at, stack, radius, low, high, period_at, pairs, channels, together,
     first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
     composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
@@ -186,11 +177,14 @@ def pixels(
     while item < (pairs + stride - 1) // stride * period * blocks:
         here = item % blocks * block + tl.arange(0, block)
         mask = here < plane
-        slot, turn = item // blocks, item // blocks // period
+        slot = item // blocks
+        turn = slot * 0
+        if slot >= period:  # not where boxes are not shared, for which a division is dear
+            turn = slot // period
         pair, stop = slot + turn * (stride - period), tl.minimum((turn + 1) * stride, pairs)
         while pair < stop:
             entry = table + pair.to(tl.int64) * entries
-            u, v, columns, rows, x, y = sight(entry, here, factors, height, width, composed, parts, count, symbols, padding_x,
+            u, v, columns, rows, x, y = sight(entry, here, height, width, composed, parts, count, symbols, padding_x,
                                               padding_y)  # fmt: skip
             from_x, to_x, from_y, to_y = columns[0] - u[0], columns[1] - u[0], rows[0] - v[0], rows[1] - v[0]
             step_x, step_y = tl.abs(from_x) + tl.abs(to_x), tl.abs(from_y) + tl.abs(to_y)
@@ -210,7 +204,7 @@ def pixels(
                               inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
             else:
                 most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
-                many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest, factors
+                many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest
                 pair = _pairs(3, many, u[1], v[1], flat, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
                               inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
         item += tl.num_programs(0)

@@ -8,7 +8,7 @@ step. A fused multiply-add rounds once where two operations round twice, and sta
 import triton
 import triton.language as tl
 
-EIGHT_ROUNDINGS = tl.constexpr(8 * 2.0**-53)
+UNIT, LEAST, EIGHT_ROUNDINGS = tl.constexpr(2.0**-53), tl.constexpr(2.0**-900), tl.constexpr(8 * 2.0**-53)
 GENERAL = tl.constexpr(2)
 """Entries of a matrix are written 0, 1 or 2 (in the table), as digits of a number to base 3, the first entry last."""
 
@@ -35,6 +35,19 @@ def ordered(a, b):
 def widen(radius, magnitude, factors):
     """`rounding.widen`; factors: operations u, 1 + (operations + 8) u, (operations + 8) SMALLEST, rounded by torch."""
     return tl.fma(magnitude, tl.load(factors), radius) * tl.load(factors + 1) + tl.load(factors + 2)
+
+
+@triton.jit
+def number(value: tl.constexpr):
+    """In float64: the compiler takes numbers for float32 otherwise."""
+    return tl.full((), value, tl.float64)
+
+
+@triton.jit
+def widened(radius, magnitude, operations: tl.constexpr):
+    """`rounding.widen` by a number of roundings that is known to the compiler."""
+    total = tl.fma(magnitude, number(operations * UNIT), radius)
+    return total * number(1 + (operations + 8) * UNIT) + number((operations + 8) * LEAST)
 
 
 @triton.jit
@@ -131,7 +144,7 @@ def _plane(entry, u, v, codes: tl.constexpr, plane: tl.constexpr, symbols: tl.co
 
 
 @triton.jit
-def _radius(entry, u, v, offset, factors, codes: tl.constexpr, symbols: tl.constexpr):
+def _radius(entry, u, v, offset: tl.constexpr, codes: tl.constexpr, symbols: tl.constexpr):
     """The form's radius, of |u|, |v| and |offset|: entries 1 have no radius, but roundings."""
     a: tl.constexpr = codes % 3
     b: tl.constexpr = codes // 3 % 3
@@ -154,22 +167,22 @@ def _radius(entry, u, v, offset, factors, codes: tl.constexpr, symbols: tl.const
         total = total + tl.load(entry)
     elif c == 1:
         total = total + EIGHT_ROUNDINGS
-    return (total + offset * EIGHT_ROUNDINGS) * tl.load(factors + 1) + tl.load(factors + 2)
+    return (total + number(offset * EIGHT_ROUNDINGS)) * number(1 + 16 * UNIT) + number(16 * LEAST)
 
 
 @triton.jit
-def _form(entry, u, v, sign: tl.constexpr, offset, factors, codes: tl.constexpr, symbols: tl.constexpr):
+def _form(entry, u, v, sign: tl.constexpr, offset: tl.constexpr, codes: tl.constexpr, symbols: tl.constexpr):
     """`combine` and the form's ends: center, slopes, radius, sum of |slopes|, lower, upper."""
     center = _plane(entry, u, v, codes, 0, symbols)
-    center = (center if sign > 0 else -center) + offset
+    center = (center if sign > 0 else -center) + number(offset)
     slopes = ()
     spread = tl.zeros_like(u)
     for k in tl.static_range(1, symbols + 1):
         slope = _plane(entry, u, v, codes, k, symbols)
         slopes = slopes + (slope if sign > 0 else -slope,)
         spread = tl.abs(slope) if k == 1 else spread + tl.abs(slope)
-    radius = _radius(entry, tl.abs(u), tl.abs(v), offset, factors, codes, symbols)
-    reach = widen(radius + spread, tl.abs(center), factors + 3)
+    radius = _radius(entry, tl.abs(u), tl.abs(v), offset, codes, symbols)
+    reach = widened(radius + spread, tl.abs(center), symbols + 2)
     return center, slopes, radius, spread, center - reach, center + reach
 
 
@@ -180,16 +193,18 @@ def _meet(form, low, high):
 
 
 @triton.jit
-def positions(
-    entry, u, v, factors, composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr
-):
+def positions(entry, here, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
+              count: tl.constexpr, symbols: tl.constexpr):  # fmt: skip
     """Forms and boxes of both axes; ``parts``: the codes of ``count`` matrices, six digits each, in the order of their application."""
-    middle_x, middle_y, tiny = tl.load(factors), tl.load(factors + 1), tl.load(factors + 2)
+    middle_x: tl.constexpr = (width - 1) / 2
+    middle_y: tl.constexpr = (height - 1) / 2
+    tiny = number(LEAST)
+    u, v = (here % width).to(tl.float64) - number(middle_x), number(middle_y) - (here // width).to(tl.float64)
     first: tl.constexpr = composed % 27
     second: tl.constexpr = composed // 27
-    x = _form(entry, u, v, 1, middle_x, factors + 3, first, symbols)
+    x = _form(entry, u, v, 1, middle_x, first, symbols)
     entry += _general(first) * (symbols + 2)
-    y = _form(entry, u, v, -1, middle_y, factors + 3, second, symbols)
+    y = _form(entry, u, v, -1, middle_y, second, symbols)
     entry += _general(second) * (symbols + 2)
     u_low, u_high, v_low, v_high = u, u, v, v
     for k in tl.static_range(count):
@@ -198,6 +213,6 @@ def positions(
         v_low, v_high = _moved(entry, u_low, u_high, v_low, v_high, tiny, parts // 729**k // 27 % 27, k == 0)
         entry += _general(parts // 729**k // 27 % 27) * 2
         u_low, u_high = low, high
-    u_low, u_high = outward(u_low + middle_x, u_high + middle_x, tiny)
-    v_low, v_high = outward(middle_y - v_high, middle_y - v_low, tiny)
+    u_low, u_high = outward(u_low + number(middle_x), u_high + number(middle_x), tiny)
+    v_low, v_high = outward(number(middle_y) - v_high, number(middle_y) - v_low, tiny)
     return x, y, _meet(x, u_low, u_high), _meet(y, v_low, v_high)
