@@ -189,8 +189,8 @@ def _interval(op: tl.constexpr, a, b, number, f):
 def entries(
     low_at, high_at, table, period_at, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
     shared: tl.constexpr, length: tl.constexpr, forms_out: tl.constexpr, forms_count: tl.constexpr,
-    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, rows: tl.constexpr, bent: tl.constexpr,
-    block: tl.constexpr,
+    intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, rows: tl.constexpr, combined: tl.constexpr,
+    bent: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only."""
     pair = tl.program_id(0) * block + tl.arange(0, block)
@@ -230,8 +230,10 @@ def entries(
         for other in tl.static_range(symbols):
             table += 1
             tl.store(table, form[1][other], mask=mask)
-        # eight roundings of the entry's magnitude are due wherever its radius is: `coordinates.combine`
-        tl.store(table + 1, form[2] + _size(form[0], form[1], symbols) * EIGHT_ROUNDINGS, mask=mask)
+        radius = form[2]
+        if combined:  # eight roundings of the entry's magnitude are due wherever its radius is: `coordinates.combine`
+            radius = radius + size_of(form[0], form[1], symbols) * EIGHT_ROUNDINGS
+        tl.store(table + 1, radius, mask=mask)
         table += 2
     for k in tl.static_range(intervals_count):
         interval = intervals[intervals_out >> (8 * k) & 255]

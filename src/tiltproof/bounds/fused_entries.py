@@ -116,9 +116,9 @@ class Entries:
         return len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals)
 
     def table(self, kernel: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """[P, rows]: center, slopes and radius of each form, with what `coordinates.combine` allows for roundings; then the ends of each
-        interval, NaN unless both are finite. And, [1], how far it is from the first pair to the next with the same box, or the number of
-        pairs: where each image has the same boxes, all are so far apart.
+        """[P, rows]: center, slopes and radius of each form, of a matrix's with what `coordinates.combine` allows for roundings; then the
+        ends of each interval, NaN unless both are finite. And, [1], how far it is from the first pair to the next with the same box, or
+        the number of pairs: where each image has the same boxes, all are so far apart.
         """
         pairs = len(low)
         result = low.new_empty(pairs, self.rows)
@@ -135,6 +135,7 @@ class Entries:
             *outputs,
             self.symbols,
             self.rows,
+            bool(self.codes),
             self.bent,
             BLOCK,
         )

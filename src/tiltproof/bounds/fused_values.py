@@ -111,7 +111,7 @@ def _launch(
     picture: AffineForm, changes: tuple[Entries, int], low: Tensor, high: Tensor, dtype: torch.dtype
 ) -> AffineForm:
     entries, program = changes
-    table = entries.table(_kernel("entries"), low, high)
+    table, _ = entries.table(_kernel("entries"), low, high)
     stack, radius = picture.stack.contiguous(), picture.radius.contiguous()
     new_stack, new_radius = torch.empty_like(stack, dtype=dtype), torch.empty_like(radius, dtype=dtype)
     pixels = radius[0].numel()

@@ -41,14 +41,14 @@ def values(
         plane += planes
         slopes = slopes + (tl.load(plane, mask=mask, other=0.0),)
     form = tl.load(stack + here, mask=mask, other=0.0), slopes, tl.load(radius + here, mask=mask, other=0.0)
-    table += pair
+    table += pair * length * (symbols + 2)
     for k in tl.static_range(length):
         numbers = ()
         for other in tl.static_range(symbols):
-            numbers = numbers + (tl.load(table + (other + 1) * pairs),)
-        value = tl.load(table), numbers, tl.load(table + (symbols + 1) * pairs)
+            numbers = numbers + (tl.load(table + other + 1),)
+        value = tl.load(table), numbers, tl.load(table + symbols + 1)
         form = form_of(program >> (8 * k) & 255, form, value, 0.0, f, symbols, False)
-        table += (symbols + 2) * pairs
+        table += symbols + 2
     for _ in tl.static_range(2):  # min(1, max(0, x)) = 1 - relu(1 - relu(x))
         form = form_of(NEGATE, _relu(form, f, symbols), form, 0.0, f, symbols, False)
         form = form_of(ADD_NUMBER, form, form, 1.0, f, symbols, False)
