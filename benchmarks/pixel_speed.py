@@ -119,9 +119,7 @@ def main() -> None:
     parser.add_argument("--boxes", nargs="+", default=["own", "shared"], choices=["own", "shared"])
     parser.add_argument("--block", type=int, default=fused_pixels.BLOCK, help="pixels of one program of the kernel")
     parser.add_argument("--warps", type=int, default=fused_pixels.WARPS)
-    parser.add_argument(
-        "--registers", type=int, default=fused_pixels.REGISTERS, help="at most, of a thread; 0: no limit"
-    )
+    parser.add_argument("--registers", type=int, help="at most, of a thread (float32: 64, float64: 96); 0: no limit")
     parser.add_argument(
         "--together", type=int, default=fused_pixels.TOGETHER, help="pairs that one program is for, at most"
     )
@@ -132,7 +130,8 @@ def main() -> None:
     on_gpu = device.type == "cuda"
     gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
     fused_pixels.BLOCK, fused_pixels.WARPS = arguments.block, arguments.warps
-    fused_pixels.REGISTERS = arguments.registers or None
+    if arguments.registers is not None:
+        fused_pixels.REGISTERS = dict.fromkeys(fused_pixels.REGISTERS, arguments.registers or None)
     fused_pixels.TOGETHER, fused_pixels.PROGRAMS = arguments.together, arguments.programs
     copied = copy_bandwidth(device, gigabytes)
     machine = torch.cuda.get_device_name(device) if on_gpu else "CPU"

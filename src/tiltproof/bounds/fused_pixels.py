@@ -23,9 +23,11 @@ from tiltproof.device import current
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.sampling import PADDINGS
 
-BLOCK, WARPS, REGISTERS = 32, 1, 64
-"""Of one program of the kernel: pixels, which all take the way that one of them needs; warps; and registers of a thread, so that many
-threads wait for memory at once (what does not fit is spilled outside of the loops, or where boxes meet many cells)."""
+BLOCK, WARPS = 32, 1
+"""Of one program of the kernel: pixels, which all take the way that one of them needs; and warps."""
+REGISTERS: dict[torch.dtype, int | None] = {torch.float32: 64, torch.float64: 96}
+"""Of a thread at most, for either kind of result, so that many threads wait for memory at once (what does not fit is spilled outside of the
+loops, or where boxes meet many cells); found by trying, on an H200."""
 TOGETHER, PROGRAMS = 16, 2**14
 """Pairs with the same box for which positions are found once, if that leaves so many programs; more would only wait to be started."""
 BENT = 128, 4
@@ -147,7 +149,7 @@ def _launch(
     together = together or max(1, min(TOGETHER, items // PROGRAMS))
     boxes = low, high, period, *sizes, together, entries.first, entries.inputs, low.shape[1]
     _kernel("pixels")[(min(items, PROGRAMS),)](
-        *arguments, *boxes, *special, dtype == torch.float32, BLOCK, enable_fp_fusion=False, num_warps=WARPS, maxnreg=REGISTERS
+        *arguments, *boxes, *special, dtype == torch.float32, BLOCK, enable_fp_fusion=False, num_warps=WARPS, maxnreg=REGISTERS[dtype]
     )  # fmt: skip
     if entries.bent:
         block, warps = BENT
