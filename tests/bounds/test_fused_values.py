@@ -156,6 +156,22 @@ def test_formulas_that_cannot_be_written_down_are_left_to_the_reference():
     assert fused_values.changes_of(parse("C(5)"), (0,)) is not None
 
 
+def test_parts_of_one_class_with_numbers_of_their_own_are_told_apart():
+    class Gain(Pixelwise):
+        letter, unit = "Gain", "units"
+
+        def __init__(self, low, high, strength):
+            self.strength = strength
+            super().__init__(low, high)
+
+        def pixels(self, picture, value):
+            return picture * (1 + value * self.strength)
+
+    weak, strong = (fused_values.changes_of(Gain(-1, 1, strength), (0,)) for strength in (1.0, 3.0))
+    assert [step[3] for step in weak[0].steps] == [1.0, 1.0]
+    assert [step[3] for step in strong[0].steps] == [3.0, 1.0]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -241,6 +241,8 @@ MUTATIONS = [
              "center and slopes are rounded to float32", (FUSED_VALUES,)),
     Mutation("kernel: values on trust", "bounds/fused_values.py", "return bool(near and close.all())", "return bool(near)",
              "a kernel that a device compiles into something else", (FUSED_VALUES,)),
+    Mutation("kernel: another part's formula", "bounds/fused_values.py", "def changes_of(", "@cache\ndef changes_of(",
+             "parts are equal that hold other numbers of their own", (FUSED_VALUES,)),
     Mutation("kernel: gap of the clamp", "bounds/relu_kernel.py", "    result = half + r * slope", "    result = r * slope",
              "ReLU lies anywhere between its lines", (FUSED_RELU, FUSED_VALUES)),
     Mutation("kernel: remainder of bent products", "bounds/position_kernel.py", "tl.abs(a[1][0]) * others + mine * deviation",

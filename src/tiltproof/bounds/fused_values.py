@@ -6,7 +6,7 @@ Like `fused_pixels.py`: the first makes a table of what each pair's parameters d
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -71,9 +71,11 @@ class _Picture:
         return _Picture((*self.steps, ("times", other.place))) if isinstance(other, Written) else NotImplemented
 
 
-@lru_cache(maxsize=64)
 def changes_of(transform: Transform, run: tuple[int, ...]) -> tuple[Entries, int] | None:
-    """The forms that a run of pixelwise parts needs, and how each changes the picture; None for formulas that do anything else."""
+    """The forms that a run of pixelwise parts needs, and how each changes the picture; None for formulas that do anything else.
+
+    Written down anew each time: a part of one's own may hold numbers that do not tell it from another of its class.
+    """
     writer, picture = Writer(len(run)), _Picture()
     try:
         for place, k in enumerate(run):
