@@ -8,6 +8,7 @@ reference's, from which only roundings set them apart.
 import ctypes
 import sys
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,48 @@ def sound() -> None:
         padding = ("zeros", "border", "reflect")[number % 3]
         assert_sound(letters, padding, picture, low, high, thetas, methods=("affine",))
     assert used >= before + 12
+
+
+def wild() -> None:
+    """Pixels of either sign and any size, boxes that end on grid lines, are points, thin, or beside the picture: against the exact one."""
+    from exactly import symbols, violations
+    from oracle import transformed
+
+    generator, rng = torch.Generator().manual_seed(6), np.random.default_rng(6)
+    ends = [
+        (2.0, 2.0),
+        (-1.0, 0.0),
+        (-1e-20, 0.5),
+        (0.25, 0.25 + 2.0**-31),
+        (-0.3, 0.4),
+        (1.0, 1 + 2.0**-29),
+        (-8.0, -2.5),
+        (-4.5, 4),
+    ]
+    for number, size in enumerate(((3, 4), (1, 5), (4, 1), (1, 1), (2, 3), (5, 2))):
+        letters, padding = (("Tu", "Tv"), ("Sh", "Tu"))[number % 2], ("zeros", "border", "reflect")[number % 3]
+        transform = parse(("Tu(9), Tv(9)", "Sh(9), Tu(9)")[number % 2] + f"; padding={padding}")
+        sign = torch.rand(2, 2, *size, dtype=torch.float64, generator=generator) - 0.5
+        picture = sign.sign() * (1 - sign.abs() ** 3) * (1e30, 2.0**-1040, 1.0, 1e-300, 1.0, 1e300)[number]
+        boxes = torch.tensor(
+            [[ends[k] for k in rng.integers(len(ends), size=2)] for _ in range(6)], dtype=torch.float64
+        )
+        low, high = boxes[[0, 1, 2, 3, 4, 5, 1, 0, 2]].unbind(2)
+        rows_of = torch.arange(len(low)) % 2
+        form = kernel(
+            picture, rows_of, transform, "affine", low, high, dtype=(torch.float64, torch.float32)[number == 2]
+        )
+        assert number in (1, 3, 5) or (form.radius < picture.abs().max() * 4).all(), "it says something"
+        for p, row in enumerate(rows_of.tolist()):
+            below, above = low[p].tolist(), high[p].tolist()
+            share = [Fraction(int(k), 8) for k in rng.integers(9, size=2)]
+            inside = [
+                Fraction(a) + (Fraction(b) - Fraction(a)) * t for a, b, t in zip(below, above, share, strict=True)
+            ]
+            for theta in ([*map(Fraction, below)], [*map(Fraction, above)], inside):
+                truth, e = transformed(picture[row].numpy(), letters, theta, padding), symbols(theta, below, above)
+                planes = form.center[p], form.slopes[:, p], form.radius[p], form.lower[p], form.upper[p]
+                assert not violations(truth, *planes, e), (padding, size, below, above, theta)
 
 
 def damaged() -> None:

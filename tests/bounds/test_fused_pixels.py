@@ -62,7 +62,7 @@ def run(arguments, **environment) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("what", ["same", "odd", "shared", "sound", "damaged"])
+@pytest.mark.parametrize("what", ["same", "odd", "shared", "sound", "wild", "damaged"])
 def test_in_the_interpreter(what):
     run([str(Path(__file__).with_name("interpreted_pixels.py")), what], TRITON_INTERPRET="1")
 

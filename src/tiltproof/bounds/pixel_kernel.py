@@ -6,11 +6,11 @@ numbers: the residual is measured against those that are used):
 
 - The radius has 40 L u, and 24 u |slope| (step + spread), for roundings; a step, the sum of two distances, is at least the larger one.
   Halves and products with powers of two are exact. Weights are in [0, 1], and off by u / 2.
-- Boxes in one cell (`four`): `right` and d - c are off by 2 L u, `mixed` by 4 L u more, and slopes, which weigh the two, by 8 L u. Half a
-  box is at most 1/2, so that is 4 L u of each, and 2.5 L u more where a slope is not used. `mixed` is at most 4 L and off by 8 L u, half
-  widths by 1.25 u with the middle: 7 L u of their product. The center has 3 L u from a + w right, 8 L u from slope_v in place of the true
-  one, L u of each of its sums, and 2 L u from each place where the plane is level, |place| <= 1 + step: 17 L u. All in all 37 L u, and
-  4 u |slope| step.
+- Boxes in one cell (`four`): `right`, c - a and d - c are off by 2 L u, `mixed` by 8 L u; slope_u, which weighs `right` and d - c, by
+  8 L u, and slope_v, whose parts have no rounding in common, by 12 L u. Half a box is at most 1/2, so that is 10 L u. `mixed` is at most
+  4 L, and half widths are off by 1.25 u with the middle: 7 L u of their product. The center has 3 L u from a + w right, 12 L u from slope_v
+  in place of the true one, L u of each of its sums, and 2 L u from each place where the plane is level, |place| <= 1 + step: 21 L u. All
+  in all 38 L u, and 4 u |slope| step. Where a slope is not used, 2.5 L u of its half width take the place of the 2 L u: 39 L u at most.
 - Boxes in two cells (`nine`): a + w (b - a) is off by 4 L u, the end of the second cell by 7 L u, and both ways 14 L u, as the weights of
   pixels are in [0, 1] and their sum is 1; the plane, the mid-point and half the width add 4 L u, and 5 u |slope| step.
 - Boxes in any number of cells have the reference's roundings, 12 of the interpolation and 8 of the residual and its mid-point. A hull has
