@@ -13,6 +13,7 @@ from planted import fractions
 
 from tiltproof import AffineForm
 from tiltproof.bounds import Interval
+from tiltproof.bounds.coordinates import combine
 from tiltproof.bounds.relax import clamp01, relax_kink
 
 ENTRIES = 60
@@ -142,3 +143,26 @@ def test_between_and_intervals():
             for y in ends[2:]:
                 assert (fractions(result.lower.numpy()) <= function(x, y)).all()
                 assert (function(x, y) <= fractions(result.upper.numpy())).all()
+
+
+@pytest.mark.parametrize("numbers", [(), (0, 1), (1, 0), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_positions(numbers, sign):
+    """+-(a u + b v + c) + offset, where some of a, b and c are numbers, not forms."""
+    rng = np.random.default_rng(len(numbers) + sign + 1)
+    forms = [random_form(rng, torch.float64) for _ in range(3)]
+    flat = [AffineForm(form.stack[:, 0], form.radius[0]) for form in forms]
+    row = [(0, 1, 1)[k] if k in numbers else form for k, form in enumerate(flat)]
+    for offset, u, v in ((0.0, 1.5, -0.5), (13.5, -13.5, 2.0), (0.5, 0.0, 0.0), (111.5, 3.0, -111.5)):
+        places = (torch.full((1, 1), value, dtype=torch.float64) for value in (u, v))
+        result = combine(tuple(row), *places, flat[0], sign, offset)
+        result = AffineForm(result.stack.view(3, 1, ENTRIES), result.radius.view(1, ENTRIES))
+        for e, end in CORNERS:
+            a, b, c = (
+                np.full(ENTRIES, Fraction((0, 1, 1)[k]))
+                if k in numbers
+                else members(form, e, end * int(np.sign((u, v, 1)[k]) or 1))
+                for k, form in enumerate(forms)
+            )
+            truth = sign * (a * Fraction(u) + b * Fraction(v) + c) + Fraction(offset)
+            assert_holds(result, truth, e, (numbers, sign, offset))

@@ -1,0 +1,109 @@
+"""The search's books with a stand-in for bounds: whatever is halved how often at once, what is certified was proved box by box."""
+
+import random
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tiltproof.certify.memory import Halving
+from tiltproof.certify.prover import Outcome
+from tiltproof.certify.search import AdaptiveSearch
+from tiltproof.certify.tiling import Tiling
+from tiltproof.certify.verdict import Budget, Verdict
+from tiltproof.transforms.notation import parse
+
+
+class Stand:
+    """Proves boxes that are narrow enough for their image and do not hold its bad point; now and then memory runs out."""
+
+    def __init__(self, images, tiling, few, luck):
+        axes = len(tiling.low)
+        self.labels, self.few, self.luck, self.proved = torch.zeros(images, dtype=torch.int64), few, luck, []
+        self.share = torch.tensor([[2.0 ** -luck.randint(0, 4) for _ in range(axes)] for _ in range(images)])
+        place = torch.tensor(
+            [[luck.choice([0.0, 1.0, 0.5, luck.random()]) for _ in range(axes)] for _ in range(images)]
+        )
+        self.bad = tiling.low + (tiling.high - tiling.low) * place.double()
+        self.bad[torch.tensor([luck.random() < 0.7 for _ in range(images)])] = torch.inf
+        self.span = tiling.high - tiling.low
+
+    def bound(self, images, low, high, dtype=None):
+        if len(images) > 1 and self.luck.random() < 0.1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        narrow = ((high - low) <= self.span * self.share[images] * 1.001).all(1)
+        wrong = ((low <= self.bad[images]) & (self.bad[images] <= high)).all(1)
+        bound = torch.where(narrow & ~wrong, 1.0, torch.where(wrong, torch.nan, -1.0)).double()
+        self.given = [*zip(images.tolist(), low.tolist(), high.tolist(), bound.tolist(), strict=True)]
+        shares = torch.rand(low.shape, generator=torch.Generator().manual_seed(self.luck.randrange(99))).double()
+        return Outcome(bound, bound, torch.zeros_like(bound), shares)
+
+
+class Search(AdaptiveSearch):
+    """Notes what was proved, once it is taken off the stack."""
+
+    def bound(self, *arguments):
+        self.met = []
+        inner = self.prover.bound
+
+        def noted(*given):
+            outcome = inner(*given)
+            self.met += self.prover.given
+            return outcome
+
+        self.prover.bound = noted
+        try:
+            outcome = super().bound(*arguments)
+        finally:
+            self.prover.bound = inner
+        self.prover.proved += [(image, low, high) for image, low, high, bound in self.met if bound > 0]
+        return outcome
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_certified_was_proved_box_by_box(seed):
+    luck = random.Random(seed)
+    text = luck.choice(["R(-10:25)", "Tu(-0.1:0.7), Tv(-0.2:0.5)", "Sc(-2:5), R(-1:5), B(-0.01:0.05)"])
+    transform, images = parse(text), luck.randint(1, 5)
+    tiling = Tiling(transform, tuple(luck.randint(1, 4) for _ in transform.parts))
+    prover = Stand(images, tiling, luck.choice([0, 4, 64, 4096]), luck)
+    attacker = SimpleNamespace(
+        correct=torch.ones(images, dtype=torch.bool),
+        falsified=torch.zeros(images, dtype=torch.bool),
+        margin=torch.ones(images).double(),
+        found=[None] * images,
+        alive=lambda: torch.arange(images),
+        margins_at=lambda rows, _: torch.ones(len(rows)),
+        confirm=lambda *_: None,
+    )
+    search = Search(prover, attacker, tiling, precise_from=luck.choice([0, 2, 99]))
+    budget = Budget(boxes=luck.choice([1, 30, 300]))
+    search.work(Halving(luck.choice([7, 64, 1000])), budget, lambda: None)
+    whole = Fraction(1)
+    for low, high in zip(tiling.outer_low.tolist(), tiling.outer_high.tolist(), strict=True):
+        whole *= Fraction(high) - Fraction(low)
+    for result in search.results(0, 0.0):
+        boxes = [(low, high) for image, low, high in prover.proved if image == result.image]
+        points = [[luck.uniform(*end) for end in zip(transform.low, transform.high, strict=True)] for _ in range(5)]
+        inside = [sum(holds(box, point) for box in boxes) for point in points]
+        if result.verdict is Verdict.CERTIFIED:
+            assert sum(volume(box) for box in boxes) == whole, "no more and no fewer"
+            assert min(inside) >= 1
+            assert bool(prover.bad[result.image].isinf().any())
+        else:
+            assert result.verdict is Verdict.UNKNOWN
+            assert sum(volume(box) for box in boxes) < whole
+            bad = not bool(prover.bad[result.image].isinf().any())
+            assert bad or result.boxes >= budget.boxes, "nothing stood in the way"
+
+
+def volume(box):
+    total = Fraction(1)
+    for low, high in zip(*box, strict=True):
+        total *= Fraction(high) - Fraction(low)
+    return total
+
+
+def holds(box, point):
+    return all(low <= x <= high for low, high, x in zip(*box, point, strict=True))
