@@ -33,8 +33,8 @@ TOGETHER, PROGRAMS = 16, 2**14
 BENT = 128, 4
 """Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
-LARGE = 2**14
-"""Pixels of a picture."""
+LARGE = 2**16
+"""Pixels of a picture: those of 224 x 224 are looked at as they are, for half a second of a single CPU core a box at most."""
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
 _kernels: dict[str, Any] = {}
