@@ -4,7 +4,7 @@ Positions are the reference's, step by step (`coordinates`), found once for pair
 `resample.affine_of_exact`, by less arithmetic. Why the result is an enclosure, with L the largest pixel and u = 2^-53 (slopes may be any
 numbers: the residual is measured against those that are used):
 
-- The radius has 40 L u, and 24 u |slope| (step + spread), for roundings; a step, the sum of two distances, is at least the larger one.
+- The radius has 48 L u, and 24 u |slope| (step + spread), for roundings; a step, the sum of two distances, is at least the larger one.
   Halves and products with powers of two are exact. Weights are in [0, 1], and off by u / 2.
 - Boxes in one cell (`four`): `right`, c - a and d - c are off by 2 L u, `mixed` by 8 L u; slope_u, which weighs `right` and d - c, by
   8 L u, and slope_v, whose parts have no rounding in common, by 12 L u. Half a box is at most 1/2, so that is 10 L u. `mixed` is at most
@@ -28,7 +28,7 @@ import triton.language as tl
 from tiltproof.bounds.cell_kernel import any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
 from tiltproof.bounds.position_kernel import LEAST, UNIT, larger, number, positions, widened
 
-MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(40)
+MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(48)
 
 
 @triton.jit
