@@ -42,9 +42,11 @@ def current(device: torch.device) -> AbstractContextManager[object]:
 @contextmanager
 def few_threads(device: torch.device) -> Iterator[None]:
     """While a GPU does the work, the host's tensors are small: to wake other threads for them costs more than it saves."""
+    if device.type != "cuda":
+        yield
+        return
     threads = torch.get_num_threads()
-    if device.type == "cuda":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

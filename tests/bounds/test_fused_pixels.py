@@ -17,26 +17,11 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 
 COMPILE = """
 import sys, torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
+from absent_gpu import compiled
 from tiltproof.bounds import fused_pixels
 from tiltproof.transforms.notation import parse
 
-class Absent:  # a GPU to compile for
-    get_current_device = lambda self: 0
-    get_current_stream = lambda self, device: 0
-    get_current_target = lambda self: GPUTarget("cuda", 90, 32)
-
-class Compiled:
-    def __init__(self, kernel):
-        self.kernel = kernel
-    def __getitem__(self, grid):
-        return lambda *arguments, **options: names.append(self.kernel.warmup(*arguments, grid=grid, **options).name)
-
-names = []
-driver.set_active(Absent())
-fused_pixels._kernel("pixels")
-fused_pixels._kernels = {name: Compiled(kernel) for name, kernel in fused_pixels._kernels.items()}
+names = compiled(fused_pixels, "entries", "pixels", "smooth", "kinks")
 transform = parse(sys.argv[1])
 low = torch.tensor([transform.low] * 3, dtype=torch.float64)
 bent = sys.argv[3:] == ["bent"]
@@ -50,10 +35,11 @@ print("ok")
 
 
 def run(arguments, **environment) -> None:
-    source = str(Path(__file__).parents[2] / "src")
+    here = Path(__file__).parent
+    paths = os.pathsep.join(map(str, (here.parents[1] / "src", here)))
     done = subprocess.run(
         [sys.executable, *arguments],
-        env=os.environ | {"PYTHONPATH": source} | environment,
+        env=os.environ | {"PYTHONPATH": paths} | environment,
         capture_output=True,
         text=True,
         timeout=600,

@@ -91,26 +91,11 @@ print("ok")
 
 COMPILE = """
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
+from absent_gpu import compiled
 from tiltproof.bounds import AffineForm, fused_values
 from tiltproof.transforms.notation import parse
 
-class Absent:  # a GPU to compile for
-    get_current_device = lambda self: 0
-    get_current_stream = lambda self, device: 0
-    get_current_target = lambda self: GPUTarget("cuda", 90, 32)
-
-class Compiled:
-    def __init__(self, kernel):
-        self.kernel = kernel
-    def __getitem__(self, grid):
-        return lambda *arguments, **options: names.append(self.kernel.warmup(*arguments, grid=grid, **options).name)
-
-names = []
-driver.set_active(Absent())
-kernels = {name: fused_values._kernel(name) for name in ("entries", "values")}
-fused_values._kernels = {name: Compiled(kernel) for name, kernel in kernels.items()}
+names = compiled(fused_values, "entries", "values")
 transform = parse("Sc(5), R(5), C(5), B(0.01)")
 low = torch.tensor([transform.low] * 3, dtype=torch.float64)
 picture = AffineForm(torch.rand(5, 3, 1, 6, 7, dtype=torch.float64), torch.rand(3, 1, 6, 7, dtype=torch.float64))
