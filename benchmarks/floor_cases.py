@@ -73,7 +73,7 @@ class Propagation(Case):
 
         def work() -> dict:
             prover = Prover(inputs, "affine")
-            prover.gate = OpenGate()
+            prover.gate = OpenGate(device)
             with inputs.eval_mode(), proof_arithmetic(device):
                 for some in zip(*(each.split(size) for each in pairs), strict=True):
                     prover.bound(*some, self.dtype)
@@ -85,9 +85,9 @@ class Propagation(Case):
 class OpenGate(Gate):
     """Lets every box through to the backward pass, whatever its chances."""
 
-    def promising(self, first_order: Tensor, remainder: Tensor) -> Promising:
-        everything = torch.arange(len(first_order), device=first_order.device)
-        return Promising(everything, torch.zeros(len(first_order), dtype=torch.int64))
+    def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
+        everything = opened.nonzero().flatten()
+        return Promising(everything, torch.zeros_like(everything))
 
 
 def cases(arguments: argparse.Namespace) -> list[Case]:

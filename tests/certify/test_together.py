@@ -35,9 +35,11 @@ def test_the_gate_lets_through_what_a_plain_loop_would():
         first_order = torch.randn(90, generator=generator)
         remainder = torch.rand(90, generator=generator) * 4
         remainder[0], first_order[1] = torch.nan, torch.inf
-        found = gate.promising(first_order, remainder)
+        opened = torch.rand(90, generator=generator) < 0.8
+        found = gate.promising(opened, first_order, remainder)
         ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
-        bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long().tolist()
+        bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
+        bucket = torch.where(opened, bucket, BUCKETS).tolist()
         seen, wanted = [0] * (BUCKETS + 1), []
         for place, k in enumerate(bucket):
             if k < BUCKETS:

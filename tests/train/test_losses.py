@@ -240,6 +240,45 @@ def test_regression_draws_both_ends_to_the_label():
     assert float(value.certified) < 0.3 * first
 
 
+def test_spread_is_the_variance_of_answers_without_dropout():
+    model, images, _ = problem(outputs=2)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.3), model)
+    values = torch.rand(6, 2)
+    settings = {"kappa": (0.5, 0.5), "samples": 3, "bounds": "affine", "propagation": "affine"}
+    apart = []
+    for spread in (0.0, 7.0):
+        loss = CertifiedRegressionLoss("R(20)", 0.5, spread=spread, **settings)
+        for step in (0, 3):
+            torch.manual_seed(step)
+            apart.append(loss(model, images, values, step).total)
+    answers = []
+    for step in (0, 3):
+        (parameters,) = loss.draw(images, step)[:1]
+        pictures = loss.transform.apply(images.repeat(3, 1, 1, 1), parameters)
+        answers.append(torch.stack(model.eval()(pictures).split(6)))
+    model.train()
+    for k, answer in enumerate(answers):
+        variance = (answer - answer.mean(0)).square().mean()
+        assert float(variance) > 1e-6
+        assert torch.allclose(apart[2 + k] - apart[k], 7.0 * variance, rtol=1e-4)
+    (gradient,) = torch.autograd.grad(apart[2] - apart[0], [model[1][0].weight])
+    assert float(gradient.abs().max()) > 0
+
+
+@pytest.mark.parametrize(("spread", "samples"), [(-1.0, 4), (1.0, 1)])
+def test_a_spread_that_cannot_be_is_refused(spread, samples):
+    with pytest.raises(tiltproof.InputError, match="spread"):
+        CertifiedRegressionLoss("R(20)", 0.5, spread=spread, samples=samples)
+
+
+def test_spread_is_for_numbers_alone():
+    recipe = read_recipe("mnist-r30").with_settings(["loss.spread=3.0"])
+    with pytest.raises(tiltproof.InputError, match="spread"):
+        make_loss(recipe.loss, tiltproof.parse("R(30)"), 10, 0)
+    recipe = read_recipe("driving-r2").with_settings(["loss.spread=3.0"])
+    assert make_loss(recipe.loss, tiltproof.parse("R(2)"), 10, 0, regression=True).spread == 3.0
+
+
 @pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
 def test_ranges_of_a_loss_contain_the_outputs_and_backward_is_tighter(propagation):
     model, images, _ = problem(outputs=2)

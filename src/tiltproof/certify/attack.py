@@ -84,20 +84,19 @@ class Attacker:
         return margin_of(self.model(pictures), labels)
 
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
-        """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype."""
+        """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype; on the device that these are on."""
+        images, values = rows.to(self.images.device), parameters.to(self.images.device, self.images.dtype)
 
         def work(size: int) -> Tensor:
             pieces = []
-            for chunk in torch.arange(len(rows)).split(size):
-                index = rows[chunk].to(self.images.device)
-                values = parameters[chunk].to(self.images.device, self.images.dtype)
-                pieces.append(self._margin(self.transform.apply(self.images[index], values), self.labels[index]).cpu())
+            for index, value in zip(images.split(size), values.split(size), strict=True):
+                pieces.append(self._margin(self.transform.apply(self.images[index], value), self.labels[index]))
             return torch.cat(pieces)
 
         if not len(rows):
-            return torch.empty(0, dtype=torch.float64)
+            return torch.empty_like(rows, dtype=torch.float64)
         with torch.no_grad():
-            return self.batch.run(work).double()
+            return self.batch.run(work).to(rows.device).double()
 
     @torch.no_grad()
     def margins_of_each(self, rows: Tensor, parameters: Tensor) -> Tensor:

@@ -19,31 +19,36 @@ BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
 
 @dataclass
 class Promising:
-    """Which boxes were let through, and the bucket of each of those; on the CPU."""
+    """Which boxes were let through, and the bucket of each of those."""
 
     chosen: Tensor
     bucket: Tensor
 
 
 class Gate:
-    def __init__(self) -> None:
-        self.tried = torch.zeros(BUCKETS, dtype=torch.int64)
-        self.won = torch.zeros(BUCKETS, dtype=torch.int64)
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.tried, self.won = torch.zeros(2, BUCKETS, dtype=torch.int64, device=device)
 
-    def promising(self, first_order: Tensor, remainder: Tensor) -> Promising:
-        """Of boxes given by f and r, on the CPU: all of a bucket that has proved worth it, of the others the first few."""
+    def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
+        """Of ``opened`` boxes, given by f and r: all of a bucket that has proved worth it, of the others the first few."""
         ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
         bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
+        bucket = torch.where(opened, bucket, BUCKETS)
         order = bucket.argsort(stable=True)
-        count = torch.bincount(bucket, minlength=BUCKETS + 1)
+        count = _counts(bucket, BUCKETS + 1)
         place = torch.empty_like(order)  # of each box among those of its bucket
-        place[order] = torch.arange(len(order)) - (count.cumsum(0) - count)[bucket[order]]
+        place[order] = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[bucket[order]]
         worthwhile = (self.won >= WORTHWHILE * self.tried) & (self.tried >= TRIES)
         most = torch.where(worthwhile, len(order), (TRIES - self.tried).clamp(min=0))
-        most = torch.cat([most, most.new_zeros(1)])  # the last bucket: hopeless
+        most = torch.cat([most, most.new_zeros(1)])  # the last bucket: hopeless, or proved
         where = (place < most[bucket]).nonzero().flatten()
         return Promising(where, bucket[where])
 
     def learn(self, promising: Promising, proved: Tensor) -> None:
-        self.tried += torch.bincount(promising.bucket, minlength=BUCKETS)
-        self.won += torch.bincount(promising.bucket[proved.cpu()], minlength=BUCKETS)
+        self.tried += _counts(promising.bucket, BUCKETS)
+        self.won.index_add_(0, promising.bucket, proved.long())
+
+
+def _counts(numbers: Tensor, most: int) -> Tensor:
+    """How many there are of each number below ``most``; nothing waits for a GPU."""
+    return numbers.new_zeros(most).index_add_(0, numbers, torch.ones_like(numbers))

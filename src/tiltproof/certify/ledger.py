@@ -18,45 +18,45 @@ THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
 
 
 class Ledger:
-    """Per image: boxes bounded, boxes still to prove, the least bound proved, and, once it is settled, the verdict."""
+    """Per image: boxes bounded, boxes still to prove, the least bound proved, and, once it is settled, the verdict. The books are kept,
+    and boxes given and returned, on ``device``."""
 
-    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling) -> None:
-        self.prover, self.attacker, self.tiling = prover, attacker, tiling
-        count = len(prover.labels)
-        self.certified, self.unknown = torch.zeros(count, dtype=torch.bool), torch.zeros(count, dtype=torch.bool)
-        self.boxes = torch.zeros(count, dtype=torch.int64)
-        self.waiting = torch.zeros(count, dtype=torch.int64)  # boxes of each image not proved yet
-        self.seconds = torch.zeros(count, dtype=torch.float64)
-        self.proved = torch.full((count,), torch.inf, dtype=torch.float64)
+    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, device: torch.device | str = "cpu") -> None:
+        self.prover, self.attacker, self.device = prover, attacker, torch.device(device)
+        self.tiling, count = tiling.on(self.device), len(prover.labels)
+        self.certified, self.unknown = torch.zeros(2, count, dtype=torch.bool, device=device)
+        # boxes of each image: bounded, not proved yet, and proved
+        self.boxes, self.waiting, self.leaves = torch.zeros(3, count, dtype=torch.int64, device=device)
+        self.seconds = torch.zeros(count, dtype=torch.float64, device=device)
+        self.proved, self.open_bound = torch.full((2, count), torch.inf, dtype=torch.float64, device=device)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
-        self.open_bound = torch.full((count,), torch.inf, dtype=torch.float64)
-        self.splits = Splits(count)
-        self.leaves = torch.zeros(count, dtype=torch.int64)  # boxes proved
+        self.splits = Splits(count, device)
 
     def bound(
         self, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int | None = None
     ) -> Outcome:
-        """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``), on the CPU; the ``precise`` ones in float64, where half of
-        ``size`` pairs (by default, of these) are bounded at once."""
-        device = self.prover.labels.device
+        """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``); the ``precise`` ones in float64, where half of ``size`` pairs
+        (by default, of these) are bounded at once. Where steps are dear, a few others go with them."""
+        device, count = self.prover.labels.device, len(rows)
         images, low, high = (each.to(device) for each in (rows, low, high))
-        if precise is None or not bool(precise.any()):
-            return self.prover.bound(images, low, high).cpu()
-        count, axes = low.shape
-        bound, forward, passes = torch.empty(3, count).double()
-        result = Outcome(bound, forward, passes, torch.empty(count, axes).double())
-        plain, fine = (mask.nonzero().flatten() for mask in (~precise, precise))
+        fine = rows[:0] if precise is None else precise.nonzero().flatten()
+        if precise is None or not len(fine):
+            return self.prover.bound(images, low, high).to(self.device)
+        plain = (~precise).nonzero().flatten()
+        if len(plain) <= min(len(fine), self.prover.few):
+            fine, plain = torch.cat([fine, plain]), plain[:0]
+        bound, forward, passes = low.new_empty(3, count)
+        result = Outcome(bound, forward, passes, torch.empty_like(low))
         half = max(1, (size or count) // 2)  # float64 takes twice the memory
         for mine, dtype, most in ((plain, None, count), (fine, torch.float64, half)):
-            for part in mine.split(most) if len(mine) else ():
-                where = part.to(device)
-                result.put(part, self.prover.bound(images[where], low[where], high[where], dtype).cpu())
-        return result
+            for part in mine.to(device).split(most) if len(mine) else ():
+                result.put(part, self.prover.bound(images[part], low[part], high[part], dtype))
+        return result.to(self.device)
 
     def record(self, rows: Tensor, bound: Tensor, seconds: float, boxes: Tensor | None = None) -> Tensor:
         """Book the bounds of pairs, each of one box or of so many ``boxes``; returns which of them were proved. ``> 0`` is false for
         NaN."""
-        bounded = torch.bincount(rows, minlength=len(self.boxes))
+        bounded = torch.zeros_like(self.boxes).index_add_(0, rows, torch.ones_like(rows))
         self.boxes += bounded
         self.seconds += bounded * (seconds / max(1, len(rows)))
         passed = bound > 0
@@ -71,17 +71,16 @@ class Ledger:
         middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
         margin = self.attacker.margins_at(rows, middle)
         wrong = (margin < 0).nonzero().flatten()
-        self.attacker.confirm(rows[wrong], middle[wrong])
+        self.attacker.confirm(rows[wrong].cpu(), middle[wrong].cpu())
 
     def attack_unknown(self) -> None:
         """A last, thorough attack on what could not be proved."""
-        rows = (self.unknown & ~self.attacker.falsified).nonzero().flatten()
+        rows = (self.unknown.cpu() & ~self.attacker.falsified).nonzero().flatten()
         self.attacker.search(rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
 
     def settle_certified(self, rows: Tensor) -> None:
-        """Images all of whose boxes are proved."""
-        done = rows[self.waiting[rows] == 0]
-        self.certified[done] = ~self.unknown[done]
+        """Images all of whose boxes are proved, of these."""
+        self.certified[rows] = (self.waiting[rows] == 0) & ~self.unknown[rows]
 
     def settle_unknown(self, image: int, bound: float, low: Tensor, high: Tensor) -> None:
         self.certified[image], self.unknown[image] = False, True
@@ -135,8 +134,8 @@ class Ledger:
     def _verdicts(self) -> list[Verdict]:
         """Certified only if every box of the image was proved with a positive bound."""
         correct, falsified = self.attacker.correct, self.attacker.falsified
-        certified = correct & self.certified
-        whole = (self.waiting == 0) & (self.boxes > 0) & (self.proved > 0)
+        certified = correct & self.certified.cpu()
+        whole = ((self.waiting == 0) & (self.boxes > 0) & (self.proved > 0)).cpu()
         for wrong, what in (
             (certified & falsified, "a counterexample to a proof; a bound is wrong, please report this"),
             (certified & ~whole, "certified without all of its boxes proved; please report this"),
@@ -144,7 +143,7 @@ class Ledger:
             if bool(wrong.any()):
                 raise RuntimeError(f"image {int(wrong.nonzero()[0])}: {what}")
         verdicts = list(Verdict)
-        number = torch.full_like(self.boxes, verdicts.index(Verdict.UNKNOWN))
+        number = torch.full((len(correct),), verdicts.index(Verdict.UNKNOWN))
         for which, verdict in (
             (certified, Verdict.CERTIFIED),
             (falsified, Verdict.FALSIFIED),

@@ -35,10 +35,8 @@ class Outcome:
     passes: Tensor  # [P]; most margins are proved after a small part of one
     shares: Tensor  # [P, d], zero where the forward pass was enough
 
-    def cpu(self) -> Outcome:
-        columns = torch.stack([self.bound, self.forward, self.passes], 1)
-        told = torch.cat([columns, self.shares], 1).cpu()  # one transfer
-        return Outcome(told[:, 0], told[:, 1], told[:, 2], told[:, 3:])
+    def to(self, device: torch.device) -> Outcome:
+        return Outcome(*(column.to(device) for column in vars(self).values()))
 
     def put(self, rows: Tensor, other: Outcome) -> None:
         for mine, others in zip(vars(self).values(), vars(other).values(), strict=True):
@@ -68,7 +66,7 @@ class Prover:
         # likewise, boxes left up to which the search halves them more than once at a time: what the device does while the host takes a step
         products = sum(operation.products for operation in self.networks[self.dtype].operations)
         self.few = min(MOST_FEW, STEP // max(1, products)) if inputs.images.is_cuda else 0
-        self.gate = Gate()
+        self.gate = Gate(inputs.images.device)
         self.pilots: dict[
             Any, Any
         ] = {}  # how grids fared that were tried, kept for whoever asks again (`certify.start`)
@@ -95,13 +93,11 @@ class Prover:
         first_order = form.center - form.slopes.abs().sum(0)
         likely = (first_order - LOST * form.radius).double()
         worst = torch.where(lower > 0, torch.inf, _proved(likely)).argmin(1, keepdim=True)
-        # the host is told of all boxes at once, and decides
-        told = torch.cat([forward, first_order.gather(1, worst), form.radius.gather(1, worst)], 1).cpu().T
-        forward, rows = forward.flatten(), (~(told[0] > 0)).nonzero().flatten()
-        passes = torch.zeros_like(forward)
-        if len(rows):
-            promising = self.gate.promising(told[1, rows], told[2, rows])
-            rows = rows[promising.chosen].to(low.device)
+        forward, first_order, radius = (
+            each.flatten() for each in (forward, first_order.gather(1, worst), form.radius.gather(1, worst))
+        )
+        promising = self.gate.promising(~(forward > 0), first_order, radius)
+        rows, passes = promising.chosen, torch.zeros_like(forward)
         if len(rows):
             rounds = Rounds(network, forms, labels, rows, lower[rows], likely[rows])
             # so many need no more memory than the forward pass did

@@ -48,8 +48,8 @@ class Reporter:
         counts, boxes = self.verdicts.copy(), self.boxes
         if self.search is not None:
             attacker = self.search.attacker
-            counts[Verdict.CERTIFIED] += int((self.search.certified & ~attacker.falsified).sum())
-            counts[Verdict.UNKNOWN] += int((self.search.unknown & ~attacker.falsified).sum())
+            for verdict, which in ((Verdict.CERTIFIED, self.search.certified), (Verdict.UNKNOWN, self.search.unknown)):
+                counts[verdict] += int((which.cpu() & ~attacker.falsified).sum())
             counts[Verdict.FALSIFIED] += int(attacker.falsified.sum())
             counts[Verdict.MISCLASSIFIED] += int((~attacker.correct).sum())
             boxes += int(self.search.boxes.sum())

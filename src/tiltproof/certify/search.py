@@ -25,27 +25,28 @@ MOST_HALVINGS, EARLY = 4, 1 / 4
 class AdaptiveSearch(Ledger):
     """A stack of boxes to prove; the batch on top is bounded, so images are finished one after the other.
 
-    Boxes that were halved ``precise_from`` times or more are bounded in float64.
+    Boxes that were halved ``precise_from`` times or more are bounded in float64. The books are kept on the prover's device, and the host
+    waits for it only where shapes depend on what was found.
     """
 
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, precise_from: int = PRECISE_FROM) -> None:
-        super().__init__(prover, attacker, tiling)
+        super().__init__(prover, attacker, tiling, prover.labels.device)
         self.precise_from = precise_from
 
     def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
-        self.fresh, self.first = self.attacker.alive(), self.tiling.first()
+        self.fresh, self.first = self.attacker.alive().to(self.device), self.tiling.first()
         self.waiting[self.fresh] = len(self.first)
-        self.image, self.inherited = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+        self.image, self.inherited = self.fresh[:0], self.proved[:0]
         self.stack = self.first[slice(0, 0)]
         while len(self.image) or len(self.fresh):
             began = time.perf_counter()
             rows, boxes, ends, outcome = batch.run(self._top)
-            passed = self.record(rows, outcome.bound, time.perf_counter() - began)
-            left = (~passed).nonzero().flatten()
+            left = (~(outcome.bound > 0)).nonzero().flatten()
+            self.record(rows, outcome.bound, time.perf_counter() - began)
             if len(left):
                 low, high = (end[left] for end in ends)
                 self._open(rows[left], boxes[left], low, high, outcome.bound[left], outcome.shares[left], budget)
-            self.settle_certified(rows[passed])
+            self.settle_certified(rows)
             report()
 
     def _top(self, size: int) -> tuple[Tensor, Boxes, tuple[Tensor, Tensor], Outcome]:
@@ -68,7 +69,7 @@ class AdaptiveSearch(Ledger):
             image = rows.flip(0).repeat_interleave(len(self.first))
             self.image = torch.cat([image, self.image])
             self.stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
-            self.inherited = torch.cat([torch.full((len(image),), -torch.inf).double(), self.inherited])
+            self.inherited = torch.cat([self.proved.new_full((len(image),), -torch.inf), self.inherited])
 
     def _open(
         self, rows: Tensor, boxes: Boxes, low: Tensor, high: Tensor, bound: Tensor, shares: Tensor, budget: Budget
@@ -76,13 +77,13 @@ class AdaptiveSearch(Ledger):
         """Boxes that were not proved: look for a counterexample in their middle, then split them."""
         self.attack_middles(rows, low, high)
         spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
-        falsified = self.attacker.falsified[rows]
-        unknown = torch.isin(rows, rows[spent & ~falsified])
+        falsified = self.attacker.falsified.to(self.device)[rows]
+        unknown = torch.zeros_like(self.boxes).index_add_(0, rows, (spent & ~falsified).long())[rows] > 0
         finished = falsified | unknown
-        if bool(finished.any()):
+        keep = (~finished).nonzero().flatten()
+        if len(keep) < len(rows):
             self._give_up(rows[unknown], low[unknown], high[unknown], bound[unknown])
             self._drop(rows[finished])
-        keep = (~finished).nonzero().flatten()
         if len(keep):
             self._split(rows[keep], boxes[keep], bound[keep], shares[keep], budget)
 
@@ -92,12 +93,13 @@ class AdaptiveSearch(Ledger):
         for left in reversed(range(MOST_HALVINGS)):
             axes = self.tiling.best_axes(boxes, shares)
             self.splits.note(rows, boxes, axes)
-            self.waiting += torch.bincount(rows, minlength=len(self.waiting))  # one box less, and two more
+            self.waiting.index_add_(0, rows, torch.ones_like(rows))  # one box less, and two more
             rows, boxes, bound = rows.repeat(2), boxes.split(axes), bound.repeat(2)
-            more = torch.zeros_like(rows, dtype=torch.bool)
-            if left and 2 * len(rows) <= room:
-                early = (self.boxes + self.waiting)[rows] < budget.boxes * EARLY
-                more = early & self.tiling.can_split(boxes).any(1)
+            if not left or 2 * len(rows) > room:
+                self._push(rows, boxes, bound)
+                return
+            early = (self.boxes + self.waiting)[rows] < budget.boxes * EARLY
+            more = early & self.tiling.can_split(boxes).any(1)
             going, done = (which.nonzero().flatten() for which in (more, ~more))
             self._push(rows[done], boxes[done], bound[done])
             if not len(going):
@@ -122,8 +124,8 @@ class AdaptiveSearch(Ledger):
 
     def _drop(self, images: Tensor) -> None:
         """Forget the waiting boxes of finished images."""
-        gone = torch.zeros(len(self.waiting), dtype=torch.bool)
+        gone = torch.zeros_like(self.certified)
         gone[images] = True
         self.splits.forget(images)
-        keep = ~gone[self.image]
+        keep = (~gone[self.image]).nonzero().flatten()
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]

@@ -13,10 +13,10 @@ MANY = 2**20
 
 
 class Splits:
-    """Of images numbered from zero, ``count`` of them."""
+    """Of images numbered from zero, ``count`` of them; boxes are on ``device``."""
 
-    def __init__(self, count: int) -> None:
-        self.kept = torch.ones(count, dtype=torch.bool)
+    def __init__(self, count: int, device: torch.device | str = "cpu") -> None:
+        self.kept = torch.ones(count, dtype=torch.bool, device=device)
         # image, index along each parameter, halvings along each, parameter of the next halving
         self.notes: list[Tensor] = []
         self.noted, self.many = 0, MANY
@@ -37,7 +37,9 @@ class Splits:
     def trees(self, grid: tuple[int, ...]) -> tuple[list[str], list[int]]:
         """Of each image: the tiling of a range that was cut into ``grid`` to begin with, and how many boxes were halved."""
         count, axes = len(self.kept), len(grid)
-        notes = self._joined() if self.notes else torch.empty(2 * axes + 2, 0, dtype=torch.int64)
+        notes = (
+            self._joined() if self.notes else torch.empty(2 * axes + 2, 0, dtype=torch.int64, device=self.kept.device)
+        )
         (image,), index, level, (axis,) = notes.split([1, axes, axes, 1])
         return tree_texts(grid, count, image, index, level, axis), image.bincount(minlength=count).tolist()
 

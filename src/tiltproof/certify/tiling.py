@@ -10,6 +10,7 @@ one unit in the last place so that a decimal such as 0.1, which no float equals,
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -34,9 +35,15 @@ class Tiling:
         infinity = torch.tensor(torch.inf, dtype=torch.float64)
         self.outer_low, self.outer_high = self.low.nextafter(-infinity), self.high.nextafter(infinity)
 
+    def on(self, device: torch.device) -> Tiling:
+        """The same, for boxes on a device: every operation there is a single one that IEEE 754 defines, so edges are too."""
+        other = copy(self)
+        vars(other).update({name: tensor.to(device) for name, tensor in vars(self).items()})
+        return other
+
     def first(self) -> Boxes:
         """All boxes of level 0: the uniform grid."""
-        axes = [torch.arange(count) for count in self.base.tolist()]
+        axes = [torch.arange(count, device=self.base.device) for count in self.base.tolist()]
         index = torch.cartesian_prod(*axes).view(-1, len(axes))
         return Boxes(index, torch.zeros_like(index))
 

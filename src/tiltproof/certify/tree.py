@@ -49,7 +49,7 @@ def tree_texts(
     # each is a cell or half of exactly one other
     if not bool((torch.cat([itself[roots], lower, upper]).bincount(minlength=count)[:count] == 1).all()):
         raise RuntimeError("the boxes that were halved are no tree; please report this")
-    sizes = torch.ones(count + 1, dtype=torch.int64)  # halved boxes from each on; the last entry stands for a leaf
+    sizes = image.new_ones(count + 1)  # halved boxes from each on; the last entry stands for a leaf
     sizes[count] = 0
     for boxes in reversed(depths):
         sizes[boxes] += sizes[lower[boxes]] + sizes[upper[boxes]]
@@ -59,21 +59,21 @@ def tree_texts(
     cell, order = cell.sort()
     roots = roots[order]
     # how many halved boxes and how many leaves lie before each halved box
-    before = torch.empty(2, count + 1, dtype=torch.int64)
+    before = image.new_empty(2, count + 1)
     earlier = sizes[roots].cumsum(0) - sizes[roots]
     before[:, roots] = torch.stack([earlier, earlier + cell])
     for boxes in depths:
         here = before[:, boxes]
-        before[:, lower[boxes]] = here + torch.tensor([[1], [0]])
+        before[:, lower[boxes]] = here + image.new_tensor([[1], [0]])
         before[:, upper[boxes]] = here + sizes[lower[boxes]] + 1
     # the text of each image: its halved boxes, then the leaves after the last of them
-    number = torch.arange(images)
+    number = torch.arange(images, device=image.device)
     end = image.bincount(minlength=images).cumsum(0)
     row, last = before[0, :count] + image, end + number
-    letter, leaves = torch.zeros(count + images, dtype=torch.uint8), torch.empty(count + images, dtype=torch.int64)
-    letter[row], leaves[row] = torch.tensor(list(AXES.encode()), dtype=torch.uint8)[axis], before[1, :count]
+    letter, leaves = image.new_zeros(count + images, dtype=torch.uint8), image.new_empty(count + images)
+    letter[row], leaves[row] = image.new_tensor(list(AXES.encode()), dtype=torch.uint8)[axis], before[1, :count]
     leaves[last] = end + cells * (number + 1)
-    return _texts(leaves.diff(prepend=torch.zeros(1, dtype=torch.int64)), letter, last)
+    return _texts(leaves.diff(prepend=leaves.new_zeros(1)), letter, last)
 
 
 def _found(
@@ -87,15 +87,15 @@ def _found(
     """
     finest = level.amax(1, keepdim=True) + 1
     middles = (2 * index + 1) << (finest - level)
-    steps = (axis == torch.arange(len(places)).unsqueeze(1)).long() << (finest - level - 1)
+    steps = (axis == torch.arange(len(places), device=axis.device).unsqueeze(1)).long() << (finest - level - 1)
     number, away, span, same = image, torch.zeros_like(image), images, None
     for middle, step, size in zip(middles, steps, places, strict=True):
         if span * size >= MOST:
             same, number, away, span = _same(same, number, away), torch.zeros_like(image), torch.zeros_like(image), 1
         number, away, span = number * size + middle, away * size + step, span * size
     same, count = _same(same, number, away), len(axis)
-    found = torch.full((len(same),), count)
-    found[same[:count]] = torch.arange(count)
+    found = torch.full_like(same, count)
+    found[same[:count]] = torch.arange(count, device=same.device)
     return found[same].chunk(3)
 
 
@@ -109,12 +109,12 @@ def _same(same: Tensor | None, number: Tensor, away: Tensor) -> Tensor:
 def _texts(leaves: Tensor, letter: Tensor, last: Tensor) -> list[str]:
     """Each row is so many leaves and then a letter, if it is not zero; a text ends with each row of ``last``."""
     digits = len(str(int(leaves.max())))
-    signs = torch.zeros(len(leaves), digits + 2, dtype=torch.uint8)  # zero: nothing
+    signs = letter.new_zeros(len(leaves), digits + 2)  # zero: nothing
     signs[:, -1] = letter
     signs[:, -2] = ord(".") * (leaves > 0)
     for k in range(digits):
         signs[:, -3 - k] = torch.where(leaves >= max(2, 10**k), ord("0") + leaves // 10**k % 10, 0)
-    text = signs.numpy().tobytes().translate(None, b"\0").decode("ascii")
+    text = signs.cpu().numpy().tobytes().translate(None, b"\0").decode("ascii")
     ends = (signs > 0).sum(1).cumsum(0)[last].tolist()
     return [text[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 

@@ -33,7 +33,15 @@ def make_loss(
         raise InputError(
             f"unknown kind of loss{' for regression' if regression else ''}", got=part.kind, do=f"use one of {known}"
         )
+    if part.spread and not (part.kind == "certified" and regression):
+        raise InputError(
+            "loss.spread is for answers that are numbers, and the kind of loss 'certified'",
+            got=f"{part.spread:g}, kind {part.kind!r}{'' if regression else ', classes'}",
+            do="leave it at 0",
+        )
     if part.kind == "certified":
+        if regression:
+            common["spread"] = part.spread
         return (CertifiedRegressionLoss if regression else CertifiedLoss)(
             transform,
             part.nu,

@@ -8,6 +8,7 @@ value.total.backward()
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -207,12 +208,17 @@ class CertifiedLoss(RampedLoss):
         rows = self.worst_rows(model, pictures, labels) if self.samples > 1 else slice(None)
         with self.networks.watching(model):
             clean, correct = self.answers(model(pictures[rows]), labels)
+        apart = self.apart(model, pictures)
         if len(drawn) == 1:
-            return clean, clean.detach(), None, correct
+            return clean + apart, clean.detach(), None, correct
         _, low, high, kappa = drawn
         low, high = (end[:1] if self.sampler.one_for_all else end[rows][:: self.every] for end in (low, high))
         certified = self.worst(model, self.pixels(images[:: self.every], low, high), labels[:: self.every])
-        return kappa * clean + (1 - kappa) * certified, clean.detach(), certified.detach(), correct
+        return kappa * clean + (1 - kappa) * certified + apart, clean.detach(), certified.detach(), correct
+
+    def apart(self, model: nn.Module, pictures: Tensor) -> Tensor | float:
+        """What it costs that the pictures of an image get different answers: nothing."""
+        return 0.0
 
     measures_width = True
 
@@ -243,10 +249,29 @@ class CertifiedLoss(RampedLoss):
 class CertifiedRegressionLoss(Regression, CertifiedLoss):
     """L_r = kappa l(f(P(x, theta)), y) + (1 - kappa) (l(f_low, y) + l(f_high, y)) / 2 with the mean squared error l.
 
-    Both ends of the certified output range are drawn to the label, hence also to each other.
+    Both ends of the certified output range are drawn to the label, hence also to each other. ``spread``: weight of a third term, the
+    variance of the answers to an image's ``samples`` sampled parameters, of the network as it is when in use. Errors are much larger than
+    what a transformation changes of an answer, and would hide it.
     """
 
     measures_width = False
+
+    def __init__(self, *arguments: Any, spread: float = 0.0, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        if spread < 0 or (spread and self.samples < 2):
+            raise InputError(
+                "spread is a weight of at least 0 of how answers to several samples differ",
+                got=f"spread {spread:g}, samples {self.samples}",
+            )
+        self.spread = spread
+
+    def apart(self, model: nn.Module, pictures: Tensor) -> Tensor | float:
+        if not self.spread:
+            return 0.0
+        training = model.training
+        outputs: Tensor = model.eval()(pictures)
+        model.train(training)
+        return self.spread * outputs.unflatten(0, (self.samples, -1)).var(0, correction=0).mean()
 
     def worst(self, model: nn.Module, pixels: AffineForm, labels: Tensor) -> Tensor:
         low, high = self.networks.output_range(model, pixels, self.propagation)

@@ -100,6 +100,8 @@ class LossPart:
     """certified: the cross-entropy of the worst outputs (the paper), or the logarithm of the width of the margins' bounds."""
     samples: int = setting(whole(1, 1000), 1)
     """certified, worst-of: the worst of so many sampled parameters an image is trained on."""
+    spread: float = setting(number(0, 1e6), 0.0)
+    """certified, steering only: weight of the variance of the answers to an image's sampled parameters."""
     epsilon: float = setting(number(0, 1, above=True), 0.1)
     """pgd, ibp: half width of the box around each pixel."""
     step_size: float = setting(number(0, 1, above=True), 0.005)
