@@ -1,5 +1,7 @@
 """Convolutions as sums of products, and the arithmetic that proofs are allowed to use."""
 
+import itertools
+import math
 from contextlib import nullcontext
 
 import pytest
@@ -19,6 +21,7 @@ from tiltproof.network.arithmetic import (
     proof_arithmetic,
     unfold_at_most,
 )
+from tiltproof.network.windows import Reach
 
 GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, height, width
     (3, 8, (3, 3), (1, 1), (1, 1), (1, 1), 1, 8, 9),
@@ -58,17 +61,79 @@ def test_products_equal_torch(geometry, monkeypatch):
         assert torch.allclose(function(a, weight, window, (height, width)), transpose, atol=1e-12)
 
 
+@pytest.fixture
+def by_lines(monkeypatch):
+    """Convolutions by lines wherever those are fewer copies, whatever their products cost; the numbers of products that were made."""
+    reach, add, products = arithmetic._by_lines, arithmetic._add_lines, []
+
+    def counted(target, rows, matrices, reach):
+        assert reach.tail * reach.stride[0] <= reach.padding[0], (
+            "after the last image a picture begins that is not there"
+        )
+        products.append(len(matrices))
+        add(target, rows, matrices, reach)
+
+    monkeypatch.setattr(arithmetic, "LEAST_TERMS", 1)
+    monkeypatch.setattr(arithmetic, "_by_lines", lambda x, whole, _: reach(x, whole, 0))
+    monkeypatch.setattr(arithmetic, "_add_lines", counted)
+    return products
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+def test_lines_give_what_whole_windows_do(kernel, stride, by_lines, monkeypatch):
+    """Of integers, all sums of which are exact, so that their order is no matter."""
+    generator = torch.Generator().manual_seed(0)
+    for padding, height, wide, right, images in itertools.product((0, 1, 2, 3), (5, 6, 7), (1, 3), (1, 2), (1, 7)):
+        x = torch.randint(-9, 10, (images, 3, height, 5), generator=generator).float()
+        weight = torch.randint(-9, 10, (2, 3, kernel, wide), generator=generator).float()
+        window = Window((stride, right), (padding, 1), (1, 1), 1)
+        expected = F.conv2d(x, weight, None, window.stride, window.padding)
+        monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", 1)
+        for like in (x, x.contiguous(memory_format=torch.channels_last), x.double()):
+            assert torch.equal(conv2d_as_product(like, weight.to(like.dtype), window), expected.to(like.dtype))
+    assert set(by_lines) == ({-(-kernel // stride)} if kernel > stride else set())
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "images", "copied"),
+    [
+        # of the paper's networks for MNIST and CIFAR-10: channels, filters, kernel, stride; padding 1
+        ((1, 32, 4, 2), 28, 1000, None),
+        ((32, 64, 4, 2), 14, 1000, None),
+        ((3, 32, 3, 1), 32, 1000, None),
+        ((32, 32, 4, 2), 32, 1000, 69_632 / 131_072),
+        ((32, 64, 4, 2), 16, 1000, 18_432 / 32_768),
+        # too few rows for a product; more outputs to add up than there are copies to save
+        ((32, 64, 4, 2), 14, 20, None),
+        ((32, 160, 3, 1), 32, 1000, None),
+    ],
+)
+def test_lines_are_copied_where_that_is_less_work(layer, size, images, copied):
+    channels, filters, kernel, stride = layer
+    out = (size + 2 - kernel) // stride + 1
+    whole = Reach((kernel, kernel), (stride, stride), (1, 1), (1, 1), out, out)
+    x = torch.empty(images, channels, size, size, device="meta")
+    reach = arithmetic._by_lines(x, whole, filters)
+    if copied is None:
+        assert reach is whole
+    else:
+        assert reach.entries(x) / whole.entries(x) == copied
+        assert reach.rows(images) * math.prod(reach.kernel) * channels == images * reach.entries(x)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("least", [1, 10**6])
-def test_products_have_the_gradients_of_torch(groups, least, monkeypatch):
+@pytest.mark.parametrize("least", [1, 5, 10**6])
+@pytest.mark.parametrize(("stride", "size"), [(1, (6, 5)), (2, (6, 5)), (1, (2, 2))])
+def test_products_have_the_gradients_of_torch(stride, size, groups, least, monkeypatch):
     """A model's weights want gradients unless it is told otherwise, and `bound_network` takes it as it is."""
     monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
     monkeypatch.setattr(arithmetic, "LEAST_TERMS", least)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 4, 6, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    x = torch.randn(7, 4, *size, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(2, 4 // groups, 3, 3, dtype=torch.float64, generator=generator, requires_grad=True)
-    window = Window((1, 1), (1, 1), (1, 1), groups)
-    expected = F.conv2d(x, weight, None, 1, 1, 1, groups)
+    window = Window((stride, 1), (1, 1), (1, 1), groups)
+    expected = F.conv2d(x, weight, None, window.stride, 1, 1, groups)
     a = torch.randn(expected.shape, dtype=torch.float64, generator=generator)
     with unfold_at_most(4 * 9 * 30 * 8 * 2):
         found = conv2d_as_product(x, weight, window)

@@ -11,7 +11,7 @@ PROGRAM = """
 import warnings
 import torch
 import torch.nn.functional as F
-from tiltproof.network import windows
+from tiltproof.network import arithmetic, windows
 from tiltproof.network.windows import Reach
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -26,6 +26,14 @@ for channels in (1, 3, 8, 12, 19):
         height, width = turned.shape[2:]
         reach = Reach((2, 3), (1, 2), (1, 1), (1, 2), height + 1, (width + 1) // 2 + 1)
         assert torch.equal(windows._launch(turned, reach), windows.reference(turned, reach))
+# convolutions by lines, of integers: kernel and stride, of pictures that need no lines below them and of others
+arithmetic.windows, arithmetic.LEAST_OUTPUTS, windows.TILE = windows._launch, 1, 2048
+for channels, high, down, above in ((16, 4, 2, 1), (18, 5, 2, 2), (16, 3, 2, 3), (11, 5, 3, 3), (16, 3, 1, 1)):
+    x, weight = torch.randint(-9, 10, (3, channels, 7, 6)).float(), torch.randint(-9, 10, (2, channels, high, 3)).float()
+    window = arithmetic.Window((down, 2), (above, 1), (1, 1), 1)
+    for turned in (x, x.contiguous(memory_format=torch.channels_last)):
+        found = arithmetic.conv2d_as_product(turned, weight, window)
+        assert torch.equal(found, F.conv2d(x, weight, None, window.stride, window.padding))
 print("ok")
 """
 

@@ -355,8 +355,12 @@ MUTATIONS = [
     # convolutions as products
     Mutation("line of the kernel", ARITHMETIC, "rows[k * reach.wide :]", "rows",
              "each line of the kernel meets the lines of pictures that are so much further down", (PRODUCTS,)),
-    Mutation("lines of a dilated kernel", ARITHMETIC, "window.stride[0] == window.dilation[0] == 1", "window.stride[0] == 1",
+    Mutation("lines of a dilated kernel", ARITHMETIC, " and whole.dilation[0] == 1 and", " and",
              "its lines are not next to each other", (PRODUCTS,)),
+    Mutation("lines after the last image", ARITHMETIC, "step), above // step", "step), -(-above // step)",
+             "lines that are not empty there are those of a picture that does not exist", (PRODUCTS,)),
+    Mutation("last line of an image", ARITHMETIC, "max(full, lines - empty)", "(lines - empty)",
+             "an image may not end in the next one's empty lines before its own last line", (PRODUCTS,)),
     Mutation("sum that begins anywhere", ARITHMETIC, "beta=min(k, 1)", "beta=1",
              "memory that nobody has written to may hold anything", (PRODUCTS,)),
     Mutation("product that begins anywhere", ARITHMETIC, "matrix[0], beta=0)", "matrix[0], beta=1)",

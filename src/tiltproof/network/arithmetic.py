@@ -7,7 +7,6 @@ may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from tiltproof.network.windows import Reach, windows
 UNFOLD_BYTES = 2**31
 """Memory that the unfolded input of one convolution may take at a time, unless it is told to take less."""
 LEAST_OUTPUTS, LEAST_TERMS = 64, 32
-"""Outputs of an image and channel, and terms of a sum, from which on an image and a line of the kernel are enough for a product."""
+"""Outputs of an image and channel, and terms of a sum, from which on an image and a strip of the kernel are enough for a product."""
 _unfold_bytes: ContextVar[int] = ContextVar("unfold_bytes", default=UNFOLD_BYTES)
 
 
@@ -147,8 +146,8 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
 
 
 def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
-    """Copy windows into the rows of a matrix, then products for the whole batch: of whole windows, or of their lines, which are so many
-    times fewer copies and one product for each line of the kernel, added up.
+    """Copy windows into the rows of a matrix, then products for the whole batch: of whole windows, or of their lines, which are fewer
+    copies and some products, added up (`_by_lines`).
 
     Channels come last in memory, on the way out and best on the way in: a line of a window is then one piece. Products are made in place
     and not with `out=`, which has no gradient.
@@ -156,19 +155,14 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     (high, wide), outputs = weight.shape[2:], len(weight)
     height, width = window.output_size(x.shape[2:], (high, wide))
     matrix = once(f"{name}matrix", lambda: _matrix(weight, window.groups))
-    by_lines = window.groups == 1 and high > 1 and window.stride[0] == window.dilation[0] == 1
-    by_lines = by_lines and height * width >= LEAST_OUTPUTS and wide * x.shape[1] >= LEAST_TERMS
-    reach = Reach((high, wide), window.stride, window.dilation, window.padding, height, width)
-    if by_lines:
-        # the empty lines below a picture are those above the next one
-        above = window.padding[0]
-        reach = replace(reach, kernel=(1, wide), block=x.shape[2] + above, tail=above)
+    whole = Reach((high, wide), window.stride, window.dilation, window.padding, height, width)
+    reach = _by_lines(x, whole, outputs) if window.groups == 1 else whole
     out = x.new_empty(len(x), height * width, outputs)
-    most = _rows_at_a_time(math.prod(reach.kernel) * x.shape[1] * reach.block * width, x)
+    most = _rows_at_a_time(reach.entries(x), x)
     for begin in range(0, len(x), most):
         rows, target = windows(x[begin : begin + most], reach), out[begin : begin + most]
-        if by_lines:
-            _add_lines(target, rows, matrix[0].unflatten(0, (high, -1)), reach)
+        if reach is not whole:
+            _add_lines(target, rows, matrix[0].split(rows.shape[1]), reach)
         elif window.groups == 1:
             target.view(-1, outputs).addmm_(rows, matrix[0], beta=0)
         else:
@@ -177,15 +171,38 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     return out.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
 
 
-def _add_lines(target: Tensor, rows: Tensor, matrices: Tensor, reach: Reach) -> None:
-    """target [N, outputs of a channel, channels] becomes the sum over k of the windows' k-th lines times matrices[k]; the k-th line of each
-    window is the first one of that k lines below."""
-    images, size = len(target), rows.shape[1]
+def _by_lines(x: Tensor, whole: Reach, outputs: int) -> Reach:
+    """As many lines of the windows at a time as windows move down, so that each line of a picture is copied once: the k-th such strip of a
+    window is the first one of the window k lines of windows below. ``whole`` where that would be no less work.
+
+    What is counted is numbers read and written again: entries copied, and outputs that one more product is added to; products read each
+    window's entries once either way. With kernel 4, stride 2, 32 channels to 64 and 14 x 14 pixels, an image has 7 x 7 x 16 x 32 = 25,088
+    entries in whole windows, and 8 x 7 x 8 x 32 = 14,336 in strips, with 7 x 7 x 64 = 3,136 outputs added to once.
+    """
+    (high, wide), step, above, places = whole.kernel, whole.stride[0], whole.padding[0], whole.block * whole.wide
+    products = -(-high // step)
+    # strips of an image, below each other; those that begin no lower than its last line; and those that end above its first: they are
+    # empty, and the image before may end in them
+    lines, full, empty = whole.block + products - 1, -(-(x.shape[2] + above) // step), above // step
+    block = min(lines, max(full, lines - empty))
+    strips = replace(whole, kernel=(step, wide), block=block, tail=lines - block)
+    enough = places >= LEAST_OUTPUTS and step * wide * x.shape[1] >= LEAST_TERMS
+    less = strips.entries(x) + (products - 1) * places * outputs < whole.entries(x)
+    return strips if products > 1 and whole.dilation[0] == 1 and enough and less else whole
+
+
+def _add_lines(target: Tensor, rows: Tensor, matrices: Sequence[Tensor], reach: Reach) -> None:
+    """target [N, outputs of a channel, channels] becomes the sum over k of the windows' k-th strips times matrices[k].
+
+    Each of an output's n terms is rounded once when it is multiplied, and takes part in n - 1 additions at most, of its strip's terms
+    and of strips: gamma_n, as of any sum.
+    """
+    (images, places), size = target.shape[:2], rows.shape[1]
     for k, matrix in enumerate(matrices):
-        line = rows[k * reach.wide :].as_strided(
-            (images, target.shape[1], size), (reach.block * reach.wide * size, size, 1)
+        strip = rows[k * reach.wide :].as_strided(
+            (images, places, len(matrix)), (reach.block * reach.wide * size, size, 1)
         )
-        target.baddbmm_(line, matrix.expand(images, -1, -1), beta=min(k, 1))
+        target.baddbmm_(strip, matrix.expand(images, -1, -1), beta=min(k, 1))
 
 
 def _matrix(weight: Tensor, groups: int) -> Tensor:

@@ -37,6 +37,10 @@ class Reach:
     def rows(self, images: int) -> int:
         return (images * self.block + self.tail) * self.wide
 
+    def entries(self, x: Tensor) -> int:
+        """In the windows of one of the pictures ``x``."""
+        return self.block * self.wide * self.kernel[0] * self.kernel[1] * x.shape[1]
+
 
 def windows(x: Tensor, reach: Reach) -> Tensor:
     """[N, C, H, W] -> [rows, entries of a window], without gaps: lines before columns before channels; images, lines, columns in order."""
@@ -117,6 +121,7 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
         Reach((3, 3), (1, 1), (1, 1), (1, 1), 6, 5),
         Reach((1, 3), (1, 1), (1, 1), (2, 1), 8, 5, tail=2),
         Reach((2, 4), (2, 1), (1, 2), (0, 3), 3, 5),
+        Reach((2, 3), (2, 2), (1, 1), (3, 1), 5, 3, tail=1),
     ]
     generator = torch.Generator().manual_seed(0)
     for channels in (1, 3, 16, 20, 48, 130):
