@@ -24,7 +24,7 @@ from tiltproof.network.windows import Reach, windows
 UNFOLD_BYTES = 2**31
 """Memory that the unfolded input of one convolution may take at a time, unless it is told to take less."""
 LEAST_OUTPUTS, LEAST_TERMS = 64, 32
-"""Outputs of an image and channel, and terms of a sum, from which on an image and a strip of the kernel are enough for a product."""
+"""Rows (outputs of an image and channel, or images) and terms of a sum from which on they are enough for a product."""
 _unfold_bytes: ContextVar[int] = ContextVar("unfold_bytes", default=UNFOLD_BYTES)
 
 
@@ -186,7 +186,7 @@ def _by_lines(x: Tensor, whole: Reach, outputs: int) -> Reach:
     lines, full, empty = whole.block + products - 1, -(-(x.shape[2] + above) // step), above // step
     block = min(lines, max(full, lines - empty))
     strips = replace(whole, kernel=(step, wide), block=block, tail=lines - block)
-    enough = places >= LEAST_OUTPUTS and step * wide * x.shape[1] >= LEAST_TERMS
+    enough = max(places, len(x)) >= LEAST_OUTPUTS and step * wide * x.shape[1] >= LEAST_TERMS
     less = strips.entries(x) + (products - 1) * places * outputs < whole.entries(x)
     return strips if products > 1 and whole.dilation[0] == 1 and enough and less else whole
 
@@ -194,15 +194,18 @@ def _by_lines(x: Tensor, whole: Reach, outputs: int) -> Reach:
 def _add_lines(target: Tensor, rows: Tensor, matrices: Sequence[Tensor], reach: Reach) -> None:
     """target [N, outputs of a channel, channels] becomes the sum over k of the windows' k-th strips times matrices[k].
 
-    Each of an output's n terms is rounded once when it is multiplied, and takes part in n - 1 additions at most, of its strip's terms
-    and of strips: gamma_n, as of any sum.
+    One product for each image, or for each place where those are few. Each of an output's n terms is rounded once when it is
+    multiplied, and takes part in n - 1 additions at most, of its strip's terms and of strips: gamma_n, as of any sum.
     """
     (images, places), size = target.shape[:2], rows.shape[1]
+    by_place = places < min(images, LEAST_OUTPUTS)
+    target = target.transpose(0, 1) if by_place else target
     for k, matrix in enumerate(matrices):
         strip = rows[k * reach.wide :].as_strided(
             (images, places, len(matrix)), (reach.block * reach.wide * size, size, 1)
         )
-        target.baddbmm_(strip, matrix.expand(images, -1, -1), beta=min(k, 1))
+        strip = strip.transpose(0, 1) if by_place else strip
+        target.baddbmm_(strip, matrix.expand(len(target), -1, -1), beta=min(k, 1))
 
 
 def _matrix(weight: Tensor, groups: int) -> Tensor:
