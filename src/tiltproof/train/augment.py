@@ -79,14 +79,3 @@ def erase(images: Tensor, side: int, seed: int, step: int, share: tuple[int, int
     )
     inside = ((rows >= 0) & (rows < side))[:, None, :, None] & ((columns >= 0) & (columns < side))[:, None, None, :]
     return images.masked_fill(inside, GREY)
-
-
-def jitter(images: Tensor, strength: float, seed: int, step: int, share: tuple[int, int] = (0, 1)) -> Tensor:
-    """Change contrast (about grey) by a factor of 1 - strength to 1 + strength and brightness by up to ``strength``, for each image, and
-    clamp; ``share`` as of `augment`."""
-    number = len(images)
-    rank, world = share
-    drawn = torch.rand(2, number * world, generator=generator("jitter", seed, step)) * 2 - 1
-    drawn = drawn[:, rank * number : (rank + 1) * number].to(images.device, non_blocking=True) * strength
-    contrast, brightness = drawn[:, :, None, None, None]
-    return torch.addcmul(images + brightness, images - GREY, contrast).clamp_(0, 1)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
 from tiltproof.train.arithmetic import seed_layers, short_products
-from tiltproof.train.augment import augment, erase, jitter
+from tiltproof.train.augment import augment, erase
 from tiltproof.train.choose import make_loss
 from tiltproof.train.dataset import TrainingSet
 from tiltproof.train.losses import LossValue
@@ -114,8 +114,6 @@ class EpochRunner:
         )
         if data.erase:
             images = erase(images, data.erase, part.seed, step, self.processes.share)
-        if data.jitter:
-            images = jitter(images, data.jitter, part.seed, step, self.processes.share)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(part, step, self.steps)
         if self.replay is not None:

@@ -40,8 +40,6 @@ class DataPart:
     """Random horizontal flips; a steering angle changes its sign with them."""
     erase: int = setting(whole(0, 1024), 0)
     """A square of so many pixels a side, anywhere in the picture, is made grey before any transformation; 0: none."""
-    jitter: float = setting(number(0, 1), 0.0)
-    """Contrast and brightness of each picture are changed by up to so much before any transformation; 0: not at all."""
     hold_out: float = setting(number(0, 0.9), 0.2)
     """Share of the training set that is kept for validation; 0 trains on everything."""
     hold_out_run: int = setting(whole(1, 1_000_000), 1)
