@@ -1,5 +1,6 @@
 """The search's books with a stand-in for bounds: whatever is halved how often at once, what is certified was proved box by box."""
 
+import importlib
 import random
 from fractions import Fraction
 from types import SimpleNamespace
@@ -61,21 +62,30 @@ class Search(AdaptiveSearch):
         return outcome
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_what_is_certified_was_proved_box_by_box(seed):
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
+    """Also where middles of boxes look like counterexamples, and are none or are."""
     luck = random.Random(seed)
+    monkeypatch.setattr(importlib.import_module("tiltproof.certify.search"), "SUSPECTS", luck.choice([1, 3, 64]))
+    suspicion = luck.choice([0.0, 0.02, 0.3, 1.0])
     text = luck.choice(["R(-10:25)", "Tu(-0.1:0.7), Tv(-0.2:0.5)", "Sc(-2:5), R(-1:5), B(-0.01:0.05)"])
     transform, images = parse(text), luck.randint(1, 5)
     tiling = Tiling(transform, tuple(luck.randint(1, 4) for _ in transform.parts))
     prover = Stand(images, tiling, luck.choice([0, 4, 64, 4096]), luck)
+
+    def confirm(rows, _):
+        for image in rows.tolist():
+            if not bool(prover.bad[image].isinf().any()) and luck.random() < 0.5:
+                attacker.falsified[image], attacker.found[image] = True, (0.0,)
+
     attacker = SimpleNamespace(
         correct=torch.ones(images, dtype=torch.bool),
         falsified=torch.zeros(images, dtype=torch.bool),
         margin=torch.ones(images).double(),
         found=[None] * images,
         alive=lambda: torch.arange(images),
-        margins_at=lambda rows, _: torch.ones(len(rows)),
-        confirm=lambda *_: None,
+        margins_at=lambda rows, _: torch.tensor([-1.0 if luck.random() < suspicion else 1.0 for _ in rows]),
+        confirm=confirm,
     )
     search = Search(prover, attacker, tiling, precise_from=luck.choice([0, 2, 99]))
     budget = Budget(boxes=luck.choice([1, 30, 300]))
@@ -91,8 +101,12 @@ def test_what_is_certified_was_proved_box_by_box(seed):
             assert sum(volume(box) for box in boxes) == whole, "no more and no fewer"
             assert min(inside) >= 1
             assert bool(prover.bad[result.image].isinf().any())
+        elif result.verdict is Verdict.FALSIFIED:
+            assert attacker.falsified[result.image]
+            assert sum(volume(box) for box in boxes) < whole
         else:
             assert result.verdict is Verdict.UNKNOWN
+            assert not attacker.falsified[result.image]
             assert sum(volume(box) for box in boxes) < whole
             bad = not bool(prover.bad[result.image].isinf().any())
             assert bad or result.boxes >= budget.boxes, "nothing stood in the way"

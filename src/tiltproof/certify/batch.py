@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from tiltproof.certify.attack import Attacker
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
@@ -17,7 +19,7 @@ from tiltproof.certify.memory import Halving, pair_bytes, pairs_at_a_time
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.search import PRECISE_FROM, AdaptiveSearch
-from tiltproof.certify.start import precision_pays, starting_grid
+from tiltproof.certify.start import least_chance, precision_pays, starting_grid
 from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.uniform import UniformSearch
 from tiltproof.certify.verdict import Budget
@@ -102,7 +104,11 @@ class ClassJob:
         tiling = Tiling(inputs.transform, start)
         search: AdaptiveSearch | UniformSearch = UniformSearch(prover, attacker, tiling)
         if settings.splits is None:
-            precise = bool(len(rows)) and precision_pays(prover, rows, start, pairs, settings.seed + self.first)
+            precise = False
+            if len(rows):
+                tried = prover, rows, start, pairs, settings.seed + self.first
+                precise = precision_pays(*tried)
+                prover.gate.least = least_chance(*tried, torch.float64 if precise else prover.dtype)
             search = AdaptiveSearch(prover, attacker, tiling, precise_from=0 if precise else PRECISE_FROM)
         reporter.proving(search)
         search.work(pairs, settings.budget, reporter.report)

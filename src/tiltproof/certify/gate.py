@@ -2,8 +2,9 @@
 
 What it can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So
 where f <= 0 it is not tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. Of a box's
-classes the one counts that is likely to be worst after a backward pass, not the one that is worst before it. This
-decides only where work goes, never a bound.
+classes the one counts that is likely to be worst after a backward pass, not the one that is worst before it. How large a chance is
+worth it depends on what a pass costs and on how soon halves are proved without one (`certify.start`). This decides only where work goes,
+never a bound.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
-"""Half powers of two of r / f from 1/4 on; tries before a bucket may be closed; success rate that keeps it open."""
+"""Half powers of two of r / f from 1/4 on; tries before a bucket may be closed; least success rate that may keep it open."""
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Promising:
 class Gate:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.tried, self.won = torch.zeros(2, BUCKETS, dtype=torch.int64, device=device)
+        self.least = WORTHWHILE  # success rate that keeps a bucket open
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
         """Of ``opened`` boxes, given by f and r: all of a bucket that has proved worth it, of the others the first few."""
@@ -38,7 +40,7 @@ class Gate:
         count = _counts(bucket, BUCKETS + 1)
         place = torch.empty_like(order)  # of each box among those of its bucket
         place[order] = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[bucket[order]]
-        worthwhile = (self.won >= WORTHWHILE * self.tried) & (self.tried >= TRIES)
+        worthwhile = (self.won >= self.least * self.tried) & (self.tried >= TRIES)
         most = torch.where(worthwhile, len(order), (TRIES - self.tried).clamp(min=0))
         most = torch.cat([most, most.new_zeros(1)])  # the last bucket: hopeless, or proved
         where = (place < most[bucket]).nonzero().flatten()

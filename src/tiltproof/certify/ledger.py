@@ -66,12 +66,12 @@ class Ledger:
         self.proved.scatter_reduce_(0, rows, torch.where(passed, bound, torch.inf), "amin")
         return passed
 
-    def attack_middles(self, rows: Tensor, low: Tensor, high: Tensor) -> None:
-        """Try the middle of boxes that were not proved as counterexamples."""
+    def wrong_middles(self, rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and parameters in the middle of boxes that were not proved, where the answer seems wrong."""
         middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
         margin = self.attacker.margins_at(rows, middle)
         wrong = (margin < 0).nonzero().flatten()
-        self.attacker.confirm(rows[wrong].cpu(), middle[wrong].cpu())
+        return rows[wrong], middle[wrong]
 
     def attack_unknown(self) -> None:
         """A last, thorough attack on what could not be proved."""

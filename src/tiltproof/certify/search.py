@@ -18,6 +18,9 @@ from tiltproof.certify.verdict import Budget
 PRECISE_FROM = 4
 """Boxes that were halved this often are bounded in float64: what keeps them open may be rounding alone."""
 
+SUSPECTS = 64
+"""Likely counterexamples that are confirmed at once; a single one takes as long."""
+
 MOST_HALVINGS, EARLY = 4, 1 / 4
 """Of a box between two bounds, where that is better than another step; and the share of its budget up to which an image's are."""
 
@@ -38,7 +41,14 @@ class AdaptiveSearch(Ledger):
         self.waiting[self.fresh] = len(self.first)
         self.image, self.inherited = self.fresh[:0], self.proved[:0]
         self.stack = self.first[slice(0, 0)]
-        while len(self.image) or len(self.fresh):
+        # likely counterexamples, whose they are, and these images' boxes, which wait until they are confirmed or not
+        self.suspects: list[tuple[Tensor, Tensor]] = []
+        self.suspected, self.parked = torch.zeros_like(self.certified), [(self.image, self.stack, self.inherited)]
+        self.most_suspects = SUSPECTS
+        while len(self.image) or len(self.fresh) or self.suspects:
+            if not len(self.image) and not len(self.fresh):
+                self._confirm()
+                continue
             began = time.perf_counter()
             rows, boxes, ends, outcome = batch.run(self._top)
             left = (~(outcome.bound > 0)).nonzero().flatten()
@@ -75,15 +85,17 @@ class AdaptiveSearch(Ledger):
         self, rows: Tensor, boxes: Boxes, low: Tensor, high: Tensor, bound: Tensor, shares: Tensor, budget: Budget
     ) -> None:
         """Boxes that were not proved: look for a counterexample in their middle, then split them."""
-        self.attack_middles(rows, low, high)
+        self._suspect(*self.wrong_middles(rows, low, high))
         spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
-        falsified = self.attacker.falsified.to(self.device)[rows]
-        unknown = torch.zeros_like(self.boxes).index_add_(0, rows, (spent & ~falsified).long())[rows] > 0
-        finished = falsified | unknown
-        keep = (~finished).nonzero().flatten()
+        falsified, suspected = self.attacker.falsified.to(self.device)[rows], self.suspected[rows]
+        wanting = (spent & ~falsified & ~suspected).long()
+        unknown = torch.zeros_like(self.boxes).index_add_(0, rows, wanting)[rows] > 0
+        keep = (~(falsified | suspected | unknown)).nonzero().flatten()
         if len(keep) < len(rows):
+            self.parked.append((rows[suspected], boxes[suspected.nonzero().flatten()], bound[suspected]))
             self._give_up(rows[unknown], low[unknown], high[unknown], bound[unknown])
-            self._drop(rows[finished])
+            self.splits.forget(rows[falsified | unknown])
+            self._clear(rows[falsified | unknown])
         if len(keep):
             self._split(rows[keep], boxes[keep], bound[keep], shares[keep], budget)
 
@@ -122,10 +134,32 @@ class AdaptiveSearch(Ledger):
             waiting = self.inherited[self.image == image].tolist()
             self.settle_unknown(image, min([float(bound[worst]), *waiting]), low[worst], high[worst])
 
-    def _drop(self, images: Tensor) -> None:
-        """Forget the waiting boxes of finished images."""
-        gone = torch.zeros_like(self.certified)
+    def _suspect(self, rows: Tensor, parameters: Tensor) -> None:
+        """Likely counterexamples of images. Once there are enough they are confirmed; until then these images wait."""
+        if len(rows):
+            self.suspects.append((rows, parameters))
+            self.suspected[rows] = True
+            if sum(len(some) for some, _ in self.suspects) >= self.most_suspects:
+                self._confirm()
+
+    def _confirm(self) -> None:
+        """Images whose counterexample does not hold go on from where they were, and are not kept waiting a second time."""
+        rows, parameters = (torch.cat(each) for each in zip(*self.suspects, strict=True))
+        self.attacker.confirm(rows.cpu(), parameters.cpu())
+        falsified = self.attacker.falsified.to(self.device)
+        self.suspects, self.suspected = [], torch.zeros_like(self.suspected)
+        self.splits.forget(rows[falsified[rows]])
+        for image, boxes, bound in self.parked:
+            still = (~falsified[image]).nonzero().flatten()
+            if len(still):
+                self.most_suspects = 1
+                self._push(image[still], boxes[still], bound[still])
+        self.parked = []
+
+    def _clear(self, images: Tensor) -> None:
+        """Take the boxes of finished images off the stack, and those of suspected ones, which are put aside."""
+        gone = self.suspected.clone()
         gone[images] = True
-        self.splits.forget(images)
-        keep = (~gone[self.image]).nonzero().flatten()
+        keep, aside = (~gone[self.image]).nonzero().flatten(), self.suspected[self.image].nonzero().flatten()
+        self.parked.append((self.image[aside], self.stack[aside], self.inherited[aside]))
         self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]

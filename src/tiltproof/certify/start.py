@@ -8,6 +8,7 @@ chosen, every box still has to be proved.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from tiltproof.bounds.coordinates import coordinates, symbols
 from tiltproof.bounds.fused_pixels import single_pairs
+from tiltproof.certify.gate import WORTHWHILE
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.tiling import Tiling
@@ -23,9 +25,11 @@ from tiltproof.transforms import Spatial, Transform
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
-PASS_COST = 1.0
+PASS_COST, PASS_COST_GPU = 1.0, 3.0
 """What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
-way, and count as that."""
+way, and count as that. A GPU, which waits for the host at each layer, bounded three boxes of a small network in the time."""
+FEWEST_FAILED = 6
+"""Pilot pairs that have to fail before it is believed how halves of such boxes fare."""
 PRECISE_COST = 2.0
 """What a bound in float64 costs, in bounds of float32."""
 ENOUGH, MOSTLY = 0.98, 0.8
@@ -63,9 +67,15 @@ def ladder(effect: Tensor, most: int) -> list[tuple[int, ...]]:
     splits = torch.ones(len(effect), dtype=torch.int64)
     rungs = [tuple(splits.tolist())]
     while math.prod(rungs[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
-        splits[(effect / splits).argmax()] *= 2
-        rungs.append(tuple(splits.tolist()))
+        rungs.append(finer(effect, rungs[-1]))
+        splits = torch.tensor(rungs[-1])
     return rungs
+
+
+def finer(effect: Tensor, grid: tuple[int, ...]) -> tuple[int, ...]:
+    """The grid with the axis halved that moves pixels most."""
+    axis = int((effect / torch.tensor(grid)).argmax())
+    return tuple(count * (1 + (k == axis)) for k, count in enumerate(grid))
 
 
 @dataclass
@@ -83,6 +93,7 @@ class Pilots:
     def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
         self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
+        self.pass_cost = PASS_COST_GPU if prover.labels.is_cuda else PASS_COST
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
         """Once for each grid: the prover remembers. All grids are tried on the same images."""
@@ -120,7 +131,7 @@ class Pilots:
             return torch.cat(columns, 1).unflatten(1, (len(grids), -1)).mean(2).T.cpu()
 
         for grid, (passes, forward, passed) in zip(grids, self.batch.run(work).tolist(), strict=True):
-            cost = (1 + PASS_COST * passes) * (PRECISE_COST if precise else 1)
+            cost = (1 + self.pass_cost * passes) * (PRECISE_COST if precise else 1)
             prover.pilots[grid, dtype] = Pilot(cost, forward, passed)
 
     def ladder(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
@@ -178,3 +189,23 @@ def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: H
         return False
     precise = pilots.run(grid, torch.float64)
     return precise.cost * plain.passed**2 < plain.cost * precise.passed**2
+
+
+def least_chance(
+    prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int, dtype: torch.dtype
+) -> float:
+    """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box.
+
+    Halved until all is proved forward, a box that fails takes T = 2 + 2 (1 - q) T more bounds, where q is the share of halves that are
+    proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on.
+    """
+    pilots = Pilots(prover, rows, batch, seed)
+    effect = influence(prover.transform, *prover.pictures.shape[-2:])
+    rungs = [*ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    for whole, halves in reversed(
+        [*itertools.pairwise(rungs)]
+    ):  # of a coarser grid's boxes, where hardly any of this one's fail
+        failed, still = (1 - pilots.run(each, dtype).forward for each in (whole, halves))
+        if failed * pilots.pairs >= FEWEST_FAILED:
+            return max(WORTHWHILE, pilots.pass_cost * (0.5 - still / failed))
+    return WORTHWHILE

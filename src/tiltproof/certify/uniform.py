@@ -207,7 +207,7 @@ class UniformSearch(Ledger):
             return
         boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
         low, high = self.tiling.bounds(boxes)
-        self.attack_middles(blocks.rows, low, high)
+        self.attacker.confirm(*self.wrong_middles(blocks.rows, low, high))
         alone = int(self.tiling.base.prod()) == 1
         still = self._open().tolist()
         for k, image in enumerate(blocks.rows.tolist()):
