@@ -92,44 +92,28 @@ class Ledger:
         """What is said of each image; the first is number ``first`` of the run."""
         grid = tuple(self.tiling.base.tolist())
         trees, halved = self.splits.trees(grid)
-        verdicts, parts = self._verdicts(), math.prod(grid)
-        proved = torch.minimum(self.proved, self.open_bound)
-        columns = (
-            self.prover.labels,
-            self.attacker.margin,
-            proved,
-            self.boxes,
-            self.leaves,
-            self.seconds + more_seconds,
-        )
-        rows = zip(verdicts, *(column.tolist() for column in columns), strict=True)
-        results = []
-        for image, (verdict, label, margin, bound, boxes, leaves, seconds) in enumerate(rows):
-            tree = counterexample = open_box = None
-            if verdict is Verdict.CERTIFIED:
-                # every box of the tiling was proved, no more and no fewer
-                if leaves != parts + halved[image]:
-                    raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
-                margin, tree = bound, trees[image]
-            elif verdict is Verdict.UNKNOWN:
-                margin, open_box = bound, self.open_box.get(image)
-            elif verdict is Verdict.FALSIFIED:
-                counterexample = self.attacker.found[image]
-            results.append(
-                ImageResult(
-                    image=first + image,
-                    label=label,
-                    verdict=verdict,
-                    margin=margin,
-                    grid=None if tree is None else grid,
-                    tree=tree,
-                    counterexample=counterexample,
-                    open_box=open_box,
-                    boxes=boxes,
-                    seconds=seconds,
-                )
-            )
-        return results
+        verdicts, count = self._verdicts(), len(self.boxes)
+        proved = [verdict is Verdict.CERTIFIED for verdict in verdicts]
+        # every box of the tiling was proved, no more and no fewer
+        for image, leaves in enumerate(self.leaves.tolist()):
+            if proved[image] and leaves != math.prod(grid) + halved[image]:
+                raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
+        bounded = torch.tensor([verdict in (Verdict.CERTIFIED, Verdict.UNKNOWN) for verdict in verdicts])
+        margins = torch.where(bounded, torch.minimum(self.proved, self.open_bound).cpu(), self.attacker.margin)
+        found = self.attacker.found
+        columns = {
+            "image": range(first, first + count),
+            "label": self.prover.labels.tolist(),
+            "verdict": verdicts,
+            "margin": margins.tolist(),
+            "grid": [grid if each else None for each in proved],
+            "tree": [tree if each else None for tree, each in zip(trees, proved, strict=True)],
+            "counterexample": [found[k] if verdicts[k] is Verdict.FALSIFIED else None for k in range(count)],
+            "open_box": [self.open_box.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
+            "boxes": self.boxes.tolist(),
+            "seconds": (self.seconds + more_seconds).tolist(),
+        }
+        return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
 
     def _verdicts(self) -> list[Verdict]:
         """Certified only if every box of the image was proved with a positive bound."""
