@@ -101,7 +101,7 @@ def measure(
     looks_at, fused_pixels._on_gpu = fused_pixels._on_gpu, lambda _: False
     fewer = max(1, min(pairs, 2**23 // values))  # eager needs forty times the memory
     row = {"picture": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "boxes": boxes, "pairs": pairs}
-    row |= {"traffic": pairs * values * (8 + form)}
+    row |= {"traffic": pairs * values * (entry + form)}  # a copy of the pictures in float32 is made once
     row["eager"] = seconds(lambda: work(fewer), min(repeat, 5), device) * pairs / fewer
     fused_pixels._on_gpu = looks_at
     if device.type == "cuda":
@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument(
         "--together", type=int, default=fused_pixels.TOGETHER, help="pairs that one program is for, at most"
     )
+    parser.add_argument("--strip", type=int, default=fused_pixels.STRIP, help="blocks that one program is for, at most")
     parser.add_argument("--programs", type=int, default=fused_pixels.PROGRAMS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -133,6 +134,7 @@ def main() -> None:
     if arguments.registers is not None:
         fused_pixels.REGISTERS = dict.fromkeys(fused_pixels.REGISTERS, arguments.registers or None)
     fused_pixels.TOGETHER, fused_pixels.PROGRAMS = arguments.together, arguments.programs
+    fused_pixels.STRIP = arguments.strip
     copied = copy_bandwidth(device, gigabytes)
     machine = torch.cuda.get_device_name(device) if on_gpu else "CPU"
     print(f"{machine}, torch {torch.__version__}: a copy reads and writes {copied / 1e9:.0f} GB/s")

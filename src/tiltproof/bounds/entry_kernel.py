@@ -190,9 +190,12 @@ def entries(
     low_at, high_at, table, period_at, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
     shared: tl.constexpr, length: tl.constexpr, forms_out: tl.constexpr, forms_count: tl.constexpr,
     intervals_out: tl.constexpr, intervals_count: tl.constexpr, symbols: tl.constexpr, rows: tl.constexpr, combined: tl.constexpr,
-    bent: tl.constexpr, block: tl.constexpr,
+    bent: tl.constexpr, block: tl.constexpr, small=None, few: tl.constexpr = 0,
 ):  # fmt: skip
-    """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only."""
+    """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only.
+
+    ``small``: another table, of ``few`` rows, for `single_kernel.py`.
+    """
     pair = tl.program_id(0) * block + tl.arange(0, block)
     mask = pair < pairs
     forms, intervals = (), ()
@@ -224,6 +227,14 @@ def entries(
                           intervals[program >> (24 * k + 16) & 255], number, f),
             )  # fmt: skip
     table += pair.to(tl.int64) * rows
+    plain_at, plain_small = table, small
+    if combined:
+        table += 1
+    if small is not None:
+        small += pair.to(tl.int64) * few
+        plain_small = small
+        small += 1
+    sizes, spreads, radii = tl.zeros_like(forms[0][0]), tl.zeros_like(forms[0][0]), tl.zeros_like(forms[0][0])
     for k in tl.static_range(forms_count):
         form = forms[forms_out >> (8 * k) & 255]
         tl.store(table, form[0], mask=mask)
@@ -235,6 +246,14 @@ def entries(
             radius = radius + size_of(form[0], form[1], symbols) * EIGHT_ROUNDINGS
         tl.store(table + 1, radius, mask=mask)
         table += 2
+        spread = sum_of(form[1], symbols)
+        sizes, spreads, radii = sizes + tl.abs(form[0]), spreads + spread, radii + radius
+        if small is not None:
+            for other in tl.static_range(symbols):
+                tl.store(small + other, form[1][other].to(tl.float32), mask=mask)
+            radius = tl.fma(spread, 16 * 2.0**-24, radius) * (1 + 2.0**-20)
+            tl.store(small + symbols, radius.to(tl.float32), mask=mask)
+            small += symbols + 1
     for k in tl.static_range(intervals_count):
         interval = intervals[intervals_out >> (8 * k) & 255]
         wide = interval[1] - interval[0]
@@ -242,3 +261,9 @@ def entries(
         tl.store(table, interval[0] + unknown, mask=mask)
         tl.store(table + 1, interval[1] + unknown, mask=mask)
         table += 2
+    if combined:
+        # the forms' boxes will do, and no number is so large that a position leaves 30 bits; not so where anything is a NaN
+        plain = (radii <= tl.fma(spreads, 2.0**-7, 2.0**-40)) & (sizes + spreads < 2.0**14)
+        tl.store(plain_at, tl.where(plain, 0.0 if bent else 1.0, 0.0), mask=mask)
+        if small is not None:
+            tl.store(plain_small, tl.where(plain, 2.0**-25, float("inf")).to(tl.float32), mask=mask)

@@ -5,8 +5,9 @@ Pictures of noise, and boxes from the transform's whole range down to a single p
 - contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64; where forms are bent, with
   2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
-  the reference's hull. Where the reference looks at no single points (`bounds.wide`) it may be less; and where it gave up all slopes of
-  a box because of one pixel, a form with slopes has the samples alone to answer to;
+  the reference's hull; over the boxes of the forms alone, or where those meet the intervals', as the kernels decide. Where the reference
+  looks at no single points (`bounds.wide`) it may be less; and where it gave up all slopes of a box because of one pixel, a form with
+  slopes has the samples alone to answer to;
 - be the same, bit for bit, when other pairs share its box, or nearly do.
 """
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import Coordinates, coordinates, symbols
+from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.resample import affine_of_exact, hull
 from tiltproof.bounds.rounding import UNIT
 from tiltproof.bounds.wide import too_wide
@@ -62,10 +64,19 @@ def agrees(
         mine, row = found[k : k + 1], rows_of[k : k + 1]
         place = coordinates(transform, run, symbols(*box, bent), *box, height, width)
         right = contains(mine, picture[row], transform, run, *box, places)
-        right = right & like_reference(mine, picture, row, place, transform.padding, dtype)
+        # with the forms' own boxes where the kernels do without the intervals
+        alike = like_reference(mine, picture, row, place, transform.padding, dtype)
+        if not bool(alike.all()):
+            alike |= like_reference(mine, picture, row, _own(place), transform.padding, dtype)
+        right = right & alike
         if not bool(right.all()):
             return False
     return True
+
+
+def _own(place: Coordinates) -> Coordinates:
+    columns, rows = (Interval(form.lower, form.upper) for form in (place.column, place.row))
+    return Coordinates(place.column, place.row, columns, rows, place.cells)
 
 
 def shares(launch: Launch, picture: Tensor, transform: Transform, run: list[int]) -> bool:

@@ -113,12 +113,19 @@ class Entries:
 
     @property
     def rows(self) -> int:
-        return len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals)
+        return len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals) + bool(self.codes)
 
-    def table(self, kernel: Any, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """[P, rows]: center, slopes and radius of each form, of a matrix's with what `coordinates.combine` allows for roundings; then the
+    @property
+    def few(self) -> int:
+        """Rows of the table for `single_kernel.py`."""
+        return len(self.forms) * (self.symbols + 1) + 1
+
+    def table(self, kernel: Any, low: Tensor, high: Tensor, small: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """[P, rows]: of matrices, 1 where the forms' own boxes will do, as remainders are small beside them, and 0 where they should meet
+        the intervals; center, slopes and radius of each form, of a matrix's with what `coordinates.combine` allows for roundings; then the
         ends of each interval, NaN unless both are finite. And, [1], how far it is from the first pair to the next with the same box, or
-        the number of pairs: where each image has the same boxes, all are so far apart.
+        the number of pairs: where each image has the same boxes, all are so far apart. ``small``, float32 [P, rows]: what is needed for
+        `single_kernel.py`, the first number, and slopes and radius of each form, is written there.
         """
         pairs = len(low)
         result = low.new_empty(pairs, self.rows)
@@ -138,6 +145,8 @@ class Entries:
             bool(self.codes),
             self.bent,
             BLOCK,
+            small,
+            0 if small is None else small.shape[1],
         )
         kernel[(-(-pairs // BLOCK),)](*arguments, *special, enable_fp_fusion=False, num_warps=2)
         return result, period

@@ -28,17 +28,22 @@ BLOCK, WARPS = 32, 1
 REGISTERS: dict[torch.dtype, int | None] = {torch.float32: 64, torch.float64: 96}
 """Of a thread at most, for either kind of result, so that many threads wait for memory at once (what does not fit is spilled outside of the
 loops, or where boxes meet many cells); found by trying, on an H200."""
-TOGETHER, PROGRAMS = 16, 2**14
-"""Pairs with the same box for which positions are found once, if that leaves so many programs; more would only wait to be started."""
+STRIP, TOGETHER, PROGRAMS = 16, 16, 2**14
+"""Blocks that a program goes through one after the other, and pairs with the same box for which positions are found once, if that leaves so
+many programs; more would only wait to be started."""
 BENT = 128, 4
 """Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
+MOST_SINGLE, RING = 2**14, 3
+"""Of `single_kernel.py`: rows and columns of a picture at most, and lines around it in its copy."""
+ROUNDINGS = (10, 5), (14, 9)
+"""And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels, and of the largest pixel."""
 LARGE = 2**16
 """Pixels of a picture: those of 224 x 224 are looked at as they are, for half a second of a single CPU core a box at most."""
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
 _kernels: dict[str, Any] = {}
-_seen: tuple[weakref.ref[Tensor], int, Tensor] | None = None
+_seen: tuple[weakref.ref[Tensor], object, list[Tensor]] | None = None
 
 
 def fused_pixels(
@@ -139,17 +144,23 @@ def _launch(
     _, channels, height, width = pictures.shape
     shape = len(rows_of), channels, height, width
     low, high = low.contiguous(), high.contiguous()
-    table, period = entries.table(_kernel("entries"), low, high)
+    single = dtype == torch.float32 and not entries.bent and height + width <= MOST_SINGLE
+    small = low.new_empty(len(low), entries.few, dtype=dtype) if single else None
+    table, period = entries.table(_kernel("entries"), low, high, small)
     stack = pictures.new_empty(1 + entries.symbols + entries.bent, *shape, dtype=dtype)
     radius = pictures.new_empty(shape, dtype=dtype)
     sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
-    arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, _largest(pictures), stack, radius)
+    largest, *copies = _seen_before(pictures, padding, single)
+    arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, largest, stack, radius)
+    extra = (copies[0], small, copies[1], entries.few) if single else ()
     sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
-    items = len(rows_of) * -(-height * width // BLOCK)
-    together = together or max(1, min(TOGETHER, items // PROGRAMS))
-    boxes = low, high, period, *sizes, together, entries.first, entries.inputs, low.shape[1]
-    _kernel("pixels")[(min(items, PROGRAMS),)](
-        *arguments, *boxes, *special, dtype == torch.float32, BLOCK, enable_fp_fusion=False, num_warps=WARPS, maxnreg=REGISTERS[dtype]
+    blocks = -(-height * width // BLOCK)
+    strips = -(-blocks // max(1, min(STRIP, len(rows_of) * blocks // PROGRAMS)))
+    together = together or max(1, min(TOGETHER, len(rows_of) * strips // PROGRAMS))
+    boxes = low, high, period, *sizes, together, -(-blocks // strips), entries.first, entries.inputs, low.shape[1]
+    _kernel("pixels")[strips, min(len(rows_of), max(1, PROGRAMS // strips))](
+        *arguments, *boxes, *special, dtype == torch.float32, BLOCK, *extra, enable_fp_fusion=False, num_warps=WARPS,
+        maxnreg=REGISTERS[dtype],
     )  # fmt: skip
     if entries.bent:
         block, warps = BENT
@@ -161,18 +172,31 @@ def _launch(
     return AffineForm(stack, radius, bent=entries.bent)
 
 
-def _largest(pictures: Tensor) -> Tensor:
-    """The largest absolute pixel; a prover asks for the same pictures again and again, but a recorded graph sees others each time."""
+def _seen_before(pictures: Tensor, padding: str, single: bool) -> list[Tensor]:
+    """The largest absolute pixel, and what `single_kernel.py` needs; a prover asks for the same pictures again and again, but a recorded
+    graph sees others each time."""
     global _seen
     version = -1 if pictures.is_inference() or _recording(pictures) else pictures._version
-    seen = _seen  # once: another thread may replace it
-    if seen is not None and version >= 0 and seen[0]() is pictures and seen[1] == version:
+    key, seen = (version, padding, single), _seen  # once: another thread may replace it
+    if seen is not None and version >= 0 and seen[0]() is pictures and seen[1] == key:
         return seen[2]
-    ends = torch.stack(torch.aminmax(pictures)).abs()
-    largest = ends.amax()
+    known = _looked_at(pictures, padding, single)
     if version >= 0:
-        _seen = weakref.ref(pictures), version, largest
-    return largest
+        _seen = weakref.ref(pictures), key, known
+    return known
+
+
+def _looked_at(pictures: Tensor, padding: str, single: bool) -> list[Tensor]:
+    ends = torch.stack(torch.aminmax(pictures))
+    largest = ends.abs().amax()
+    if not single:
+        return [largest]
+    low, high = ends.clamp(max=0)[0], ends.clamp(min=0)[1]
+    floor = torch.stack([(high - low) * first + largest * second for first, second in ROUNDINGS]) * UNIT[torch.float32]
+    floor = torch.where(largest < 2.0**100, floor, torch.inf).float()
+    rings = [0 if padding == "reflect" and size > 1 else RING for size in pictures.shape[:1:-1] for _ in range(2)]
+    copies = torch.nn.functional.pad(pictures.float(), rings, "constant" if padding == "zeros" else "replicate")
+    return [largest, copies.contiguous(), floor]
 
 
 def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:

@@ -25,10 +25,13 @@ numbers: the residual is measured against those that are used):
 import triton
 import triton.language as tl
 
-from tiltproof.bounds.cell_kernel import any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
+from tiltproof.bounds.cell_kernel import REFLECT, any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
 from tiltproof.bounds.position_kernel import LEAST, UNIT, larger, number, positions, widened
+from tiltproof.bounds.single_kernel import RING, across, numbers_of, one_cell, places, two_cells, where, within
 
 MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(48)
+SINGLE_ONE, SINGLE_TWO, ONE, TWO, ANY = (tl.constexpr(k) for k in range(5))
+"""How boxes are looked at: in float32, or float64, where they meet one cell, or two each way; or any number."""
 
 
 @triton.jit
@@ -64,13 +67,13 @@ def _hull(low, high, largest):
 
 
 @triton.jit
-def _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_v, slopes_x, slopes_y, flat, symbols: tl.constexpr,
+def _store(stack, radius_at, planes, mask, center, radius, slope_u, slope_v, slopes_x, slopes_y, flat, symbols: tl.constexpr,
            single: tl.constexpr):  # fmt: skip
-    """Writes the form; ``single``: made wider and rounded as by `AffineForm.to`. ``flat``: None, or where there are no slopes."""
+    """Writes the form; ``single``: float64 made wider and rounded as by `AffineForm.to`. ``flat``: None, or where there are no slopes."""
     if single:
         center = center.to(tl.float32)
     size = tl.abs(center)
-    tl.store(stack + here, center, mask=mask)
+    tl.store(stack, center, mask=mask)
     for k in tl.static_range(symbols):
         slope = tl.fma(slope_u, slopes_x[k], slope_v * slopes_y[k])
         if flat is not None:
@@ -79,11 +82,11 @@ def _store(stack, radius_at, planes, here, mask, center, radius, slope_u, slope_
             slope = slope.to(tl.float32)
         size = size + tl.abs(slope)
         stack += planes
-        tl.store(stack + here, slope, mask=mask)
+        tl.store(stack, slope, mask=mask)
     if single:
         # an entry moves by 2^-24 of it, and twice that is added; four roundings of sums of numbers >= 0 are less than the factor's 12
         radius = tl.fma(size, 2.0**-23, radius.to(tl.float32)) * (1 + 12 * 2.0**-24) + 2.0**-97
-    tl.store(radius_at + here, radius, mask=mask)
+    tl.store(radius_at, radius, mask=mask)
 
 
 @triton.jit
@@ -106,15 +109,22 @@ def _same(one, other, count: tl.constexpr):
 
 
 @triton.jit
-def _channel(source, kind: tl.constexpr, place, columns, in_x, rows, in_y, height: tl.constexpr, width: tl.constexpr, mask,
+def _channel(source, kind: tl.constexpr, place, height: tl.constexpr, width: tl.constexpr, stride: tl.constexpr, mask,
              padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
     """Center, radius and slopes of one channel; ``place``: what `pixels` has prepared for boxes of this kind."""
-    if kind == 1:
-        x, y, curved, floor = place
+    apart: tl.constexpr = padding_x == REFLECT or padding_y == REFLECT
+    if kind == SINGLE_ONE:
+        spot, w, z, curved, rest_x, rest_y, floor = place
+        return one_cell(source, spot, w, z, curved, rest_x, rest_y, floor, stride, apart)
+    elif kind == SINGLE_TWO:
+        spot, x, y, reach_x, reach_y, rest_x, rest_y, floor = place
+        return two_cells(source, spot, x, y, reach_x, reach_y, rest_x, rest_y, floor, stride, apart)
+    elif kind == ONE:
+        columns, in_x, rows, in_y, x, y, curved, floor = place
         center, slope_u, slope_v, mixed = four(source, width, columns, in_x, rows, in_y, x, y)
         return center, _radius(tl.fma(tl.abs(mixed), curved, floor), slope_u, slope_v, x[4], y[4]), slope_u, slope_v
-    elif kind == 2:
-        x, y, size_x, size_y, floor = place
+    elif kind == TWO:
+        columns, in_x, rows, in_y, x, y, size_x, size_y, floor = place
         slope_u, slope_v, low, high = nine(source, width, columns, in_x, rows, in_y, x, y)
         return (
             (low + high) * 0.5,
@@ -132,79 +142,129 @@ def _channel(source, kind: tl.constexpr, place, columns, in_x, rows, in_y, heigh
 
 
 @triton.jit
-def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, x, y, here, mask, memory, pair, period, stop, pairs, channels,
+def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memory, pair, period, stop, pairs, channels,
            first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
            symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr, single: tl.constexpr):  # fmt: skip
     """The forms of a pair and of those after it whose box is the same; the first pair with another box, or ``stop`` and beyond."""
     plane: tl.constexpr = height * width
     pictures, rows_of, stack_at, radius_at, low_at, high_at = memory
-    picture = tl.full((), plane, tl.int64) * channels
-    columns, in_x = pixels_of(x[0], x[3], width, mask, padding_x)
-    rows, in_y = pixels_of(y[0], y[3], height, mask, padding_y)
-    box = _box(low_at, high_at, pair, first, inputs, parameters)
-    row, going = tl.load(rows_of + pair), pair < stop
+    stride: tl.constexpr = width + (2 * RING if kind <= SINGLE_TWO and padding_x != REFLECT else 0)
+    tall: tl.constexpr = height + (2 * RING if kind <= SINGLE_TWO and padding_y != REFLECT else 0)
+    size: tl.constexpr = stride * tall
+    picture, planes = tl.full((), plane, tl.int64) * channels, pairs * (tl.full((), plane, tl.int64) * channels)
+    going = pair < stop
     while going:
-        source, stack, radius = pictures + row * picture, stack_at + pair * picture, radius_at + pair * picture
-        pair += period
-        following = tl.minimum(pair, pairs - 1)  # one that there is
-        going = (pair < stop) & _same(box, _box(low_at, high_at, following, first, inputs, parameters), 2 * inputs)
-        row = tl.load(rows_of + following)
+        source, begin = pictures + tl.load(rows_of + pair).to(tl.int32).to(tl.int64) * (channels * size), pair * picture
+        stack, radius = stack_at + begin + here, radius_at + begin + here
         channel = 0
         while channel < channels:
-            center, rest, slope_u, slope_v = _channel(source, kind, place, columns, in_x, rows, in_y, height, width, mask, padding_x,
-                                                      padding_y)  # fmt: skip
-            _store(stack, radius, pairs * picture, here, mask, center, rest, slope_u, slope_v, slopes_x, slopes_y, flat, symbols,
-                   single)  # fmt: skip
-            source, stack, radius, channel = source + plane, stack + plane, radius + plane, channel + 1
+            center, rest, slope_u, slope_v = _channel(
+                source, kind, place, height, width, stride, mask, padding_x, padding_y
+            )
+            _store(stack, radius, planes, mask, center, rest, slope_u, slope_v, slopes_x, slopes_y, flat, symbols,
+                   single and kind > SINGLE_TWO)  # fmt: skip
+            source, stack, radius, channel = source + size, stack + plane, radius + plane, channel + 1
+        following = pair + period
+        going = following < stop
+        if going:
+            going = _same(_box(low_at, high_at, pair, first, inputs, parameters),
+                          _box(low_at, high_at, following, first, inputs, parameters), 2 * inputs)  # fmt: skip
+        pair = following
     return pair
 
 
-@triton.jit(do_not_specialize=("pairs", "together"))  # else it is compiled again for numbers that 16 divides
+@triton.jit
+def _double(entry, here, mask, memory, largest, floor, pair, period, stop, pairs, channels, first: tl.constexpr, inputs: tl.constexpr,
+            parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
+            count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr,
+            single: tl.constexpr):  # fmt: skip
+    """`_pairs` in float64; boxes of one or two cells each way by the shorter ways only where results are float64."""
+    u, v, columns, rows, x, y = sight(entry, here, height, width, composed, parts, count, symbols, padding_x, padding_y)
+    from_x, to_x, from_y, to_y = columns[0] - u[0], columns[1] - u[0], rows[0] - v[0], rows[1] - v[0]
+    step_x, step_y = tl.abs(from_x) + tl.abs(to_x), tl.abs(from_y) + tl.abs(to_y)
+    size_x, size_y = tl.fma(step_x + u[3], 24 * UNIT, u[2]), tl.fma(step_y + v[3], 24 * UNIT, v[2])
+    flat = ((x[3] + 1) * (y[3] + 1) > MANY_POINTS) | ~x[4] | ~y[4] | (u[2] > step_x + 1) | (v[2] > step_y + 1)
+    most = tl.max(tl.where(mask, tl.where(flat, 3, tl.maximum(x[3], y[3])), 1))
+    if most == 1 and not single:
+        near_x, near_y = pixels_of(x[0], x[3], width, mask, padding_x), pixels_of(y[0], y[3], height, mask, padding_y)
+        one_x, one_y = in_one_cell(x, u, to_x - from_x, size_x), in_one_cell(y, v, to_y - from_y, size_y)
+        one = near_x[0], near_x[1], near_y[0], near_y[1], one_x, one_y, one_x[2] * one_y[2], floor
+        pair = _pairs(ONE, one, one_x[3], one_y[3], None, here, mask, memory, pair, period, stop, pairs, channels, first, inputs,
+                      parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+    elif most == 2 and not single:
+        near_x, near_y = pixels_of(x[0], x[3], width, mask, padding_x), pixels_of(y[0], y[3], height, mask, padding_y)
+        two_x = in_two_cells(x, columns[0], columns[1], u[0], to_x - from_x)
+        two_y = in_two_cells(y, rows[0], rows[1], v[0], to_y - from_y)
+        two = near_x[0], near_x[1], near_y[0], near_y[1], two_x, two_y, size_x, size_y, floor
+        pair = _pairs(TWO, two, u[1], v[1], None, here, mask, memory, pair, period, stop, pairs, channels, first, inputs, parameters,
+                      height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+    else:
+        most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
+        many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest
+        pair = _pairs(ANY, many, u[1], v[1], flat, here, mask, memory, pair, period, stop, pairs, channels, first, inputs, parameters,
+                      height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+    return pair
+
+
+@triton.jit(do_not_specialize=("pairs", "together", "strip"))  # else it is compiled again for numbers that 16 divides
 def pixels(
-    pictures, rows_of, table, largest_at, stack, radius, low, high, period_at, pairs, channels, together,
+    pictures, rows_of, table, largest_at, stack, radius, low, high, period_at, pairs, channels, together, strip,
     first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
     composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, entries: tl.constexpr,
     padding_x: tl.constexpr, padding_y: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
+    copies=None, small=None, floor_at=None, few: tl.constexpr = 0,
 ):  # fmt: skip
-    """Blocks of pixels, all channels; each of up to ``together`` pairs, ``period`` apart, for which positions are found once while boxes
-    are the same."""
+    """``strip`` blocks of pixels, all channels; of up to ``together`` pairs, ``period`` apart, for which positions are found once while
+    boxes are the same."""
     plane: tl.constexpr = height * width
     blocks: tl.constexpr = (plane + block - 1) // block
     period, largest = tl.load(period_at), tl.load(largest_at)
     memory = pictures, rows_of, stack, radius, low, high
     floor, stride = largest * (ROUNDINGS * UNIT), period * together
-    item = tl.program_id(0)
-    while item < (pairs + stride - 1) // stride * period * blocks:
-        here = item % blocks * block + tl.arange(0, block)
-        mask = here < plane
-        slot = item // blocks
+    fast: tl.constexpr = copies is not None
+    if fast:
+        copied, floor_one, floor_two = (
+            (copies, rows_of, stack, radius, low, high),
+            tl.load(floor_at),
+            tl.load(floor_at + 1),
+        )
+    begin = tl.program_id(0) * strip
+    end = tl.minimum(begin + strip, blocks)
+    slot = tl.program_id(1)
+    while slot < (pairs + stride - 1) // stride * period:
         turn = slot * 0
         if slot >= period:  # not where boxes are not shared, for which a division is dear
             turn = slot // period
         pair, stop = slot + turn * (stride - period), tl.minimum((turn + 1) * stride, pairs)
         while pair < stop:
-            entry = table + pair.to(tl.int64) * entries
-            u, v, columns, rows, x, y = sight(entry, here, height, width, composed, parts, count, symbols, padding_x,
-                                              padding_y)  # fmt: skip
-            from_x, to_x, from_y, to_y = columns[0] - u[0], columns[1] - u[0], rows[0] - v[0], rows[1] - v[0]
-            step_x, step_y = tl.abs(from_x) + tl.abs(to_x), tl.abs(from_y) + tl.abs(to_y)
-            size_x, size_y = tl.fma(step_x + u[3], 24 * UNIT, u[2]), tl.fma(step_y + v[3], 24 * UNIT, v[2])
-            flat = ((x[3] + 1) * (y[3] + 1) > MANY_POINTS) | ~x[4] | ~y[4] | (u[2] > step_x + 1) | (v[2] > step_y + 1)
-            most = tl.max(tl.where(mask, tl.where(flat, 3, tl.maximum(x[3], y[3])), 1))
-            if most == 1:
-                one_x, one_y = in_one_cell(x, u, to_x - from_x, size_x), in_one_cell(y, v, to_y - from_y, size_y)
-                one = one_x, one_y, one_x[2] * one_y[2], floor
-                pair = _pairs(1, one, one_x[3], one_y[3], None, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
-                              inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
-            elif most == 2:
-                two_x = in_two_cells(x, columns[0], columns[1], u[0], to_x - from_x)
-                two_y = in_two_cells(y, rows[0], rows[1], v[0], to_y - from_y)
-                two = two_x, two_y, size_x, size_y, floor
-                pair = _pairs(2, two, u[1], v[1], None, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
-                              inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
-            else:
-                most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
-                many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest
-                pair = _pairs(3, many, u[1], v[1], flat, x, y, here, mask, memory, pair, period, stop, pairs, channels, first,
-                              inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
-        item += tl.num_programs(0)
+            entry, following = table + pair.to(tl.int64) * entries, pair
+            if fast:
+                numbers = numbers_of(entry, small + pair.to(tl.int64) * few, composed, symbols)
+            at = begin
+            while at < end:
+                here = at * block + tl.arange(0, block)
+                mask = here < plane
+                most = pair * 0 + 3
+                if fast:
+                    pixel = here if plane % block == 0 else tl.minimum(here, plane - 1)
+                    u, v, cells = places(numbers, pixel, height, width, composed, symbols)
+                    most = tl.max(cells)
+                if fast and most == 1:
+                    x, y = within(u), within(v)
+                    spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
+                    place = spot, x[1], y[1], u[4] * v[4], u[3], v[3], floor_one
+                    following = _pairs(SINGLE_ONE, place, u[2], v[2], None, here, mask, copied, pair, period, stop, pairs, channels,
+                                       first, inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+                elif fast and most == 2:
+                    x, y = across(u, v), across(v, u)
+                    spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
+                    place = spot, x, y, u[4], v[4], u[3], v[3], floor_two
+                    following = _pairs(SINGLE_TWO, place, u[2], v[2], None, here, mask, copied, pair, period, stop, pairs, channels,
+                                       first, inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+                else:
+                    following = _double(entry, here, mask, memory, largest, floor, pair, period, stop, pairs, channels, first, inputs,
+                                        parameters, height, width, composed, parts, count, symbols, padding_x, padding_y,
+                                        single)  # fmt: skip
+                at += 1
+            pair = following
+        slot += tl.num_programs(1)

@@ -58,7 +58,7 @@ def product_of_deviations(a, b, deviation):
 
 
 @triton.jit
-def _general(codes: tl.constexpr):
+def general(codes: tl.constexpr):
     """How many of a row's three entries are in the table."""
     return (codes % 3) // 2 + (codes // 3 % 3) // 2 + (codes // 9 % 3) // 2
 
@@ -193,26 +193,37 @@ def _meet(form, low, high):
 
 
 @triton.jit
+def _met(entry, u, v, x, y, middle_x: tl.constexpr, middle_y: tl.constexpr, parts: tl.constexpr, count: tl.constexpr):
+    """The boxes of both axes: what the forms and interval arithmetic, part by part, have in common."""
+    tiny = number(LEAST)
+    u_low, u_high, v_low, v_high = u, u, v, v
+    for k in tl.static_range(count):
+        low, high = _moved(entry, u_low, u_high, v_low, v_high, tiny, parts // 729**k % 27, k == 0)
+        entry += general(parts // 729**k % 27) * 2
+        v_low, v_high = _moved(entry, u_low, u_high, v_low, v_high, tiny, parts // 729**k // 27 % 27, k == 0)
+        entry += general(parts // 729**k // 27 % 27) * 2
+        u_low, u_high = low, high
+    u_low, u_high = outward(u_low + number(middle_x), u_high + number(middle_x), tiny)
+    v_low, v_high = outward(number(middle_y) - v_high, number(middle_y) - v_low, tiny)
+    return _meet(x, u_low, u_high), _meet(y, v_low, v_high)
+
+
+@triton.jit
 def positions(entry, here, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
               count: tl.constexpr, symbols: tl.constexpr):  # fmt: skip
     """Forms and boxes of both axes; ``parts``: the codes of ``count`` matrices, six digits each, in the order of their application."""
     middle_x: tl.constexpr = (width - 1) / 2
     middle_y: tl.constexpr = (height - 1) / 2
-    tiny = number(LEAST)
     u, v = (here % width).to(tl.float64) - number(middle_x), number(middle_y) - (here // width).to(tl.float64)
     first: tl.constexpr = composed % 27
     second: tl.constexpr = composed // 27
+    meets = tl.load(entry) == 0
+    entry += 1
     x = _form(entry, u, v, 1, middle_x, first, symbols)
-    entry += _general(first) * (symbols + 2)
+    entry += general(first) * (symbols + 2)
     y = _form(entry, u, v, -1, middle_y, second, symbols)
-    entry += _general(second) * (symbols + 2)
-    u_low, u_high, v_low, v_high = u, u, v, v
-    for k in tl.static_range(count):
-        low, high = _moved(entry, u_low, u_high, v_low, v_high, tiny, parts // 729**k % 27, k == 0)
-        entry += _general(parts // 729**k % 27) * 2
-        v_low, v_high = _moved(entry, u_low, u_high, v_low, v_high, tiny, parts // 729**k // 27 % 27, k == 0)
-        entry += _general(parts // 729**k // 27 % 27) * 2
-        u_low, u_high = low, high
-    u_low, u_high = outward(u_low + number(middle_x), u_high + number(middle_x), tiny)
-    v_low, v_high = outward(number(middle_y) - v_high, number(middle_y) - v_low, tiny)
-    return x, y, _meet(x, u_low, u_high), _meet(y, v_low, v_high)
+    entry += general(second) * (symbols + 2)
+    columns, rows = (x[4], x[5]), (y[4], y[5])
+    if meets:
+        columns, rows = _met(entry, u, v, x, y, middle_x, middle_y, parts, count)
+    return x, y, columns, rows
