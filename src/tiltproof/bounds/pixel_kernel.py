@@ -142,19 +142,36 @@ def _channel(source, kind: tl.constexpr, place, height: tl.constexpr, width: tl.
 
 
 @triton.jit
-def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memory, pair, period, stop, pairs, channels,
-           first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
-           symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr, single: tl.constexpr):  # fmt: skip
-    """The forms of a pair and of those after it whose box is the same; the first pair with another box, or ``stop`` and beyond."""
+def _last(low_at, high_at, pair, period, stop, first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr):
+    """The first pair after this one, ``period`` apart, whose box is another one, or ``stop`` and beyond."""
+    last = pair + period
+    going = last < stop
+    while going:
+        going = _same(_box(low_at, high_at, pair, first, inputs, parameters),
+                      _box(low_at, high_at, last, first, inputs, parameters), 2 * inputs)  # fmt: skip
+        if going:
+            last += period
+        going = going & (last < stop)
+    return last
+
+
+@triton.jit
+def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memory, pair, period, last, pairs, channels,
+           height: tl.constexpr, width: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr,
+           single: tl.constexpr):  # fmt: skip
+    """The forms of pairs whose box is the same: from one to ``last``, ``period`` apart."""
     plane: tl.constexpr = height * width
-    pictures, rows_of, stack_at, radius_at, low_at, high_at = memory
+    pictures, rows_of, stack_at, radius_at = memory
     stride: tl.constexpr = width + (2 * RING if kind <= SINGLE_TWO and padding_x != REFLECT else 0)
     tall: tl.constexpr = height + (2 * RING if kind <= SINGLE_TWO and padding_y != REFLECT else 0)
     size: tl.constexpr = stride * tall
-    picture, planes = tl.full((), plane, tl.int64) * channels, pairs * (tl.full((), plane, tl.int64) * channels)
-    going = pair < stop
-    while going:
-        source, begin = pictures + tl.load(rows_of + pair).to(tl.int32).to(tl.int64) * (channels * size), pair * picture
+    picture = tl.full((), plane, tl.int64) * channels
+    planes = pairs * picture
+    while pair < last:
+        source, begin = (
+            pictures + tl.load(rows_of + pair).to(tl.uint32).to(tl.int64) * (channels * size),
+            pair * picture,
+        )
         stack, radius = stack_at + begin + here, radius_at + begin + here
         channel = 0
         while channel < channels:
@@ -164,20 +181,13 @@ def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memo
             _store(stack, radius, planes, mask, center, rest, slope_u, slope_v, slopes_x, slopes_y, flat, symbols,
                    single and kind > SINGLE_TWO)  # fmt: skip
             source, stack, radius, channel = source + size, stack + plane, radius + plane, channel + 1
-        following = pair + period
-        going = following < stop
-        if going:
-            going = _same(_box(low_at, high_at, pair, first, inputs, parameters),
-                          _box(low_at, high_at, following, first, inputs, parameters), 2 * inputs)  # fmt: skip
-        pair = following
-    return pair
+        pair += period
 
 
 @triton.jit
-def _double(entry, here, mask, memory, largest, floor, pair, period, stop, pairs, channels, first: tl.constexpr, inputs: tl.constexpr,
-            parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
-            count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr,
-            single: tl.constexpr):  # fmt: skip
+def _double(entry, here, mask, memory, largest, floor, pair, period, last, pairs, channels, height: tl.constexpr, width: tl.constexpr,
+            composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr,
+            padding_y: tl.constexpr, single: tl.constexpr):  # fmt: skip
     """`_pairs` in float64; boxes of one or two cells each way by the shorter ways only where results are float64."""
     u, v, columns, rows, x, y = sight(entry, here, height, width, composed, parts, count, symbols, padding_x, padding_y)
     from_x, to_x, from_y, to_y = columns[0] - u[0], columns[1] - u[0], rows[0] - v[0], rows[1] - v[0]
@@ -189,21 +199,20 @@ def _double(entry, here, mask, memory, largest, floor, pair, period, stop, pairs
         near_x, near_y = pixels_of(x[0], x[3], width, mask, padding_x), pixels_of(y[0], y[3], height, mask, padding_y)
         one_x, one_y = in_one_cell(x, u, to_x - from_x, size_x), in_one_cell(y, v, to_y - from_y, size_y)
         one = near_x[0], near_x[1], near_y[0], near_y[1], one_x, one_y, one_x[2] * one_y[2], floor
-        pair = _pairs(ONE, one, one_x[3], one_y[3], None, here, mask, memory, pair, period, stop, pairs, channels, first, inputs,
-                      parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+        _pairs(ONE, one, one_x[3], one_y[3], None, here, mask, memory, pair, period, last, pairs, channels,
+               height, width, symbols, padding_x, padding_y, single)  # fmt: skip
     elif most == 2 and not single:
         near_x, near_y = pixels_of(x[0], x[3], width, mask, padding_x), pixels_of(y[0], y[3], height, mask, padding_y)
         two_x = in_two_cells(x, columns[0], columns[1], u[0], to_x - from_x)
         two_y = in_two_cells(y, rows[0], rows[1], v[0], to_y - from_y)
         two = near_x[0], near_x[1], near_y[0], near_y[1], two_x, two_y, size_x, size_y, floor
-        pair = _pairs(TWO, two, u[1], v[1], None, here, mask, memory, pair, period, stop, pairs, channels, first, inputs, parameters,
-                      height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+        _pairs(TWO, two, u[1], v[1], None, here, mask, memory, pair, period, last, pairs, channels,
+               height, width, symbols, padding_x, padding_y, single)  # fmt: skip
     else:
         most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
         many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest
-        pair = _pairs(ANY, many, u[1], v[1], flat, here, mask, memory, pair, period, stop, pairs, channels, first, inputs, parameters,
-                      height, width, symbols, padding_x, padding_y, single)  # fmt: skip
-    return pair
+        _pairs(ANY, many, u[1], v[1], flat, here, mask, memory, pair, period, last, pairs, channels,
+               height, width, symbols, padding_x, padding_y, single)  # fmt: skip
 
 
 @triton.jit(do_not_specialize=("pairs", "together", "strip"))  # else it is compiled again for numbers that 16 divides
@@ -219,15 +228,12 @@ def pixels(
     plane: tl.constexpr = height * width
     blocks: tl.constexpr = (plane + block - 1) // block
     period, largest = tl.load(period_at), tl.load(largest_at)
-    memory = pictures, rows_of, stack, radius, low, high
+    memory = pictures, rows_of, stack, radius
     floor, stride = largest * (ROUNDINGS * UNIT), period * together
     fast: tl.constexpr = copies is not None
     if fast:
-        copied, floor_one, floor_two = (
-            (copies, rows_of, stack, radius, low, high),
-            tl.load(floor_at),
-            tl.load(floor_at + 1),
-        )
+        copied = copies, rows_of, stack, radius
+        floor_one, floor_two = tl.load(floor_at), tl.load(floor_at + 1)
     begin = tl.program_id(0) * strip
     end = tl.minimum(begin + strip, blocks)
     slot = tl.program_id(1)
@@ -237,7 +243,8 @@ def pixels(
             turn = slot // period
         pair, stop = slot + turn * (stride - period), tl.minimum((turn + 1) * stride, pairs)
         while pair < stop:
-            entry, following = table + pair.to(tl.int64) * entries, pair
+            entry = table + pair.to(tl.int64) * entries
+            last = _last(low, high, pair, period, stop, first, inputs, parameters)
             if fast:
                 numbers = numbers_of(entry, small + pair.to(tl.int64) * few, composed, symbols)
             at = begin
@@ -253,18 +260,17 @@ def pixels(
                     x, y = within(u), within(v)
                     spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
                     place = spot, x[1], y[1], u[4] * v[4], u[3], v[3], floor_one
-                    following = _pairs(SINGLE_ONE, place, u[2], v[2], None, here, mask, copied, pair, period, stop, pairs, channels,
-                                       first, inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+                    _pairs(SINGLE_ONE, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
+                           height, width, symbols, padding_x, padding_y, single)  # fmt: skip
                 elif fast and most == 2:
                     x, y = across(u, v), across(v, u)
                     spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
                     place = spot, x, y, u[4], v[4], u[3], v[3], floor_two
-                    following = _pairs(SINGLE_TWO, place, u[2], v[2], None, here, mask, copied, pair, period, stop, pairs, channels,
-                                       first, inputs, parameters, height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+                    _pairs(SINGLE_TWO, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
+                           height, width, symbols, padding_x, padding_y, single)  # fmt: skip
                 else:
-                    following = _double(entry, here, mask, memory, largest, floor, pair, period, stop, pairs, channels, first, inputs,
-                                        parameters, height, width, composed, parts, count, symbols, padding_x, padding_y,
-                                        single)  # fmt: skip
+                    _double(entry, here, mask, memory, largest, floor, pair, period, last, pairs, channels, height, width, composed,
+                            parts, count, symbols, padding_x, padding_y, single)  # fmt: skip
                 at += 1
-            pair = following
+            pair = last
         slot += tl.num_programs(1)

@@ -18,7 +18,7 @@ padding's 0. Numbers that underflow, by 2^-126 at most, are less than what 2^-25
   them, by (3 D + 2 L) u; slope_v by (4 D + 2 L) u, slope_u, which lies between the differences, by 5 D u, `mixed` by 4 D u. Slopes times
   1/2 and `mixed` times 1/4: all in all (8.5 D + 4 L) u.
 - Two cells. Weights are off by u. Values along a line are off by (2.5 D + 2 L) u, both ways twice that. The plane takes as much from one
-  corner as it gives to the opposite one, so both are their mean, but for 10 u of the slopes (8 of a division that need not be exact):
+  corner as it gives to the opposite one, so both are their mean, but for 10 u of the slopes (2.2 of the root, twice, and 6 more):
   5.5 D u, and L u of the sum. The other points add (2 D + 2 L) u, the mid-point (D + L) u: at most (11.5 D + 7 L) u or (8 D + 8 L) u.
 - `ROUNDINGS` of `fused_pixels.py` are more than these, and 16 u of the radius more than its own 5.
 - Where the largest pixel is 2^100 or more, or not finite, they are not finite either, nor is any radius.
@@ -36,51 +36,52 @@ WHOLE = tl.constexpr(1.5 * 2.0**52)
 
 
 @triton.jit
-def _loaded(at, step: tl.constexpr, codes: tl.constexpr):
-    """A number of each of a row's entries that are in the table, ``step`` apart."""
+def _loaded(at, step: tl.constexpr, sign: tl.constexpr, codes: tl.constexpr):
+    """A number of each of a row's entries that are in the table, ``step`` apart, times ``sign``."""
     numbers = ()
     for digit in tl.static_range(3):
         if codes // 3**digit % 3 == GENERAL:
-            numbers = numbers + (tl.load(at),)
+            numbers = numbers + (tl.load(at) * sign,)
             at += step
     return numbers
 
 
 @triton.jit
-def _loaded_row(entry, small, codes: tl.constexpr, symbols: tl.constexpr):
+def _loaded_row(entry, small, sign: tl.constexpr, codes: tl.constexpr, symbols: tl.constexpr):
     """Of a row's entries in the table: centers, radii, and the slopes for each symbol."""
-    numbers = _loaded(entry, symbols + 2, codes), _loaded(small + symbols, symbols + 1, codes)
+    numbers = _loaded(entry, symbols + 2, sign, codes), _loaded(small + symbols, symbols + 1, 1.0, codes)
     for k in tl.static_range(symbols):
-        numbers = numbers + (_loaded(small + k, symbols + 1, codes),)
+        numbers = numbers + (_loaded(small + k, symbols + 1, sign, codes),)
     return numbers
 
 
 @triton.jit
 def numbers_of(entry, small, composed: tl.constexpr, symbols: tl.constexpr):
     """What there is to know of a pair: where remainders begin, and the entries of both rows."""
-    count = general(composed % 27)
-    across = _loaded_row(entry + 1, small + 1, composed % 27, symbols)
-    down = _loaded_row(entry + 1 + count * (symbols + 2), small + 1 + count * (symbols + 1), composed // 27, symbols)
-    return tl.load(small), across, down
+    count, start = general(composed % 27), tl.load(small)
+    across = _loaded_row(entry + 1, small + 1, 1.0, composed % 27, symbols)
+    entry, small = entry + 1 + count * (symbols + 2), small + 1 + count * (symbols + 1)
+    down = _loaded_row(entry, small, -1.0, composed // 27, symbols)
+    return start, across, down
 
 
 @triton.jit
 def _row(numbers, u, v, start, sign: tl.constexpr, codes: tl.constexpr, ones: tl.constexpr):
-    """start +- (a u + b v + c); entries 1 count where ``ones``."""
+    """start +- (a u + b v + c), where numbers have their sign; entries 1 count where ``ones``."""
     a: tl.constexpr = codes % 3
     b: tl.constexpr = codes // 3 % 3
     c: tl.constexpr = codes // 9 % 3
     total = start
     if c == GENERAL:
-        total = tl.fma(numbers[a // 2 + b // 2], sign * 1.0, total)
+        total = total + numbers[a // 2 + b // 2]
     elif c == 1 and ones:
-        total = total + sign * 1.0
+        total = total + sign
     if b == GENERAL:
-        total = tl.fma(numbers[a // 2] * sign, v, total)
+        total = tl.fma(numbers[a // 2], v, total)
     elif b == 1 and ones:
         total = total + v * sign
     if a == GENERAL:
-        total = tl.fma(numbers[0] * sign, u, total)
+        total = tl.fma(numbers[0], u, total)
     elif a == 1 and ones:
         total = total + u * sign
     return total
@@ -100,7 +101,7 @@ def _axis(start, numbers, u, v, sign: tl.constexpr, offset: tl.constexpr, codes:
         slope = _row(numbers[2 + k], u, v, zero, sign, codes, False)
         slopes = slopes + (slope,)
         spread = tl.abs(slope) if k == 0 else spread + tl.abs(slope)
-    rest = _row(numbers[1], tl.abs(u), tl.abs(v), zero + start, 1, codes, False)
+    rest = _row(numbers[1], tl.abs(u), tl.abs(v), zero + start, 1.0, codes, False)
     return line, apart, slopes, rest, (rest + spread) * (1 + 2.0**-20)
 
 
@@ -110,8 +111,8 @@ def places(numbers, here, height: tl.constexpr, width: tl.constexpr, composed: t
     middle_x: tl.constexpr = (width - 1) / 2
     middle_y: tl.constexpr = (height - 1) / 2
     u, v = (here % width).to(tl.float32) - middle_x, middle_y - (here // width).to(tl.float32)
-    x = _axis(numbers[0], numbers[1], u, v, 1, middle_x, composed % 27, symbols)
-    y = _axis(numbers[0], numbers[2], u, v, -1, middle_y, composed // 27, symbols)
+    x = _axis(numbers[0], numbers[1], u, v, 1.0, middle_x, composed % 27, symbols)
+    y = _axis(numbers[0], numbers[2], u, v, -1.0, middle_y, composed // 27, symbols)
     across, down = tl.abs(x[1]), tl.abs(y[1])
     inside, outside = tl.minimum(across - x[4], down - y[4]), tl.maximum(across + x[4], down + y[4])
     return x, y, tl.where(outside < 1, tl.where(inside >= 0, 1, 2), 3)
@@ -183,16 +184,16 @@ def _total(rest, slope_u, slope_v, rest_x, rest_y):
 def across(x, other):
     """An axis of boxes in two cells: first line, weights as in `cell_kernel.in_two_cells`, center less the second point, 1 / (4 reach)."""
     line, center, reach = x[0], x[1], x[4]
-    low, high = center - reach, center + reach
-    before = low < 0
-    crossed = before & (high > 0)
-    shift = tl.where(before, 1.0, 0.0)
+    low, high, root = center - reach, center + reach, tl.rsqrt(reach * other[4]) * 0.5
+    before = low.to(tl.int32, bitcast=True) >> 31
+    crossed = (before < 0) & (high > 0)
+    shift = tl.where(before < 0, 1.0, 0.0)
     weights = low + shift, tl.where(crossed, 1.0, high + shift), tl.where(crossed, high, 0.0)
     return (
-        line - before.to(tl.int32),
+        line + before,
         weights,
         tl.where(crossed, center, -reach),
-        other[4] * (0.25 / (reach * other[4])),
+        other[4] * (root * root),
     )
 
 
