@@ -34,8 +34,8 @@ SHIFTS = [
     (0.001, 0.9999),
     (-2.1, -0.3),
     (1.2, 1.9),
-    (-5000.3, -5000.2),  # far from the picture
-    (4000.0, 4000.7),
+    (-5000.3, -4999.9),  # far from the picture
+    (3999.8, 4000.3),
 ]
 TURNS = [
     (3.0, 3.02),
@@ -159,6 +159,23 @@ def pixels() -> None:
                 planes = form.center[p], form.slopes[:, p], form.radius[p], form.lower[p], form.upper[p]
                 assert not violations(truth, *planes, e), (letters, padding, size, scale, low[p], high[p], theta)
     assert quick > all_of_them * 0.6, (quick, all_of_them)
+    shift, far = (
+        parse(f"Tu({2**40}), Tv(1)"),
+        torch.tensor([[2.0**33, 0.0], [-(2.0**33) - 1, 0.1]], dtype=torch.float64),
+    )
+    apart = torch.tensor([[0.25, 0.25]], dtype=torch.float64)
+    found = kernel(
+        torch.ones(1, 1, 4, 4, dtype=torch.float64),
+        torch.tensor([0, 0]),
+        shift,
+        "affine",
+        far,
+        far + apart,
+        dtype=torch.float32,
+    )
+    assert (found.lower <= 0).all(), "there is nothing so far away"
+    assert (found.upper >= 0).all()
+    assert (found.upper < 1e-6).all()
     huge = torch.full((1, 1, 4, 4), 2.0**110, dtype=torch.float64)
     box = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([[1.1, 0.5]], dtype=torch.float64)
     for strange in (huge, huge * torch.nan, huge * 2.0**900):

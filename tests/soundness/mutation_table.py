@@ -18,7 +18,7 @@ TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
-FUSED_VALUES = "bounds/test_fused_values.py"
+FUSED_VALUES, FUSED_SINGLE = "bounds/test_fused_values.py", "bounds/test_fused_single.py"
 MANY_CLASSES = "network/test_margins_of_many_classes.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
 
@@ -44,7 +44,7 @@ RANGES = "certify/test_regression.py"
 BACKWARD_PASS, PULL = "network/backward.py", "network/pull.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
-BENT_KERNEL = "bounds/bent_kernel.py"
+BENT_KERNEL, SINGLE_KERNEL = "bounds/bent_kernel.py", "bounds/single_kernel.py"
 RELU_ON_CPU = "bounds/test_relu_on_cpu.py"
 WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 ALGORITHM_1, PAIRS = "bounds/algorithm1.py", "bounds/test_algorithm1.py"
@@ -241,6 +241,31 @@ MUTATIONS = [
              "for k in tl.static_range(1, 2):", "the same", (FUSED,)),
     Mutation("kernel: sharing on trust", "bounds/fused_check.py", "if not all(bool(each.all()) for each in same):", "if len(same) > 9:",
              "a kernel that a device compiles into something else", (FUSED,)),
+    Mutation("kernel: float32 pixels", "bounds/fused_pixels.py", "ROUNDINGS = (10, 5), (14, 9)", "ROUNDINGS = (0, 0), (0, 0)",
+             "interpolation rounds a dozen times", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 distances", "bounds/entry_kernel.py", 'tl.where(plain, 2.0**-25, float("inf"))',
+             'tl.where(plain, 0.0, float("inf"))', "where a pixel looks is rounded to float32", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 positions", "bounds/entry_kernel.py", "tl.fma(spread, 16 * 2.0**-24, radius)", "(radius + 0.0)",
+             "so are the slopes of positions", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 reach", SINGLE_KERNEL, "(rest + spread) * (1 + 2.0**-20)", "(rest + spread)",
+             "sums round", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 remainder of v", SINGLE_KERNEL, "tl.abs(slope_v), rest_y,", "tl.abs(slope_v), 0.0 * rest_y,",
+             "v is its form and a remainder", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 curved cell", SINGLE_KERNEL, "_total(tl.fma(tl.abs(mixed), curved, floor)", "_total(floor",
+             "a cell is no plane", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 grid lines left out", SINGLE_KERNEL, "tl.fma(slope_u, x[2], b[0]) + tilt", "one",
+             "the picture has a kink there", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 box of two cells", SINGLE_KERNEL, "inside >= 0", "inside >= -0.01",
+             "the next cell is another function", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 box of three cells", SINGLE_KERNEL, "outside < 1", "outside < 1.5",
+             "the third cell is another function", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 underflows", SINGLE_KERNEL, "1 + 2.0**-20, 2.0**-97)", "1 + 2.0**-20, 0.0)",
+             "roundings of the smallest numbers are not relative", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 ring", SINGLE_KERNEL, "tl.maximum(line, -RING)", "tl.maximum(line, 1 - RING)",
+             "a box outside of the picture sees none of it", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 ring behind", SINGLE_KERNEL, ", size) + RING", ", size - 1) + RING", "the same", (FUSED_SINGLE,)),
+    Mutation("kernel: float32 far away", "bounds/entry_kernel.py", "(sizes + spreads < 2.0**14)", "(sizes == sizes)",
+             "a grid line's number has 32 bits", (FUSED_SINGLE,)),
     Mutation("kernel: product remainder", "bounds/entry_kernel.py",
              "radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)", "radius = radius + 0.0",
              "the product of two deviations is of second order, not zero", (FUSED,)),
