@@ -135,7 +135,7 @@ def positions() -> None:
 
 def pixels() -> None:
     """Against the exact picture: pixels of either sign and any size, boxes of all kinds, all paddings."""
-    rng, generator, quick, all_of_them = np.random.default_rng(9), torch.Generator().manual_seed(9), 0, 0
+    rng, generator = np.random.default_rng(9), torch.Generator().manual_seed(9)
     for number in range(36):
         letters, padding, size = LETTERS[number % 6], PADDINGS[number // 6 % 3], SIZES[(number + number // 6) % 6]
         transform = transform_of(letters, padding)
@@ -150,15 +150,11 @@ def pixels() -> None:
         rows_of = torch.arange(len(low)) % 2
         form = kernel(picture, rows_of, transform, "affine", low, high, dtype=torch.float32)
         for p, row in enumerate(rows_of.tolist()):
-            radius = form.radius[p].double()
-            quick += int((radius > 14 * 2.0**-24 * picture.abs().max()).sum())
-            all_of_them += radius.numel()
             for theta in inside(low[p].tolist(), high[p].tolist(), rng):
                 truth = transformed(picture[row].numpy(), letters, theta, padding)
                 e = symbols(theta, low[p].tolist(), high[p].tolist())
                 planes = form.center[p], form.slopes[:, p], form.radius[p], form.lower[p], form.upper[p]
                 assert not violations(truth, *planes, e), (letters, padding, size, scale, low[p], high[p], theta)
-    assert quick > all_of_them * 0.6, (quick, all_of_them)
     shift, far = (
         parse(f"Tu({2**40}), Tv(1)"),
         torch.tensor([[2.0**33, 0.0], [-(2.0**33) - 1, 0.1]], dtype=torch.float64),

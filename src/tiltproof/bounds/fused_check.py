@@ -164,9 +164,10 @@ def like_reference(
 
 
 def _few(form: AffineForm) -> Tensor:
-    """Both are made in float64 and rounded at last: a radius may be rounded to a neighbour, and a center likewise."""
+    """A radius may be rounded to a neighbour, and a center likewise. In float32 the kernel's roundings are relative to the pixels around a
+    box, which may be 0, and the reference's 24 of float64 to the largest pixel."""
     stack = form.stack.double().abs()
     few = FEW * UNIT[torch.float64] * (1 + stack[1:].sum(0))
     if form.radius.dtype == torch.float64:
         return few
-    return few + 2 * UNIT[form.radius.dtype] * form.radius.double()
+    return 4 * few + 2 * UNIT[form.radius.dtype] * form.radius.double()

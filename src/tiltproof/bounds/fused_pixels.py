@@ -37,7 +37,7 @@ MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
 MOST_SINGLE, RING = 2**14, 3
 """Of `single_kernel.py`: rows and columns of a picture at most, and lines around it in its copy."""
 ROUNDINGS = (10, 5), (14, 9)
-"""And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels, and of the largest pixel."""
+"""And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels there, and of the largest."""
 LARGE = 2**16
 """Pixels of a picture: those of 224 x 224 are looked at as they are, for half a second of a single CPU core a box at most."""
 _trust: dict[object, bool] = {}
@@ -191,8 +191,8 @@ def _looked_at(pictures: Tensor, padding: str, single: bool) -> list[Tensor]:
     largest = ends.abs().amax()
     if not single:
         return [largest]
-    low, high = ends.clamp(max=0)[0], ends.clamp(min=0)[1]
-    floor = torch.stack([(high - low) * first + largest * second for first, second in ROUNDINGS]) * UNIT[torch.float32]
+    apart = 1.0 + (ends[0] < 0) * (ends[1] > 0)  # differences of pixels, at most, over the larger of them
+    floor = torch.stack([apart * first + second for first, second in ROUNDINGS]) * UNIT[torch.float32]
     floor = torch.where(largest < 2.0**100, floor, torch.inf).float()
     rings = [0 if padding == "reflect" and size > 1 else RING for size in pictures.shape[:1:-1] for _ in range(2)]
     copies = torch.nn.functional.pad(pictures.float(), rings, "constant" if padding == "zeros" else "replicate")

@@ -1,8 +1,9 @@
 """Pixel bounds in float32, inside the kernel of `pixel_kernel.py`: where results are float32, and boxes meet at most two cells each way.
 
 Only a position's center is found in float64, and from it the nearest grid line and the distance from that, which are exact; all else is
-float32. Why the result is an enclosure, with u = 2^-24, L the largest pixel, and D the largest difference of two pixels or of one and the
-padding's 0. Numbers that underflow, by 2^-126 at most, are less than what 2^-25 and 2^-97 leave room for.
+float32. Why the result is an enclosure, with u = 2^-24, L the largest of the pixels around a box, and D the largest difference of two of
+them: at most L, or 2 L where a picture has pixels of either sign. Numbers that underflow, by 2^-126 at most, are less than what 2^-25 and
+2^-97 leave room for.
 
 - Positions. A center is off by 3 roundings of float64, for which the table's radius has 8. It is less than 2^28 (`entry_kernel.py`), so
   adding `WHOLE` rounds it to a grid line, and the distance, at most 1/2, has no rounding until it becomes float32: 2^-26. Entries 1 and
@@ -20,7 +21,7 @@ padding's 0. Numbers that underflow, by 2^-126 at most, are less than what 2^-25
 - Two cells. Weights are off by u. Values along a line are off by (2.5 D + 2 L) u, both ways twice that. The plane takes as much from one
   corner as it gives to the opposite one, so both are their mean, but for 10 u of the slopes (2.2 of the root, twice, and 6 more):
   5.5 D u, and L u of the sum. The other points add (2 D + 2 L) u, the mid-point (D + L) u: at most (11.5 D + 7 L) u or (8 D + 8 L) u.
-- `ROUNDINGS` of `fused_pixels.py` are more than these, and 16 u of the radius more than its own 5.
+- `ROUNDINGS` of `fused_pixels.py` are more than these, and 16 u of the radius more than its own 6.
 - Where the largest pixel is 2^100 or more, or not finite, they are not finite either, nor is any radius.
 """
 
@@ -170,7 +171,19 @@ def one_cell(source, spot, w, z, curved, rest_x, rest_y, floor, stride: tl.const
     mixed, top, bottom = across - right, tl.fma(w, right, a), tl.fma(w, across, c)
     slope_u, slope_v = tl.fma(mixed, z, right), bottom - top
     center = tl.fma(z, slope_v, top)
-    return center, _total(tl.fma(tl.abs(mixed), curved, floor), slope_u, slope_v, rest_x, rest_y), slope_u, slope_v
+    largest = _larger(_larger(a, b), _larger(c, d))
+    return (
+        center,
+        _total(tl.fma(tl.abs(mixed), curved, largest * floor), slope_u, slope_v, rest_x, rest_y),
+        slope_u,
+        slope_v,
+    )
+
+
+@triton.jit
+def _larger(a, b):
+    """Without sign; a NaN may be lost, but not in the slopes."""
+    return tl.maximum(tl.abs(a), tl.abs(b))
 
 
 @triton.jit
@@ -199,6 +212,7 @@ def across(x, other):
 
 @triton.jit
 def _three(a, b, c, weights):
+    """Values at the three points of an axis."""
     right = b - a
     middle = tl.fma(weights[1], right, a)
     return tl.fma(weights[0], right, a), middle, tl.fma(weights[2], c - b, middle)
@@ -206,15 +220,19 @@ def _three(a, b, c, weights):
 
 @triton.jit
 def _line(source, spot, i: tl.constexpr, weights, stride: tl.constexpr, apart: tl.constexpr):
-    return _three(_pixel(source, spot, i, 0, stride, apart), _pixel(source, spot, i, 1, stride, apart),
-                  _pixel(source, spot, i, 2, stride, apart), weights)  # fmt: skip
+    """The values of one grid line, and its largest pixel."""
+    a, b = _pixel(source, spot, i, 0, stride, apart), _pixel(source, spot, i, 1, stride, apart)
+    c = _pixel(source, spot, i, 2, stride, apart)
+    return _three(a, b, c, weights), _larger(_larger(a, b), c)
 
 
 @triton.jit
 def two_cells(source, spot, x, y, reach_x, reach_y, rest_x, rest_y, floor, stride: tl.constexpr, apart: tl.constexpr):
     """The same where boxes meet two cells; x, y: from `across`."""
-    p, q = _line(source, spot, 0, x[1], stride, apart), _line(source, spot, 1, x[1], stride, apart)
-    r = _line(source, spot, 2, x[1], stride, apart)
+    p, above = _line(source, spot, 0, x[1], stride, apart)
+    q, middle = _line(source, spot, 1, x[1], stride, apart)
+    r, below = _line(source, spot, 2, x[1], stride, apart)
+    largest = _larger(_larger(above, middle), below)
     a, b, c = _three(p[0], q[0], r[0], y[1]), _three(p[1], q[1], r[1], y[1]), _three(p[2], q[2], r[2], y[1])
     one, other = c[2] - a[0], c[0] - a[2]
     slope_u, slope_v = (one + other) * x[3], (one - other) * y[3]
@@ -231,5 +249,5 @@ def two_cells(source, spot, x, y, reach_x, reach_y, rest_x, rest_y, floor, strid
     low, high = tl.minimum(low, side), tl.maximum(high, side)
     side = tl.fma(slope_v, y[2], tl.fma(slope_u, x[2], b[1]))
     low, high = tl.minimum(low, side), tl.maximum(high, side)
-    radius = _total(tl.fma(high - low, 0.5, floor), slope_u, slope_v, rest_x, rest_y)
+    radius = _total(tl.fma(high - low, 0.5, largest * floor), slope_u, slope_v, rest_x, rest_y)
     return (low + high) * 0.5, radius, slope_u, slope_v
