@@ -4,9 +4,10 @@
     python benchmarks/pixel_speed.py --block 32 --warps 1 --registers 64 --together 16   # how the kernel is started
 
 For each picture size and transformation, over as many pairs as fill --gigabytes of results: milliseconds of one call of `pair_bounds`, with
-everything that the host does for it, and of the kernels alone, whatever the host does; the least traffic (each pair's picture read once,
-its form written once) per second of each, and its share of the bandwidth of a plain copy, measured here. Results in float32, as a
-prover wants them first, and in float64. Random pictures. A CPU has only the eager figures.
+everything that the host does for it, and of the kernels alone, whatever the host does; the least traffic (each pair's picture read once, in
+the result's dtype, as a copy is made once for all calls, and its form written once) per second of each, and its share of the bandwidth of a
+plain copy, measured here. Results in float32, as a prover wants them first, and in float64. Random pictures. A CPU has only the eager
+figures.
 
 ``own``: every pair has a box of its own, as late in a search. ``shared``: all pictures have the same 16 boxes, one picture after the other,
 as a search begins; where pixels look is then found once for several pictures. ``ps``: the device's picoseconds for one pixel of a channel.

@@ -1,8 +1,9 @@
 """Pixel bounds in two passes, on a GPU, or four where forms are bent: what `coordinates` and `affine_of_exact` do in some hundreds.
 
 The first makes a table of the entries of each pair's matrices, a few numbers (`fused_entries.py`). The second (`pixel_kernel.py`) reads a
-picture once per pair and writes center, slopes and radius once. Two more bend forms (`bent_kernel.py`). Nothing waits for the GPU. What the
-kernels do not know (cameras, gradients) is left to the reference, as is everything where Triton or its compiler is missing.
+picture once per pair and writes center, slopes and radius once; for float32, a copy of the picture in float32. Two more bend forms
+(`bent_kernel.py`). Nothing waits for the GPU. What the kernels do not know (cameras, gradients) is left to the reference, as is everything
+where Triton or its compiler is missing.
 """
 
 from __future__ import annotations

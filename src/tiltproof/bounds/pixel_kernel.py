@@ -1,8 +1,8 @@
 """The kernel of `fused_pixels.py`: pixel bounds in one pass over memory.
 
-Positions are the reference's, step by step (`coordinates`), found once for pairs that share a box. The forms are those of
-`resample.affine_of_exact`, by less arithmetic. Why the result is an enclosure, with L the largest pixel and u = 2^-53 (slopes may be any
-numbers: the residual is measured against those that are used):
+What follows is of float64; of float32, see `single_kernel.py`. Positions are the reference's, step by step (`coordinates`), found once for
+pairs that share a box. The forms are those of `resample.affine_of_exact`, by less arithmetic. Why the result is an enclosure, with L the
+largest pixel and u = 2^-53 (slopes may be any numbers: the residual is measured against those that are used):
 
 - The radius has 48 L u, and 24 u |slope| (step + spread), for roundings; a step, the sum of two distances, is at least the larger one.
   Halves and products with powers of two are exact. Weights are in [0, 1], and off by u / 2.
