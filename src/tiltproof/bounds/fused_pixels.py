@@ -19,7 +19,7 @@ from tiltproof.bounds.bent import hinges
 from tiltproof.bounds.fused_check import agrees, shares
 from tiltproof.bounds.fused_entries import Entries, written
 from tiltproof.bounds.rounding import UNIT
-from tiltproof.bounds.trust import given_up, trusted
+from tiltproof.bounds.trust import given_up, kernel, trusted
 from tiltproof.device import current
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.sampling import PADDINGS
@@ -41,6 +41,7 @@ ROUNDINGS = (10, 5), (14, 9)
 """And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels there, and of the largest."""
 LARGE = 2**16
 """Pixels of a picture: those of 224 x 224 are looked at as they are, for half a second of a single CPU core a box at most."""
+MODULES = {"entries": "entry_kernel", "pixels": "pixel_kernel", "smooth": "bent_kernel", "kinks": "bent_kernel"}
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
 _kernels: dict[str, Any] = {}
@@ -225,12 +226,4 @@ def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entr
 
 
 def _kernel(name: str) -> Any:
-    if name not in _kernels:
-        try:
-            from tiltproof.bounds.bent_kernel import kinks, smooth
-            from tiltproof.bounds.entry_kernel import entries
-            from tiltproof.bounds.pixel_kernel import pixels
-        except ImportError:
-            entries = pixels = smooth = kinks = None
-        _kernels.update(entries=entries, pixels=pixels, smooth=smooth, kinks=kinks)
-    return _kernels[name]
+    return kernel(_kernels, name, f"tiltproof.bounds.{MODULES[name]}")

@@ -11,11 +11,13 @@ from tiltproof.device import is_out_of_memory
 
 
 def kernel(known: dict[str, Any], name: str, module: str) -> Any:
-    """The kernel of this name in a module that needs Triton; None where there is none, or it was given up. Looked for once."""
+    """The kernel of this name in a module that needs Triton; None where that is missing, or the kernel was given up. Looked for once."""
     if name not in known:
         try:
             known[name] = getattr(importlib.import_module(module), name)
-        except ImportError:
+        except ImportError as error:
+            if not (error.name or "").startswith("triton"):  # a damaged installation, which would only be slow
+                raise
             known[name] = None
     return known[name]
 

@@ -64,8 +64,8 @@ class Prover:
         # on a GPU, where steps are dear, open margins to refine at once though some may turn out to be of no use
         self.together = 2048 if inputs.images.is_cuda else 0
         # likewise, boxes left up to which the search halves them more than once at a time: what the device does while the host takes a step
-        products = sum(operation.products for operation in self.networks[self.dtype].operations)
-        self.few = min(MOST_FEW, STEP // max(1, products)) if inputs.images.is_cuda else 0
+        self.products = sum(operation.products for operation in self.networks[self.dtype].operations)
+        self.few = min(MOST_FEW, STEP // max(1, self.products)) if inputs.images.is_cuda else 0
         self.gate = Gate(inputs.images.device)
         self.pilots: dict[
             Any, Any

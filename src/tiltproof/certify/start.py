@@ -25,9 +25,10 @@ from tiltproof.transforms import Spatial, Transform
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
-PASS_COST, PASS_COST_GPU = 1.0, 3.0
+PASS_COST, PASS_STEPS = 1.0, 12e6
 """What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
-way, and count as that. A GPU, which waits for the host at each layer, bounded three boxes of a small network in the time."""
+way, and count as that. On a GPU the host's steps come to as much as so many products (runs of the paper authors' networks: 2.7 bounds of
+7 million products each, 0.8 of 25 million)."""
 FEWEST_FAILED = 6
 """Pilot pairs that have to fail before it is believed how halves of such boxes fare."""
 PRECISE_COST = 2.0
@@ -93,7 +94,9 @@ class Pilots:
     def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
         self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
-        self.pass_cost = PASS_COST_GPU if prover.labels.is_cuda else PASS_COST
+        self.pass_cost = PASS_COST
+        if prover.labels.is_cuda:
+            self.pass_cost += PASS_STEPS / max(1, prover.products * (2 + len(prover.transform.parts)))
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
         """Once for each grid: the prover remembers. All grids are tried on the same images."""
