@@ -121,3 +121,64 @@ def volume(box):
 
 def holds(box, point):
     return all(low <= x <= high for low, high, x in zip(*box, point, strict=True))
+
+
+@pytest.mark.parametrize("where", ["image", "boxes", "inherited"])
+def test_memory_that_runs_out_while_boxes_are_laid_out(where, monkeypatch):
+    """The books lie on the device, so whatever is allocated for them may fail too, and be tried again with fewer boxes: image 1 cannot be
+    proved, and image 0 must not lend it boxes."""
+    transform = parse("R(-10:10)")
+    tiling = Tiling(transform, (4,))
+    bad = torch.tensor([torch.inf, 9.0, torch.inf, torch.inf])
+    proved = []
+
+    class Narrow:
+        labels, few, dtype = torch.zeros(len(bad), dtype=torch.int64), 0, torch.float64
+
+        def bound(self, images, low, high, _=None):
+            narrow, wrong = (high - low)[:, 0] < 1.5, (low[:, 0] <= bad[images]) & (bad[images] <= high[:, 0])
+            bound = torch.where(narrow & ~wrong, 1.0, -1.0).double()
+            proved.extend(
+                zip(images[bound > 0].tolist(), low[bound > 0].tolist(), high[bound > 0].tolist(), strict=True)
+            )
+            return Outcome(bound, bound, torch.zeros_like(bound), torch.ones_like(low))
+
+    attacker = SimpleNamespace(
+        correct=torch.ones(len(bad), dtype=torch.bool),
+        falsified=torch.zeros(len(bad), dtype=torch.bool),
+        margin=torch.ones(len(bad)).double(),
+        found=[None] * len(bad),
+        alive=lambda: torch.arange(len(bad)),
+        margins_at=lambda rows, _: torch.ones(len(rows)),
+        confirm=lambda *_: None,
+    )
+    search = AdaptiveSearch(Narrow(), attacker, tiling, precise_from=99)
+    begin, cat, calls = search._begin, torch.cat, []
+
+    def short(boxes):
+        """Memory runs out once, when boxes are laid below others."""
+        calls.clear()
+        if len(search.image) and len(search.fresh[: max(0, boxes)]) and not failed:
+            monkeypatch.setattr(torch, "cat", out_of_memory)
+        try:
+            begin(boxes)
+        finally:
+            monkeypatch.setattr(torch, "cat", cat)
+
+    def out_of_memory(*given):
+        calls.append(given)
+        if len(calls) == {"image": 1, "boxes": 2, "inherited": 4}[where]:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return cat(*given)
+
+    failed = []
+    monkeypatch.setattr(search, "_begin", short)
+    search.work(Halving(12), Budget(boxes=300), lambda: None)
+    assert failed
+    whole = Fraction(tiling.outer_high.item()) - Fraction(tiling.outer_low.item())
+    for result in search.results(0, 0.0):
+        assert (result.verdict is Verdict.CERTIFIED) == bool(bad[result.image].isinf()), result
+        if result.verdict is Verdict.CERTIFIED:
+            boxes = [(low, high) for image, low, high in proved if image == result.image]
+            assert sum(volume(box) for box in boxes) == whole, "no more and no fewer"
