@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import tiltproof
-from tiltproof.certify.ledger import Ledger
-from tiltproof.certify.tiling import Tiling
+from tiltproof.certify.ledger import Ledger, content
+from tiltproof.certify.tiling import Boxes, Tiling
 from tiltproof.certify.verdict import Verdict
 
 COUNT, GRID = 5, (2, 3)
 BOX = torch.zeros(2).double(), torch.ones(2).double()
 
 
-def ledger():
+def ledger(boxes=range(6)):
     """Image 0 is proved, 1 falsified, 2 given up, 3 misclassified; nobody has looked at 4."""
     attacker = SimpleNamespace(
         correct=torch.tensor([True, True, True, False, True]),
@@ -26,8 +26,9 @@ def ledger():
     prover = SimpleNamespace(labels=torch.arange(COUNT))
     books = Ledger(prover, attacker, Tiling(tiltproof.parse("R(8),B(0.5)"), GRID))
     books.waiting[[0, 2]] = 6
-    books.record(torch.zeros(6).long(), torch.arange(1, 7).double(), 3.0)
-    books.record(torch.tensor([2, 2, 2]), torch.tensor([0.5, -0.25, torch.nan]).double(), 1.0)
+    low, high = (end[list(boxes)] for end in books.tiling.bounds(books.tiling.first()))
+    books.record(torch.zeros(6).long(), torch.arange(1, 7).double(), low, high, 3.0)
+    books.record(torch.tensor([2, 2, 2]), torch.tensor([0.5, -0.25, torch.nan]).double(), low[:3], high[:3], 1.0)
     books.settle_certified(torch.tensor([0, 0, 2]))
     books.settle_unknown(2, -0.25, *BOX)
     return books
@@ -55,9 +56,8 @@ def test_what_is_said_of_each_image():
 def test_books_of_bounds():
     """A bound that is no number proves nothing; a block counts as all of its boxes."""
     books = ledger()
-    passed = books.record(
-        torch.tensor([4, 4, 4, 1]), torch.tensor([torch.nan, 0.0, 2.0, 3.0]).double(), 1.0, torch.tensor([8, 4, 2, 1])
-    )
+    bound, ends = torch.tensor([torch.nan, 0.0, 2.0, 3.0]).double(), [torch.rand(4, 2).double() for _ in range(2)]
+    passed = books.record(torch.tensor([4, 4, 4, 1]), bound, *ends, 1.0, torch.tensor([8, 4, 2, 1]))
     assert passed.tolist() == [False, False, True, True]
     assert books.leaves.tolist() == [6, 1, 1, 0, 2]
     assert books.waiting.tolist() == [0, -1, 5, 0, -2]
@@ -94,6 +94,27 @@ def test_no_certificate_without_every_box(name, value, message):
         books.results(0, 0.0)
     books.attacker.correct[0] = False  # nothing is claimed
     assert books.results(0, 0.0)[0].verdict is Verdict.MISCLASSIFIED
+
+
+def test_no_certificate_where_a_box_was_proved_twice_and_another_never():
+    with pytest.raises(RuntimeError, match="image 0: certified without all of its boxes"):
+        ledger([0, 1, 2, 2, 4, 5]).results(0, 0.0)
+
+
+@pytest.mark.parametrize("text", ["R(-8:3)", "R(8), B(0.5)", "Sc(-2:5), R(0:5), Sh(2), C(-3:4), B(0.01)"])
+def test_contents_of_boxes_add_up_to_that_of_what_they_make_up(text):
+    transform, generator = tiltproof.parse(text), torch.Generator().manual_seed(len(text))
+    tiling = Tiling(transform, tuple(range(2, 2 + len(transform.parts))))
+    whole = content(tiling.outer_low.unsqueeze(0), tiling.outer_high.unsqueeze(0))
+    boxes = tiling.first()
+    for _ in range(12):
+        number = content(*tiling.bounds(boxes))
+        assert number.sum() == whole
+        one, other = torch.randperm(len(boxes), generator=generator)[:2]
+        assert number.sum() - number[one] + number[other] != whole
+        rows = torch.rand(len(boxes), generator=generator) < 0.3
+        axes = torch.randint(len(transform.parts), (int(rows.sum()),), generator=generator)
+        boxes = Boxes.join([boxes[~rows], boxes[rows].split(axes)])
 
 
 def test_a_counterexample_to_a_proof():

@@ -179,7 +179,10 @@ def _seen_before(pictures: Tensor, padding: str, single: bool) -> list[Tensor]:
     graph sees others each time."""
     global _seen
     version = -1 if pictures.is_inference() or _recording(pictures) else pictures._version
-    key, seen = (version, padding, single), _seen  # once: another thread may replace it
+    stream = (
+        torch.cuda.current_stream(pictures.device).cuda_stream if pictures.is_cuda else 0
+    )  # another may not be done yet
+    key, seen = (version, padding, single, stream), _seen  # once: another thread may replace it
     if seen is not None and version >= 0 and seen[0]() is pictures and seen[1] == key:
         return seen[2]
     known = _looked_at(pictures, padding, single)

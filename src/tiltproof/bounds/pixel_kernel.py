@@ -166,12 +166,9 @@ def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memo
     tall: tl.constexpr = height + (2 * RING if kind <= SINGLE_TWO and padding_y != REFLECT else 0)
     size: tl.constexpr = stride * tall
     picture = tl.full((), plane, tl.int64) * channels
-    planes = pairs * picture
+    planes, seen = pairs * picture, tl.full((), size, tl.int64) * channels
     while pair < last:
-        source, begin = (
-            pictures + tl.load(rows_of + pair).to(tl.uint32).to(tl.int64) * (channels * size),
-            pair * picture,
-        )
+        source, begin = pictures + tl.load(rows_of + pair).to(tl.uint32).to(tl.int64) * seen, pair * picture
         stack, radius = stack_at + begin + here, radius_at + begin + here
         channel = 0
         while channel < channels:

@@ -13,14 +13,14 @@ them: at most L, or 2 L where a picture has pixels of either sign. Numbers that 
   of them: the reach has 16 u of itself for at most 9 roundings.
 - Cells. |distance| + reach < 1 as rounded is so exactly, and the lines before, at and after the nearest one are all there are;
   |distance| >= reach likewise, and the box lies in one cell, where reach <= 1/2. Where a position is not known to be small, remainders
-  are infinite, and so are reaches, or they are NaN: neither holds.
+  are infinite, and so are the reaches of both axes, or they are NaN: neither holds (a maximum may drop one NaN, not both).
 - Pixels are rounded to float32: L u of any value, as weights are >= 0 and their sum is 1.
 - One cell. Weights are off by u / 2. `right` and d - c are off by D u, `top` and `bottom` by (1.5 D + L) u; the center, which lies between
   them, by (3 D + 2 L) u; slope_v by (4 D + 2 L) u, slope_u, which lies between the differences, by 5 D u, `mixed` by 4 D u. Slopes times
   1/2 and `mixed` times 1/4: all in all (8.5 D + 4 L) u.
 - Two cells. Weights are off by u. Values along a line are off by (2.5 D + 2 L) u, both ways twice that. The plane takes as much from one
-  corner as it gives to the opposite one, so both are their mean, but for 10 u of the slopes (2.2 of the root, twice, and 6 more):
-  5.5 D u, and L u of the sum. The other points add (2 D + 2 L) u, the mid-point (D + L) u: at most (11.5 D + 7 L) u or (8 D + 8 L) u.
+  corner as it gives to the opposite one, so both are their mean, but for 12.1 u of the slopes (3.03 of the root, twice, and 6 more):
+  6.1 D u, and L u of the sum. The other points add (2 D + 2 L) u, the mid-point (D + L) u: at most (12.1 D + 7 L) u or (8 D + 8 L) u.
 - `ROUNDINGS` of `fused_pixels.py` are more than these, and 16 u of the radius more than its own 6.
 - Where the largest pixel is 2^100 or more, or not finite, they are not finite either, nor is any radius.
 """

@@ -27,6 +27,7 @@ class Ledger:
         self.certified, self.unknown = torch.zeros(2, count, dtype=torch.bool, device=device)
         # boxes of each image: bounded, not proved yet, and proved
         self.boxes, self.waiting, self.leaves = torch.zeros(3, count, dtype=torch.int64, device=device)
+        self.covered = torch.zeros_like(self.boxes)  # the content of what is proved
         self.seconds = torch.zeros(count, dtype=torch.float64, device=device)
         self.proved, self.open_bound = torch.full((2, count), torch.inf, dtype=torch.float64, device=device)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
@@ -53,7 +54,9 @@ class Ledger:
                 result.put(part, self.prover.bound(images[part], low[part], high[part], dtype))
         return result.to(self.device)
 
-    def record(self, rows: Tensor, bound: Tensor, seconds: float, boxes: Tensor | None = None) -> Tensor:
+    def record(
+        self, rows: Tensor, bound: Tensor, low: Tensor, high: Tensor, seconds: float, boxes: Tensor | None = None
+    ) -> Tensor:
         """Book the bounds of pairs, each of one box or of so many ``boxes``; returns which of them were proved. ``> 0`` is false for
         NaN."""
         bounded = torch.zeros_like(self.boxes).index_add_(0, rows, torch.ones_like(rows))
@@ -63,6 +66,7 @@ class Ledger:
         proved = torch.zeros_like(self.leaves).index_add_(0, rows, passed.long() if boxes is None else passed * boxes)
         self.waiting -= proved
         self.leaves += proved
+        self.covered.index_add_(0, rows, torch.where(passed, content(low, high), 0))
         self.proved.scatter_reduce_(0, rows, torch.where(passed, bound, torch.inf), "amin")
         return passed
 
@@ -119,7 +123,8 @@ class Ledger:
         """Certified only if every box of the image was proved with a positive bound."""
         correct, falsified = self.attacker.correct, self.attacker.falsified
         certified = correct & self.certified.cpu()
-        whole = ((self.waiting == 0) & (self.boxes > 0) & (self.proved > 0)).cpu()
+        everything = content(self.tiling.outer_low.unsqueeze(0), self.tiling.outer_high.unsqueeze(0))
+        whole = ((self.waiting == 0) & (self.boxes > 0) & (self.proved > 0) & (self.covered == everything)).cpu()
         for wrong, what in (
             (certified & falsified, "a counterexample to a proof; a bound is wrong, please report this"),
             (certified & ~whole, "certified without all of its boxes proved; please report this"),
@@ -135,3 +140,22 @@ class Ledger:
         ):
             number[which] = verdicts.index(verdict)
         return [verdicts[each] for each in number.tolist()]
+
+
+def content(low: Tensor, high: Tensor) -> Tensor:
+    """A number for each box [P] that tells coverings from what only looks like one: those of boxes that make up a box add up to its own,
+    modulo 2^64.
+
+    Along each axis it is F(high) - F(low), where F scatters the bits of an edge over all whole numbers, and of several axes the product:
+    what is cut in two has (F(m) - F(l)) + (F(h) - F(m)) = F(h) - F(l). A box too many and another too few agree by chance alone.
+    """
+    first, last = (_scattered(end) for end in (low, high))
+    return (last - first).prod(1)
+
+
+def _scattered(edge: Tensor) -> Tensor:
+    """Different whole numbers for different edges, as random as they look; products wrap around, and every step can be undone."""
+    bits = (edge + 0.0).contiguous().view(torch.int64)  # no negative zero
+    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):
+        bits = (bits ^ (bits >> 32 & 0xFFFF_FFFF)) * factor
+    return bits ^ (bits >> 32 & 0xFFFF_FFFF)

@@ -52,10 +52,11 @@ class AdaptiveSearch(Ledger):
             began = time.perf_counter()
             rows, boxes, ends, outcome = batch.run(self._top)
             left = (~(outcome.bound > 0)).nonzero().flatten()
-            self.record(rows, outcome.bound, time.perf_counter() - began)
+            low, high = ends
+            self.record(rows, outcome.bound, low, high, time.perf_counter() - began)
             if len(left):
-                low, high = (end[left] for end in ends)
-                self._open(rows[left], boxes[left], low, high, outcome.bound[left], outcome.shares[left], budget)
+                shares = outcome.shares[left]
+                self._open(rows[left], boxes[left], low[left], high[left], outcome.bound[left], shares, budget)
             self.settle_certified(rows)
             report()
 
@@ -63,6 +64,8 @@ class AdaptiveSearch(Ledger):
         """Bound the boxes on top of the stack, which have these ends; only on success are they taken off it."""
         self.size = size
         self._begin(size - len(self.image))
+        if not len(self.image) == len(self.stack) == len(self.inherited):
+            raise RuntimeError("boxes and the images they belong to are out of step; please report this")
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
         ends = self.tiling.bounds(boxes)
         outcome = self.bound(rows, *ends, boxes.level.sum(1) >= self.precise_from, size)
@@ -75,11 +78,12 @@ class AdaptiveSearch(Ledger):
         be copied again and again."""
         rows = self.fresh[: max(0, -(-boxes // len(self.first)))]
         if len(rows):
-            self.fresh = self.fresh[len(rows) :]
             image = rows.flip(0).repeat_interleave(len(self.first))
-            self.image = torch.cat([image, self.image])
-            self.stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
-            self.inherited = torch.cat([self.proved.new_full((len(image),), -torch.inf), self.inherited])
+            none = self.proved.new_full((len(image),), -torch.inf)
+            stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
+            image, inherited = torch.cat([image, self.image]), torch.cat([none, self.inherited])
+            # all or nothing: memory may run out above, and then this is tried again
+            self.fresh, self.image, self.stack, self.inherited = self.fresh[len(rows) :], image, stack, inherited
 
     def _open(
         self, rows: Tensor, boxes: Boxes, low: Tensor, high: Tensor, bound: Tensor, shares: Tensor, budget: Budget

@@ -131,7 +131,7 @@ class UniformSearch(Ledger):
             top = top[: len(bound)]
             mine = blocks[top]
             boxes = (self._ends(mine) - mine.corners + 1).prod(1)
-            passed = self.record(mine.rows, bound, time.perf_counter() - began, boxes)
+            passed = self.record(mine.rows, bound, *self._bounds(mine), time.perf_counter() - began, boxes)
             result[top] = bound
             alone = (~passed & (mine.size == 0)).nonzero().flatten()
             self._leave(mine[alone], bound[alone])
