@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -24,15 +25,18 @@ from tiltproof.certify.ranges import RangeCertificate, RangeResult
 from tiltproof.certify.reached import Reached
 from tiltproof.certify.run import Run, Workers, plan_batches
 from tiltproof.certify.run_folder import RunFolder, check_folder_options
+from tiltproof.certify.start import influence, ladder
 from tiltproof.certify.tiling import Tiling
+from tiltproof.certify.tree import leaves
 from tiltproof.certify.verdict import Budget
 from tiltproof.errors import InputError
 from tiltproof.transforms import Transform
 
 TASK = "regression"
 ASCENT_STEPS = 6
-FIRST_GRID = 2
-"""Boxes along each parameter to begin with; what is too coarse is halved."""
+FIRST_GRID, PILOTS = 2, 2
+"""Boxes along each parameter to begin with, where nothing is known; what is too coarse is halved. And images that are searched from
+there to see where others should begin, if there are four times as many."""
 ROOM, LEAST_ROOM = 0.005, 1e-9
 """Share of the width by which a range is published wider than proved, so that a checker with coarser bounds needs few halvings; and, of
 1 + the output's size, what an output that hardly moves is given."""
@@ -166,7 +170,10 @@ class RangeJob:
     first: int
     answers: Tensor | None
     batch_size: int | None = None
-    needs_grid = False
+
+    @property
+    def needs_grid(self) -> bool:
+        return self.settings.splits is None
 
     def part(self, rows: slice) -> RangeJob:
         answers = None if self.answers is None else self.answers[rows]
@@ -180,32 +187,53 @@ class RangeJob:
         return DOUBLE * pair_bytes(inputs.network, self.settings.symbols(inputs))
 
     def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...]:
-        return self.settings.splits or (FIRST_GRID,) * len(inputs.transform.parts)
+        """The grid from which the first images would have taken the fewest bounds; all halvings above it are saved."""
+        axes = len(inputs.transform.parts)
+        coarse = (FIRST_GRID,) * axes
+        if self.settings.splits or len(inputs.images) < 4 * PILOTS:
+            return self.settings.splits or coarse
+        _, search = _searched(inputs.part(slice(0, PILOTS)), self, coarse, pairs)
+        most = 2 * PILOTS * self.settings.budget.boxes
+        depths = [sum(node[axes:]) for tree in search.trees() for node in leaves(coarse, tree, most) or ()]
+
+        def bounds(begin: int) -> float:
+            """From this depth on; a leaf counts for its share of the boxes that hold it, or for those that it is cut into."""
+            return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
+
+        best = min(range(1 + max(depths, default=0)), key=bounds)
+        return ladder(influence(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]
 
     def batch(
         self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving, reporter: _Reporter | None = None
     ) -> tuple[list[RangeResult], tuple[int, ...]]:
         reporter = reporter or _Reporter(len(inputs.images), time.perf_counter(), None)
-        grid = self.grid(inputs, pairs)
+        grid = grid or self.grid(inputs, pairs)
         return _batch(inputs, self, grid, pairs, reporter), grid
+
+
+def _searched(
+    inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: Halving, reporter: _Reporter | None = None
+) -> tuple[Reached, RangeSearch]:
+    """What evaluations reach, and what is proved."""
+    settings = job.settings
+    reached = Reached(inputs, settings.seed + job.first)
+    reached.search(settings.samples, ASCENT_STEPS)
+    # a grid that is to be kept is the case of a width that every box has
+    wanted = settings.wanted if settings.splits is None else Wanted(width=torch.inf)
+    search = RangeSearch(RangeProver(inputs, settings.method), reached, Tiling(inputs.transform, grid), wanted)
+    report = (lambda: None) if reporter is None else (lambda: reporter.say(int(search.boxes.sum())))
+    search.work(pairs, settings.budget, report)
+    return reached, search
 
 
 def _batch(
     inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: Halving, reporter: _Reporter
 ) -> list[RangeResult]:
-    """Results for these images; they depend on nothing but the images and the settings."""
+    """Results for these images; they depend on nothing but the images, the settings and the grid."""
     began = time.perf_counter()
-    settings, first, answers = job.settings, job.first, job.answers
-    reached = Reached(inputs, settings.seed + first)
-    reached.search(settings.samples, ASCENT_STEPS)
-    prover = RangeProver(inputs, settings.method)
-    uniform = settings.splits is not None
-    tiling = Tiling(inputs.transform, grid)
-    shared = (time.perf_counter() - began) / len(inputs.images)
-    # a grid that is to be kept is the case of a width that every box has
-    wanted = Wanted(width=torch.inf) if uniform else settings.wanted
-    search = RangeSearch(prover, reached, tiling, wanted)
-    search.work(pairs, settings.budget, lambda: reporter.say(int(search.boxes.sum())))
+    first, answers = job.first, job.answers
+    reached, search = _searched(inputs, job, grid, pairs, reporter)
+    shared = max(0.0, time.perf_counter() - began - float(search.seconds.sum())) / len(inputs.images)
     inner_low, inner_high = reached.confirmed()
     for name, numbers in (("predictions", reached.prediction), ("outputs", inner_low), ("outputs", inner_high)):
         if not bool(numbers.isfinite().all()):
