@@ -266,6 +266,10 @@ def test_beginning_with_weights_of_an_earlier_run(run, tmp_path):
             assert torch.allclose(a, b, atol=1e-6)
     with pytest.raises(InputError, match="weights of another architecture than mnist_cnn"):
         run("d", "model.start='cifar10-r10'")
+    with pytest.raises(
+        InputError, match="starts from cannot be had.*nothing.safetensors.*No such file.*--set model.start"
+    ):
+        run("e", "model.start='nothing.safetensors'")
 
 
 def test_holding_out_stretches():

@@ -321,7 +321,7 @@ def test_regression_in_a_recipe(kind):
 
 def test_every_recipe_makes_its_loss():
     for recipe in recipes():
-        loss = make_loss(recipe.loss, tiltproof.parse(recipe.transform), 100, 0)
+        loss = make_loss(recipe.loss, tiltproof.parse(recipe.transform), 100, 0, recipe.data.name == "driving")
         assert loss.transform == tiltproof.parse(recipe.transform)
     paper = make_loss(read_recipe("mnist-r30-paper").loss, tiltproof.parse("R(30)"), 100, 0)
     assert (paper.ramp, paper.nu, paper.kappa, paper.bounds) == (Ramp(1500, 5000), (0.25,), (1.0, 0.5), "fgv")

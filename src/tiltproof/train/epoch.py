@@ -174,7 +174,15 @@ def build(part: ModelPart, seed: int) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         model = ARCHITECTURES[part.architecture]()
     if part.start:
-        weights, own = resolve_model(part.start).state_dict(), model.state_dict()
+        try:
+            weights, own = resolve_model(part.start).state_dict(), model.state_dict()
+        except InputError as error:
+            raise InputError(
+                "the weights that the recipe starts from cannot be had",
+                got=f"model.start {part.start!r}",
+                why=str(error).partition("What to do")[0].strip().rstrip("."),
+                do="make that network first, or start from another: --set model.start=FILE",
+            ) from None
         if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:
             raise InputError(
                 f"model.start holds weights of another architecture than {part.architecture}",
