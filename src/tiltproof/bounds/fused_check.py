@@ -31,8 +31,9 @@ from tiltproof.transforms.sampling import sample
 POWERS = (*range(12), 15, 20)
 """Boxes are 3^-k of the range for these k; a last one is a point."""
 SAMPLES = 9
-FEW, MANY = 8, 64
-"""Roundings by which a radius may be smaller than the reference's, and by which anything may differ otherwise."""
+FEW, MANY, NEAR = 8, 64, 56
+"""Roundings by which a radius may be smaller than the reference's, and by which anything may differ otherwise: of float64, in pictures of
+no more rows and columns together than the last. In larger ones positions are rounded relative to their size, and what is seen there too."""
 
 Launch = Callable[[Tensor, Tensor, Tensor, Tensor], AffineForm]
 
@@ -142,10 +143,11 @@ def like_reference(
     if len(wanted.stack) < len(found.stack):  # no kink anywhere
         wanted = AffineForm(torch.cat([wanted.stack, torch.zeros_like(wanted.stack[:1])]), wanted.radius)
     given_up = bool((wanted.slopes == 0).all())
-    allowance = MANY * UNIT[dtype]
+    far = max(1.0, sum(picture.shape[-2:]) / NEAR)
+    allowance = MANY * max(UNIT[dtype], far * UNIT[torch.float64])
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
     same = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
-    same &= ~(found.radius.double() < wanted.radius.double() - _few(wanted))
+    same &= ~(found.radius.double() < wanted.radius.double() - _few(wanted, far))
     if given_up:
         outer = wanted
     else:
@@ -154,7 +156,7 @@ def like_reference(
     flat = (found.slopes == 0).all(0)
     apart = (found.center.double() - outer.center.double()).abs()
     inside = apart + found.radius <= outer.radius.double() + allowance
-    covers = apart + outer.radius <= found.radius.double() + _few(outer)
+    covers = apart + outer.radius <= found.radius.double() + _few(outer, far)
     height, width = picture.shape[-2:]
     wide = too_wide(place.columns, place.rows, height, width, padding)
     if wide is not None:
@@ -163,11 +165,11 @@ def like_reference(
     return same | flat & inside & covers | with_slopes
 
 
-def _few(form: AffineForm) -> Tensor:
+def _few(form: AffineForm, far: float) -> Tensor:
     """A radius may be rounded to a neighbour, and a center likewise. In float32 the kernel's roundings are relative to the pixels around a
     box, which may be 0, and the reference's 24 of float64 to the largest pixel."""
     stack = form.stack.double().abs()
-    few = FEW * UNIT[torch.float64] * (1 + stack[1:].sum(0))
+    few = FEW * far * UNIT[torch.float64] * (1 + stack[1:].sum(0))
     if form.radius.dtype == torch.float64:
         return few
     return 4 * few + 2 * UNIT[form.radius.dtype] * form.radius.double()
