@@ -208,7 +208,7 @@ def least_chance(
     for whole, halves in reversed(
         [*itertools.pairwise(rungs)]
     ):  # of a coarser grid's boxes, where hardly any of this one's fail
-        failed, still = (1 - pilots.run(each, dtype).forward for each in (whole, halves))
+        failed = 1 - pilots.run(whole, dtype).forward
         if failed * pilots.pairs >= FEWEST_FAILED:
-            return max(WORTHWHILE, pilots.pass_cost * (0.5 - still / failed))
+            return max(WORTHWHILE, pilots.pass_cost * (0.5 - (1 - pilots.run(halves, dtype).forward) / failed))
     return WORTHWHILE
