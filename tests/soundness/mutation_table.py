@@ -565,7 +565,7 @@ MUTATIONS = [
     Mutation("settled too early", LEDGER, "(self.waiting[rows] == 0)", "(self.waiting[rows] <= 1)",
              "one box is still open", (SLIVERS, VERDICTS)),
     Mutation("failed boxes forgotten", "certify/uniform.py",
-             "passed = self.record(mine.rows, bound, *", "passed = self.record(mine.rows, bound.abs(), *",
+             "passed = self.record(mine.rows, bound, low", "passed = self.record(mine.rows, bound.abs(), low",
              "a failed box counts as proved", (PLANTED, SLIVERS)),
     Mutation("a block bounded at its first box", "certify/uniform.py", "for index in (blocks.corners, self._ends(blocks))",
              "for index in (blocks.corners, blocks.corners)", "a block reaches from its first box to its last", (UNIFORM, PLANTED)),

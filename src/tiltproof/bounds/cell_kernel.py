@@ -43,16 +43,22 @@ def cells_of(low, high, size, padding: tl.constexpr):
 
 
 @triton.jit
+def fold(line, size):
+    """The line of the picture that a line of the reflected one shows."""
+    period = 2 * (size - 1)
+    folded = line % period
+    folded = tl.where(folded < 0, folded + period, folded)
+    return tl.minimum(folded, period - folded)
+
+
+@triton.jit
 def _index(line, size, padding: tl.constexpr):
     """`ring_index` without a ring: an index of the picture, and whether there is a pixel."""
     if padding == ZEROS:
         return line, (line >= 0) & (line < size)
     if padding == BORDER:
         return tl.minimum(tl.maximum(line, 0), size - 1), line == line
-    period = 2 * (size - 1)
-    folded = line % period
-    folded = tl.where(folded < 0, folded + period, folded)
-    return tl.minimum(folded, period - folded), line == line
+    return fold(line, size), line == line
 
 
 @triton.jit
@@ -117,7 +123,8 @@ def in_two_cells(x, low, high, center, run):
 
 
 @triton.jit
-def _three(a, b, c, weights):
+def three(a, b, c, weights):
+    """Values at the three points of an axis."""
     right = b - a
     middle = tl.fma(weights[1], right, a)
     return tl.fma(weights[0], right, a), middle, tl.fma(weights[2], c - b, middle)
@@ -130,7 +137,7 @@ def _row(source, line, there, columns, inside, weights):
     a = tl.load(source + columns[0], mask=there & inside[0], other=0.0)
     b = tl.load(source + columns[1], mask=there & inside[1], other=0.0)
     c = tl.load(source + columns[2], mask=there & inside[2], other=0.0)
-    return _three(a, b, c, weights)
+    return three(a, b, c, weights)
 
 
 @triton.jit
@@ -142,9 +149,9 @@ def nine(source, width, columns, in_x, rows, in_y, x, y):
     p = _row(source, rows[0] * width, in_y[0], columns, in_x, x[0])
     q = _row(source, rows[1] * width, in_y[1], columns, in_x, x[0])
     r = _row(source, rows[2] * width, in_y[2], columns, in_x, x[0])
-    a = _three(p[0], q[0], r[0], y[0])
-    b = _three(p[1], q[1], r[1], y[0])
-    c = _three(p[2], q[2], r[2], y[0])
+    a = three(p[0], q[0], r[0], y[0])
+    b = three(p[1], q[1], r[1], y[0])
+    c = three(p[2], q[2], r[2], y[0])
     slope_u, slope_v = ((c[0] + c[2]) - (a[0] + a[2])) * x[2], ((a[2] + c[2]) - (a[0] + c[0])) * y[2]
     low, high = _fallen(a[0], b[0], c[0], slope_u, slope_v, x[1], y[1][0])
     for j in tl.static_range(1, 3):

@@ -28,6 +28,7 @@ them: at most L, or 2 L where a picture has pixels of either sign. Numbers that 
 import triton
 import triton.language as tl
 
+from tiltproof.bounds.cell_kernel import fold, three
 from tiltproof.bounds.position_kernel import GENERAL, general, number
 
 RING = tl.constexpr(3)
@@ -120,19 +121,10 @@ def places(numbers, here, height: tl.constexpr, width: tl.constexpr, composed: t
 
 
 @triton.jit
-def _fold(line, size):
-    """As in `cell_kernel.py`."""
-    period = 2 * (size - 1)
-    folded = line % period
-    folded = tl.where(folded < 0, folded + period, folded)
-    return tl.minimum(folded, period - folded)
-
-
-@triton.jit
 def _indices(line, size: tl.constexpr, reflected: tl.constexpr):
     """Of three grid lines, in the copy; those that lie outside stay outside, where all are the same."""
     if reflected:
-        return _fold(line, size), _fold(line + 1, size), _fold(line + 2, size)
+        return fold(line, size), fold(line + 1, size), fold(line + 2, size)
     else:
         first = tl.minimum(tl.maximum(line, -RING), size) + RING
         return first, first + 1, first + 2
@@ -211,19 +203,11 @@ def across(x, other):
 
 
 @triton.jit
-def _three(a, b, c, weights):
-    """Values at the three points of an axis."""
-    right = b - a
-    middle = tl.fma(weights[1], right, a)
-    return tl.fma(weights[0], right, a), middle, tl.fma(weights[2], c - b, middle)
-
-
-@triton.jit
 def _line(source, spot, i: tl.constexpr, weights, stride: tl.constexpr, apart: tl.constexpr):
     """The values of one grid line, and its largest pixel."""
     a, b = _pixel(source, spot, i, 0, stride, apart), _pixel(source, spot, i, 1, stride, apart)
     c = _pixel(source, spot, i, 2, stride, apart)
-    return _three(a, b, c, weights), _larger(_larger(a, b), c)
+    return three(a, b, c, weights), _larger(_larger(a, b), c)
 
 
 @triton.jit
@@ -233,7 +217,7 @@ def two_cells(source, spot, x, y, reach_x, reach_y, rest_x, rest_y, floor, strid
     q, middle = _line(source, spot, 1, x[1], stride, apart)
     r, below = _line(source, spot, 2, x[1], stride, apart)
     largest = _larger(_larger(above, middle), below)
-    a, b, c = _three(p[0], q[0], r[0], y[1]), _three(p[1], q[1], r[1], y[1]), _three(p[2], q[2], r[2], y[1])
+    a, b, c = three(p[0], q[0], r[0], y[1]), three(p[1], q[1], r[1], y[1]), three(p[2], q[2], r[2], y[1])
     one, other = c[2] - a[0], c[0] - a[2]
     slope_u, slope_v = (one + other) * x[3], (one - other) * y[3]
     one, other = (a[0] + c[2]) * 0.5, (a[2] + c[0]) * 0.5

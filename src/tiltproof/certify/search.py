@@ -43,7 +43,8 @@ class AdaptiveSearch(Ledger):
         self.stack = self.first[slice(0, 0)]
         # likely counterexamples, whose they are, and these images' boxes, which wait until they are confirmed or not
         self.suspects: list[tuple[Tensor, Tensor]] = []
-        self.suspected, self.parked = torch.zeros_like(self.certified), [(self.image, self.stack, self.inherited)]
+        self.suspected = torch.zeros_like(self.certified)
+        self.parked: list[tuple[Tensor, Boxes, Tensor]] = []
         self.most_suspects = SUSPECTS
         while len(self.image) or len(self.fresh) or self.suspects:
             if not len(self.image) and not len(self.fresh):

@@ -205,9 +205,8 @@ def least_chance(
     pilots = Pilots(prover, rows, batch, seed)
     effect = influence(prover.transform, *prover.pictures.shape[-2:])
     rungs = [*ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
-    for whole, halves in reversed(
-        [*itertools.pairwise(rungs)]
-    ):  # of a coarser grid's boxes, where hardly any of this one's fail
+    # of a coarser grid's boxes, where hardly any of this one's fail
+    for whole, halves in reversed([*itertools.pairwise(rungs)]):
         failed = 1 - pilots.run(whole, dtype).forward
         if failed * pilots.pairs >= FEWEST_FAILED:
             return max(WORTHWHILE, pilots.pass_cost * (0.5 - (1 - pilots.run(halves, dtype).forward) / failed))

@@ -126,20 +126,21 @@ class UniformSearch(Ledger):
                 continue
             top, left = left[: batch.size], left[batch.size :]
             began = time.perf_counter()
-            bound = batch.run(functools.partial(self._piece, blocks[top]))
+            bound, low, high = batch.run(functools.partial(self._piece, blocks[top]))
             left = torch.cat([top[len(bound) :], left]) if len(bound) < len(top) else left
             top = top[: len(bound)]
             mine = blocks[top]
             boxes = (self._ends(mine) - mine.corners + 1).prod(1)
-            passed = self.record(mine.rows, bound, *self._bounds(mine), time.perf_counter() - began, boxes)
+            passed = self.record(mine.rows, bound, low, high, time.perf_counter() - began, boxes)
             result[top] = bound
             alone = (~passed & (mine.size == 0)).nonzero().flatten()
             self._leave(mine[alone], bound[alone])
             report()
         return result
 
-    def _piece(self, blocks: Blocks, most: int) -> Tensor:
-        """Bounds of the first pairs. A box that fails is tried once more in float64: rounding alone may have kept it open."""
+    def _piece(self, blocks: Blocks, most: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Bounds of the first pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
+        it open."""
         blocks = blocks[:most]
         ends = self._bounds(blocks)
         bound = self.bound(blocks.rows, *ends).bound
@@ -147,7 +148,7 @@ class UniformSearch(Ledger):
         if len(failed) and self.prover.dtype != torch.float64:
             precise = torch.ones(len(failed), dtype=torch.bool)
             bound[failed] = self.bound(blocks.rows[failed], ends[0][failed], ends[1][failed], precise).bound
-        return bound
+        return bound, *ends
 
     def _regions(self) -> Tensor:
         """The first box of every block of the largest size, [regions, d]."""

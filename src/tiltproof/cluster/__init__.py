@@ -1,4 +1,4 @@
-"""A run's batches elsewhere: on many machines (docs/many-machines.md)."""
+"""Certification on many machines: batches of a run proved by the workers of a Ray cluster (docs/many-machines.md)."""
 
 from tiltproof.cluster.ray_workers import RayWorkers
 
