@@ -8,9 +8,19 @@ from torch import nn
 
 from tiltproof import certify, parse
 from tiltproof.certify.entry import check_inputs
+from tiltproof.certify.gate import WORTHWHILE
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
-from tiltproof.certify.start import Pilot, Pilots, precision_pays, starting_grid
+from tiltproof.certify.start import (
+    PASS_CALL,
+    PASS_COST,
+    PASS_STEPS,
+    Pilot,
+    Pilots,
+    backward_pays,
+    precision_pays,
+    starting_grid,
+)
 
 TRANSFORM = parse("R(4)")
 
@@ -108,3 +118,19 @@ def test_rungs_are_tried_one_by_one_where_the_reference_bounds_pixels():
     one.bound = lambda *given: (calls.append(len(given[0])), bound(*given))[1]
     starting_grid(one, torch.arange(4), 20_000, Halving(4096), 0)
     assert set(calls) == {256}
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_backward_pass_pays_where_halving_takes_long(monkeypatch, on_gpu):
+    """Of 16 boxes 30 % fail; halved until they are proved, each takes T more bounds, which a pass has to save."""
+    one, rows, batch = prover(1), torch.arange(4), Halving(4096)
+    products = one.products * 3
+    if on_gpu:
+        monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
+    for halves, spared in ((0.97, 0.4), (0.91, 0.2), (0.85, 0.0), (0.7, 0.0)):  # T: 2.5, 5, or no end of bounds
+        for grid, share in ((16,), 0.7), ((32,), halves):
+            one.pilots[grid, torch.float32] = Pilot(1.0, share, share)
+        least, fewest = backward_pays(one, rows, (16,), batch, 0, torch.float32)
+        cost = PASS_COST + (PASS_STEPS / products if on_gpu else 0)
+        assert least == pytest.approx(max(WORTHWHILE, cost * spared))
+        assert fewest == pytest.approx(PASS_CALL / products * spared if on_gpu else 0, abs=1)

@@ -57,6 +57,21 @@ def test_the_gate_lets_through_what_a_plain_loop_would():
         assert gate.won.tolist() == won
 
 
+def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
+    """Boxes whose chance is known to be small do not count, those that are not let through yet do."""
+    gate, opened = Gate(), torch.ones(100, dtype=torch.bool)
+    first_order, remainder = torch.ones(100), torch.cat([torch.full((60,), 1.0), torch.full((40,), 16.0)])
+    gate.fewest = 101
+    assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
+    gate.fewest = 100
+    found = gate.promising(opened, first_order, remainder)
+    assert found.chosen.tolist() == [*range(TRIES), *range(60, 60 + TRIES)]
+    gate.learn(found, found.chosen < 60)
+    assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
+    gate.fewest = 60
+    assert gate.promising(opened, first_order, remainder).chosen.tolist() == [*range(60)]
+
+
 def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkeypatch, tmp_path):
     """A GPU does so with the last boxes: the same verdicts, and a tiling that the checker proves again."""
     prover, search = (importlib.import_module(f"tiltproof.certify.{name}") for name in ("prover", "search"))

@@ -15,6 +15,7 @@ from torch import nn
 from tiltproof.bounds import AffineForm
 from tiltproof.bounds.chosen import ChosenForm
 from tiltproof.network import read_network, refine, run
+from tiltproof.network.pull import relaxation_shares
 from tiltproof.network.rules import fused_rows
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -62,6 +63,25 @@ for dtype in (torch.float32, torch.float64):
             model.to(dtype)
             margins = outputs[:, range(5), labels[pairs]] - outputs[:, range(5), classes]
             assert (found <= margins.amin(0)).all()
+
+# shares of parameters: a choice of work, and the same as the reference's
+for dtype in (torch.float32, torch.float64):
+    for last, symbols, shape in ((False, 3, (2, 5, 11)), (True, 2, (3, 4, 6)), (False, 4, (70,)), (False, 0, (9,))):
+        stack, radius = torch.randn(1 + symbols, 5, *shape, dtype=dtype), torch.rand(5, *shape, dtype=dtype)
+        stack[1:, 2], stack[1:, 1, 0] = 0.0, 1e-35
+        grown = radius + torch.rand_like(radius) - 0.3
+        if last:
+            stack = stack.movedim(-3, -1).contiguous().movedim(-1, -3)
+            radius, grown = (each.movedim(-3, -1).contiguous().movedim(-1, -3) for each in (radius, grown))
+        rows = torch.tensor([4, 0, 2, 2, 1, 3, 4])
+        before, after = (ChosenForm(AffineForm(stack, each), rows) for each in (radius, grown))
+        for a in (None, torch.randn(7, *shape, dtype=dtype)):
+            for later in (None, after):
+                wanted = relaxation_shares(a, before, later)
+                fused_rows._on_gpu = lambda _: True
+                found = fused_rows.fused_shares(a, before, later)
+                fused_rows._on_gpu = lambda _: False
+                assert found.shape == (7, symbols) and torch.allclose(found, wanted, rtol=1e-5, atol=0), (found, wanted)
 
 class Turned(nn.Module):
     def __init__(self):
@@ -117,3 +137,4 @@ def test_a_cpu_uses_the_reference():
     form = ChosenForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
     assert fused_rows.fused_relu_pullback(torch.randn(2, 4), form) is None
     assert fused_rows.fused_meeting(torch.randn(2, 4), form) is None
+    assert fused_rows.fused_shares(None, form, None) is None

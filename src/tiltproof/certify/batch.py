@@ -19,7 +19,7 @@ from tiltproof.certify.memory import Halving, pair_bytes, pairs_at_a_time
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.reporter import Reporter
 from tiltproof.certify.search import PRECISE_FROM, AdaptiveSearch
-from tiltproof.certify.start import least_chance, precision_pays, starting_grid
+from tiltproof.certify.start import backward_pays, precision_pays, starting_grid
 from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.uniform import UniformSearch
 from tiltproof.certify.verdict import Budget
@@ -108,7 +108,8 @@ class ClassJob:
             if len(rows):
                 tried = prover, rows, start, pairs, settings.seed + self.first
                 precise = precision_pays(*tried)
-                prover.gate.least = least_chance(*tried, torch.float64 if precise else prover.dtype)
+                dtype = torch.float64 if precise else prover.dtype
+                prover.gate.least, prover.gate.fewest = backward_pays(*tried, dtype)
             search = AdaptiveSearch(prover, attacker, tiling, precise_from=0 if precise else PRECISE_FROM)
         reporter.proving(search)
         search.work(pairs, settings.budget, reporter.report)

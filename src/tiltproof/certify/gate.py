@@ -3,8 +3,8 @@
 What it can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So
 where f <= 0 it is not tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. Of a box's
 classes the one counts that is likely to be worst after a backward pass, not the one that is worst before it. How large a chance is
-worth it depends on what a pass costs and on how soon halves are proved without one (`certify.start`). This decides only where work goes,
-never a bound.
+worth it, and how many boxes, depends on what a pass costs and on how soon halves are proved without one (`certify.start`). This decides
+only where work goes, never a bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Promising:
 class Gate:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.tried, self.won = torch.zeros(2, BUCKETS, dtype=torch.int64, device=device)
-        self.least = WORTHWHILE  # success rate that keeps a bucket open
+        # success rate that keeps a bucket open; and boxes, in buckets that are or may turn out to be, that are worth a pass at all
+        self.least, self.fewest = WORTHWHILE, 0
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
         """Of ``opened`` boxes, given by f and r: all of a bucket that has proved worth it, of the others the first few."""
@@ -42,6 +43,7 @@ class Gate:
         place[order] = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[bucket[order]]
         worthwhile = (self.won >= self.least * self.tried) & (self.tried >= TRIES)
         most = torch.where(worthwhile, len(order), (TRIES - self.tried).clamp(min=0))
+        most = most * ((count[:-1] * (most > 0)).sum() >= self.fewest)
         most = torch.cat([most, most.new_zeros(1)])  # the last bucket: hopeless, or proved
         where = (place < most[bucket]).nonzero().flatten()
         return Promising(where, bucket[where])

@@ -25,10 +25,10 @@ from tiltproof.transforms import Spatial, Transform
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
-PASS_COST, PASS_STEPS = 1.0, 12e6
+PASS_COST, PASS_STEPS, PASS_CALL = 1.0, 12e6, 2.5e10
 """What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
 way, and count as that. On a GPU the host's steps come to as much as so many products (runs of the paper authors' networks: 2.7 bounds of
-7 million products each, 0.8 of 25 million)."""
+7 million products each, 0.8 of 25 million); and a pass, of however few margins, to so many (5 ms, in which 3,800 boxes are bounded)."""
 FEWEST_FAILED = 6
 """Pilot pairs that have to fail before it is believed how halves of such boxes fare."""
 PRECISE_COST = 2.0
@@ -94,9 +94,10 @@ class Pilots:
     def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
         self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
-        self.pass_cost = PASS_COST
+        self.pass_cost, self.pass_call = PASS_COST, 0.0
         if prover.labels.is_cuda:
-            self.pass_cost += PASS_STEPS / max(1, prover.products * (2 + len(prover.transform.parts)))
+            products = max(1, prover.products * (2 + len(prover.transform.parts)))
+            self.pass_cost, self.pass_call = PASS_COST + PASS_STEPS / products, PASS_CALL / products
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
         """Once for each grid: the prover remembers. All grids are tried on the same images."""
@@ -194,13 +195,15 @@ def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: H
     return precise.cost * plain.passed**2 < plain.cost * precise.passed**2
 
 
-def least_chance(
+def backward_pays(
     prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int, dtype: torch.dtype
-) -> float:
-    """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box.
+) -> tuple[float, int]:
+    """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box; and for how many
+    boxes at least.
 
     Halved until all is proved forward, a box that fails takes T = 2 + 2 (1 - q) T more bounds, where q is the share of halves that are
-    proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on.
+    proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on, and
+    one that costs so much more, however few its boxes are, if for as many boxes T times their number is more.
     """
     pilots = Pilots(prover, rows, batch, seed)
     effect = influence(prover.transform, *prover.pictures.shape[-2:])
@@ -209,5 +212,6 @@ def least_chance(
     for whole, halves in reversed([*itertools.pairwise(rungs)]):
         failed = 1 - pilots.run(whole, dtype).forward
         if failed * pilots.pairs >= FEWEST_FAILED:
-            return max(WORTHWHILE, pilots.pass_cost * (0.5 - (1 - pilots.run(halves, dtype).forward) / failed))
-    return WORTHWHILE
+            spared = max(0.0, 0.5 - (1 - pilots.run(halves, dtype).forward) / failed)  # 1 / T
+            return max(WORTHWHILE, pilots.pass_cost * spared), int(pilots.pass_call * spared)
+    return WORTHWHILE, 0

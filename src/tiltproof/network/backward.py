@@ -19,7 +19,7 @@ from tiltproof.bounds.rounding import gamma
 from tiltproof.network.effort import Effort
 from tiltproof.network.forward import MOST_CLASSES
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.pull import Pull, proportions, relaxation_shares
+from tiltproof.network.pull import Pull, relaxation_shares
 from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, backward_gamma, dot, form_norm, row_norm
 
 
@@ -126,10 +126,8 @@ def forward_shares(network: Network, forms: Mapping[str, AffineForm] | ChosenFor
     """A cheaper measure for boxes that are split without a backward pass: what all relaxations add, unweighted, [P,
     d].
     """
-    start = forms[network.input]
-    shares = proportions(start.slopes, start.radius, torch.ones_like(start.radius))
+    shares = relaxation_shares(None, forms[network.input], None)
     for operation in network.operations:
         if operation.kind in RELAXED:
-            before, after = forms[operation.inputs[0]], forms[operation.name]
-            shares += relaxation_shares(torch.ones_like(before.radius), before, after)
+            shares += relaxation_shares(None, forms[operation.inputs[0]], forms[operation.name])
     return shares

@@ -30,7 +30,7 @@ from tiltproof.network.rules.base import (
     row_size,
     total,
 )
-from tiltproof.network.rules.fused_rows import fused_meeting
+from tiltproof.network.rules.fused_rows import fused_meeting, fused_shares
 
 
 class Pull:
@@ -86,7 +86,7 @@ class Pull:
                 self.best[self.left] = better(self.best[self.left], bound)
             if self.several:
                 start, a = self.forms[self.network.input], self.coefficients[self.network.input]
-                self.shares += moves.T + proportions(start.slopes, start.radius, a.abs())
+                self.shares += moves.T + relaxation_shares(a, start, None)
             shares[self.left] = self.shares
         if effort is not None:
             effort.passes = passes.index_fill_(0, self.left, done / whole)
@@ -195,18 +195,19 @@ def better(first: Tensor, second: Tensor) -> Tensor:
     return torch.where(second > first, second, first)
 
 
-def relaxation_shares(a: Tensor, before: AffineForm, after: AffineForm) -> Tensor:
-    """What an activation's relaxation costs (|a| times the remainder it adds), laid on the parameters that move its
-    input.
+def relaxation_shares(a: Tensor | None, before: AffineForm, after: AffineForm | None) -> Tensor:
+    """What an activation's relaxation costs, laid on the parameters that move its input, [Q, d]: |a|, or 1, times the remainder it adds;
+    or, where nothing comes ``after`` the form, its own remainder. A choice of split axis, not part of the bound.
     """
-    added = (after.radius - before.radius).clamp(min=0)
-    return proportions(before.slopes, added, a.abs())
-
-
-def proportions(slopes: Tensor, cost: Tensor, weight: Tensor) -> Tensor:
-    sizes = slopes.abs()
-    share = cost / sizes.sum(0).clamp(min=1e-30)  # a choice of split axis, not part of the bound
-    return _sums(weight * share, sizes).T
+    fused = fused_shares(a, before, after)
+    if fused is not None:
+        return fused
+    cost, sizes = before.radius, before.slopes.abs()
+    if after is not None:
+        cost = (after.radius - cost).clamp(min=0)
+    if a is not None:
+        cost = cost * a.abs()
+    return _sums(cost / sizes.sum(0).clamp(min=1e-30), sizes).T
 
 
 def _sums(a: Tensor, planes: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Coefficients through ReLU, and coefficients met with a form, in one pass over memory each, on a GPU: what torch does in some forty.
+"""Coefficients through ReLU, coefficients met with a form, and parameters' shares in a relaxation, in one pass over memory each, on a GPU:
+what torch does in some forty.
 
 Each row of coefficients reads its own row of the forms: nothing is copied. The steps and their roundings are those of the reference,
 which stays in use on CPUs, for gradients, and wherever Triton or its compiler is missing; sums are in float64, in any order.
@@ -44,6 +45,32 @@ def fused_meeting(a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor] 
     if met is None:
         return None
     return met[1][: 1 + form.symbols], met[1][-1], met[1][1 + form.symbols :].sum(0)
+
+
+def fused_shares(a: Tensor | None, before: AffineForm, after: AffineForm | None) -> Tensor | None:
+    """`pull.relaxation_shares`, or None. They are no part of any bound: a kernel that were wrong would only send the search astray."""
+    if not (isinstance(before, ChosenForm) and isinstance(after, ChosenForm | None) and len(before)):
+        return None
+    source, radius = before.form, before.form.radius
+    ends = radius if after is None else after.form.radius
+    last = _channels_last(radius)
+    alike = last is not None and last == _channels_last(source.stack) == _channels_last(ends)
+    graded = radius.requires_grad or (a is not None and a.requires_grad)
+    if not (_on_gpu(radius) and alike and source.symbols <= MOST_SYMBOLS) or graded or _kernel("share") is None:
+        return None
+    entries, rows = row_size(radius), before.rows.to(torch.int64).contiguous()
+    grid = len(rows), -(-entries // BLOCK)
+    sums = radius.new_empty(source.symbols, *grid, dtype=torch.float64)
+    given = None if a is None else (a.movedim(-3, -1) if last else a).contiguous()
+    try:
+        with current(radius.device):
+            _kernel("share")[grid](
+                given, source.stack, radius, None if after is None else ends, rows, sums, radius.numel(), entries, source.symbols, BLOCK
+            )  # fmt: skip
+    except Exception as error:
+        given_up(_kernels, "share", error, "searches")
+        return None
+    return sums.sum(2).T
 
 
 def _on_gpu(a: Tensor) -> bool:

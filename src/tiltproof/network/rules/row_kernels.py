@@ -65,6 +65,34 @@ def meet(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def share(  # type: ignore[no-untyped-def]
+    a, stack, radius, after, rows, sums, plane_entries, entries, symbols: tl.constexpr, block: tl.constexpr
+):
+    """A block of one row: |a|, or 1, times what the radius grew by, laid on the symbols as their slopes are to each other."""
+    number, blocks = tl.program_id(0).to(tl.int64), tl.num_programs(1)
+    here = tl.program_id(1) * block + tl.arange(0, block)
+    mask = here < entries
+    place = tl.load(rows + number).to(tl.int64) * entries + here
+    cost = tl.load(radius + place, mask=mask, other=0.0)
+    if after is not None:
+        cost = tl.maximum(tl.load(after + place, mask=mask, other=0.0) - cost, 0.0)
+    if a is not None:
+        cost = cost * tl.abs(tl.load(a + number * entries + here, mask=mask, other=0.0))
+    plane, whole = stack + place, tl.zeros_like(cost)
+    for _ in tl.static_range(symbols):
+        plane += plane_entries
+        whole = whole + tl.abs(tl.load(plane, mask=mask, other=0.0))
+    cost = cost / tl.maximum(whole, 1e-30)
+    plane = stack + place
+    sums += number * blocks + tl.program_id(1)
+    for _ in tl.static_range(symbols):
+        plane += plane_entries
+        size = tl.abs(tl.load(plane, mask=mask, other=0.0))  # a second time, now that it is near
+        tl.store(sums, tl.sum((cost * size).to(tl.float64), 0))
+        sums += tl.num_programs(0).to(tl.int64) * blocks
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def shifted(  # type: ignore[no-untyped-def]
     center, radius, shift, extra, factor, rows, channels, lines: tl.constexpr, places: tl.constexpr
 ):
