@@ -15,7 +15,7 @@ from tiltproof.certify.prover import Outcome, Prover
 from tiltproof.certify.tiling import Boxes, Tiling
 from tiltproof.certify.verdict import Budget
 
-PRECISE_FROM = 4
+PRECISE_FROM = 8
 """Boxes that were halved this often are bounded in float64: what keeps them open may be rounding alone."""
 
 SUSPECTS = 64
