@@ -27,7 +27,18 @@ import triton.language as tl
 
 from tiltproof.bounds.cell_kernel import REFLECT, any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
 from tiltproof.bounds.position_kernel import LEAST, UNIT, larger, number, positions, widened
-from tiltproof.bounds.single_kernel import RING, across, numbers_of, one_cell, places, two_cells, where, within
+from tiltproof.bounds.single_kernel import (
+    RING,
+    across,
+    beside,
+    cells_met,
+    crossing,
+    numbers_of,
+    one_cell,
+    places,
+    two_cells,
+    where,
+)
 
 MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(48)
 SINGLE_ONE, SINGLE_TWO, ONE, TWO, ANY = (tl.constexpr(k) for k in range(5))
@@ -114,11 +125,9 @@ def _channel(source, kind: tl.constexpr, place, height: tl.constexpr, width: tl.
     """Center, radius and slopes of one channel; ``place``: what `pixels` has prepared for boxes of this kind."""
     apart: tl.constexpr = padding_x == REFLECT or padding_y == REFLECT
     if kind == SINGLE_ONE:
-        spot, w, z, curved, rest_x, rest_y, floor = place
-        return one_cell(source, spot, w, z, curved, rest_x, rest_y, floor, stride, apart)
+        return one_cell(source, place, stride, apart)
     elif kind == SINGLE_TWO:
-        spot, x, y, reach_x, reach_y, rest_x, rest_y, floor = place
-        return two_cells(source, spot, x, y, reach_x, reach_y, rest_x, rest_y, floor, stride, apart)
+        return two_cells(source, place, stride, apart)
     elif kind == ONE:
         columns, in_x, rows, in_y, x, y, curved, floor = place
         center, slope_u, slope_v, mixed = four(source, width, columns, in_x, rows, in_y, x, y)
@@ -167,8 +176,9 @@ def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memo
     size: tl.constexpr = stride * tall
     picture = tl.full((), plane, tl.int64) * channels
     planes, seen = pairs * picture, tl.full((), size, tl.int64) * channels
-    while pair < last:
-        source, begin = pictures + tl.load(rows_of + pair).to(tl.uint32).to(tl.int64) * seen, pair * picture
+    going = pair == pair
+    while going:  # at least once, as the compiler can see
+        source, begin = pictures + tl.load(rows_of + pair).to(tl.int32).to(tl.int64) * seen, pair * picture
         stack, radius = stack_at + begin + here, radius_at + begin + here
         channel = 0
         while channel < channels:
@@ -179,6 +189,7 @@ def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memo
                    single and kind > SINGLE_TWO)  # fmt: skip
             source, stack, radius, channel = source + size, stack + plane, radius + plane, channel + 1
         pair += period
+        going = pair < last
 
 
 @triton.jit
@@ -212,7 +223,8 @@ def _double(entry, here, mask, memory, largest, floor, pair, period, last, pairs
                height, width, symbols, padding_x, padding_y, single)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=("pairs", "together", "strip"))  # else it is compiled again for numbers that 16 divides
+# else it is compiled again for numbers that 16 divides; and wider stores have another layout, for which positions would be found twice
+@triton.jit(do_not_specialize=("pairs", "together", "strip", "stack", "radius"))
 def pixels(
     pictures, rows_of, table, largest_at, stack, radius, low, high, period_at, pairs, channels, together, strip,
     first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
@@ -243,26 +255,32 @@ def pixels(
             entry = table + pair.to(tl.int64) * entries
             last = _last(low, high, pair, period, stop, first, inputs, parameters)
             if fast:
-                numbers = numbers_of(entry, small + pair.to(tl.int64) * few, composed, symbols)
+                numbers = numbers_of(entry, small + pair.to(tl.int64) * few, height, width, composed, symbols)
             at = begin
             while at < end:
                 here = at * block + tl.arange(0, block)
                 mask = here < plane
-                most = pair * 0 + 3
+                most = 4
                 if fast:
-                    pixel = here if plane % block == 0 else tl.minimum(here, plane - 1)
-                    u, v, cells = places(numbers, pixel, height, width, composed, symbols)
-                    most = tl.max(cells)
+                    # where there is no need of a minimum it keeps the compiler from counting in 64 bits, unless blocks are whole rows
+                    pixel = here if plane % block == 0 and block % width == 0 else tl.minimum(here, plane - 1)
+                    u, v = places(numbers, pixel, height, width, composed, symbols)
+                    most = cells_met(u, v)
                 if fast and most == 1:
-                    x, y = within(u), within(v)
-                    spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
-                    place = spot, x[1], y[1], u[4] * v[4], u[3], v[3], floor_one
+                    spot = where(u[0], v[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
+                    place = spot, u[1], v[1], u[4] * v[4], u[3], v[3], floor_one
                     _pairs(SINGLE_ONE, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
                            height, width, symbols, padding_x, padding_y, single)  # fmt: skip
                 elif fast and most == 2:
-                    x, y = across(u, v), across(v, u)
-                    spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
-                    place = spot, x, y, u[4], v[4], u[3], v[3], floor_two
+                    place = crossing(
+                        beside(u), u, v, floor_two, height, width, padding_x == REFLECT, padding_y == REFLECT
+                    )
+                    _pairs(SINGLE_TWO, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
+                           height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+                elif fast and most == 3:
+                    place = crossing(
+                        across(u), u, v, floor_two, height, width, padding_x == REFLECT, padding_y == REFLECT
+                    )
                     _pairs(SINGLE_TWO, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
                            height, width, symbols, padding_x, padding_y, single)  # fmt: skip
                 else:
