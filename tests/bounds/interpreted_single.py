@@ -106,7 +106,7 @@ def positions() -> None:
     rng, seen = np.random.default_rng(8), {1: 0, 2: 0, 3: 0, 4: 0}
     special = (  # far away; too far; and where steps add up
         (("Tu", "Tv"), ([-4000.0, 3000.1], [4100.3, 3000.7]), (4, 8)),
-        (("Scu",), ([-99.9], [-99.9 + 2.0**-40]), (1, 4000)),
+        (("Scu",), ([-99.9], [-99.9 + 1e-5]), (1, 4000)),
         (("Scu",), ([3.0], [3.0 + 2.0**-40]), (1, 4000)),
     )
     for number, letters in enumerate((*(each[0] for each in special), *LETTERS * 2)):

@@ -196,28 +196,34 @@ def _indices(line, size: tl.constexpr, reflected: tl.constexpr):
 
 
 @triton.jit
-def where(x, y, height: tl.constexpr, width: tl.constexpr, reflected_x: tl.constexpr, reflected_y: tl.constexpr):
-    """Indices of the copy's pixels around boxes that begin in the cells after lines x and y: columns, and rows times their stride."""
+def where(
+    copies, x, y, height: tl.constexpr, width: tl.constexpr, reflected_x: tl.constexpr, reflected_y: tl.constexpr
+):
+    """Of the first copy's pixels around boxes that begin in the cells after lines x and y: pointers to rows, and columns; or, where lines
+    follow each other, one to the first pixel alone."""
     stride: tl.constexpr = width + (0 if reflected_x else 2 * RING)
     columns, rows = _indices(x, width, reflected_x), _indices(y, height, reflected_y)
-    return columns, (rows[0] * stride, rows[1] * stride, rows[2] * stride)
-
-
-@triton.jit
-def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr, apart: tl.constexpr):
-    """Of row i and column j of those around a box; ``apart``: lines that follow each other may lie anywhere."""
-    if apart:
-        return tl.load(source + (spot[1][i] + spot[0][j]))
+    if reflected_x or reflected_y:
+        return (copies + rows[0] * stride, copies + rows[1] * stride, copies + rows[2] * stride), columns
     else:
-        return tl.load(source + (spot[1][0] + spot[0][0]) + (i * stride + j))
+        return (copies + (rows[0] * stride + columns[0]),)
 
 
 @triton.jit
-def one_cell(source, place, stride: tl.constexpr, apart: tl.constexpr):
+def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr):
+    """Of row i and column j of those around a box; ``source``: how far a picture's copy is from the first one."""
+    if len(spot) == 1:
+        return tl.load(spot[0] + source + (i * stride + j))
+    else:
+        return tl.load(spot[0][i] + spot[1][j] + source)
+
+
+@triton.jit
+def one_cell(source, place, stride: tl.constexpr):
     """Center, radius and slopes of a picture where boxes lie in one cell: as in `cell_kernel.four`."""
     spot, w, z, curved, rest_x, rest_y, floor = place
-    a, b = _pixel(source, spot, 0, 0, stride, apart), _pixel(source, spot, 0, 1, stride, apart)
-    c, d = _pixel(source, spot, 1, 0, stride, apart), _pixel(source, spot, 1, 1, stride, apart)
+    a, b = _pixel(source, spot, 0, 0, stride), _pixel(source, spot, 0, 1, stride)
+    c, d = _pixel(source, spot, 1, 0, stride), _pixel(source, spot, 1, 1, stride)
     right, across = b - a, d - c
     mixed, top, bottom = across - right, tl.fma(w, right, a), tl.fma(w, across, c)
     slope_u, slope_v = tl.fma(mixed, z, right), bottom - top
@@ -267,34 +273,42 @@ def across(x):
 
 @triton.jit
 def crossing(
-    x, u, v, floor, height: tl.constexpr, width: tl.constexpr, reflected_x: tl.constexpr, reflected_y: tl.constexpr
+    copies,
+    x,
+    u,
+    v,
+    floor,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    reflected_x: tl.constexpr,
+    reflected_y: tl.constexpr,
 ):
     """What `two_cells` has to know; x: from `across`, or from `beside`."""
     y, root = across(v), tl.rsqrt(u[4] * v[4]) * 0.5
-    spot = where(x[0], y[0], height, width, reflected_x, reflected_y)
+    spot = where(copies, x[0], y[0], height, width, reflected_x, reflected_y)
     return spot, x, y, u[4], v[4], root * root, u[3], v[3], floor
 
 
 @triton.jit
-def _line(source, spot, i: tl.constexpr, weights, stride: tl.constexpr, apart: tl.constexpr):
+def _line(source, spot, i: tl.constexpr, weights, stride: tl.constexpr):
     """The values of one grid line at the points of the x axis, and its largest pixel."""
-    a, b = _pixel(source, spot, i, 0, stride, apart), _pixel(source, spot, i, 1, stride, apart)
+    a, b = _pixel(source, spot, i, 0, stride), _pixel(source, spot, i, 1, stride)
     if len(weights) == 2:
         right = b - a
         return (tl.fma(weights[0], right, a), tl.fma(weights[1], right, a)), _larger(a, b)
     else:
-        c = _pixel(source, spot, i, 2, stride, apart)
+        c = _pixel(source, spot, i, 2, stride)
         return three(a, b, c, weights), _larger(_larger(a, b), c)
 
 
 @triton.jit
-def two_cells(source, place, stride: tl.constexpr, apart: tl.constexpr):
+def two_cells(source, place, stride: tl.constexpr):
     """The same where boxes meet two cells along y, and two along x, or one; ``place``: from `crossing`."""
     spot, x, y, reach_x, reach_y, quarter, rest_x, rest_y, floor = place
     last: tl.constexpr = len(x[1]) - 1
-    p, above = _line(source, spot, 0, x[1], stride, apart)
-    q, middle = _line(source, spot, 1, x[1], stride, apart)
-    r, below = _line(source, spot, 2, x[1], stride, apart)
+    p, above = _line(source, spot, 0, x[1], stride)
+    q, middle = _line(source, spot, 1, x[1], stride)
+    r, below = _line(source, spot, 2, x[1], stride)
     largest = _larger(_larger(above, middle), below)
     a, c = three(p[0], q[0], r[0], y[1]), three(p[last], q[last], r[last], y[1])
     one, other = c[2] - a[0], c[0] - a[2]
