@@ -30,12 +30,14 @@ at most, where few boxes cross grid lines; and warps."""
 REGISTERS: dict[torch.dtype, int | None] = {torch.float32: 64, torch.float64: 96}
 """Of a thread at most, for either kind of result, so that many threads wait for memory at once (what does not fit is spilled outside of the
 loops, or where boxes meet many cells); found by trying, on an H200."""
-STRIP, TOGETHER, PROGRAMS, LAUNCHED = 16, 16, 2**14, 2**16
+STRIP, TOGETHER, PROGRAMS, LAUNCHED = 16, 16, 2**14, 2**15
 """Blocks that a program goes through one after the other, and pairs with the same box for which positions are found once, if that leaves so
 many programs; and how many are started at most: while the last ones run, others have nothing to do, so they should be short."""
 BENT = 128, 4
 """Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
+MOST_ROWS = 2**16 - 1
+"""Of programs that can be started, by CUDA."""
 MOST_SINGLE, RING = 2**12, 3
 """Of `single_kernel.py`: rows and columns of a picture at most, and lines around it in its copy."""
 ROUNDINGS = (10, 5), (14, 9)
@@ -162,7 +164,7 @@ def _launch(
     strips = -(-blocks // max(1, min(STRIP, len(rows_of) * blocks // PROGRAMS)))
     together = together or max(1, min(TOGETHER, len(rows_of) * strips // PROGRAMS))
     boxes = low, high, period, *sizes, together, -(-blocks // strips), entries.first, entries.inputs, low.shape[1]
-    _kernel("pixels")[strips, min(len(rows_of), max(1, LAUNCHED // strips))](
+    _kernel("pixels")[strips, min(len(rows_of), MOST_ROWS, max(1, LAUNCHED // strips))](
         *arguments, *boxes, *special, dtype == torch.float32, block, *extra, enable_fp_fusion=False, num_warps=WARPS,
         maxnreg=REGISTERS[dtype],
     )  # fmt: skip
