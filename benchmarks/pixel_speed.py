@@ -118,7 +118,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, help="calls that are timed (cuda: 20, cpu: 3)")
     parser.add_argument("--pictures", nargs="+", default=list(PICTURES), choices=list(PICTURES))
     parser.add_argument("--boxes", nargs="+", default=["own", "shared"], choices=["own", "shared"])
-    parser.add_argument("--block", type=int, default=fused_pixels.BLOCK, help="pixels of one program of the kernel")
+    parser.add_argument(
+        "--block", type=int, help="pixels of one program of the kernel (float32 of small pictures: 64, others: 32)"
+    )
     parser.add_argument("--warps", type=int, default=fused_pixels.WARPS)
     parser.add_argument("--registers", type=int, help="at most, of a thread (float32: 64, float64: 96); 0: no limit")
     parser.add_argument(
@@ -126,12 +128,17 @@ def main() -> None:
     )
     parser.add_argument("--strip", type=int, default=fused_pixels.STRIP, help="blocks that one program is for, at most")
     parser.add_argument("--programs", type=int, default=fused_pixels.PROGRAMS)
+    parser.add_argument(
+        "--launched", type=int, default=fused_pixels.LAUNCHED, help="programs that are started, at most"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     on_gpu = device.type == "cuda"
     gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
-    fused_pixels.BLOCK, fused_pixels.WARPS = arguments.block, arguments.warps
+    if arguments.block is not None:
+        fused_pixels.BLOCK = fused_pixels.SMALL_BLOCK = arguments.block
+    fused_pixels.WARPS, fused_pixels.LAUNCHED = arguments.warps, arguments.launched
     if arguments.registers is not None:
         fused_pixels.REGISTERS = dict.fromkeys(fused_pixels.REGISTERS, arguments.registers or None)
     fused_pixels.TOGETHER, fused_pixels.PROGRAMS = arguments.together, arguments.programs

@@ -54,7 +54,7 @@ def prepare() -> None:
         fused[z.data.dtype](x.data, y.data, z.data), z.dtype.scalar
     )
     InterpreterBuilder.create_sin, InterpreterBuilder.create_cos = waves(torch.sin), waves(torch.cos)
-    fused_pixels.BLOCK, fused_pixels.PROGRAMS = 64, 3
+    fused_pixels.BLOCK, fused_pixels.PROGRAMS, fused_pixels.LAUNCHED = 64, 3, 3
     launch = fused_pixels._launch
 
     def counted(*arguments):

@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from interpreted_pixels import kernel, prepare
 
-from tiltproof.bounds import fused_pixels
+from tiltproof.bounds import fused_pixels, pixel_kernel
 from tiltproof.bounds.fused_entries import written
-from tiltproof.bounds.single_kernel import numbers_of, places
+from tiltproof.bounds.single_kernel import cells_met, numbers_of, places
 from tiltproof.transforms.notation import parse
 
 from exactly import symbols, violations  # isort: skip; beside the other soundness tests, where interpreted_pixels.py looks
@@ -34,8 +34,8 @@ SHIFTS = [
     (0.001, 0.9999),
     (-2.1, -0.3),
     (1.2, 1.9),
-    (-5000.3, -4999.9),  # far from the picture
-    (3999.8, 4000.3),
+    (-50.3, -49.9),  # outside of the picture
+    (39.8, 40.3),
 ]
 TURNS = [
     (3.0, 3.02),
@@ -75,68 +75,117 @@ def inside(low, high, rng):
 
 @triton.jit
 def look(table, small, lines, floats, entries: tl.constexpr, few: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
-         composed: tl.constexpr, count: tl.constexpr, block: tl.constexpr):  # fmt: skip
-    """Writes down what `places` finds: line, and distance, remainder, reach and slopes, of both axes; and its verdict."""
-    pair, here = tl.program_id(0), tl.arange(0, block)
-    numbers = numbers_of(table + pair * entries, small + pair * few, composed, count)
-    x, y, cells = places(numbers, here, height, width, composed, count)
-    axes = x, y
-    lines, floats = lines + pair * 3 * block + here, floats + pair * 2 * (3 + count) * block + here
-    tl.store(lines + 2 * block, cells)
+         composed: tl.constexpr, count: tl.constexpr, block: tl.constexpr, begin: tl.constexpr):  # fmt: skip
+    """Writes down what `places` finds: cell, and place in it, remainder, reach and slopes, of both axes; and what blocks meet at most."""
+    pair, here = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
+    numbers = numbers_of(table + pair * entries, small + pair * few, height, width, composed, count)
+    x, y = places(numbers, begin + here, height, width, composed, count)
+    axes, plane = (x, y), tl.num_programs(1) * block
+    lines, floats = lines + pair * 3 * plane + here, floats + pair * 2 * (3 + count) * plane + here
+    tl.store(lines + 2 * plane, here * 0 + cells_met(x, y))
     for k in tl.static_range(2):
-        tl.store(lines + k * block, axes[k][0])
+        tl.store(lines + k * plane, axes[k][0])
         tl.store(floats, axes[k][1])
-        tl.store(floats + block, axes[k][3])
-        tl.store(floats + 2 * block, axes[k][4])
+        tl.store(floats + plane, axes[k][3])
+        tl.store(floats + 2 * plane, axes[k][4])
         for symbol in tl.static_range(count):
-            tl.store(floats + (3 + symbol) * block, axes[k][2][symbol])
-        floats += (3 + count) * block
+            tl.store(floats + (3 + symbol) * plane, axes[k][2][symbol])
+        floats += (3 + count) * plane
+
+
+def cells_of(place, reach) -> int:
+    """How many cells a box meets: one, two, or 3: not only the center's and one beside it."""
+    low, high = place - reach, place + reach
+    if low >= 0 and high <= 1:
+        return 1
+    return 2 if max(-low, high) <= 1 or (low >= 0 and high <= 2) else 3
 
 
 def positions() -> None:
-    """line + distance + sum_k slope_k e_k +- remainder holds the true position, and the reach all that it can be, with nothing to spare."""
-    rng, seen = np.random.default_rng(8), {1: 0, 2: 0, 3: 0}
-    wide = torch.tensor([[-4000.0, 3000.1]], dtype=torch.float64), torch.tensor([[4100.3, 3000.7]], dtype=torch.float64)
-    for number, letters in enumerate(LETTERS * 2):
+    """cell + place + sum_k slope_k e_k +- remainder holds the true position, and the reach all that it can be, with nothing to spare."""
+    rng, seen = np.random.default_rng(8), {1: 0, 2: 0, 3: 0, 4: 0}
+    special = (  # far away; too far; and where steps add up
+        (("Tu", "Tv"), ([-4000.0, 3000.1], [4100.3, 3000.7]), (4, 8)),
+        (("Scu",), ([-99.9], [-99.9 + 1e-5]), (1, 4000)),
+        (("Scu",), ([3.0], [3.0 + 2.0**-40]), (1, 4000)),
+    )
+    for number, letters in enumerate((*(each[0] for each in special), *LETTERS * 2)):
         transform, (height, width) = transform_of(letters), ((4, 8), (8, 16), (16, 1))[number % 3]
-        entries = written(transform, list(range(len(letters))))
-        low, high = wide if number == 0 else boxes_of(letters, 8, rng)
-        block, count = height * width, entries.symbols
-        small = torch.empty(len(low), entries.few)
-        table, _ = entries.table(fused_pixels._kernel("entries"), low, high, small)
-        lines = torch.zeros(len(low), 3, block, dtype=torch.int32)
-        floats = torch.zeros(len(low), 2, 3 + count, block)
-        look[(len(low),)](
-            table, small, lines, floats, entries.rows, entries.few, height, width, entries.codes[0], count, block
+        entries, (low, high) = written(transform, list(range(len(letters)))), boxes_of(letters, 6, rng)
+        if number < len(special):
+            low, high = (torch.tensor([end], dtype=torch.float64) for end in special[number][1])
+            height, width = special[number][2]
+        plane, count = min(height * width, 128), entries.symbols
+        block = 2 if number % 2 else 4
+        few = torch.empty(len(low), entries.few)
+        table, _ = entries.table(fused_pixels._kernel("entries"), low, high, few)
+        lines = torch.zeros(len(low), 3, plane, dtype=torch.int32)
+        floats = torch.zeros(len(low), 2, 3 + count, plane)
+        look[(len(low), plane // block)](
+            table,
+            few,
+            lines,
+            floats,
+            entries.rows,
+            entries.few,
+            height,
+            width,
+            entries.codes[0],
+            count,
+            block,
+            height * width - plane,
         )
         for p in range(len(low)):
             cells = lines[p, 2].tolist()
-            for each in cells:
-                seen[each] += 1
+            most = np.zeros((2, plane), dtype=int)
+            for axis in range(2):
+                for k in range(plane):
+                    seen[cells[k]] += axis
+                    place, rest, reach, *slopes = map(float, floats[p, axis, :, k])
+                    if not np.isfinite(reach):
+                        assert cells[k] == 4
+                        most[axis, k] = 3
+                        continue
+                    place, rest, reach, *slopes = map(Fraction, (place, rest, reach, *slopes))
+                    assert 0 <= place <= 1
+                    assert rest * (1 - Fraction(1, 2**22)) + sum(map(abs, slopes)) <= reach, (letters, low[p], high[p])
+                    most[axis, k] = cells_of(place, reach - Fraction(1, 2**26))
+            for first in range(0, plane, block):
+                across, down = most[:, first : first + block].max(1)
+                least = 4 if max(across, down) == 3 else 3 if across == 2 else down
+                assert cells[first] >= least, (letters, low[p], high[p])
             for theta in inside(low[p].tolist(), high[p].tolist(), rng):
                 e = symbols(theta, low[p].tolist(), high[p].tolist())
                 *axes, unit = source_positions(composed_inverse(letters, theta), height, width)
                 for axis, line, numbers in zip(axes, lines[p], floats[p], strict=False):
-                    for k, true in enumerate(axis.ravel()):
-                        apart, rest, reach, *slopes = map(float, numbers[:, k])
-                        if not np.isfinite(reach):
-                            assert cells[k] == 3
-                            continue
-                        apart, rest, reach, *slopes = map(Fraction, (apart, rest, reach, *slopes))
-                        place = Fraction(int(true), int(unit)) - int(line[k])
-                        at = apart + sum(s * each for s, each in zip(slopes, e, strict=True))
-                        assert abs(place - at) <= rest + Fraction(1, 2**200), (letters, low[p], high[p], theta)
-                        assert rest + sum(map(abs, slopes)) <= reach, (letters, low[p], high[p])
-                        assert abs(apart) <= Fraction(1, 2)
-                        least = min(abs(apart) - reach, 1 - abs(apart) - reach)
-                        assert cells[k] == 3 or least >= 0 or (cells[k] == 2 and abs(apart) + reach < 1)
+                    for k, true in enumerate(axis.ravel()[-plane:]):
+                        place, rest, reach, *slopes = map(float, numbers[:, k])
+                        if np.isfinite(reach):
+                            place, rest, *slopes = map(Fraction, (place, rest, *slopes))
+                            at = place + sum(s * each for s, each in zip(slopes, e, strict=True))
+                            apart = abs(Fraction(int(true), int(unit)) - int(line[k]) - at)
+                            assert apart <= rest - Fraction(1, 2**26), (letters, low[p], high[p], theta)
     assert min(seen.values()) > 100, seen
+
+
+def counted(ways, name, function):
+    """The same, in the interpreter, and how often it was called."""
+
+    def called(*arguments):
+        ways[name] += 1
+        return function(*arguments)
+
+    return called
 
 
 def pixels() -> None:
     """Against the exact picture: pixels of either sign and any size, boxes of all kinds, all paddings."""
     rng, generator = np.random.default_rng(9), torch.Generator().manual_seed(9)
+    ways = dict.fromkeys(("one_cell", "across", "beside"), 0)
+    for name in ways:
+        setattr(pixel_kernel, name, counted(ways, name, getattr(pixel_kernel, name)))
     for number in range(36):
+        fused_pixels.SMALL_BLOCK = 4 if number % 3 else 64
         letters, padding, size = LETTERS[number % 6], PADDINGS[number // 6 % 3], SIZES[(number + number // 6) % 6]
         transform = transform_of(letters, padding)
         picture = torch.rand(2, 1 + number % 2, *size, dtype=torch.float64, generator=generator)
@@ -155,6 +204,7 @@ def pixels() -> None:
                 e = symbols(theta, low[p].tolist(), high[p].tolist())
                 planes = form.center[p], form.slopes[:, p], form.radius[p], form.lower[p], form.upper[p]
                 assert not violations(truth, *planes, e), (letters, padding, size, scale, low[p], high[p], theta)
+    assert min(ways.values()) > 20, ways
     shift, far = (
         parse(f"Tu({2**40}), Tv(1)"),
         torch.tensor([[2.0**33, 0.0], [-(2.0**33) - 1, 0.1]], dtype=torch.float64),

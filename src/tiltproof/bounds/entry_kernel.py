@@ -266,4 +266,5 @@ def entries(
         plain = (radii <= tl.fma(spreads, 2.0**-7, 2.0**-40)) & (sizes + spreads < 2.0**14)
         tl.store(plain_at, tl.where(plain, 0.0 if bent else 1.0, 0.0), mask=mask)
         if small is not None:
-            tl.store(plain_small, tl.where(plain, 2.0**-25, float("inf")).to(tl.float32), mask=mask)
+            plain = plain & (sizes + spreads < 2.0**7)
+            tl.store(plain_small, tl.where(plain, 2.0**-24, float("inf")).to(tl.float32), mask=mask)

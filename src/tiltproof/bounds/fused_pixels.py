@@ -24,18 +24,21 @@ from tiltproof.device import current
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.sampling import PADDINGS
 
-BLOCK, WARPS = 32, 1
-"""Of one program of the kernel: pixels, which all take the way that one of them needs; and warps."""
+BLOCK, SMALL_BLOCK, SMALL, WARPS = 32, 64, 2**12, 1
+"""Of one program of the kernel: pixels, which all take the way that one of them needs, and in float32 results of pictures of so many pixels
+at most, where few boxes cross grid lines; and warps."""
 REGISTERS: dict[torch.dtype, int | None] = {torch.float32: 64, torch.float64: 96}
 """Of a thread at most, for either kind of result, so that many threads wait for memory at once (what does not fit is spilled outside of the
 loops, or where boxes meet many cells); found by trying, on an H200."""
-STRIP, TOGETHER, PROGRAMS = 16, 16, 2**14
+STRIP, TOGETHER, PROGRAMS, LAUNCHED = 16, 16, 2**14, 2**15
 """Blocks that a program goes through one after the other, and pairs with the same box for which positions are found once, if that leaves so
-many programs; more would only wait to be started."""
+many programs; and how many are started at most: while the last ones run, others have nothing to do, so they should be short."""
 BENT = 128, 4
 """Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
-MOST_SINGLE, RING = 2**14, 3
+MOST_ROWS = 2**16 - 1
+"""Of programs that can be started, by CUDA."""
+MOST_SINGLE, RING = 2**12, 3
 """Of `single_kernel.py`: rows and columns of a picture at most, and lines around it in its copy."""
 ROUNDINGS = (10, 5), (14, 9)
 """And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels there, and of the largest."""
@@ -128,7 +131,7 @@ def _possible(
         and pictures.numel() > 0
         and pixels < MOST_PIXELS
         and 0 < pairs < MOST_PAIRS
-        and pairs * -(-pixels // BLOCK) < 2**29
+        and pairs * -(-pixels // min(BLOCK, SMALL_BLOCK)) < 2**29
     )
 
 
@@ -156,12 +159,13 @@ def _launch(
     arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, largest, stack, radius)
     extra = (copies[0], small, copies[1], entries.few) if single else ()
     sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
-    blocks = -(-height * width // BLOCK)
+    block = SMALL_BLOCK if dtype == torch.float32 and height * width <= SMALL else BLOCK
+    blocks = -(-height * width // block)
     strips = -(-blocks // max(1, min(STRIP, len(rows_of) * blocks // PROGRAMS)))
     together = together or max(1, min(TOGETHER, len(rows_of) * strips // PROGRAMS))
     boxes = low, high, period, *sizes, together, -(-blocks // strips), entries.first, entries.inputs, low.shape[1]
-    _kernel("pixels")[strips, min(len(rows_of), max(1, PROGRAMS // strips))](
-        *arguments, *boxes, *special, dtype == torch.float32, BLOCK, *extra, enable_fp_fusion=False, num_warps=WARPS,
+    _kernel("pixels")[strips, min(len(rows_of), MOST_ROWS, max(1, LAUNCHED // strips))](
+        *arguments, *boxes, *special, dtype == torch.float32, block, *extra, enable_fp_fusion=False, num_warps=WARPS,
         maxnreg=REGISTERS[dtype],
     )  # fmt: skip
     if entries.bent:

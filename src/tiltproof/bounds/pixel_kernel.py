@@ -27,7 +27,18 @@ import triton.language as tl
 
 from tiltproof.bounds.cell_kernel import REFLECT, any_number, cells_of, four, in_one_cell, in_two_cells, nine, pixels_of
 from tiltproof.bounds.position_kernel import LEAST, UNIT, larger, number, positions, widened
-from tiltproof.bounds.single_kernel import RING, across, numbers_of, one_cell, places, two_cells, where, within
+from tiltproof.bounds.single_kernel import (
+    RING,
+    across,
+    beside,
+    cells_met,
+    crossing,
+    numbers_of,
+    one_cell,
+    places,
+    two_cells,
+    where,
+)
 
 MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(48)
 SINGLE_ONE, SINGLE_TWO, ONE, TWO, ANY = (tl.constexpr(k) for k in range(5))
@@ -109,16 +120,13 @@ def _same(one, other, count: tl.constexpr):
 
 
 @triton.jit
-def _channel(source, kind: tl.constexpr, place, height: tl.constexpr, width: tl.constexpr, stride: tl.constexpr, mask,
+def _channel(source, kind: tl.constexpr, place, height: tl.constexpr, width: tl.constexpr, stride: tl.constexpr,
              padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
     """Center, radius and slopes of one channel; ``place``: what `pixels` has prepared for boxes of this kind."""
-    apart: tl.constexpr = padding_x == REFLECT or padding_y == REFLECT
     if kind == SINGLE_ONE:
-        spot, w, z, curved, rest_x, rest_y, floor = place
-        return one_cell(source, spot, w, z, curved, rest_x, rest_y, floor, stride, apart)
+        return one_cell(source, place, stride)
     elif kind == SINGLE_TWO:
-        spot, x, y, reach_x, reach_y, rest_x, rest_y, floor = place
-        return two_cells(source, spot, x, y, reach_x, reach_y, rest_x, rest_y, floor, stride, apart)
+        return two_cells(source, place, stride)
     elif kind == ONE:
         columns, in_x, rows, in_y, x, y, curved, floor = place
         center, slope_u, slope_v, mixed = four(source, width, columns, in_x, rows, in_y, x, y)
@@ -133,7 +141,7 @@ def _channel(source, kind: tl.constexpr, place, height: tl.constexpr, width: tl.
             slope_v,
         )
     else:
-        x, y, box_x, box_y, center_u, center_v, most_x, most_y, flat, size_x, size_y, floor, largest = place
+        x, y, box_x, box_y, center_u, center_v, most_x, most_y, flat, size_x, size_y, floor, largest, mask = place
         slope_u, slope_v, low, high = any_number(source, x, y, box_x, box_y, center_u, center_v, height, width, most_x, most_y, flat,
                                                  mask, padding_x, padding_y)  # fmt: skip
         middle, hull = _hull(low, high, largest)
@@ -156,7 +164,7 @@ def _last(low_at, high_at, pair, period, stop, first: tl.constexpr, inputs: tl.c
 
 
 @triton.jit
-def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memory, pair, period, last, pairs, channels,
+def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, memory, pair, period, last, pairs, channels,
            height: tl.constexpr, width: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr,
            single: tl.constexpr):  # fmt: skip
     """The forms of pairs whose box is the same: from one to ``last``, ``period`` apart."""
@@ -167,25 +175,27 @@ def _pairs(kind: tl.constexpr, place, slopes_x, slopes_y, flat, here, mask, memo
     size: tl.constexpr = stride * tall
     picture = tl.full((), plane, tl.int64) * channels
     planes, seen = pairs * picture, tl.full((), size, tl.int64) * channels
-    while pair < last:
-        source, begin = pictures + tl.load(rows_of + pair).to(tl.uint32).to(tl.int64) * seen, pair * picture
-        stack, radius = stack_at + begin + here, radius_at + begin + here
+    mask = None if tl.constexpr(plane) % here.shape[0] == 0 else here < plane
+    going = pair == pair
+    while going:  # at least once, as the compiler can see
+        source, begin = pictures + tl.load(rows_of + pair).to(tl.int32).to(tl.int64) * seen, pair * picture
+        stack, radius = stack_at + here + begin, radius_at + here + begin
         channel = 0
         while channel < channels:
-            center, rest, slope_u, slope_v = _channel(
-                source, kind, place, height, width, stride, mask, padding_x, padding_y
-            )
+            center, rest, slope_u, slope_v = _channel(source, kind, place, height, width, stride, padding_x, padding_y)
             _store(stack, radius, planes, mask, center, rest, slope_u, slope_v, slopes_x, slopes_y, flat, symbols,
                    single and kind > SINGLE_TWO)  # fmt: skip
             source, stack, radius, channel = source + size, stack + plane, radius + plane, channel + 1
         pair += period
+        going = pair < last
 
 
 @triton.jit
-def _double(entry, here, mask, memory, largest, floor, pair, period, last, pairs, channels, height: tl.constexpr, width: tl.constexpr,
+def _double(entry, here, memory, largest, floor, pair, period, last, pairs, channels, height: tl.constexpr, width: tl.constexpr,
             composed: tl.constexpr, parts: tl.constexpr, count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr,
             padding_y: tl.constexpr, single: tl.constexpr):  # fmt: skip
     """`_pairs` in float64; boxes of one or two cells each way by the shorter ways only where results are float64."""
+    mask = here < height * width
     u, v, columns, rows, x, y = sight(entry, here, height, width, composed, parts, count, symbols, padding_x, padding_y)
     from_x, to_x, from_y, to_y = columns[0] - u[0], columns[1] - u[0], rows[0] - v[0], rows[1] - v[0]
     step_x, step_y = tl.abs(from_x) + tl.abs(to_x), tl.abs(from_y) + tl.abs(to_y)
@@ -196,23 +206,24 @@ def _double(entry, here, mask, memory, largest, floor, pair, period, last, pairs
         near_x, near_y = pixels_of(x[0], x[3], width, mask, padding_x), pixels_of(y[0], y[3], height, mask, padding_y)
         one_x, one_y = in_one_cell(x, u, to_x - from_x, size_x), in_one_cell(y, v, to_y - from_y, size_y)
         one = near_x[0], near_x[1], near_y[0], near_y[1], one_x, one_y, one_x[2] * one_y[2], floor
-        _pairs(ONE, one, one_x[3], one_y[3], None, here, mask, memory, pair, period, last, pairs, channels,
+        _pairs(ONE, one, one_x[3], one_y[3], None, here, memory, pair, period, last, pairs, channels,
                height, width, symbols, padding_x, padding_y, single)  # fmt: skip
     elif most == 2 and not single:
         near_x, near_y = pixels_of(x[0], x[3], width, mask, padding_x), pixels_of(y[0], y[3], height, mask, padding_y)
         two_x = in_two_cells(x, columns[0], columns[1], u[0], to_x - from_x)
         two_y = in_two_cells(y, rows[0], rows[1], v[0], to_y - from_y)
         two = near_x[0], near_x[1], near_y[0], near_y[1], two_x, two_y, size_x, size_y, floor
-        _pairs(TWO, two, u[1], v[1], None, here, mask, memory, pair, period, last, pairs, channels,
+        _pairs(TWO, two, u[1], v[1], None, here, memory, pair, period, last, pairs, channels,
                height, width, symbols, padding_x, padding_y, single)  # fmt: skip
     else:
         most_x, most_y = tl.max(tl.where(mask, x[3], 1)), tl.max(tl.where(mask, y[3], 1))
-        many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest
-        _pairs(ANY, many, u[1], v[1], flat, here, mask, memory, pair, period, last, pairs, channels,
+        many = x, y, columns, rows, u[0], v[0], most_x, most_y, flat, size_x, size_y, floor, largest, mask
+        _pairs(ANY, many, u[1], v[1], flat, here, memory, pair, period, last, pairs, channels,
                height, width, symbols, padding_x, padding_y, single)  # fmt: skip
 
 
-@triton.jit(do_not_specialize=("pairs", "together", "strip"))  # else it is compiled again for numbers that 16 divides
+# else it is compiled again for numbers that 16 divides; and wider stores have another layout, for which positions would be found twice
+@triton.jit(do_not_specialize=("pairs", "together", "strip", "stack", "radius"))
 def pixels(
     pictures, rows_of, table, largest_at, stack, radius, low, high, period_at, pairs, channels, together, strip,
     first: tl.constexpr, inputs: tl.constexpr, parameters: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
@@ -229,7 +240,7 @@ def pixels(
     floor, stride = largest * (ROUNDINGS * UNIT), period * together
     fast: tl.constexpr = copies is not None
     if fast:
-        copied = copies, rows_of, stack, radius
+        copied = tl.full((), 0, tl.int64), rows_of, stack, radius  # places begin with pointers to the copies
         floor_one, floor_two = tl.load(floor_at), tl.load(floor_at + 1)
     begin = tl.program_id(0) * strip
     end = tl.minimum(begin + strip, blocks)
@@ -243,30 +254,35 @@ def pixels(
             entry = table + pair.to(tl.int64) * entries
             last = _last(low, high, pair, period, stop, first, inputs, parameters)
             if fast:
-                numbers = numbers_of(entry, small + pair.to(tl.int64) * few, composed, symbols)
+                numbers = numbers_of(entry, small + pair.to(tl.int64) * few, height, width, composed, symbols)
             at = begin
             while at < end:
                 here = at * block + tl.arange(0, block)
-                mask = here < plane
-                most = pair * 0 + 3
+                most = 4
                 if fast:
-                    pixel = here if plane % block == 0 else tl.minimum(here, plane - 1)
-                    u, v, cells = places(numbers, pixel, height, width, composed, symbols)
-                    most = tl.max(cells)
+                    # where there is no need of a minimum it keeps the compiler from counting in 64 bits, unless blocks are whole rows
+                    pixel = here if plane % block == 0 and block % width == 0 else tl.minimum(here, plane - 1)
+                    u, v = places(numbers, pixel, height, width, composed, symbols)
+                    most = cells_met(u, v)
                 if fast and most == 1:
-                    x, y = within(u), within(v)
-                    spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
-                    place = spot, x[1], y[1], u[4] * v[4], u[3], v[3], floor_one
-                    _pairs(SINGLE_ONE, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
+                    spot = where(copies, u[0], v[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
+                    place = spot, u[1], v[1], u[4] * v[4], u[3], v[3], floor_one
+                    _pairs(SINGLE_ONE, place, u[2], v[2], None, here, copied, pair, period, last, pairs, channels,
                            height, width, symbols, padding_x, padding_y, single)  # fmt: skip
                 elif fast and most == 2:
-                    x, y = across(u, v), across(v, u)
-                    spot = where(x[0], y[0], height, width, padding_x == REFLECT, padding_y == REFLECT)
-                    place = spot, x, y, u[4], v[4], u[3], v[3], floor_two
-                    _pairs(SINGLE_TWO, place, u[2], v[2], None, here, mask, copied, pair, period, last, pairs, channels,
+                    place = crossing(
+                        copies, beside(u), u, v, floor_two, height, width, padding_x == REFLECT, padding_y == REFLECT
+                    )
+                    _pairs(SINGLE_TWO, place, u[2], v[2], None, here, copied, pair, period, last, pairs, channels,
+                           height, width, symbols, padding_x, padding_y, single)  # fmt: skip
+                elif fast and most == 3:
+                    place = crossing(
+                        copies, across(u), u, v, floor_two, height, width, padding_x == REFLECT, padding_y == REFLECT
+                    )
+                    _pairs(SINGLE_TWO, place, u[2], v[2], None, here, copied, pair, period, last, pairs, channels,
                            height, width, symbols, padding_x, padding_y, single)  # fmt: skip
                 else:
-                    _double(entry, here, mask, memory, largest, floor, pair, period, last, pairs, channels, height, width, composed,
+                    _double(entry, here, memory, largest, floor, pair, period, last, pairs, channels, height, width, composed,
                             parts, count, symbols, padding_x, padding_y, single)  # fmt: skip
                 at += 1
             pair = last
