@@ -126,7 +126,9 @@ def main() -> None:
     parser.add_argument(
         "--together", type=int, default=fused_pixels.TOGETHER, help="pairs that one program is for, at most"
     )
-    parser.add_argument("--strip", type=int, default=fused_pixels.STRIP, help="blocks that one program is for, at most")
+    parser.add_argument(
+        "--strip", type=int, help="blocks that one program is for, at most (small pictures: 16, others: 6)"
+    )
     parser.add_argument("--programs", type=int, default=fused_pixels.PROGRAMS)
     parser.add_argument(
         "--launched", type=int, default=fused_pixels.LAUNCHED, help="programs that are started, at most"
@@ -142,7 +144,8 @@ def main() -> None:
     if arguments.registers is not None:
         fused_pixels.REGISTERS = dict.fromkeys(fused_pixels.REGISTERS, arguments.registers or None)
     fused_pixels.TOGETHER, fused_pixels.PROGRAMS = arguments.together, arguments.programs
-    fused_pixels.STRIP = arguments.strip
+    if arguments.strip is not None:
+        fused_pixels.STRIP = fused_pixels.LARGE_STRIP = arguments.strip
     copied = copy_bandwidth(device, gigabytes)
     machine = torch.cuda.get_device_name(device) if on_gpu else "CPU"
     print(f"{machine}, torch {torch.__version__}: a copy reads and writes {copied / 1e9:.0f} GB/s")

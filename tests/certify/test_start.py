@@ -62,6 +62,22 @@ def test_float64_pays_for_the_deep_network_alone():
     assert starting_grid(deep, rows, 20_000, batch, 0) != starting_grid(shallow, rows, 20_000, batch, 0)
 
 
+def test_float64_is_not_tried_where_float32_proves_finer_boxes():
+    """Of several parameters: in a single one float64 has bent forms besides."""
+    model, images, labels = problem(1)
+    for text, grid in ("R(4), Sh(2)", (4, 4)), ("R(4)", (16,)):
+        one = Prover(check_inputs(model, images, labels, parse(text)), "affine")
+        finer, calls, bound = (2 * grid[0], *grid[1:]), [], one.bound
+        one.pilots[grid, torch.float32] = Pilot(2.0, 0.1, 0.5)
+        one.bound = lambda *given, bound=bound, calls=calls: (calls.append(given[-1]), bound(*given))[1]
+        for share in (0.9, 0.99):
+            one.pilots[finer, torch.float32] = Pilot(1.0, share, share)
+            one.pilots.pop((grid, torch.float64), None)
+            calls.clear()
+            precision_pays(one, torch.arange(4), grid, Halving(4096), 0)
+            assert (torch.float64 in calls) == (share < 0.98 or len(grid) == 1)
+
+
 def test_a_deep_network_is_proved():
     model, images, labels = problem(9)
     certificate = certify(model, images, labels, TRANSFORM)

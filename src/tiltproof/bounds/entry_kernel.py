@@ -254,17 +254,19 @@ def entries(
             radius = tl.fma(spread, 16 * 2.0**-24, radius) * (1 + 2.0**-20)
             tl.store(small + symbols, radius.to(tl.float32), mask=mask)
             small += symbols + 1
-    for k in tl.static_range(intervals_count):
-        interval = intervals[intervals_out >> (8 * k) & 255]
-        wide = interval[1] - interval[0]
-        unknown = (wide - wide) * 0.0  # a NaN unless both are finite
-        tl.store(table, interval[0] + unknown, mask=mask)
-        tl.store(table + 1, interval[1] + unknown, mask=mask)
-        table += 2
+    asked = mask  # for which intervals are looked at
     if combined:
         # the forms' boxes will do, and no number is so large that a position leaves 30 bits; not so where anything is a NaN
         plain = (radii <= tl.fma(spreads, 2.0**-7, 2.0**-40)) & (sizes + spreads < 2.0**14)
         tl.store(plain_at, tl.where(plain, 0.0 if bent else 1.0, 0.0), mask=mask)
+        asked = mask if bent else mask & ~plain
         if small is not None:
             plain = plain & (sizes + spreads < 2.0**7)
             tl.store(plain_small, tl.where(plain, 2.0**-24, float("inf")).to(tl.float32), mask=mask)
+    for k in tl.static_range(intervals_count):
+        interval = intervals[intervals_out >> (8 * k) & 255]
+        wide = interval[1] - interval[0]
+        unknown = (wide - wide) * 0.0  # a NaN unless both are finite
+        tl.store(table, interval[0] + unknown, mask=asked)
+        tl.store(table + 1, interval[1] + unknown, mask=asked)
+        table += 2

@@ -30,9 +30,10 @@ at most, where few boxes cross grid lines; and warps."""
 REGISTERS: dict[torch.dtype, int | None] = {torch.float32: 64, torch.float64: 96}
 """Of a thread at most, for either kind of result, so that many threads wait for memory at once (what does not fit is spilled outside of the
 loops, or where boxes meet many cells); found by trying, on an H200."""
-STRIP, TOGETHER, PROGRAMS, LAUNCHED = 16, 16, 2**14, 2**15
-"""Blocks that a program goes through one after the other, and pairs with the same box for which positions are found once, if that leaves so
-many programs; and how many are started at most: while the last ones run, others have nothing to do, so they should be short."""
+STRIP, LARGE_STRIP, TOGETHER, PROGRAMS, LAUNCHED = 16, 6, 16, 2**14, 2**16
+"""Blocks that a program goes through one after the other, of larger pictures fewer, and pairs with the same box for which positions are
+found once, if that leaves so many programs; and how many are started at most: while the last ones run, others have nothing to do, so they
+should be short."""
 BENT = 128, 4
 """Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
@@ -161,7 +162,8 @@ def _launch(
     sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
     block = SMALL_BLOCK if dtype == torch.float32 and height * width <= SMALL else BLOCK
     blocks = -(-height * width // block)
-    strips = -(-blocks // max(1, min(STRIP, len(rows_of) * blocks // PROGRAMS)))
+    strip = STRIP if height * width <= SMALL else LARGE_STRIP
+    strips = -(-blocks // max(1, min(strip, len(rows_of) * blocks // PROGRAMS)))
     together = together or max(1, min(TOGETHER, len(rows_of) * strips // PROGRAMS))
     boxes = low, high, period, *sizes, together, -(-blocks // strips), entries.first, entries.inputs, low.shape[1]
     _kernel("pixels")[strips, min(len(rows_of), MOST_ROWS, max(1, LAUNCHED // strips))](
