@@ -17,6 +17,8 @@ from tiltproof.device import current
 
 TILE, MOST_PLACES, LARGEST_PIECE, FEW = 2048, 128, 16, 16
 """Of the kernels: entries copied at a time, of one row at most, and known to lie together at most; and fewer channels than this are few."""
+MOST_ROWS = 2**31 - 1
+"""That are counted by 32 bits."""
 _kernels: dict[str, Any] = {}
 
 
@@ -82,7 +84,8 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
         apart = (of_image, of_line, of_column, of_channel)
         with current(x.device):
             _kernel("spread_few")[grid](
-                x, out, rows, channels, entries, height, width, reach.block, reach.wide, *apart, reach.kernel[1], *steps, lines, places
+                x, out, rows, channels, entries, height, width, reach.block, reach.wide, *apart, reach.kernel[1], *steps, lines, places,
+                rows + lines > MOST_ROWS,
             )  # fmt: skip
         return out
     piece = LARGEST_PIECE
@@ -98,7 +101,8 @@ def _launch(x: Tensor, reach: Reach) -> Tensor:
     grid = (-(-rows // lines) * positions * -(-channels // places),)
     with current(x.device):
         _kernel("spread")[grid](
-            x, out, rows, channels // piece, height, width, reach.block, reach.wide, *apart, *reach.kernel, *steps, piece, lines, places
+            x, out, rows, channels // piece, height, width, reach.block, reach.wide, *apart, *reach.kernel, *steps, piece, lines, places,
+            rows + lines > MOST_ROWS,
         )  # fmt: skip
     return out
 
