@@ -107,7 +107,8 @@ def damaged() -> None:
 
         fused_pixels._launch = harmed
         picture = torch.zeros(2, 1, 7, 9, dtype=torch.float64)
-        return fused_pixels._agrees(picture, transform, run, entries, torch.float64)
+        way = fused_pixels._way(entries, torch.float64, 7, 9)
+        return fused_pixels._agrees(picture, transform, run, entries, torch.float64, way)
 
     def move_hinges(form) -> None:
         """Every third pixel has a hinge of its own: perhaps right by itself, but not together."""

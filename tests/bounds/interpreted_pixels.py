@@ -131,12 +131,13 @@ def same() -> None:
 def odd() -> None:
     """What is not finite proves nothing, or what the reference proves; and what the kernels do not know is left alone."""
     picture, shift = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("Tu(2), R(5)")
-    for padding in ("zeros", "reflect"):
+    for padding, dtype in (("zeros", torch.float64), ("reflect", torch.float64), ("border", torch.float32)):
         transform = Compose(*shift.parts, padding=padding)
         ends = (torch.nan, torch.inf, -torch.inf)
         high = torch.tensor([[0.5, end] for end in ends] + [[end, 0.5] for end in ends], dtype=torch.float64)
         low = torch.stack([high[0], *high[1:].clamp(max=0)])
-        compare(picture, transform, low, high, torch.float64, exact=False)
+        found = compare(picture, transform, low, high, dtype, exact=False)
+        assert not found.slopes[:, found.radius.isfinite()].any(), "a hull, or nothing"
     far = torch.tensor([[0.5, 1e300]], dtype=torch.float64)  # the sine's form has no bound, but the interval has
     assert kernel(picture, torch.tensor([0]), shift, "affine", far, far).radius.isfinite().all()
     for value in (torch.nan, torch.inf):
@@ -277,7 +278,7 @@ def damaged() -> None:
 
         fused_pixels._launch = harmed
         picture = torch.zeros(2, 1, 11, 13, dtype=torch.float64)
-        return fused_pixels._agrees(picture, transform, run, entries, dtype)
+        return fused_pixels._agrees(picture, transform, run, entries, dtype, fused_pixels._way(entries, dtype, 11, 13))
 
     def flat(form):
         return (form.slopes == 0).all(0)

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import torch
@@ -104,19 +105,23 @@ def cells_of(place, reach) -> int:
 def positions() -> None:
     """cell + place + sum_k slope_k e_k +- remainder holds the true position, and the reach all that it can be, with nothing to spare."""
     rng, seen = np.random.default_rng(8), {1: 0, 2: 0, 3: 0, 4: 0}
-    special = (  # far away; too far; and where steps add up
+    cases = (  # far away; too far; where steps add up; and, in the end, not much too far, the other steps, and 0 times infinity
         (("Tu", "Tv"), ([-4000.0, 3000.1], [4100.3, 3000.7]), (4, 8)),
         (("Scu",), ([-99.9], [-99.9 + 1e-5]), (1, 4000)),
         (("Scu",), ([3.0], [3.0 + 2.0**-40]), (1, 4000)),
+        *((letters,) for letters in LETTERS * 2),
+        (("Scu",), ([-99.7], [-99.7 + 1e-9]), (1, 4000)),
+        (("Scv",), ([3.0], [3.0 + 2.0**-40]), (4000, 1)),
+        (("Sc",), ([-101.0], [-99.5]), (1, 1)),
     )
-    for number, letters in enumerate((*(each[0] for each in special), *LETTERS * 2)):
+    for number, (letters, *special) in enumerate(cases):
         transform, (height, width) = transform_of(letters), ((4, 8), (8, 16), (16, 1))[number % 3]
         entries, (low, high) = written(transform, list(range(len(letters)))), boxes_of(letters, 6, rng)
-        if number < len(special):
-            low, high = (torch.tensor([end], dtype=torch.float64) for end in special[number][1])
-            height, width = special[number][2]
+        if special:
+            low, high = (torch.tensor([end], dtype=torch.float64) for end in special[0])
+            height, width = special[1]
         plane, count = min(height * width, 128), entries.symbols
-        block = 2 if number % 2 else 4
+        block = min(plane, 2 if number % 2 else 4)
         few = torch.empty(len(low), entries.few)
         table, _ = entries.table(fused_pixels._kernel("entries"), low, high, few)
         lines = torch.zeros(len(low), 3, plane, dtype=torch.int32)
@@ -227,6 +232,63 @@ def pixels() -> None:
     for strange in (huge, huge * torch.nan, huge * 2.0**900):
         found = kernel(strange, torch.tensor([0]), transform_of(("Tu", "Tv")), "affine", *box, dtype=torch.float32)
         assert not found.radius.isfinite().any()
+
+
+def edges() -> None:
+    """What points anywhere seldom meet: grid lines, roundings that there is room for, and sizes that are too much for float32."""
+    lines()
+    room()
+    limits()
+
+
+def lines() -> None:
+    """Parameters at their ends, and where pixels look at grid lines: there alone is a picture that bends at lines farthest from a plane."""
+    generator, ways = torch.Generator().manual_seed(10), dict.fromkeys(("across", "beside"), 0)
+    for name in ways:
+        setattr(pixel_kernel, name, counted(ways, name, getattr(pixel_kernel, name)))
+    picture = torch.rand(1, 1, 5, 6, dtype=torch.float64, generator=generator)
+    for box in ([(-0.3, 0.45), (-0.4, 0.35)], [(0.6, 1.5), (-1.2, -0.7)], [(0.2, 0.6), (-0.4, 0.35)]):
+        low, high = torch.tensor([box], dtype=torch.float64).unbind(2)
+        form = kernel(picture, torch.tensor([0]), transform_of(("Tu", "Tv")), "affine", low, high, dtype=torch.float32)
+        ends = [(Fraction(a), Fraction(b), Fraction(round((a + b) / 2))) for a, b in box]
+        for theta in product(*ends):
+            if all(a <= each <= b for each, (a, b, _) in zip(theta, ends, strict=True)):
+                truth, e = transformed(picture[0].numpy(), ("Tu", "Tv"), theta), symbols(theta, *zip(*box, strict=True))
+                planes = form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]
+                assert not violations(truth, *planes, e), (box, theta)
+    assert min(ways.values()) > 0, ways
+
+
+def room() -> None:
+    """Radii of boxes that are hardly more than points have what `single_kernel.py` counts, of the largest pixel around them."""
+    generator = torch.Generator().manual_seed(11)
+    picture = torch.rand(2, 1, 5, 6, dtype=torch.float64, generator=generator)
+    picture[0], picture[1] = 1 - picture[0] / 10, picture[1] ** 9
+    beside, around = torch.nn.functional.pad(picture, [1] * 4, "replicate"), (-(2.0**-26), 2.0**-27)
+    for box, rows, roundings in (
+        ([(0.25, 0.25), (0.25, 0.25)], (1, 2), 11.5),
+        ([(0.25, 0.25), around], (0, 1, 2), 20.1),
+        ([around, around], (0, 1, 2), 20.1),
+    ):
+        low, high = torch.tensor([box] * 2, dtype=torch.float64).unbind(2)
+        transform = transform_of(("Tu", "Tv"), "border")
+        form = kernel(picture, torch.tensor([0, 1]), transform, "affine", low, high, dtype=torch.float32)
+        columns = (0, 1, 2) if box[0] == around else (0, 1)
+        near = torch.stack([beside[..., i : i + 5, j : j + 6] for i in rows for j in columns]).amax(0)
+        assert (form.radius >= roundings * 2.0**-24 * near).all(), box
+
+
+def limits() -> None:
+    """In larger pictures a position may have more than 19 bits: those are left to float64."""
+    generator, size, low, high = torch.Generator().manual_seed(12), 2**14, -99.21, -99.21 + 1e-9
+    fused_pixels.BLOCK = fused_pixels.SMALL_BLOCK = size // 4
+    picture = torch.rand(1, 1, size, 1, dtype=torch.float64, generator=generator)
+    box = torch.tensor([[[low]], [[high]]], dtype=torch.float64)
+    transform = parse("Scv(99.5); padding=reflect")
+    form = kernel(picture, torch.tensor([0]), transform, "affine", *box, dtype=torch.float32)
+    truth = transformed(picture[0].numpy(), ("Scv",), [Fraction(high)], "reflect")
+    planes = form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]
+    assert not violations(truth, *planes, [Fraction(1)])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -114,6 +116,39 @@ def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
     assert not possible(pictures=torch.zeros(1, dtype=torch.float64).expand(1, 1, 2**15, 2**15))
     many = 2**24
     assert not possible(rows_of=rows[:1].expand(many), low=box[:1].expand(many, 1), high=box[:1].expand(many, 1))
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(320, 320), (301, 301), (4000, 32), (2**13, 16), (3, 2**15), (17, 4099), (70, 1001)])
+def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtype, monkeypatch):
+    """By the same block and arithmetic, with masks or without, and in strips; and few pixels, as the reference looks at them too."""
+    from tiltproof.bounds.pixel_kernel import pixels
+
+    class Seen:
+        def __getitem__(self, grid):
+            return lambda *given, **_: calls.append(signature(pixels.fn).bind(*given).arguments)
+
+    calls, looked_at, transform = [], [], parse("Tu(3), Tv(3)")
+    monkeypatch.setattr(fused_pixels, "_kernels", {"pixels": Seen(), "entries": MagicMock()})
+    monkeypatch.setattr(fused_pixels, "_trust", {})
+    monkeypatch.setattr(fused_pixels, "_agrees", lambda *given: looked_at.append(given) or True)
+    entries, pairs = fused_pixels.written(transform, [0, 1]), 31
+    box = torch.zeros(pairs, 2, dtype=torch.float64), torch.ones(pairs, 2, dtype=torch.float64), "zeros", dtype
+    picture, rows_of = torch.zeros(1, 1, *size, dtype=torch.float64), torch.zeros(pairs, dtype=torch.long)
+    assert fused_pixels._trusted(picture, transform, [0, 1], entries, dtype)
+    ((small, *_, way),) = looked_at
+    fused_pixels._launch(small, rows_of, entries, *box, way)
+    fused_pixels._launch(picture, rows_of, entries, *box)
+    assert small[0, 0].numel() <= 2048
+    mine, real = (
+        (call["block"], "copies" in call, call["height"] * call["width"] % call["block"] == 0) for call in calls
+    )
+    assert mine == real
+    assert mine[1] == (dtype == torch.float32 and sum(size) <= 4096)
+    assert all(1 < call["strip"] <= fused_pixels.LARGE_STRIP for call in calls)
+    assert fused_pixels._trusted(small, transform, [0, 1], entries, dtype)
+    assert len(looked_at) == 2, "a picture that is small itself is another matter"
 
 
 @pytest.mark.slow

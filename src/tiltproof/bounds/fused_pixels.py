@@ -45,6 +45,9 @@ ROUNDINGS = (10, 5), (14, 9)
 """And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels there, and of the largest."""
 LARGE = 2**16
 """Pixels of a picture: those of 224 x 224 are looked at as they are, for half a second of a single CPU core a box at most."""
+IN_PART, WHOLE = (17, 23), (32, 64)
+"""Rows and columns, at most, that stand for more than LARGE pixels: never whole blocks, or always, even if there are fewer of either."""
+Way = tuple[bool, int, int]
 MODULES = {"entries": "entry_kernel", "pixels": "pixel_kernel", "smooth": "bent_kernel", "kinks": "bent_kernel"}
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
@@ -136,6 +139,16 @@ def _possible(
     )
 
 
+def _way(entries: Entries, dtype: torch.dtype, height: int, width: int) -> Way:
+    """What the size of pictures decides: whether `single_kernel.py` is used, and pixels of a block, and blocks of a strip at most."""
+    small = height * width <= SMALL
+    return (
+        dtype == torch.float32 and not entries.bent and height + width <= MOST_SINGLE,
+        SMALL_BLOCK if dtype == torch.float32 and small else BLOCK,
+        STRIP if small else LARGE_STRIP,
+    )
+
+
 def _launch(
     pictures: Tensor,
     rows_of: Tensor,
@@ -144,13 +157,14 @@ def _launch(
     high: Tensor,
     padding: str,
     dtype: torch.dtype,
-    together: int | None = None,
+    checked: Way | None = None,
 ) -> AffineForm:
-    """``together``: pairs that one program is for, by default as many as leave enough programs."""
+    """``checked``: the way that larger pictures take, which is looked at here: with strips and shared pairs as in large batches."""
     _, channels, height, width = pictures.shape
     shape = len(rows_of), channels, height, width
     low, high = low.contiguous(), high.contiguous()
-    single = dtype == torch.float32 and not entries.bent and height + width <= MOST_SINGLE
+    single, block, strip = checked or _way(entries, dtype, height, width)
+    programs = 1 if checked else PROGRAMS
     small = low.new_empty(len(low), entries.few, dtype=dtype) if single else None
     table, period = entries.table(_kernel("entries"), low, high, small)
     stack = pictures.new_empty(1 + entries.symbols + entries.bent, *shape, dtype=dtype)
@@ -160,11 +174,9 @@ def _launch(
     arguments = (pictures.contiguous(), rows_of.long().contiguous(), table, largest, stack, radius)
     extra = (copies[0], small, copies[1], entries.few) if single else ()
     sizes, special = (len(rows_of), channels), (height, width, *entries.shape, *sides)
-    block = SMALL_BLOCK if dtype == torch.float32 and height * width <= SMALL else BLOCK
     blocks = -(-height * width // block)
-    strip = STRIP if height * width <= SMALL else LARGE_STRIP
-    strips = -(-blocks // max(1, min(strip, len(rows_of) * blocks // PROGRAMS)))
-    together = together or max(1, min(TOGETHER, len(rows_of) * strips // PROGRAMS))
+    strips = -(-blocks // max(1, min(strip, len(rows_of) * blocks // programs)))
+    together = max(1, min(TOGETHER, len(rows_of) * strips // programs))
     boxes = low, high, period, *sizes, together, -(-blocks // strips), entries.first, entries.inputs, low.shape[1]
     _kernel("pixels")[strips, min(len(rows_of), MOST_ROWS, max(1, LAUNCHED // strips))](
         *arguments, *boxes, *special, dtype == torch.float32, block, *extra, enable_fp_fusion=False, num_warps=WARPS,
@@ -213,23 +225,29 @@ def _looked_at(pictures: Tensor, padding: str, single: bool) -> list[Tensor]:
 def _trusted(pictures: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
     """Whether the kernels do on this device what the reference does: looked at once for whatever they are compiled for.
 
-    Sizes are compiled in, so the size looked at is the pictures' own; for large ones, which would take long, one of several blocks.
+    Sizes are compiled in, so the size looked at is the pictures' own; for large ones, which would take long, one of several blocks, all
+    of them whole where theirs are, by the way that theirs takes.
     """
     height, width = pictures.shape[-2:]
+    way = _way(entries, dtype, height, width)
     if height * width > LARGE:
-        height, width = min(height, 17), min(width, 23)
+        most = IN_PART if height * width % way[1] else WHOLE
+        height, width = min(height, most[0]), min(width, most[1])
     channels = min(pictures.shape[1], 3)
-    key = pictures.device, entries, transform.low, transform.high, transform.padding, channels, height, width, dtype
+    ranges = transform.low, transform.high
+    key = pictures.device, entries, ranges, transform.padding, channels, height, width, way, dtype
 
     def agrees() -> bool:
-        return _agrees(pictures.new_zeros(2, channels, height, width), transform, run, entries, dtype)
+        return _agrees(pictures.new_zeros(2, channels, height, width), transform, run, entries, dtype, way)
 
     return trusted(_trust, key, agrees, f"Triton's kernels for {transform} and the reference differ")
 
 
-def _agrees(picture: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype) -> bool:
+def _agrees(
+    picture: Tensor, transform: Transform, run: list[int], entries: Entries, dtype: torch.dtype, way: Way
+) -> bool:
     def launch(picture: Tensor, rows_of: Tensor, low: Tensor, high: Tensor) -> AffineForm:
-        return _launch(picture, rows_of, entries, low, high, transform.padding, dtype, TOGETHER)
+        return _launch(picture, rows_of, entries, low, high, transform.padding, dtype, way)
 
     return agrees(launch, picture, transform, run, dtype, entries.bent) and shares(launch, picture, transform, run)
 
