@@ -180,7 +180,7 @@ def build(part: ModelPart, seed: int) -> nn.Module:
             raise InputError(
                 "the weights that the recipe starts from cannot be had",
                 got=f"model.start {part.start!r}",
-                why=str(error).partition("What to do")[0].strip().rstrip("."),
+                why=str(InputError(error.what, got=error.got, why=error.why)).rstrip("."),
                 do="make that network first, or start from another: --set model.start=FILE",
             ) from None
         if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in own.items()}:

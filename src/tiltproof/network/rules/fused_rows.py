@@ -53,10 +53,8 @@ def fused_shares(a: Tensor | None, before: AffineForm, after: AffineForm | None)
         return None
     source, radius = before.form, before.form.radius
     ends = radius if after is None else after.form.radius
-    last = _channels_last(radius)
-    alike = last is not None and last == _channels_last(source.stack) == _channels_last(ends)
-    graded = radius.requires_grad or (a is not None and a.requires_grad)
-    if not (_on_gpu(radius) and alike and source.symbols <= MOST_SYMBOLS) or graded or _kernel("share") is None:
+    last, graded = _order(radius, source.stack, ends), radius.requires_grad or (a is not None and a.requires_grad)
+    if last is None or graded or not (_on_gpu(radius) and source.symbols <= MOST_SYMBOLS) or _kernel("share") is None:
         return None
     entries, rows = row_size(radius), before.rows.to(torch.int64).contiguous()
     grid = len(rows), -(-entries // BLOCK)
@@ -82,8 +80,8 @@ def _tried(name: str, a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor] | No
         return None
     source = form.form
     possible = source.symbols <= MOST_SYMBOLS and source.stack.dtype == source.radius.dtype == a.dtype
-    last = _channels_last(source.radius)
-    if not possible or last is None or last != _channels_last(source.stack) or a.requires_grad or _kernel(name) is None:
+    last = _order(source.radius, source.stack)
+    if not possible or last is None or a.requires_grad or _kernel(name) is None:
         return None
     try:
         if not _trusted(name, a.device, a.dtype, source.symbols):
@@ -95,6 +93,12 @@ def _tried(name: str, a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor] | No
         given_up(_kernels, name, error, "bounds")
         return None
     return (out.movedim(-1, -3) if last else out), sums
+
+
+def _order(*tensors: Tensor) -> bool | None:
+    """`_channels_last` of tensors that all lie alike; None where they do not."""
+    first, *others = map(_channels_last, tensors)
+    return first if all(other == first for other in others) else None
 
 
 def _channels_last(x: Tensor) -> bool | None:
