@@ -16,7 +16,7 @@ import torch
 from places import agree, coordinates_of, padded
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from tiltproof.bounds import AffineForm, coordinates, fused_pixels, pair_bounds
+from tiltproof.bounds import AffineForm, coordinates, fused_pixels, one_cell, pair_bounds
 from tiltproof.bounds.fused_entries import written
 from tiltproof.bounds.interval import Interval
 from tiltproof.transforms import Compose, Spatial
@@ -66,8 +66,9 @@ def prepare() -> None:
 
 
 def reference(*arguments, own=False, **named) -> AffineForm:
-    """``own``: with the boxes of the positions' forms alone."""
+    """By points, as on a GPU; ``own``: with the boxes of the positions' forms alone."""
     fused_pixels._on_gpu, meet = lambda _: False, coordinates._meet
+    one_cell.applies = lambda *_: False
     if own:
         coordinates._meet = lambda form, _: Interval(form.lower, form.upper)
     form = pair_bounds(*arguments, **named)

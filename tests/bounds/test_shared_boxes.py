@@ -45,3 +45,12 @@ def test_boxes_that_occur_once_or_more():
     assert torch.equal(low[rows][box_of], low)
     high[2, 1] += 0.25  # the same lower ends alone are not the same box
     assert distinct(low, high)[1] is None
+
+
+def test_boxes_that_are_told_apart_by_more_than_one_number():
+    """What is sorted by is a sum of the ends, which may be the same for different boxes."""
+    sines = torch.arange(1, 3, dtype=torch.float64).sin()
+    low, high = sines.new_zeros(2, 3, 1)
+    low[1], high[0], high[2] = sines[1], sines[0], sines[0]
+    assert len((low * sines[0] + high * sines[1]).unique()) == 1
+    assert distinct(low, high) == (slice(None), None)

@@ -192,6 +192,7 @@ def test_a_users_settings_change_no_verdict(setting):
     ("name", "value", "device"),
     [
         ("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", "cpu"),
+        ("DNNL_DEFAULT_FPMATH_MODE", "BF16", "cpu"),
         ("CUBLAS_EMULATE_SINGLE_PRECISION", "1", "cuda"),
         ("CUBLAS_EMULATE_DOUBLE_PRECISION", "1", "cuda"),
     ],

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,20 +57,35 @@ def some(values: Tensor, which: Tensor | slice, dim: int = 0) -> Tensor:
     return values.index_select(dim, which)
 
 
+def boxes_of(box_of: Tensor | None, pairs: Any) -> Any:
+    """The boxes of some pairs: ``box_of`` says which is whose; by default pair p's is number p."""
+    return pairs if box_of is None else box_of[pairs]
+
+
+def known_ends(box: Interval) -> tuple[Tensor, Tensor]:
+    """Of boxes; one that is not known is beyond everything."""
+    return box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
+
+
+def clipped(low: Tensor, high: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """What is left of boxes where zeros and border padding, constant below -1 and above ``size``, go on for one cell more."""
+    return low.clamp(-2, size + 1), high.clamp(-2, size + 1)
+
+
 def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Axis:
     """Cells that each box meets: as many as the widest needs, or ``cells`` if the caller knows that none meets more.
 
     Zeros and border padding are constant below -1 and above size, so cells further out add nothing: they are left out, and
     the constant's two ends, the grid line next to the picture and the box's true edge, are both looked at.
     """
-    low, high = box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
+    low, high = known_ends(box)
     first, last, true = low, high, True
     if padding == "reflect" and size > 1:
         everything = (low < -FAR) | (high > FAR) | (high - low > 2 * size)  # a whole period holds every value there is
         true = not bool(everything.any())
         first, last = torch.where(everything, 0.0, low), torch.where(everything, 2.0 * size, high)
     else:
-        first, last = low.clamp(-2, size + 1), high.clamp(-2, size + 1)
+        first, last = clipped(low, high, size)
     base = first.floor()
     if cells is None:
         cells = max(1, int((last.ceil() - base).max().item()))

@@ -34,6 +34,19 @@ class Coordinates:
         columns, rows = (interval.exactly(lambda end: end[boxes]) for interval in (self.columns, self.rows))
         return Coordinates(self.column[boxes], self.row[boxes], columns, rows, self.cells)
 
+    def of_pixels(self, at: Tensor) -> Coordinates:
+        """Of single pixels, numbered by box and place, as pictures of one pixel."""
+
+        def chosen(values: Tensor) -> Tensor:
+            return values.flatten(-3).index_select(-1, at).view(*values.shape[:-3], -1, 1, 1)
+
+        column, row = (
+            AffineForm(chosen(form.stack), chosen(form.radius), form.unit, form.bent)
+            for form in (self.column, self.row)
+        )
+        columns, rows = (interval.exactly(chosen) for interval in (self.columns, self.rows))
+        return Coordinates(column, row, columns, rows, self.cells)
+
 
 def symbols(low: Tensor, high: Tensor, bent: bool = False) -> list[AffineForm]:
     """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``bent``, for d = 1 only: see `AffineForm`."""

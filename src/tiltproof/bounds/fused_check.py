@@ -21,7 +21,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import Coordinates, coordinates, symbols
 from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.resample import affine_of_exact, hull
+from tiltproof.bounds.resample import affine_by_points, hull
 from tiltproof.bounds.rounding import UNIT
 from tiltproof.bounds.wide import too_wide
 from tiltproof.transforms.base import Transform
@@ -139,7 +139,7 @@ def like_reference(
     found: AffineForm, picture: Tensor, row: Tensor, place: Coordinates, padding: str, dtype: torch.dtype
 ) -> Tensor:
     """Where the form of one box is what the reference makes of pixels of [0, 1], [1, C, H, W]."""
-    wanted = affine_of_exact(picture, row, place, padding).to(dtype)
+    wanted = affine_by_points(picture, row, place, padding, None, dtype)
     if len(wanted.stack) < len(found.stack):  # no kink anywhere
         wanted = AffineForm(torch.cat([wanted.stack, torch.zeros_like(wanted.stack[:1])]), wanted.radius)
     given_up = bool((wanted.slopes == 0).all())

@@ -166,11 +166,15 @@ def distinct(low: Tensor, high: Tensor) -> tuple[Tensor | slice, Tensor | None]:
 
     All images begin with the same boxes, and where a box's pixels look depends on nothing else.
     """
-    boxes, box_of = torch.cat([low, high], 1).unique(dim=0, return_inverse=True)
-    if len(boxes) == len(low):
+    ends = torch.cat([low, high], 1)
+    # a single number for each box is several times faster to sort; that it tells them apart is not taken for granted
+    weights = torch.arange(1, ends.shape[1] + 1, dtype=ends.dtype, device=ends.device).sin()
+    keys, box_of = (ends * weights).sum(1).unique(return_inverse=True)
+    if len(keys) == len(low):
         return slice(None), None
-    rows = torch.empty(len(boxes), dtype=torch.int64, device=low.device)
-    return rows.scatter_(0, box_of, torch.arange(len(low), device=low.device)), box_of
+    rows = torch.empty(len(keys), dtype=torch.int64, device=low.device)
+    rows.scatter_(0, box_of, torch.arange(len(low), device=low.device))
+    return (rows, box_of) if torch.equal(ends[rows][box_of], ends) else (slice(None), None)
 
 
 def _box(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from tiltproof.bounds import one_cell
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.bent import bent
-from tiltproof.bounds.cells import CellWalk, some
+from tiltproof.bounds.cells import CellWalk, boxes_of, some
 from tiltproof.bounds.coordinates import Coordinates
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import UNIT, widen
@@ -80,6 +82,21 @@ def affine_of_exact(
 
     ``box_of`` [P]: the row of ``place`` that is each pair's box; by default pair p's is row p.
     """
+
+    def by_points(pictures: Tensor, rows_of: Tensor, place: Coordinates) -> AffineForm:
+        return affine_by_points(pictures, rows_of, place, padding, None, dtype)
+
+    if one_cell.applies(pictures, place, padding):
+        form = one_cell.form_by_need(pictures, rows_of, place, padding, box_of, dtype, by_points)
+        if form is not None:
+            return form
+    return affine_by_points(pictures, rows_of, place, padding, box_of, dtype)
+
+
+def affine_by_points(
+    pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str, box_of: Tensor | None, dtype: torch.dtype
+) -> AffineForm:
+    """From the picture's values at all points of each pixel's box."""
     walk = None if _too_wide(pictures, place, padding) is not None else CellWalk(pictures, rows_of, place, padding)
     if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         place = place if box_of is None else place.of(box_of)
@@ -88,10 +105,11 @@ def affine_of_exact(
         return AffineForm(torch.cat([interval.stack, empty]), interval.radius, bent=place.column.bent).to(dtype)
     x, y = (_Steps.of(line.points, form) for line, form in ((walk.x, place.column), (walk.y, place.row)))
     largest, forms = _largest(pictures), []
-    size = len(rows_of) if pictures.is_cuda else max(1, CACHED_ENTRIES // pictures[0].numel())
-    for begin in range(0, len(rows_of), max(1, size)):
+    entries = pictures.shape[1] * math.prod(place.column.shape[1:])
+    size = max(1, len(rows_of) if pictures.is_cuda else CACHED_ENTRIES // entries)
+    for begin in range(0, len(rows_of), size):
         pairs = slice(begin, begin + size)
-        boxes = pairs if box_of is None else box_of[pairs]
+        boxes = boxes_of(box_of, pairs)
         part = walk.pairs(rows_of[pairs], boxes)
         forms.append(_of_points(part, x.rows(boxes), y.rows(boxes), largest).to(dtype))
     stack, radius = forms[0].stack, forms[0].radius

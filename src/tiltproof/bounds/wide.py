@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tiltproof.bounds.cells import FAR
+from tiltproof.bounds.cells import FAR, clipped, known_ends
 from tiltproof.bounds.interval import Interval
 from tiltproof.transforms.sampling import ring_index, with_ring
 
@@ -21,8 +21,8 @@ MOST_CELLS = 12
 
 def lines(box: Interval, size: int) -> tuple[Tensor, Tensor]:
     """The grid lines at or below and at or above each box, in [-2, size + 1]: what lies further out is to be found there as well."""
-    low, high = box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
-    return low.clamp(-2, size + 1).floor().long(), high.clamp(-2, size + 1).ceil().long()
+    low, high = clipped(*known_ends(box), size)
+    return low.floor().long(), high.ceil().long()
 
 
 def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding: str) -> Tensor | None:

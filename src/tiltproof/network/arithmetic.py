@@ -57,17 +57,19 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
             setattr(owner, name, value)
 
 
+FEWER_BITS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+"""oneDNN listens to both, and makes float32 products of bf16 or TF32 numbers where a processor has units for these."""
+
 EMULATION = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
 """Set to 1, they make cuBLAS compose products of bf16 or fixed-point pieces, on GPUs that have few other units."""
 
 
 def _refuse_other_arithmetic(device: torch.device) -> None:
     """What no setting of torch takes back is asked of libraries by the environment."""
-    mode = os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper()
-    if mode != "STRICT":
-        raise InputError(
-            "oneDNN is told to compute with fewer bits", got=f"ONEDNN_DEFAULT_FPMATH_MODE={mode}", do="unset it"
-        )
+    for name in FEWER_BITS:
+        mode = os.environ.get(name, "STRICT").upper()
+        if mode != "STRICT":
+            raise InputError("oneDNN is told to compute with fewer bits", got=f"{name}={mode}", do="unset it")
     for name in EMULATION if device.type == "cuda" else ():
         if os.environ.get(name, "0") not in ("", "0"):
             raise InputError("cuBLAS is told to emulate its products", got=f"{name}={os.environ[name]}", do="unset it")

@@ -13,6 +13,7 @@ from torch import Tensor
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.network import arithmetic
 from tiltproof.network.graph import Operation
+from tiltproof.network.products import product
 from tiltproof.network.rules.base import (
     FLOOR,
     UNDERFLOW,
@@ -38,13 +39,16 @@ class Linear(LinearRule):
     """y = W x + b."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        return F.linear(x, operation.settings["weight"])
+        return product(x, operation.settings["weight"])
 
     def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return F.linear(x, _absolute(operation))
+        return product(x, _absolute(operation))
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        return a @ operation.settings["weight"]
+        weight = operation.settings["weight"]
+        if operation.kept is None:
+            return a @ weight
+        return product(a, operation.once("transposed", lambda: weight.T.contiguous()))
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs = operation.settings["weight"].shape
