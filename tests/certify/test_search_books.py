@@ -112,6 +112,38 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
             assert bad or result.boxes >= budget.boxes, "nothing stood in the way"
 
 
+def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
+    """Between two bounds, one image's halves go on to be halved while another's, which has spent more, wait to be proved: none is lost."""
+    monkeypatch.setattr(importlib.import_module("tiltproof.certify.search"), "EARLY", 0.15)
+    tiling = Tiling(parse("R(-10:25)"), (2,))
+    prover = Stand(
+        2,
+        tiling,
+        4096,
+        SimpleNamespace(randint=lambda *_: 7, choice=lambda _: 0.3, random=lambda: 1.0, randrange=lambda _: 0),
+    )
+    prover.bad[0], prover.share[1] = (
+        torch.inf,
+        1.0,
+    )  # the first has to be cut into 128 pieces, the second is wrong at a point
+    attacker = SimpleNamespace(
+        correct=torch.ones(2, dtype=torch.bool),
+        falsified=torch.zeros(2, dtype=torch.bool),
+        margin=torch.ones(2).double(),
+        found=[None] * 2,
+        alive=lambda: torch.arange(2),
+        margins_at=lambda rows, _: torch.ones(len(rows)),
+    )
+    search = Search(prover, attacker, tiling)
+    pushed, push = [], search._push
+    monkeypatch.setattr(search, "_push", lambda rows, *others: pushed.append(set(rows.tolist())) or push(rows, *others))
+    search.work(Halving(1000), Budget(boxes=400), lambda: None)
+    assert {0} in pushed, "no image's halves waited"
+    verdicts = [result.verdict for result in search.results(0, 0.0)]
+    assert verdicts == [Verdict.CERTIFIED, Verdict.UNKNOWN]
+    assert len({box[0][0] for image, *box in prover.proved if image == 0}) == 128
+
+
 def volume(box):
     total = Fraction(1)
     for low, high in zip(*box, strict=True):

@@ -46,9 +46,11 @@ PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 BENT_KERNEL, SINGLE_KERNEL = "bounds/bent_kernel.py", "bounds/single_kernel.py"
 RELU_ON_CPU = "bounds/test_relu_on_cpu.py"
+ONE_CELL, IN_CELLS = "bounds/one_cell.py", "bounds/test_one_cell.py"
 WIDE, WIDE_BOXES = "bounds/wide.py", "bounds/test_wide.py"
 ALGORITHM_1, PAIRS = "bounds/algorithm1.py", "bounds/test_algorithm1.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
+ONEDNN, BY_ONEDNN = "network/products.py", "network/test_products.py"
 WINDOWS, COPIES, FUSED_RELU = "network/windows.py", "network/test_windows.py", "bounds/test_fused.py"
 FUSED_SHIFT, SHIFTS = "network/rules/fused_shift.py", "network/test_fused_shift.py"
 POWER, VALUES, FILTERS, KERNELS = "bounds/power.py", "bounds/values.py", "bounds/filters.py", "bounds/kernels.py"
@@ -76,7 +78,7 @@ MUTATIONS = [
              "outside of the picture a reflection goes on, and a box there may be wide", (WIDE_BOXES,)),
     Mutation("half of a rectangle", WIDE, "for x in (left[here], right[here] - sides[1])", "for x in (left[here],)",
              "a window of 2^j <= b columns covers b of them only together with another", (WIDE_BOXES,)),
-    Mutation("last grid line", WIDE, "clamp(-2, size + 1).ceil()", "clamp(-2, size + 1).floor()",
+    Mutation("last grid line", WIDE, "high.ceil().long()", "high.floor().long()",
              "the pixels beyond the box's edge take part in the interpolation before it", (WIDE_BOXES,)),
     # bent forms
     Mutation("bent product", AFFINE, "first.abs() * others + mine * other.deviation()", "mine * other.deviation()",
@@ -101,8 +103,8 @@ MUTATIONS = [
              "what is not the parameter moves |x| too", (PARABOLAS,)),
     Mutation("third symbol of a kink", BOWS, "        t = t + other.abs()", "        t = t + 0 * other.abs()",
              "other symbols move |x| too", (PARABOLAS,)),
-    Mutation("magnitude of a parabola", BOWS, "magnitude[where] = stack.abs().sum(0)", "pass",
-             "roundings of the next layer are relative to the parabola's numbers, not to the line's", (PARABOLAS,)),
+    Mutation("magnitude of a parabola", BOWS, "magnitude[where] = stack.abs().sum(0)", "magnitude[where] = stack[0].abs()",
+             "roundings of the next layer are relative to all of the parabola's numbers", (PARABOLAS,)),
     Mutation("parabola without a kink", BOWS, "form.center.abs() < form.slopes[0].abs()", "form.center.abs() < 2 * form.slopes[0].abs()",
              "a fit to a kink outside of the box opens above, so its highest point is not where it is looked for", (PARABOLAS,)),
     Mutation("kernel: kinks outside of the box", "bounds/relu_kernel.py", "(tl.abs(c) < spread)", "(tl.abs(c) < 2 * spread)",
@@ -218,6 +220,40 @@ MUTATIONS = [
              "a clamped picture has a remainder of its own", (CAMPAIGN, PIXELS)),
     Mutation("rounding of pixels", RESAMPLE, "widen(radius, magnitude, 24, u.unit)", "radius",
              "interpolation rounds a dozen times", (CAMPAIGN,)),
+    # one formula in one cell
+    Mutation("one cell: sides", ONE_CELL, "torch.mul(half_x, half_y, out=sides)", "torch.mul(half_x, half_y, out=sides).mul_(0.9)",
+             "a bilinear function is d x y beside its plane", (IN_CELLS,)),
+    Mutation("one cell: roundings", ONE_CELL, "(4 * largest + 40 * spread) * UNIT[torch.float64]",
+             "(4 * largest + 40 * spread) * 0.0",
+             "differences, slopes and the center are rounded", (IN_CELLS, CAMPAIGN)),
+    Mutation("one cell: remainder of positions", ONE_CELL, "torch.add(form.radius, form.reach(), alpha=24 * form.unit, out=cost)",
+             "torch.mul(form.reach(), 24 * form.unit, out=cost)",
+             "u is its form and a remainder", (IN_CELLS,)),
+    Mutation("one cell: cost of v", ONE_CELL, ".addcmul_(slope_v.abs_(), cost_v)", "",
+             "v is its form and a remainder", (IN_CELLS,)),
+    Mutation("one cell: which boxes", ONE_CELL, "(met <= 1) |", "(met <= 1.3) |",
+             "beyond the line the picture is another function", (IN_CELLS,)),
+    Mutation("one cell: along both axes", ONE_CELL, "torch.maximum(end_x, end_y).flatten(1)", "end_x.flatten(1)",
+             "a box may cross a row and no column", (IN_CELLS,)),
+    Mutation("one cell: center", ONE_CELL, "aside.sub_(n)", "aside.sub_(0)",
+             "b n is counted already", (IN_CELLS,)),
+    Mutation("one cell: flat too far", ONE_CELL, "flat.index_select(0, at) & (met <= cells)", "flat.index_select(0, at)",
+             "what lies further out was not looked at", (IN_CELLS,)),
+    Mutation("one cell: flat in one direction", ONE_CELL, "self.same = ((right == 0) & (below == 0)).all(0)",
+             "self.same = (right == 0).all(0)",
+             "rows of one value each are not flat", (IN_CELLS,)),
+    Mutation("one cell: flat in one channel", ONE_CELL, "self.same = ((right == 0) & (below == 0)).all(0)",
+             "self.same = ((right == 0) & (below == 0)).any(0)",
+             "another channel may differ", (IN_CELLS,)),
+    Mutation("one cell: the last of flat cells", ONE_CELL, "range(1, min(cells, part.shape[axis] - 1) + 1)",
+             "range(1, min(cells, part.shape[axis] - 1) - 1)",
+             "cells lie between one line more than they are", (IN_CELLS,)),
+    Mutation("one cell: pixels left over", ONE_CELL, "index_copy_(0, here, form.radius[:, channel].flatten())",
+             "index_copy_(0, here, form.radius[:, channel].flatten() * 0.5)",
+             "the formula's radius says nothing about several cells", (IN_CELLS,)),
+    Mutation("shared boxes by a number alone", "bounds/pixels.py", "if torch.equal(ends[rows][box_of], ends) else (slice(None), None)",
+             "if len(rows) else (slice(None), None)",
+             "different boxes may have the same number", ("bounds/test_shared_boxes.py",)),
     # the same in kernels for GPUs
     Mutation("kernel: a grid line left out", "bounds/cell_kernel.py", "tl.fma(slope_u, across[1], b)", "tl.fma(slope_u, across[0], a)",
              "the picture has a kink there", (FUSED,)),
@@ -529,7 +565,7 @@ MUTATIONS = [
              "self._push(image[still][:2], boxes[still[:2]], bound[still][:2])",
              "an image whose counterexample did not hold is proved as any other", ("certify/test_search_books.py",)),
     Mutation("halves that are dropped", "certify/search.py", "self._push(rows[done], boxes[done], bound[done])",
-             "self._push(rows[done][:9], boxes[done][:9], bound[done][:9])",
+             "self._push(rows[done][1:], boxes[done][1:], bound[done][1:])",
              "every half has to be proved", ("certify/test_search_books.py",)),
     Mutation("another box's margin", "certify/rounds.py", "rows = Effort(), self.rows[boxes]", "rows = Effort(), boxes",
              "boxes are counted among those that are looked at", ("certify/test_rounds.py",)),
@@ -574,9 +610,17 @@ MUTATIONS = [
              "a bound belongs to the margin it was made for", (BACKWARD,)),
     Mutation("errors on the way", PULL, "met[0][0] - spread, self.error",
              "met[0][0] - spread, 0 * self.error", "what was lost behind a layer stays lost", (BACKWARD,)),
+    Mutation("oneDNN told to use fewer bits", ARITHMETIC, '"ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"',
+             '"ONEDNN_DEFAULT_FPMATH_MODE",', "it listens to its old name too", (PRODUCTS,)),
+    Mutation("oneDNN: numbers that lose bits", ONEDNN, "exact = all(", "exact = any(",
+             "a library may compute with fewer bits than it was asked for", (BY_ONEDNN,)),
+    Mutation("oneDNN: numbers that are lost", ONEDNN, "and not bool(torch.isfinite(found[3][:2]).any())", "",
+             "what is not a number proves nothing, and has to stay so", (BY_ONEDNN,)),
+    Mutation("one matrix for another", LINEAR, 'operation.once("absolute", lambda: operation.settings["weight"].abs())',
+             'operation.settings["weight"]', "radii are multiplied by sizes of weights, not by weights", (NETWORK,)),
     # tiling and verdicts
     Mutation("edges rounded separately", TILES,
-             "first, second = (self._edge(boxes.index + step, boxes.level) for step in (0, 1))",
+             "first, second = self._edge(torch.stack([boxes.index, boxes.index + 1]), boxes.level)",
              "first = self._edge(boxes.index, boxes.level); second = first + (self.high - self.low) / (self.base * 2**boxes.level)",
              "neighbours may leave a gap of one unit in the last place", (TILING,)),
     Mutation("outer ends", TILES, "torch.where(index == 0, self.outer_low, inner)", "inner",

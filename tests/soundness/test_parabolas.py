@@ -54,6 +54,19 @@ def test_forward(seed):
             assert ((low <= y) & (y <= high)).all(), float(e)
 
 
+def test_parabolas_of_huge_slopes():
+    """Which lines would give up, as twice their width overflows; a backward pass may look at them all the same."""
+    stack = torch.tensor([[[0.0, 1e307]], [[1.6e308, -1.5e308]], [[0.0, 1e290]]], dtype=torch.float64)
+    form = AffineForm(stack, torch.zeros_like(stack[0]), bent=True)
+    found = bows(form)
+    assert found is not None
+    shift, tilt, bow, rest = (fractions(each.numpy()) for each in (found.shift, found.tilt, found.bow, found.rest))
+    for e in POINTS:
+        for x in extremes(form, e):
+            apart = abs(np.where(x > 0, x, 0) - x / 2 - shift - tilt * e - bow * (2 * e * e - 1))
+            assert (apart <= rest).all(), float(e)
+
+
 def test_forward_with_a_third_symbol():
     form = kinked(np.random.default_rng(7), 200, hinge=True)
     result = relax_kink(form)

@@ -149,13 +149,13 @@ def content(low: Tensor, high: Tensor) -> Tensor:
     Along each axis it is F(high) - F(low), where F scatters the bits of an edge over all whole numbers, and of several axes the product:
     what is cut in two has (F(m) - F(l)) + (F(h) - F(m)) = F(h) - F(l). A box too many and another too few agree by chance alone.
     """
-    first, last = (_scattered(end) for end in (low, high))
+    first, last = _scattered(torch.stack([low, high]))
     return (last - first).prod(1)
 
 
 def _scattered(edge: Tensor) -> Tensor:
     """Different whole numbers for different edges, as random as they look; products wrap around, and every step can be undone."""
-    bits = (edge + 0.0).contiguous().view(torch.int64)  # no negative zero
+    bits = (edge + 0.0).view(torch.int64)  # no negative zero
     for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):
         bits = (bits ^ (bits >> 32 & 0xFFFF_FFFF)) * factor
     return bits ^ (bits >> 32 & 0xFFFF_FFFF)

@@ -117,13 +117,16 @@ class AdaptiveSearch(Ledger):
                 return
             early = (self.boxes + self.waiting)[rows] < budget.boxes * EARLY
             more = early & self.tiling.can_split(boxes).any(1)
-            going, done = (which.nonzero().flatten() for which in (more, ~more))
-            self._push(rows[done], boxes[done], bound[done])
-            if not len(going):
+            count = int(more.sum())
+            if not count:
+                self._push(rows, boxes, bound)
                 return
             # what a parameter is to blame for falls with the square of the box's width
-            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1)))
-            rows, boxes, bound, shares = rows[going], boxes[going], bound[going], shares.repeat(2, 1)[going]
+            shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1))).repeat(2, 1)
+            if count < len(rows):
+                going, done = (which.nonzero().flatten() for which in (more, ~more))
+                self._push(rows[done], boxes[done], bound[done])
+                rows, boxes, bound, shares = rows[going], boxes[going], bound[going], shares[going]
 
     def _push(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
         self.image = torch.cat([self.image, rows])

@@ -49,7 +49,7 @@ class Tiling:
 
     def bounds(self, boxes: Boxes) -> tuple[Tensor, Tensor]:
         """Lower and upper parameter values of each box, float64 [P, d]."""
-        first, second = (self._edge(boxes.index + step, boxes.level) for step in (0, 1))
+        first, second = self._edge(torch.stack([boxes.index, boxes.index + 1]), boxes.level)
         return torch.minimum(first, second), torch.maximum(first, second)
 
     def _edge(self, index: Tensor, level: Tensor) -> Tensor:
@@ -87,7 +87,8 @@ class Boxes:
 
     def split(self, axis: Tensor) -> Boxes:
         """Both halves of each box along its own axis [P]: all lower halves, then all upper ones."""
-        step = torch.nn.functional.one_hot(axis, self.index.shape[1])
+        # 1 along the axis; `one_hot` would wait for a GPU to look at its numbers
+        step = (axis.unsqueeze(1) == torch.arange(self.index.shape[1], device=axis.device)).long()
         index, level = self.index * (1 + step), self.level + step
         return Boxes(torch.cat([index, index + step]), torch.cat([level, level]))
 
