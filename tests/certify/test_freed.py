@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tiltproof.certify.freed import _library, freed_memory_kept
+from tiltproof.certify.freed import freed_memory_kept, library
 
 resource = pytest.importorskip("resource")
-glibc = pytest.mark.skipif(_library() is None, reason="another C library, or malloc is set by the environment")
+glibc = pytest.mark.skipif(library() is None, reason="another C library, or malloc is set by the environment")
 
 
 def faults_of_some_steps():

@@ -177,7 +177,7 @@ def test_room_on_a_gpu_is_none_of_the_guards_business():
 
     with Memory(CPU, Memory(CPU).taken() + 10**9).kept():
         guarded = resource.getrlimit(resource.RLIMIT_DATA)
-        Memory(torch.device("cuda"), 1).guard()
+        assert Memory(torch.device("cuda"), 1).run(lambda: "done", short=True) == "done"
         assert resource.getrlimit(resource.RLIMIT_DATA) == guarded
 
 
@@ -206,13 +206,51 @@ def test_threads_that_start_under_the_guard_do_not_end_the_process():
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
+REFUSED = """
+import resource
+import torch
+import torch.nn.functional as F
+from tiltproof.certify.limit import Memory
+from tiltproof.certify.memory import Halving
+from tiltproof.certify.resident import status
+
+torch.set_num_threads(1)
+
+def convolved(channels):  # each number of channels needs programs of its own
+    return F.conv2d(torch.ones(2, channels, 9, 9), torch.ones(channels, channels, 3, 3)).sum().item()
+
+sizes = []
+
+def work(size):
+    sizes.append(size)
+    if size > 2:
+        resource.setrlimit(resource.RLIMIT_DATA, (status("VmData"), -1))
+    return convolved(20 + size)
+
+convolved(8)
+memory = Memory(torch.device("cpu"), Memory(torch.device("cpu")).taken() + 300_000_000)
+with memory.kept():
+    found = Halving(1000, memory, each=10**6).run(work)
+print(sizes[0] > 2 >= sizes[-1], found == 2 * 7 * 7 * (20 + sizes[-1]) ** 2 * 9, [convolved(n) > 0 for n in (50, 51)])
+"""
+
+
+@LINUX
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="without oneDNN")
+def test_memory_that_was_refused_to_onednn_breaks_neither_the_run_nor_the_callers_thread():
+    """oneDNN makes no more programs in a thread in which it was refused memory for one ("could not create a primitive")."""
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True True [True, True]\n"
+
+
 @LINUX
 def test_a_limit_that_was_passed_is_owned_up_to(monkeypatch):
     """Where the system has no guard: what was taken is at least said."""
     from tiltproof.certify import limit
 
     peaks = itertools.chain([1], itertools.repeat(10**15))
-    monkeypatch.setattr(limit, "_peak", lambda: next(peaks))
+    monkeypatch.setattr(limit, "peak", lambda: next(peaks))
     with pytest.warns(UserWarning, match="was passed"), Memory(CPU, 10**12).kept():
         pass
 
@@ -245,8 +283,31 @@ def test_batches_begin_small_grow_and_follow_what_was_seen():
 
     for each in (2, 2, 2, 2, 8, 2):
         batch.run(lambda size: work(size, each))  # noqa: B023
-    # an eighth of 800; twice that; then 2 bytes each were seen, and later 8
-    assert sizes == [100, 200, 400, 400, 400, 100]
+    # an eighth of 800; twice that; then 2 bytes each were seen, and later 8; all in three binary digits
+    assert sizes == [96, 192, 384, 384, 384, 96]
+
+
+def test_the_size_that_was_asked_for_is_not_rounded():
+    sizes = []
+    Halving(77, Pretended(CPU, 10**6), each=1).run(sizes.append)
+    Halving(1, Pretended(CPU, 10**6), each=1).run(sizes.append)
+    assert sizes == [77, 1]
+
+
+def test_pieces_of_freed_memory_are_not_taken_for_larger_items():
+    """A batch smaller than the largest so far that takes a few bytes more than anything before: items are believed to be no larger."""
+    Pretended.worst, batch = 100, Halving(10_000, Pretended(CPU, 6500), each=1)
+    batch.run(id)
+    batch.largest, batch.seen = 5000, 1
+
+    def work(worst):
+        Pretended.worst = worst
+
+    batch.size = 10
+    batch.run(lambda _size: work(100 + 200))  # within a 32nd of the limit
+    assert batch.seen == 1
+    batch.run(lambda _size: work(100 + 900))
+    assert batch.seen == (900 - 6500 // 32) // 10
 
 
 def test_a_limit_changes_no_range_and_a_resumed_run_goes_on_under_it(tmp_path):

@@ -7,21 +7,20 @@ for tensors. `Halving` chooses batches that leave room; should one need more all
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import re
-import sys
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import torch
 
-from tiltproof.certify.freed import freed_memory_kept
+from tiltproof.certify import guard
+from tiltproof.certify.freed import freed_memory_kept, give_back
+from tiltproof.certify.resident import peak, status
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network.arithmetic import unfold_at_most
@@ -36,8 +35,6 @@ FREE_SHARE = 0.4
 RESERVE = 24 * 2**20
 """On a CPU, kept for what grows beside tensors: libraries are loaded into memory page by page."""
 UNFOLDED_SHARE = 1 / 16
-PARALLEL = 2**17
-"""Numbers that torch fills with all its threads: more than at::internal::GRAIN_SIZE, 2**15."""
 
 
 def parse_memory(size: int | str | None) -> int | None:
@@ -81,12 +78,12 @@ class Memory:
         return self.device.type == "cuda"
 
     def taken(self) -> int:
-        """Bytes that are in use now."""
-        return torch.cuda.memory_allocated(self.device) if self.on_gpu else _status("VmRSS")
+        """Bytes that are in use now; what is freed and kept is not, where a run keeps it."""
+        return torch.cuda.memory_allocated(self.device) if self.on_gpu else status("VmRSS") - guard.kept()
 
     def peak(self) -> int:
         """The most bytes that were ever in use; 0 where the system does not say."""
-        return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else _peak()
+        return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else peak()
 
     def room(self) -> int:
         """Bytes that may be taken in addition."""
@@ -102,8 +99,7 @@ class Memory:
         if self.on_gpu:
             torch.cuda.empty_cache()
         else:
-            with suppress(OSError, AttributeError, TypeError):  # glibc alone has it
-                ctypes.CDLL(None).malloc_trim(0)
+            give_back()
 
     def check(self) -> None:
         """Refuse a limit that leaves no room."""
@@ -119,15 +115,15 @@ class Memory:
             )
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Inside, memory runs out when the limit is reached, as far as the system can see to it."""
+    def kept(self, each: int = 0) -> Iterator[None]:
+        """Inside, memory runs out when the limit is reached, as far as the system can see to it. ``each``: bytes that an item takes."""
         if self.limit is None:
             with freed_memory_kept():
                 yield
             return
         before = self.peak()
         try:
-            with self._gpu_guard() if self.on_gpu else self._cpu_guard():
+            with self._gpu_guard() if self.on_gpu else guard.guarded(self.room, each):
                 yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -153,74 +149,13 @@ class Memory:
         finally:
             torch.cuda.set_per_process_memory_fraction(before, self.device)
 
-    @contextmanager
-    def _cpu_guard(self) -> Iterator[None]:
-        """Linux limits a process's private memory, resident or not, by RLIMIT_DATA; see `guard`."""
-        try:
-            import resource
-        except ImportError:
-            yield
-            return
-        with _lock:
-            entry = (self, _held[0][1] if _held else resource.getrlimit(resource.RLIMIT_DATA))
-            _held.append(entry)
-        try:
-            self.guard()
-            yield
-        finally:
-            with _lock:
-                _held.remove(entry)
-                _set_guard(entry[1])
+    def run(self, function: Callable[[], Any], short: bool) -> Any:
+        """``function()``, inside `kept`, with what the guard needs: on a CPU a new one, and a thread apart where memory is ``short``."""
+        return function() if self.on_gpu else guard.run(function, short)
 
-    def guard(self) -> None:
-        """Inside `kept`, on a CPU: let private memory grow by as much as there is room now. Of what is private some is never resident
-        (stacks of threads, libraries' tables), and that grows too, so the guard is set anew before every batch."""
+    def spare(self) -> None:
+        """Memory ran out: do with less of it from now on."""
         if self.on_gpu:
-            return
-        with _lock:
-            if _held:
-                _set_guard(_held[0][1])
-
-
-_lock = threading.Lock()
-_held: list[tuple[Memory, tuple[int, int]]] = []
-"""Limits that hold now, of all threads since RLIMIT_DATA is the process's, each with that (soft, hard) from before the first of them."""
-
-
-def _set_guard(before: tuple[int, int]) -> None:
-    """For the limit that leaves the least room; none where no limit holds. For whoever has the lock."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_DATA, before)
-    if not _held:
-        return
-    _start_threads()
-    if data := _status("VmData"):
-        ends = (data + min(memory.room() for memory, _ in _held) + RESERVE, *before)
-        least = min(end for end in ends if end != resource.RLIM_INFINITY)
-        resource.setrlimit(resource.RLIMIT_DATA, (least, before[1]))
-
-
-def _start_threads() -> None:
-    """All of OpenMP's, for this thread: it ends the process when one cannot start, and their stacks are private memory. Some end when
-    an operation uses fewer, so they are started again whenever a guard is set, with none in the way."""
-    if torch.get_num_threads() > 1:
-        torch.zeros(PARALLEL).fill_(1)
-
-
-def _status(key: str) -> int:
-    """A size that Linux tells of this process, in bytes; 0 elsewhere, but for the resident set."""
-    with suppress(OSError), Path("/proc/self/status").open(encoding="ascii", errors="replace") as lines:
-        for line in lines:
-            if line.startswith(key + ":"):
-                return int(line.split()[1]) * 1024
-    return _peak() if key == "VmRSS" else 0  # not less than what is resident now
-
-
-def _peak() -> int:
-    try:
-        import resource
-    except ImportError:
-        return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+            torch.cuda.empty_cache()
+        else:
+            guard.spare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,14 +82,11 @@ class Halving:
         """``function(size)`` works on at most ``size`` items."""
         tries = TRIES
         while True:
-            size = self.fitting()
-            if self.memory is not None:
-                self.memory.guard()
-            before = (self.memory.taken(), self.memory.peak()) if self.memory else (0, 0)
+            size, short = self.fitting()
             try:
-                result = function(size)
-                self._learn(size, *before)
-                return result
+                if self.memory is None:
+                    return function(size)
+                return self.memory.run(partial(self._watched, function, size), short)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -101,31 +99,37 @@ class Halving:
                     ) from error
             self.size = max(1, size // 2)
             if self.memory is not None:
-                self.memory.release()
+                self.memory.spare()
             elif torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def fitting(self) -> int:
-        """How many items to take now."""
+    def _watched(self, function: Callable[[int], Any], size: int) -> Any:
+        """Under a limit: what is taken is learnt from."""
+        assert self.memory is not None
+        before = self.memory.taken(), self.memory.peak()
+        result = function(size)
+        self._learn(size, *before)
+        return result
+
+    def fitting(self) -> tuple[int, bool]:
+        """How many items to take now, and whether memory is short: not all that are wanted fit."""
         if self.memory is None:
-            return self.size
-        each = max(self.believed, self.seen)
-        fits = USED_SHARE * self.memory.room() / each
-        if fits < self.size:  # less than wanted: see whether some of what is taken is free already
-            self.memory.release()
-            fits = USED_SHARE * self.memory.room() / each
+            return self.size, False
+        fits = USED_SHARE * self.memory.room() / max(self.believed, self.seen)
         tried = GROWTH * self.largest if self.largest else max(1, math.floor(FIRST_SHARE * fits))
-        return max(1, min(self.size, math.floor(fits), tried))
+        return min(self.size, _rounded(max(1, min(math.floor(fits), tried)))), fits < self.size
 
     def _learn(self, size: int, taken: int, peak: int) -> None:
         """An item took at most its share of all that was taken since. A first, small batch also pays for what is made once, such as
         libraries' own tables, so the largest batches are believed; smaller ones only where they took more than anything before."""
-        if self.memory is None:
-            return
+        assert self.memory is not None
+        assert self.memory.limit is not None
         most = self.memory.peak()
         share = max(0, most - taken) // size
-        if most > peak:
-            self.seen = share if size >= self.largest else max(self.seen, share)
+        if most > peak and size < self.largest:  # freed memory in pieces that are too small takes some room, too
+            self.seen = max(self.seen, max(0, most - taken - self.memory.limit // 32) // size)
+        elif most > peak:
+            self.seen = share
         elif size >= self.largest:
             self.seen = min(self.seen, share)
         self.largest = max(self.largest, size)
@@ -133,3 +137,9 @@ class Halving:
     def _limit(self) -> str:
         limit = None if self.memory is None else self.memory.limit
         return "" if limit is None else f"; or a higher limit than {shown_size(limit)} (--memory)"
+
+
+def _rounded(size: int) -> int:
+    """Down to three digits of the binary system: libraries make programs and tables for every size anew, and keep them."""
+    digits = max(0, size.bit_length() - 3)
+    return size >> digits << digits

@@ -134,7 +134,7 @@ class Run:
                 done = self._alone(inputs, job, batches, reporter)
             else:
                 done = workers.work(inputs, job, batches, self.grid, self.plan["pairs_at_once"])
-            with inputs.memory.kept() if workers is None else nullcontext(), closing(done):
+            with inputs.memory.kept(job.each(inputs)) if workers is None else nullcontext(), closing(done):
                 for batch in done:
                     early[batch.start] = batch
                     reporter.finished(batch.results)

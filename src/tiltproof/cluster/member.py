@@ -89,7 +89,7 @@ class Member:
         """Results and starting grid of these images; without results if it is the grid alone that is wanted."""
         device = self.inputs.images.device
         inputs = replace(self.inputs, images=images.to(device), labels=labels.to(device))
-        with proof_arithmetic(device), inputs.memory.kept():
+        with proof_arithmetic(device), inputs.memory.kept(job.each(inputs)):
             return (None, job.grid(inputs, self.pairs)) if scouting else job.batch(inputs, grid, self.pairs)
 
 
