@@ -335,6 +335,8 @@ MUTATIONS = [
     Mutation("kernel: product remainder", "bounds/entry_kernel.py",
              "radius = radius + _deviation(a, f, symbols) * _deviation(b, f, symbols)", "radius = radius + 0.0",
              "the product of two deviations is of second order, not zero", (FUSED,)),
+    Mutation("kernel: intervals left out", "bounds/entry_kernel.py", "tl.max(tl.where(asked, 1, 0)) > 0",
+             "tl.min(tl.where(asked, 1, 0)) > 0", "a single pair of a block may need them", (FUSED,)),
     Mutation("kernel: values rounded at last", "bounds/values_kernel.py",
              "rest = tl.fma(size_of(form[0], form[1], symbols), 2.0**-23, rest)", "rest = rest + 0.0",
              "center and slopes are rounded to float32", (FUSED_VALUES,)),

@@ -185,6 +185,24 @@ def _interval(op: tl.constexpr, a, b, number, f):
         return lower * 0.0 + number, upper * 0.0 + number
 
 
+@triton.jit
+def _write_intervals(table, asked, intervals, f, numbers, program: tl.constexpr, shared: tl.constexpr, intervals_out: tl.constexpr,
+                     intervals_count: tl.constexpr):  # fmt: skip
+    """The steps before ``shared`` in interval arithmetic, from the parameters' own, and what is wanted of them; NaN unless finite."""
+    for k in tl.static_range(shared):
+        intervals = intervals + (
+            _interval(program >> (24 * k) & 255, intervals[program >> (24 * k + 8) & 255],
+                      intervals[program >> (24 * k + 16) & 255], tl.load(numbers + k), f),
+        )  # fmt: skip
+    for k in tl.static_range(intervals_count):
+        interval = intervals[intervals_out >> (8 * k) & 255]
+        wide = interval[1] - interval[0]
+        unknown = (wide - wide) * 0.0  # a NaN unless both are finite
+        tl.store(table, interval[0] + unknown, mask=asked)
+        tl.store(table + 1, interval[1] + unknown, mask=asked)
+        table += 2
+
+
 @triton.jit(do_not_specialize=("pairs",))  # else it is compiled again for numbers that 16 divides
 def entries(
     low_at, high_at, table, period_at, f, numbers, pairs, first: tl.constexpr, inputs: tl.constexpr, program: tl.constexpr,
@@ -198,7 +216,7 @@ def entries(
     """
     pair = tl.program_id(0) * block + tl.arange(0, block)
     mask = pair < pairs
-    forms, intervals = (), ()
+    forms, ends = (), ()
     parameters: tl.constexpr = symbols - bent
     again = mask & (pair > 0)
     for k in tl.static_range(first, first + inputs):
@@ -212,7 +230,7 @@ def entries(
         for other in tl.static_range(symbols):
             slopes = slopes + ((half if other == k else tl.zeros_like(half)),)
         forms = forms + ((center, slopes, widen(tl.zeros_like(half), tl.abs(center) + half, f + TWO)),)
-        intervals = intervals + ((low, high),)
+        ends = ends + ((low, high),)
     soonest = tl.min(tl.where(again, pair, pairs))
     tl.atomic_min(period_at, soonest, mask=soonest < pairs)
     for k in tl.static_range(length):
@@ -221,11 +239,6 @@ def entries(
             form_of(program >> (24 * k) & 255, forms[program >> (24 * k + 8) & 255], forms[program >> (24 * k + 16) & 255], number, f,
                   symbols, bent),
         )  # fmt: skip
-        if k < shared:
-            intervals = intervals + (
-                _interval(program >> (24 * k) & 255, intervals[program >> (24 * k + 8) & 255],
-                          intervals[program >> (24 * k + 16) & 255], number, f),
-            )  # fmt: skip
     table += pair.to(tl.int64) * rows
     plain_at, plain_small = table, small
     if combined:
@@ -263,10 +276,5 @@ def entries(
         if small is not None:
             plain = plain & (sizes + spreads < 2.0**7)
             tl.store(plain_small, tl.where(plain, 2.0**-24, float("inf")).to(tl.float32), mask=mask)
-    for k in tl.static_range(intervals_count):
-        interval = intervals[intervals_out >> (8 * k) & 255]
-        wide = interval[1] - interval[0]
-        unknown = (wide - wide) * 0.0  # a NaN unless both are finite
-        tl.store(table, interval[0] + unknown, mask=asked)
-        tl.store(table + 1, interval[1] + unknown, mask=asked)
-        table += 2
+    if tl.max(tl.where(asked, 1, 0)) > 0:  # seldom, and they are most of the work
+        _write_intervals(table, asked, ends, f, numbers, program, shared, intervals_out, intervals_count)
