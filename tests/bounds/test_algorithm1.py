@@ -5,7 +5,7 @@ import importlib
 import pytest
 import torch
 
-from tiltproof import parse
+from tiltproof import InputError, bound_pixels, parse
 from tiltproof.bounds.interval import Interval
 
 algorithm1 = importlib.import_module("tiltproof.bounds.algorithm1")
@@ -70,3 +70,28 @@ def test_what_is_held_at_a_time(monkeypatch):
         assert all(len(part) == 1 or part.sum() < 100 for part in parts)
         assert len(parts) <= 2 + 2 * int(entries.sum()) // 50
     assert algorithm1._in_turn(torch.tensor([3, 10**6, 3, 3])) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("padding", ["border", "reflect"])
+@pytest.mark.parametrize("text", ["Roll(360), Sc(-99:300), Pitch(60@30)", "Sc(-99.9:0)", "Tu(0:4000), Tv(0:4000)"])
+def test_pictures_are_not_padded_beyond_measure(text, padding):
+    """A side below any limit of its own, but an area of gigabytes."""
+    images = torch.rand(1, 1, 5, 5, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InputError, match="pad the picture too far"):
+        bound_pixels(images, f"{text}; padding={padding}", method="fgv")
+
+
+def test_pictures_that_are_padded_far_are_padded_few_at_a_time(monkeypatch):
+    images = torch.rand(12, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    text = "Sc(-90:0), R(20); padding=reflect"
+    whole = bound_pixels(images, text, method="fgv")
+    padded, numbers = algorithm1._padded, []
+    monkeypatch.setattr(
+        algorithm1, "_padded", lambda pictures, *rest: numbers.append(len(pictures.lower)) or padded(pictures, *rest)
+    )
+    monkeypatch.setattr(algorithm1, "PADDED_AT_ONCE", 2**16)
+    few = bound_pixels(images, text, method="fgv")
+    assert sum(numbers) == 12
+    assert max(numbers) < 12
+    assert torch.equal(few.stack, whole.stack)
+    assert torch.equal(few.radius, whole.radius)

@@ -21,8 +21,11 @@ from tiltproof.errors import InputError
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.sampling import ring_index
 
-FARTHEST = 2**15
-"""Largest side to which a picture is padded for paddings other than zeros."""
+MOST_AREA = 2**22
+"""Pixels to which a picture is padded at most, for paddings other than zeros; some 64 MB for each of its channels."""
+
+PADDED_AT_ONCE = 2**22
+"""Pixels of padded pictures that are held at a time."""
 
 CHUNK_ENTRIES, GPU_TIMES = 2**21, 16
 """Entries of grids that are held at a time, and how many times as many on a GPU; memory stays bounded at any picture size."""
@@ -131,8 +134,14 @@ def algorithm1(
     columns, rows = (axis.exactly(lambda end: end.flatten(1)) for axis in (columns, rows))
     result = Interval(*(pictures.lower.new_empty(len(low), *pictures.lower.shape[1:]) for _ in range(2)))
     order = box_of.argsort(stable=True)
-    # other paddings extend the pictures as far as a box reaches, which is its own matter
-    if transform.padding != "zeros" or (not low.is_cuda and len(boxes) * SHARED <= len(low)):
+    if transform.padding != "zeros":  # pictures are extended as far as a box reaches, which is its own matter
+        areas, channels = _padded_area(columns, rows, height, width), pictures.lower.shape[1]
+        chunks = tuple(
+            part
+            for mine, area in zip(order.split(torch.bincount(box_of).tolist()), areas, strict=True)
+            for part in mine.split(max(1, PADDED_AT_ONCE // (area * channels)))
+        )
+    elif not low.is_cuda and len(boxes) * SHARED <= len(low):
         chunks = order.split(torch.bincount(box_of).tolist())
     else:
         chunks = order.split(_in_turn(_entries(columns, rows, height, width).sum(1)[box_of[order]]))
@@ -179,19 +188,33 @@ def _some(position: Interval, which: Tensor) -> Interval:
     return Interval(position.lower[which], position.upper[which])
 
 
+def _padded_area(columns: Interval, rows: Interval, height: int, width: int) -> list[int]:
+    """Of each box [boxes, positions], the pixels of a picture that is extended as far as its positions reach."""
+    sides = [
+        (p.upper.amax(1).clamp(min=size - 1) - p.lower.amin(1).clamp(max=0) + 3).nan_to_num(nan=torch.inf)
+        for p, size in ((rows, height), (columns, width))
+    ]
+    area = sides[0] * sides[1]
+    worst = int(area.argmax())
+    if not float(area[worst]) <= MOST_AREA:  # memory and steps grow with it
+        raise InputError(
+            "Algorithm 1 would have to pad the picture too far",
+            got=" x ".join(f"{float(side[worst]):.3g}" for side in sides)
+            + f" pixels for a picture of {height} x {width}",
+            why="a range in which the picture shrinks to a point, or a camera that sees far beside it",
+            do="use method affine or hull, or a smaller range",
+        )
+    return [math.ceil(each) for each in area.tolist()]
+
+
 def _padded(pictures: Interval, columns: Interval, rows: Interval, padding: str) -> tuple[Interval, Interval, Interval]:
     """Extend the pictures as far as the positions reach, by the paper's appendix on padding, and shift the
     positions."""
     height, width = pictures.lower.shape[-2:]
     extended, shifted = [], []
     for positions, size in ((rows, height), (columns, width)):
-        low, high = min(0.0, float(positions.lower.min())), max(size - 1.0, float(positions.upper.max()))
-        if not high - low <= FARTHEST:
-            raise InputError(
-                f"Algorithm 1 would have to pad the picture to {high - low:.6g} pixels",
-                do="use method affine or hull, or a smaller range",
-            )
-        first, last = math.floor(low), math.ceil(high)
+        first = math.floor(min(0.0, float(positions.lower.min())))
+        last = math.ceil(max(size - 1.0, float(positions.upper.max())))
         line = torch.arange(first, last + 1, device=positions.lower.device)
         extended.append(ring_index(line, size, padding) - 1)
         shifted.append(Interval(positions.lower - first, positions.upper - first))

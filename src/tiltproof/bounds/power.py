@@ -5,6 +5,7 @@ D(x) = x^c ln(x). All three terms stay finite down to x = 0, where they are 0:
     x^c        is convex (c >= 1) or concave (c <= 1) in x: on one side of s x + const lie the ends, on the other any tangent
     D(x)       is -z e^(-c z) with z = -ln(x): falls until z = 1/c, then rises; so its range over [x] is known exactly
     x^m ln^2   is at most z^2 e^(-l z) with l the least exponent, which rises until z = 2/l, then falls
+All of this needs l > 0. The exponent is positive, but its computed lower bound may not be; such a bound proves nothing.
 The remainder is of second order wherever x stays away from 0: T width(D) and T^2 for the exponent, the gap of x^c for the pixel.
 """
 
@@ -44,7 +45,7 @@ def power_form(base: AffineForm, exponent: AffineForm) -> AffineForm:
     middle, spread = (lowest + highest) / 2, (highest - lowest) / 2
     smallest = exponent.lower
     peak = torch.minimum(torch.maximum(2 / smallest, near), far)
-    bend = torch.where(peak < torch.inf, peak * peak * (-smallest * peak).exp(), 0.0) * SAFE
+    bend = torch.where(near < torch.inf, peak * peak * (-smallest * peak).exp(), 0.0) * SAFE  # 0 where x is 0
     half = bend * reach * reach / 4  # t^2 / 2 x^m ln^2 lies in [0, 2 half]
     stack = slope * base.stack
     stack[1:] += middle * exponent.slopes
@@ -52,7 +53,7 @@ def power_form(base: AffineForm, exponent: AffineForm) -> AffineForm:
     radius = slope * base.radius + (greatest - least) / 2 + middle.abs() * exponent.radius + reach * spread + half
     # z e^(-c z) is off by some 4 u (1 + 1 / c), because the exponential's argument is rounded
     magnitude = size + slope * base.magnitude() + (middle.abs() + 1 + 1 / center) * exponent.deviation()
-    radius = widen(radius, magnitude, 32, UNIT[radius.dtype])
+    radius = torch.where(smallest > 0, widen(radius, magnitude, 32, UNIT[radius.dtype]), torch.inf)
     # where the box is large, what x^g can be at all may say much more; else slopes are kept, which the search splits by
     bounds = power_interval(Interval(low, high), Interval(smallest, exponent.upper))
     plain = AffineForm.between(bounds.lower, bounds.upper)
