@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tiltproof.data.conversion import conversion_advice
 from tiltproof.errors import InputError, shown
 
 if TYPE_CHECKING:
@@ -112,12 +113,8 @@ def _check_picture(picture: Picture, path: Path) -> None:
     """Size, mode and number of frames, as the opened but not yet decoded picture declares them."""
     _check_size(picture.size, path)
     if picture.mode not in MODES:
-        raise InputError(
-            f"the image {path} is neither 8-bit grey nor RGB",
-            got=f"mode {picture.mode}",
-            why="a palette, an alpha channel or 16 bits a pixel",
-            do='convert it, e.g. Image.open(path).convert("RGB").save(path)',
-        )
+        why, do = conversion_advice(picture, path)
+        raise InputError(f"the image {path} is neither 8-bit grey nor RGB", got=f"mode {picture.mode}", why=why, do=do)
     tags = getattr(picture, "tag_v2", {})
     tile = [tags.get(tag, 1) for tag in (TIFF_TILE_WIDTH, TIFF_TILE_HEIGHT)] if picture.format == "TIFF" else [1, 1]
     if not all(isinstance(length, int) for length in tile):
