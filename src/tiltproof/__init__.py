@@ -17,6 +17,7 @@ Everything a user needs is on this page, in `tiltproof.train`, `tiltproof.report
 derive from `tiltproof.transforms.Spatial` or `tiltproof.transforms.Pixelwise` (docs/add-a-transformation.md). Nothing else is public.
 """
 
+import tiltproof.starting  # noqa: F401 - first of all
 from tiltproof.bounds import AffineForm, bound_pixels
 from tiltproof.certify import (
     AttackResult,

@@ -1,13 +1,16 @@
 """A folder to work in: five small pictures, and networks whose verdicts on them can be told by hand."""
 
+import struct
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from tiltproof.cli import app
+from tiltproof.data import load_data
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -42,6 +45,14 @@ def one_class():
     return linear([1.0], [0.0]).eval()
 
 
+def overflowing():
+    '''Infinite unless the mean is below 0.1.'''
+    tenfold = nn.Linear(2, 2)
+    with torch.no_grad():
+        tenfold.weight.copy_(10 * torch.eye(2))
+    return nn.Sequential(linear([3e38, 0.0], [0.0, 0.5]), tenfold).eval()
+
+
 def not_finite():
     return linear([0.0, 1.0], [float("nan"), 0.0]).eval()
 
@@ -53,6 +64,24 @@ class Sorting(nn.Module):
 
 def sorting():
     return Sorting().eval()
+"""
+
+RECIPE = """
+name = "tiny"
+transform = "R(1)"
+[data]
+name = "mnist"
+[model]
+architecture = "mnist_cnn"
+[train]
+epochs = 2
+batch_size = 16
+[loss]
+kind = "augmentation"
+warm_up_epochs = 0
+ramp_epochs = 0
+[certify]
+method = "affine"
 """
 
 PICTURES = [("bright", 230, 1), ("dark", 25, 0), ("doubtful", 150, 1), ("wrong", 100, 1), ("black", 0, 0)]
@@ -73,6 +102,20 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("TILTPROOF_DATA", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def digits(workspace):
+    images, labels = load_data("mnist-sample")
+    folder = workspace / "mnist"
+    folder.mkdir()
+    pixels = images.mul(255).round().to(torch.uint8).numpy().tobytes()
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 100, 28, 28) + pixels)
+    (folder / "train-labels-idx1-ubyte").write_bytes(
+        struct.pack(">2I", 0x801, 100) + labels.to(torch.uint8).numpy().tobytes()
+    )
+    (workspace / "tiny.toml").write_text(RECIPE)
+    return workspace
 
 
 @pytest.fixture

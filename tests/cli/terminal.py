@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tiltproof
+
+LINES, COLUMNS = 24, 80
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}
+ENVIRONMENT |= {"PYTHONPATH": str(Path(tiltproof.__file__).parents[1]), "TERM": "xterm-256color"}
+ENVIRONMENT |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
+MOST_SECONDS = 120
+CTRL_C = b"\x03"
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
 def read_to_the_end(reader: int) -> bytes:
@@ -14,3 +37,97 @@ def read_to_the_end(reader: int) -> bytes:
     except OSError:  # Linux reports the end of a pseudo-terminal as an error
         pass
     return seen
+
+
+def open_terminal() -> tuple[int, int]:
+    """Both ends of a new terminal of 80 columns."""
+    reader, writer = pty.openpty()
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
+    return reader, writer
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run of the program came to."""
+
+    code: int
+    raw: str
+    calls: list[tuple[str, int]]
+    """Where the command line's source called for a live display: file name and line."""
+
+    @property
+    def text(self) -> str:
+        return plain(self.raw)
+
+    @property
+    def lines_after_display(self) -> list[str]:
+        """What was said once the cursor was shown again; the terminal itself echoes Ctrl-C."""
+        text = plain(self.raw.rpartition(SHOW_CURSOR)[2]).replace("^C", "")
+        return [line for line in text.splitlines() if line.strip()]
+
+
+def plain(raw: str) -> str:
+    """Without control sequences and carriage returns."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw).replace("\r", "\n").replace("\n\n", "\n")
+
+
+class Terminals:
+    """Runs the program on terminals; close it when done."""
+
+    def __init__(self) -> None:
+        server = Path(__file__).with_name("terminal_server.py")
+        self.server = subprocess.Popen(
+            [sys.executable, str(server)], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+
+    def close(self) -> None:
+        self.server.stdin.close()
+        self.server.wait(MOST_SECONDS)
+
+    def run(
+        self,
+        *arguments: object,
+        folder: Path,
+        wait_at: tuple[str, int] | None = None,
+        at: str | None = None,
+        press: bytes | None = None,
+        send: signal.Signals | None = None,
+        before: str = "",
+    ) -> Seen:
+        """Run it in ``folder``; ``before``: code to run first.
+
+        When the pattern ``at`` is seen, keys are pressed or a signal is sent; ``wait_at``: what is being done, and how much of it, where
+        the run waits for that.
+        """
+        calls = folder / ".display-calls"
+        reader, writer = open_terminal()
+        request = {
+            "arguments": [str(each) for each in arguments],
+            "folder": str(folder),
+            "terminal": os.ttyname(writer),
+        }
+        request |= {"calls": str(calls), "wait_at": wait_at, "before": before}
+        self.server.stdin.write(json.dumps(request).encode() + b"\n")
+        child = int(self.server.stdout.readline())
+        seen, done, began = b"", False, time.monotonic()
+        while True:
+            ready, _, _ = select.select([reader] if done else [reader, self.server.stdout], [], [], 0 if done else 1)
+            if reader in ready:
+                seen += os.read(reader, 65536)
+            elif done:
+                break
+            done = done or self.server.stdout in ready
+            if at is not None and re.search(at, plain(seen.decode(errors="ignore"))):
+                if send is not None:
+                    os.kill(child, send)
+                if press is not None:
+                    os.write(reader, press)
+                at = None
+            if time.monotonic() - began > MOST_SECONDS:
+                os.kill(child, signal.SIGKILL)
+        code = int(self.server.stdout.readline())
+        os.close(reader)
+        os.close(writer)
+        found = json.loads(calls.read_text()) if calls.exists() else []
+        calls.unlink(missing_ok=True)
+        return Seen(code, seen.decode(), [(name, line) for name, line in found])

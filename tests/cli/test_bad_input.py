@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import typer
 from safetensors.torch import save_file
 
+from tiltproof.cli import app
 from tiltproof.zoo import mnist_cnn
 
 
@@ -69,7 +71,8 @@ def test_transformations(certify, text, words):
         (["--device", "cuda:99"], ["not available", "--device cpu"]),
         (["--fail-under", 101], ["percentage"]),
         (["--fail-under", "nan"], ["percentage"]),
-        (["--json", "no/such/folder/result.json"], ["cannot be written"]),
+        (["--json", "photo_networks.py/result.json"], ["cannot be written"]),
+        (["--json", "photos/labels.csv/more/result.json"], ["cannot be written"]),
         (["--json", "photos"], ["is a folder"]),
         (["--out", "photo_networks.py"], ["result folder cannot be written"]),
         (["--arch", "mnist_cnn"], ["--arch goes with a .safetensors file only"]),
@@ -100,6 +103,51 @@ def test_cuda_where_there_is_none(certify):
 )
 def test_models(certify, model, words):
     assert refused(certify(model=model), *words)
+
+
+WITH_MODEL = {
+    "certify": ["certify", "--data", "photos"],
+    "attack": ["attack", "--data", "photos"],
+    "export": ["export", "--vnnlib", "--data", "photos", "--out", "properties"],
+    "check": ["check", "run", "--data", "photos"],
+    "report": ["report", "run", "--data", "photos"],
+}
+WRONG_MODELS = {
+    "mnist-r31": ["no bundled model has this name", "Got: mnist-r31"],
+    "runs/unfinished/model.safetensors": ["cannot be read", "runs/unfinished/model.safetensors"],
+    "missing.onnx": ["missing.onnx"],
+    "no_such_module:build": ["was not found", "no_such_module"],
+    "photo_networks:nothing": ["was not found", "photo_networks:nothing"],
+}
+
+
+def options_of(command):
+    inner = getattr(command, "commands", None)
+    return {option for parameter in command.params for option in parameter.opts} if inner is None else set()
+
+
+def test_every_command_with_a_model_is_tried():
+    commands = typer.main.get_command(app).commands
+    assert {name for name, command in commands.items() if "--model" in options_of(command)} == set(WITH_MODEL)
+
+
+@pytest.mark.parametrize("model", WRONG_MODELS)
+@pytest.mark.parametrize("command", WITH_MODEL)
+def test_a_wrong_model_is_what_is_wrong(tiltproof, certify, command, model):
+    """Not the transformation, which a card would have told."""
+    if "run" in WITH_MODEL[command]:
+        assert certify("--out", "run", "--quiet", "--limit", 1).exit_code == 0
+    result = tiltproof(*WITH_MODEL[command], "--model", model)
+    assert refused(result, *WRONG_MODELS[model])
+    assert "--transform" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["certify", "attack"])
+def test_outputs_that_are_not_finite(tiltproof, command):
+    """Of all but the black picture; it is wrong about that one, which is no error."""
+    network = ["--model", "photo_networks:overflowing", "--data", "photos", "--transform", "B(0.01)"]
+    assert refused(tiltproof(command, *network, "--start", 2), "outputs for image 2 are not finite", "Got: inf")
+    assert tiltproof(command, *network, "--start", 4).exit_code == 0
 
 
 def test_weight_files(certify, workspace):
@@ -154,7 +202,7 @@ def test_a_label_outside_the_classes(certify, workspace):
 
 def test_bad_input_leaves_no_files(certify, workspace):
     before = set(workspace.rglob("*"))
-    assert refused(certify("--json", "result.json", "--out", "runs", model="huge-net"))
+    assert refused(certify("--json", "new/result.json", "--out", "runs", model="huge-net"))
     assert set(workspace.rglob("*")) == before
 
 

@@ -167,10 +167,33 @@ def test_out_does_not_overwrite_unasked(certify, workspace):
     result = certify("--out", "runs")
     assert result.exit_code == 2
     assert "not empty" in result.stderr
+    assert "--overwrite" not in result.stderr
+    for option, words in (("--overwrite", "holds no run to replace"), ("--resume", "holds no run to go on with")):
+        result = certify("--out", "runs", option)
+        assert result.exit_code == 2
+        assert words in result.stderr
+    assert [path.name for path in (workspace / "runs").iterdir()] == ["precious.txt"]
+
+
+def test_out_replaces_a_run_if_asked(certify, workspace):
+    assert certify("--out", "runs").exit_code == 0
+    (workspace / "runs" / "precious.txt").write_text("keep me")
+    result = certify("--out", "runs", "--seed", 7)
+    assert result.exit_code == 2
+    assert "not empty" in result.stderr
     assert "--overwrite" in result.stderr
-    assert certify("--out", "runs", "--overwrite").exit_code == 0
-    assert (workspace / "runs" / "summary.json").exists()
+    assert certify("--out", "runs", "--seed", 7, "--overwrite").exit_code == 0
+    assert read(workspace / "runs" / "manifest.json")["settings"]["seed"] == 7
     assert (workspace / "runs" / "precious.txt").read_text() == "keep me"
+
+
+def test_a_foreign_curve_is_noticed_before_the_run(certify, workspace):
+    (workspace / "runs").mkdir()
+    (workspace / "runs" / "curve.json").write_text("{}")
+    result = certify("--out", "runs", "--curve")
+    assert result.exit_code == 2
+    assert "curve.json was not written by a run" in result.stderr
+    assert [path.name for path in (workspace / "runs").iterdir()] == ["curve.json"]
 
 
 @pytest.mark.parametrize(("percent", "code"), [(60, 0), (60.01, 1), (100, 1), (0, 0)])
@@ -199,6 +222,23 @@ def test_json_replaces_the_old_file_and_leaves_nothing_else(certify, workspace):
     assert certify("--json", "result.json").exit_code == 0
     assert read(workspace / "result.json")["images"] == 5
     assert {path for path in workspace.iterdir() if path.name != "__pycache__"} == before - {workspace / "__pycache__"}
+
+
+def test_json_makes_its_folders(certify, workspace):
+    assert certify("--json", "new/folder/result.json").exit_code == 0
+    assert read(workspace / "new" / "folder" / "result.json")["images"] == 5
+
+
+def test_json_on_standard_output_is_alone_there(certify, tiltproof, workspace):
+    result = certify("--json", "-", model="photo_networks:still_training")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["certified"] == 3
+    assert result.stderr.startswith("notice: ")
+    network = ("--model", "photo_networks:brightness", "--data", "photos", "--transform", "B(0.2)")
+    assert json.loads(tiltproof("attack", *network, "--json", "-").stdout)["falsified"] == 1
+    widths = tiltproof("tune", *network[2:], "--nu", "0.1", "--json", "-")
+    assert json.loads(widths.stdout)["nu"] == [0.1]
+    assert not (workspace / "-").exists()
 
 
 def test_a_model_in_training_mode_is_noticed(certify, workspace):

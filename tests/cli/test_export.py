@@ -16,7 +16,7 @@ def run(certify):
 
 @pytest.mark.usefixtures("run")
 def test_results_of_a_run(tiltproof, workspace):
-    result = tiltproof("export", "run", "--csv", "run.csv", "--jsonl", "run.jsonl")
+    result = tiltproof("export", "run", "--csv", "run.csv", "--jsonl", "run.jsonl", *VNNLIB[2:])
     assert (result.exit_code, result.output) == (0, "")
     rows = [json.loads(line) for line in (workspace / "run.jsonl").read_text().splitlines()]
     assert [row["result"] for row in rows] == ["safe", "safe", "unsafe", "unsafe", "safe"]
@@ -64,10 +64,14 @@ BAD = [
     (["export", "run"], "nothing to write"),
     (["export", "--csv", "x.csv"], "those of a run"),
     (["export", "photos", "--csv", "x.csv"], "no run folder"),
-    (["export", "run", "--csv", "missing/x.csv"], "cannot be written"),
+    (["export", "run", "--csv", "photos/labels.csv/x.csv"], "cannot be written"),
+    (["export", "run", "--csv", "-", "--jsonl", "-"], "one of"),
     (["export", "run", "--csv", "x.csv", "--tolerance", "1"], "regression"),
     (["export", "run", "--csv", "x.csv", "--splits", "3"], "--splits has no meaning without --vnnlib"),
     (["export", "run", "--vnnlib"], "--model, --data and --out"),
+    (["export", "run", "--csv", "x.csv", *VNNLIB[2:4]], "--model and --data"),
+    (["export", "run", "--csv", "x.csv", *VNNLIB[4:]], "--model and --data"),
+    (["export", "run", "--csv", "x.csv", *VNNLIB[2:4], "--data", "mnist-sample"], "not the run's"),
     ([*VNNLIB, "--transform", "B(0.2)", "--out", "p"], "--images is missing"),
     ([*VNNLIB, "--images", "0", "--out", "p"], "--transform is missing"),
     ([*VNNLIB, "--transform", "B(0.2)", "--images", "0,9", "--out", "p"], "numbers from 0 to 4"),
@@ -78,6 +82,32 @@ BAD = [
     ([*VNNLIB, "run", "--images", "7", "--out", "p"], "numbers from 0 to 4"),
     (["export", "--vnnlib", "run", "--model", "photo_networks:darkness", "--data", "photos", "--out", "p"], "weights"),
 ]
+
+
+@pytest.mark.usefixtures("run")
+def test_what_is_misclassified_is_confirmed_or_unknown(tiltproof, workspace):
+    result = tiltproof("export", "run", "--jsonl", "run.jsonl")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr.startswith("notice: 1 misclassified image is exported as unknown")
+    assert "give --model and --data" in result.stderr
+    words = [json.loads(line)["result"] for line in (workspace / "run.jsonl").read_text().splitlines()]
+    assert words == ["safe", "safe", "unsafe", "unknown", "safe"]
+    assert tiltproof("export", "run", "--jsonl", "run.jsonl", "--quiet").output == ""
+    result = tiltproof("export", "run", "--jsonl", "run.jsonl", *VNNLIB[2:], "--vnnlib", "--out", "p")
+    assert result.exit_code == 0
+    assert json.loads((workspace / "run.jsonl").read_text().splitlines()[3])["result"] == "unsafe"
+
+
+@pytest.mark.usefixtures("run")
+def test_a_dash_is_standard_output(tiltproof, workspace):
+    result = tiltproof("export", "run", "--csv", "-", "--jsonl", "new/run.jsonl", *VNNLIB[2:])
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert [row["result"] for row in rows] == ["safe", "safe", "unsafe", "unsafe", "safe"]
+    assert len((workspace / "new" / "run.jsonl").read_text().splitlines()) == 5
+    result = tiltproof(*VNNLIB, "run", "--out", "p", "--jsonl", "-")
+    assert [json.loads(line)["image"] for line in result.stdout.splitlines()] == [0, 1, 2, 3, 4]
+    assert not (workspace / "-").exists()
 
 
 @pytest.mark.usefixtures("run")

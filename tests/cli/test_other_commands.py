@@ -54,10 +54,10 @@ def test_without_a_card_the_transformation_has_to_be_given(tiltproof, command):
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
 def test_bound_draws_a_picture(tiltproof, workspace, method):
     arguments = ["--data", "cifar10-sample", "--index", 3, "--transform", "R(1), C(2)", "--method", method]
-    result = tiltproof("bound", *arguments, "--out", "bounds.png")
+    result = tiltproof("bound", *arguments, "--out", "new/bounds.png")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("bounds.png: widest pixel 0.")
-    with Image.open(workspace / "bounds.png") as picture:
+    assert result.stdout.startswith("new/bounds.png: widest pixel 0.")
+    with Image.open(workspace / "new" / "bounds.png") as picture:
         assert picture.format == "PNG"
         assert picture.width > 4 * 250
 
@@ -68,7 +68,7 @@ def test_bound_draws_a_picture(tiltproof, workspace, method):
         (["--index", 100], "images 0 to 99"),
         (["--index", -1], "images 0 to 99"),
         (["--out", "bounds.jpg"], ".png"),
-        (["--out", "nowhere/bounds.png"], "cannot be written"),
+        (["--out", "photos/labels.csv/bounds.png"], "cannot be written"),
         (["--method", "magic"], "method"),
         (["--transform", "R(2:1)"], "reversed"),
     ],

@@ -69,6 +69,55 @@ def test_ctrl_c(process, workspace):
     assert "Traceback" not in stderr
 
 
+SLOW_TORCH = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+SCRIPT = "import sys\nfrom tiltproof.cli import main\nsys.exit(main())\n"
+
+
+@pytest.fixture
+def importing(tmp_path):
+    """Start Python with these arguments; returns the process as soon as it imports torch, which takes a minute here."""
+    (tmp_path / "torch.py").write_text(SLOW_TORCH)
+    for name in ("tiltproof", "mine"):
+        (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(SCRIPT)
+    source = str(Path(tiltproof.__file__).parents[1])
+
+    def start(*arguments):
+        running = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=tmp_path / "bin",
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{source}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert running.stdout.readline() == "importing\n"
+        return running
+
+    return start
+
+
+@pytest.mark.parametrize("arguments", [("-m", "tiltproof", "models"), ("tiltproof", "models")])
+def test_ctrl_c_while_torch_is_imported(importing, arguments):
+    running = importing(*arguments)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=30)
+    assert (running.returncode, stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("mine",), ("-c", "import tiltproof"), ("-c", "import tiltproof", "-m", "tiltproof")]
+)
+def test_ctrl_c_is_left_to_other_programs(importing, arguments):
+    """Whoever imports the package keeps Python's own answer to Ctrl-C."""
+    running = importing(*arguments)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=30)
+    assert running.returncode == -signal.SIGINT
+    assert stderr.rstrip().endswith("KeyboardInterrupt")
+
+
 def test_a_terminal_sees_progress(process):
     reader, writer = pty.openpty()
     running = process(*CERTIFY, stdout=writer)
@@ -78,6 +127,48 @@ def test_a_terminal_sees_progress(process):
     assert b"proving" in seen
     assert b"5/5" in seen
     assert b"certified 3, falsified 1, unknown 0" in seen
+
+
+DEFECTS = {
+    "check": ("check", "photos", *CERTIFY[1:5]),
+    "certify": CERTIFY,
+    "tune": ("tune", "--data", "photos", *CERTIFY[5:], "--nu", "0.1"),
+}
+
+
+@pytest.mark.parametrize("command", DEFECTS)
+def test_a_defect_is_no_verdict(tiltproof, monkeypatch, command):
+    """Exit codes 1 and 2 mean something else; a CI job must not take a defect for it."""
+
+    def broken(*_, **__):
+        raise RuntimeError("first line\nsecond \x1b[2J line")
+
+    monkeypatch.setattr(f"tiltproof.cli.{command}.choose_device", broken)
+    result = tiltproof(*DEFECTS[command])
+    assert (result.exit_code, result.stdout) == (70, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("internal error: RuntimeError: first line second ?[2J line (cli/test_program.py, line ")
+    assert f"called from tiltproof/cli/{command}.py, line " in line
+    assert "Please report it" in line
+    for debug in (True, False):
+        if not debug:
+            monkeypatch.setenv("TILTPROOF_DEBUG", "1")
+        result = tiltproof(*["--debug"] * debug, *DEFECTS[command])
+        assert result.exit_code == 70
+        assert "Traceback (most recent call last):" in result.stderr
+        assert 'raise RuntimeError("first line' in result.stderr
+        assert result.stderr.splitlines()[-1] == line
+
+
+def test_debug_shows_where_the_users_own_code_failed(tiltproof, workspace):
+    (workspace / "failing.py").write_text("def build():\n    raise FileNotFoundError('weights.pt')\n")
+    arguments = ["certify", "--model", "failing:build", "--data", "photos", "--transform", "R(1)"]
+    result = tiltproof(*arguments)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    result = tiltproof("--debug", *arguments)
+    assert result.exit_code == 2
+    assert 'failing.py", line 2, in build' in result.stderr
 
 
 def test_help_teaches(tiltproof):

@@ -24,8 +24,8 @@ def test_it_writes_one_file(tiltproof, workspace):
     assert "For 3 of the 5 images (60.00 %), it is proved" in page
     assert "every change of brightness between -0.2 and 0.2 of the pixel range" in page
     assert 'id="detail-4"' in page
-    assert report(tiltproof, "--out", "else.html", "--quiet").output == ""
-    assert (workspace / "else.html").exists()
+    assert report(tiltproof, "--out", "new/folder/else.html", "--quiet").output == ""
+    assert (workspace / "new" / "folder" / "else.html").exists()
 
 
 @pytest.mark.usefixtures("run")
@@ -63,7 +63,7 @@ def test_what_is_not_the_runs_is_refused(tiltproof, workspace):
     assert result.exit_code == 2
     assert "not the run's" in result.stderr
     assert tiltproof("report", "photos").exit_code == 2
-    assert report(tiltproof, "--out", "missing/page.html").exit_code == 2
+    assert report(tiltproof, "--out", "photos/labels.csv/page.html").exit_code == 2
     assert report(tiltproof, "--details", -1).exit_code == 2
     assert not (workspace / "run" / "report.html").exists()
 

@@ -3,49 +3,14 @@
 import json
 import os
 import signal
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-import torch
 
 import tiltproof as package
-from tiltproof import load_data
-
-RECIPE = """
-name = "tiny"
-transform = "R(1)"
-[data]
-name = "mnist"
-[model]
-architecture = "mnist_cnn"
-[train]
-epochs = 2
-batch_size = 16
-[loss]
-kind = "augmentation"
-warm_up_epochs = 0
-ramp_epochs = 0
-[certify]
-method = "affine"
-"""
-
-
-@pytest.fixture
-def digits(workspace):
-    images, labels = load_data("mnist-sample")
-    folder = workspace / "mnist"
-    folder.mkdir()
-    pixels = images.mul(255).round().to(torch.uint8).numpy().tobytes()
-    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 100, 28, 28) + pixels)
-    (folder / "train-labels-idx1-ubyte").write_bytes(
-        struct.pack(">2I", 0x801, 100) + labels.to(torch.uint8).numpy().tobytes()
-    )
-    (workspace / "tiny.toml").write_text(RECIPE)
-    return workspace
 
 
 @pytest.fixture

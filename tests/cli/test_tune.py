@@ -40,6 +40,27 @@ def test_a_box_beside_an_epsilon_and_a_folder_of_images(tiltproof):
     assert "5 images" in result.stdout
 
 
+@pytest.mark.parametrize("method", ["affine", "hull"])
+@pytest.mark.parametrize("text", ["G(30)", "S(20)", "H(20)", "Bl(1)", "Mb(3)", "R(2), G(10)"])
+def test_transformations_that_the_papers_method_has_no_bounds_for(tiltproof, workspace, text, method):
+    """The widths of the other two are shown, and searched for."""
+    arguments = ["tune", "--data", "cifar10-sample", "--images", 3, "--samples", 2, "--transform", text]
+    nu = "0.5,0.5" if "," in text else "0.5"
+    result = tiltproof(*arguments, "--method", method, "--nu", nu, "--json", "widths.json")
+    assert result.exit_code == 0, result.output
+    assert "fgv" not in result.stdout
+    content = json.loads((workspace / "widths.json").read_text())
+    assert set(content["widths"]) == {"hull", "affine"}
+    assert content["mu"] == content["widths"][method]["maximum"] > 0
+    result = tiltproof(*arguments, "--method", method, "--epsilon", "0.02", "--json", "widths.json")
+    assert result.exit_code == 0, result.output
+    assert json.loads((workspace / "widths.json").read_text())["mu"] == pytest.approx(0.02, rel=0.02)
+    result = tiltproof(*arguments, "--nu", nu)
+    assert result.exit_code == 2
+    assert "the paper's method (fgv)" in result.stderr
+    assert "use method affine or hull" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -53,7 +74,7 @@ def test_a_box_beside_an_epsilon_and_a_folder_of_images(tiltproof):
         (["--epsilon", 0.1, "--images", 0], "--images"),
         (["--epsilon", 0.1, "--images", 3, "--all"], "exclude"),
         (["--nu", "0.1", "--samples", 0], "at least one"),
-        (["--nu", "0.1", "--json", "nowhere/x.json"], "cannot be written"),
+        (["--nu", "0.1", "--json", "photos/labels.csv/x.json"], "cannot be written"),
         (["--nu", "0.1", "--device", "toaster"], "device"),
         (["--nu", "0.1", "--transform", "R(2:1)"], "reversed"),
         (["--nu", "0.1", "--data", "mnist", "--data-root", "nowhere"], "data folder"),

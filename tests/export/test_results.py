@@ -12,6 +12,7 @@ from torch import nn
 
 from tiltproof import InputError, certify, certify_range
 from tiltproof.export import as_csv, as_jsonl, result_rows
+from tiltproof.transforms import parse
 
 IMAGES = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 RECORDS = [
@@ -41,17 +42,57 @@ def run(tmp_path):
 
 def test_the_three_words(run):
     rows = result_rows(run("R(-1:1)"))
-    assert [row["result"] for row in rows] == ["safe", "unsafe", "unknown", "unsafe", "unknown"]
+    assert [row["result"] for row in rows] == ["safe", "unsafe", "unknown", "unknown", "unknown"]
     assert [row["verdict"] for row in rows] == [one["verdict"] for one in RECORDS]
-    assert [row["counterexample"] for row in rows] == ["", "[0.1]", "", "[0.0]", ""]
+    assert [row["counterexample"] for row in rows] == ["", "[0.1]", "", "", ""]
     assert [row["margin"] for row in rows] == [0.1, -1e-300, None, -2.5, -3.0]
     assert rows[2]["open_box"] == "[[-0.5], [0.5]]"
     assert [row["image"] for row in rows] == [7, 8, 9, 10, 11]
 
 
-def test_an_image_outside_the_range_is_no_counterexample(run):
-    rows = result_rows(run("R(0.05:1)"))
-    assert (rows[3]["verdict"], rows[3]["result"], rows[3]["counterexample"]) == ("misclassified", "unknown", "")
+@pytest.fixture
+def misclassified(tmp_path):
+    """A run that calls five images misclassified, of which one is by 1e-3, one by nothing and one is right; and the network."""
+
+    def make(transform):
+        layer = nn.Linear(16, 2)
+        with torch.no_grad():
+            layer.weight.copy_(torch.stack([torch.full((16,), 1 / 16), torch.zeros(16)]))
+            layer.bias.copy_(torch.tensor([0.0, 0.5]))
+        model = nn.Sequential(nn.Flatten(), layer).eval()
+        images = torch.tensor([0.0, 0.499, 0.5, 0.75, 0.25]).view(5, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
+        records = [record(k, 0, "misclassified", margin=-0.5) for k in range(5)]
+        write_run(tmp_path / "run", manifest_of(model, images, [0] * 5, transform), records)
+        return tmp_path / "run", model, images
+
+    return make
+
+
+@pytest.mark.parametrize("transform", ["R(1)", "Tu(0:1), B(-0.1:0)", "Bl(1)"])
+def test_misclassified_is_unsafe_once_it_is_confirmed(misclassified, transform):
+    """A tie, or an image that rounding made wrong, is no counterexample; nor is what a forged record says."""
+    folder, model, images = misclassified(transform)
+    rows = result_rows(folder, model=model, images=images)
+    assert [row["result"] for row in rows] == ["unsafe", "unsafe", "unknown", "unknown", "unsafe"]
+    zeros = json.dumps([0.0] * len(parse(transform).parts))
+    assert [row["counterexample"] for row in rows] == [zeros, zeros, "", "", zeros]
+    assert {row["result"] for row in result_rows(folder)} == {"unknown"}
+
+
+def test_confirming_needs_the_network_and_the_images_of_the_run(misclassified):
+    folder, model, images = misclassified("R(1)")
+    with pytest.raises(InputError, match="both model and images"):
+        result_rows(folder, model=model)
+    with pytest.raises(InputError, match="image 2 is not the run's"):
+        result_rows(folder, model=model, images=images + torch.tensor([0, 0, 0.1, 0, 0]).view(5, 1, 1, 1))
+    with pytest.raises(InputError, match="weights are not those of the run"):
+        result_rows(folder, model=network(2), images=images)
+
+
+def test_an_image_outside_the_range_is_no_counterexample(misclassified):
+    folder, model, images = misclassified("R(0.05:1)")
+    for row in result_rows(folder, model=model, images=images):
+        assert (row["verdict"], row["result"], row["counterexample"]) == ("misclassified", "unknown", "")
 
 
 def kinds(rows):
@@ -77,6 +118,29 @@ def test_files_read_back_exactly(run):
         for name, value in row.items():
             kind = type(value)
             assert read[name] == "" if value is None else kind(read[name]) == value, name
+
+
+HOSTILE = ['=HYPERLINK("http://x","y")', "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1"]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_cell_of_text_is_a_formula(run, text):
+    """Spreadsheets compute what begins so; JSON lines keep the text as it is."""
+    rows = [row | {"model": text, "method": text, "margin": -0.5, "label": 3} for row in result_rows(run("R(1)"))]
+    table = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
+    assert len(table) == len(rows)
+    for read in table:
+        assert (read["model"], read["method"]) == ("'" + text.replace("\r", "\n"),) * 2
+        assert (read["margin"], read["label"]) == ("-0.5", "3"), "numbers stay numbers"
+    assert [json.loads(line)["model"] for line in as_jsonl(rows).splitlines()] == [text] * len(rows)
+
+
+def test_a_name_out_of_a_hostile_run_is_no_formula(tmp_path):
+    """From the notes of a folder to the file: control characters become question marks on the way."""
+    notes = {"model": HOSTILE[0], "data": "\t=1"}
+    certify(network(), IMAGES[:1], torch.tensor([0]), "R(5)", out=tmp_path / "run", notes=notes)
+    (read,) = csv.DictReader(io.StringIO(as_csv(result_rows(tmp_path / "run"))))
+    assert (read["model"], read["data"]) == ("'" + HOSTILE[0], "?=1")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from torch import nn
 
 from tiltproof.certify import certify, certify_range
 from tiltproof.errors import InputError
+from tiltproof.report import page as page_module
 from tiltproof.report import write_report
 from tiltproof.report.finished import read_finished
-from tiltproof.report.page import order
+from tiltproof.report.page import SCRIPTS, order
 from tiltproof.report.sentences import WORDS, in_words, percent, quote
 from tiltproof.transforms import LETTERS, parse
 
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
 
 from run_folder import manifest_of, record, write_run
 
+PICTURES_OF_DETAILS = ("picture", "turned", "lower", "upper", "width")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"
 
 
@@ -110,6 +113,97 @@ def test_nothing_of_the_run_becomes_code(run):
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert not re.search(r'(?:src|href)="(?!#|data:)', page), "nothing is loaded"
+
+
+BREAKING = [
+    '" onmouseover="alert(1)" x="',
+    "' autofocus onfocus='alert(1)",
+    "x onload=alert(1) ",
+    '"><svg onload=alert(1)>',
+    "javascript:alert(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "url(javascript:alert(1))",
+    "</title></style></script><script>alert(1)</script>",
+    "<!--<script>",
+    "]]><iframe srcdoc='<script>alert(1)</script>'>",
+    "{{script}}{{policy}}",
+]
+
+
+class Structure(HTMLParser):
+    """Every tag of a page with all its attributes and their values, and what the scripts and styles hold."""
+
+    def __init__(self, page):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.code, self.inside, self.said = [], [], None, ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, attributes))
+        self.inside = dict(attributes).get("type", "code") if tag in ("script", "style") else None
+
+    def handle_endtag(self, tag):
+        self.tags.append(("/" + tag, []))
+        self.inside = None
+
+    def handle_comment(self, data):
+        self.tags.append(("comment", data))
+
+    def handle_data(self, data):
+        if self.inside == "code":
+            self.code.append(data)
+        elif self.inside is None:
+            self.said += data
+
+
+@pytest.mark.parametrize("text", BREAKING)
+def test_texts_of_a_run_change_no_tag_attribute_or_script(tmp_path, text):
+    """Wherever a text of the run or of the command line goes, it stays text: the page has the structure of a harmless one."""
+    model, images = network(), pictures(1)
+    labels = model(images).argmax(1)
+
+    def page(word):
+        folder = tmp_path / word[:1].encode().hex()
+        manifest = manifest_of(model, images, labels, "R(2)")
+        manifest["claim"] |= {"weights_sha256": word, "semantics": word}
+        manifest["settings"] |= {"method": word}
+        manifest |= {"notes": {"model": word, "data": word, "arch": word}, "environment": {word: word}}
+        write_run(folder, manifest, [record(0, int(labels[0]), "certified", margin=0.1, grid=[2], tree="2.")])
+        return write_report(folder, images=images, notices=(word,)).read_text(encoding="utf-8")
+
+    harmless, hostile = Structure(page("word")), Structure(page(text))
+    assert hostile.tags == harmless.tags
+    assert hostile.code == harmless.code
+    assert hostile.said.count(text) >= 6, "and it is shown as it is"
+
+
+def test_the_pages_script_makes_no_html_and_no_addresses_of_texts():
+    script = "".join((Path(page_module.__file__).parent / "web" / name).read_text("utf-8") for name in SCRIPTS)
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+        "srcdoc",
+        "srcset",
+    ):
+        assert word not in script
+    assert not re.search(r"set(?:Timeout|Interval)\(['\"`]", script)
+    addresses = re.findall(r"\b(?:src|href|action|formaction|xlink:href): *([^,}]+[}]?)", script)
+    assert {each.strip(" }") for each in addresses} == {"source", "thumbnail(k)", "block", "`#mark-${word"}
+    assert not re.search(r"location|window\.open", script)
+
+
+def test_every_picture_is_data(run):
+    """What the script hands to `src`: nothing but pictures that the report encoded itself."""
+    found = blocks(write_report(*run).read_text(encoding="utf-8"))
+    details = [found[name] for name in found if name != "data"]
+    assert details
+    sources = found["data"]["thumbnails"] + [each[key] for each in details for key in PICTURES_OF_DETAILS]
+    assert all(re.fullmatch(r"data:image/(png|webp|jpeg);base64,[A-Za-z0-9+/=]+", source) for source in sources)
 
 
 def test_without_model_or_data_it_says_so(run):

@@ -1,9 +1,10 @@
-"""The program ``tiltproof``: its commands, its version, and how failures are told (one message, no traceback)."""
+"""The program ``tiltproof``: its commands, its version, and how failures are told (one line, and no traceback without --debug)."""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from typing import Annotated, Any, TextIO
 
@@ -12,31 +13,34 @@ from typer.core import TyperGroup
 
 from tiltproof.certify.manifest import package_version
 from tiltproof.cli import attack, bound, certify, check, demo, export, models, report, train, tune
+from tiltproof.cli.endings import PIPE_CLOSED, ending, terminable
 from tiltproof.cli.options import examples
-from tiltproof.errors import InputError
+from tiltproof.starting import finish_start, say_interrupted
 
-BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+PARSER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+"""What typer raises for a command line that it cannot parse, and shows itself; its place depends on typer's version."""
 
 
 class Program(TyperGroup):
-    """Runs a command; bad input ends it with exit code 2 and Ctrl-C with 130, each with one line on stderr."""
+    """Runs a command; whatever ends it early gets its exit code and one line on stderr (`tiltproof.cli.endings`)."""
 
     def invoke(self, ctx: Any) -> Any:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), terminable():
             warnings.showwarning = _notice
             try:
                 return super().invoke(ctx)
-            except InputError as error:
-                typer.echo(f"error: {error}", err=True)
-                raise typer.Exit(BAD_INPUT) from None
-            except (
-                BrokenPipeError
-            ):  # whoever read our output has gone: not a failure of the run, nor --fail-under's code
+            except (typer.Exit, typer.Abort, PARSER_ERROR):
+                raise
+            except BrokenPipeError:
+                # whoever read our output has gone: not a failure of the run, nor --fail-under's code
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(PIPE_CLOSED) from None
-            except KeyboardInterrupt as error:
-                typer.echo(f"interrupted: {error}" if str(error) else "interrupted", err=True)
-                raise typer.Exit(INTERRUPTED) from None
+            except (Exception, KeyboardInterrupt) as error:
+                if ctx.params.get("debug"):
+                    traceback.print_exception(error)
+                line, code = ending(error)
+                typer.echo(line, err=True)
+                raise typer.Exit(code) from None
 
 
 def _notice(
@@ -78,8 +82,15 @@ def program(
     show_version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
     ] = False,
+    debug: Annotated[  # read by Program
+        bool, typer.Option("--debug", envvar="TILTPROOF_DEBUG", help="Print the traceback of an error as well.")
+    ] = False,
 ) -> None:
-    """Prove that an image classifier keeps its answer under a whole range of transformations, or break it."""
+    """Prove that an image classifier keeps its answer under a whole range of transformations, or break it.
+
+    Exit codes of every command: 0 done, 2 bad input, 70 internal error (a defect of tiltproof, never a verdict),
+    130 interrupted by Ctrl-C, 143 terminated by SIGTERM; some use 1, and say for what.
+    """
 
 
 COMMANDS = {
@@ -100,4 +111,8 @@ for name, command in COMMANDS.items():
 
 def main() -> None:
     """The entry point of the installed program."""
-    app()
+    try:
+        finish_start()
+        app()
+    except KeyboardInterrupt:  # outside of a command
+        sys.exit(say_interrupted())

@@ -9,13 +9,11 @@ import typer
 
 from tiltproof.certify import attack
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_transform, load_selection, without_none
+from tiltproof.cli.files import STDOUT, check_text_file, write_json
+from tiltproof.cli.inputs import load_selection, model_and_transform, without_none
 from tiltproof.cli.options import SEARCH
 from tiltproof.cli.tables import print_rows
 from tiltproof.device import choose_device
-from tiltproof.transforms import parse
-from tiltproof.zoo import resolve_model
 
 MOST_ROWS = 20
 EXAMPLES = options.examples(
@@ -53,13 +51,14 @@ def command(
     Every counterexample is checked again in double precision. Finding none
     proves nothing: that is what certify is for.
     """
-    chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
-    check_writable(json_file)
-    network = resolve_model(model, arch, allow_pickle).to(place)
+    place = choose_device(device)
+    check_text_file(json_file)
+    network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
+    network = network.to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
     begin = time.perf_counter()
     settings = without_none(samples=samples, steps=steps)
-    result = attack(network, images.to(place), labels.to(place), chosen, seed=seed, **settings)
+    result = attack(network, images.to(place), labels.to(place), chosen, seed=seed, first=first, **settings)
     seconds = time.perf_counter() - begin
     found: list[dict[str, Any]] = [
         {"image": first + k, "label": int(labels[k]), "parameters": list(parameters), "margin": result.margins[k]}
@@ -79,7 +78,7 @@ def command(
     }
     if json_file is not None:
         write_json(json_file, summary | {"counterexamples": found})
-    if not quiet:
+    if not quiet and json_file != STDOUT:
         _print(summary, found)
 
 

@@ -10,11 +10,11 @@ import typer
 from torch import Tensor, nn
 
 from tiltproof.certify import Budget, Certificate, RangeCertificate, certify, certify_range
-from tiltproof.certify.curve import certified_curve, write_curve
+from tiltproof.certify.curve import certified_curve, check_curve_file, write_curve
 from tiltproof.certify.limit import parse_memory
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, write_json
-from tiltproof.cli.inputs import choose_transform, load_selection, parse_splits, without_none
+from tiltproof.cli.files import STDOUT, check_text_file, write_json
+from tiltproof.cli.inputs import load_selection, model_and_transform, parse_splits, without_none
 from tiltproof.cli.live import kept_after_interruption
 from tiltproof.cli.options import RESULTS, SEARCH
 from tiltproof.cli.progress import live_progress
@@ -22,8 +22,7 @@ from tiltproof.cli.tables import print_ranges, print_summary
 from tiltproof.cluster import RayWorkers
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.transforms import Transform, parse
-from tiltproof.zoo import resolve_model
+from tiltproof.transforms import Transform
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',
@@ -127,12 +126,18 @@ def command(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with the run that --out holds, whatever stopped it.", rich_help_panel=RESULTS
+            "--resume",
+            help="Go on with the run that --out holds, whatever stopped it, or begin one in an empty folder.",
+            rich_help_panel=RESULTS,
         ),
     ] = False,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Let --out replace the run that the folder holds.", rich_help_panel=RESULTS),
+        typer.Option(
+            "--overwrite",
+            help="Let --out replace the run that the folder holds; files that are not the run's stay.",
+            rich_help_panel=RESULTS,
+        ),
     ] = False,
     curve: Annotated[
         bool,
@@ -165,7 +170,8 @@ def command(
     network's output leave it. Beside it stands the inner range that is known to
     be reached, so one sees how much tighter any proof could be.
 
-    Exit codes: 0 done, 1 below --fail-under, 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 below --fail-under, 2 bad input, 70 internal error,
+    130 interrupted, 143 terminated.
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
@@ -176,6 +182,8 @@ def command(
     )
     if curve and out is None:
         raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
+    if curve and out is not None:
+        check_curve_file(out)
     budget = Budget(**without_none(boxes=boxes, seconds=seconds))
     search = without_none(
         splits=parse_splits(splits),
@@ -187,9 +195,11 @@ def command(
     if ray is not None:
         search["workers"] = RayWorkers(ray, device)
         device = "cpu"  # where this process prepares the run; workers have their own
-    chosen, place = parse(choose_transform(transform, model), padding), choose_device(device)
-    check_writable(json_file)
-    network = resolve_model(model, arch, allow_pickle).to(place)
+    place = choose_device(device)
+    check_text_file(json_file)
+    quiet = quiet or json_file == STDOUT
+    network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
+    network = network.to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
     common: dict[str, Any] = search | {
         "method": method,

@@ -10,7 +10,7 @@ import typer
 
 from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.cli import options
-from tiltproof.cli.live import live_count
+from tiltproof.cli.live import kept_after_interruption, live_count
 from tiltproof.cli.options import SEARCH
 from tiltproof.data import load_data
 from tiltproof.device import choose_device
@@ -49,7 +49,8 @@ def command(
     the hashes of weights and images, sees that each tiling covers the whole range, bounds every box again in
     double precision, and runs every counterexample again. Of a regression run it proves the range of every
     output again; the data's labels are the right answers, where the run was given any. Exit code 0: all of it
-    holds. 1: it does not, and the first image for which it fails is named. 2: something given cannot be used.
+    holds. 1: it does not, and the first image for which it fails is named. 2: something given cannot be used. 70: internal
+    error, which says nothing about the certificate. 130: interrupted. 143: terminated.
     """
     place = choose_device(device)
     network = resolve_model(model, arch, allow_pickle).to(place)
@@ -57,7 +58,10 @@ def command(
     start, end, without_answers = selection(folder, len(images))
     answers = None if without_answers else labels[start:end]
     try:
-        with live_count(quiet, "re-proving", "boxes") as progress:
+        with (
+            live_count(quiet, "re-proving", "boxes") as progress,
+            kept_after_interruption(lambda: "nothing was decided"),
+        ):
             report = check_run(folder, network, images[start:end], answers, sample=sample, seed=seed, progress=progress)
     except CheckFailed as failure:
         typer.echo(f"the certificate does not hold: {failure}", err=True)

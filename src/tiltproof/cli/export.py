@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from torch import Tensor, nn
 
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, write_atomically
-from tiltproof.cli.inputs import choose_transform, parse_splits
-from tiltproof.cli.live import live_count
+from tiltproof.cli.files import STDOUT, check_text_file, write_atomically
+from tiltproof.cli.inputs import images_of_run, model_and_transform, parse_splits, without_none
+from tiltproof.cli.live import kept_after_interruption, live_count
 from tiltproof.cli.options import IMAGES, RESULTS
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
+from tiltproof.export.confirmed import open_to_confirm
 from tiltproof.export.instances import TIMEOUT
 from tiltproof.report.finished import read_finished
-from tiltproof.transforms import parse
 from tiltproof.zoo import resolve_model
 
 EXAMPLES = options.examples(
     "tiltproof export runs/r30 --csv r30.csv --jsonl r30.jsonl",
+    "tiltproof export runs/r30 --csv r30.csv --model mnist-r30 --data mnist-sample",
     "tiltproof export runs/driving --csv driving.csv --tolerance 0.1",
     'tiltproof export --vnnlib --model mnist-r30 --data mnist-sample --transform "R(3)" --images 0,3 --splits 16 --out props',
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(3)" --method hull --out runs/hull',
@@ -44,10 +47,14 @@ def command(
         ),
     ] = False,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the run's results as a table.")
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write the run's results as a table; - is standard output."),
     ] = None,
     jsonl: Annotated[
-        Path | None, typer.Option("--jsonl", metavar="FILE", help="Write the run's results as JSON, a row a line.")
+        Path | None,
+        typer.Option(
+            "--jsonl", metavar="FILE", help="Write the run's results as JSON, a row a line; - is standard output."
+        ),
     ] = None,
     tolerance: Annotated[
         str | None,
@@ -101,8 +108,9 @@ def command(
     --csv and --jsonl write one row for each image of a run (for regression:
     for each output), with the same columns for every run of a kind. Results
     are named as in verification competitions: safe (proved), unsafe (with a
-    counterexample) or unknown. A misclassified image is unsafe if the range
-    holds the untransformed image.
+    counterexample) or unknown. A misclassified image is unknown; with --model and
+    --data, if the range holds the untransformed image, its answer is bounded in
+    exact arithmetic, and it is unsafe if that is wrong.
 
     --vnnlib writes for each image and box of parameters one property: pixels
     between their bounds, and another class at least as high as the label's.
@@ -111,54 +119,57 @@ def command(
     an image has proved it. sat means that a picture inside the pixel bounds
     breaks it, not that a transformed one does: use more splits.
 
-    Exit codes: 0 written, 2 bad input.
+    Exit codes: 0 written, 2 bad input, 70 internal error, 130 interrupted,
+    143 terminated.
     """
+    results = csv is not None or jsonl is not None or tolerance is not None
     if not vnnlib and csv is None and jsonl is None:
         raise InputError("nothing to write", do="give --vnnlib, --csv FILE or --jsonl FILE")
+    if results:
+        _check_results(folder, csv, jsonl, tolerance)
     if not vnnlib:
         given = {"--out": out, "--images": images, "--splits": splits, "--method": method, "--transform": transform}
-        _unused({name: value for name, value in given.items() if value is not None}, "without --vnnlib")
-    if csv is not None or jsonl is not None or tolerance is not None:
-        _results(folder, csv, jsonl, tolerance)
-    if not vnnlib:
-        return
-    if model is None or data is None or out is None:
+        _unused(given, "without --vnnlib")
+    elif model is None or data is None or out is None:
         raise InputError(
             "--vnnlib needs to know which network, which data and where to write", do="give --model, --data and --out"
         )
-    network = resolve_model(model, arch, allow_pickle)
-    everything, labels = load_data(data, data_root)
-    with live_count(quiet, "writing", "properties") as progress:
+    if (model is None) != (data is None):
+        raise InputError(
+            "misclassified images are confirmed with --model and --data", got="one of them", do="give both"
+        )
+    if folder is not None:
+        _unused({"--splits": splits, "--transform": transform, "--padding": padding}, "with a run, which has its own")
+    quiet = quiet or STDOUT in (csv, jsonl)
+    network, chosen = None, None
+    if model is not None and folder is None:
+        network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
+    elif model is not None:
+        network = resolve_model(model, arch, allow_pickle)
+    everything = None if data is None else load_data(data, data_root)
+    if results and folder is not None:
+        _results(folder, csv, jsonl, tolerance, network, everything, quiet)
+    if not vnnlib:
+        return
+    assert network is not None
+    assert everything is not None
+    assert out is not None
+    common: dict[str, Any] = {"timeout": timeout}
+    with live_count(quiet, "writing", "properties") as progress, kept_after_interruption(lambda: "nothing was kept"):
+        common["progress"] = progress
         if folder is not None:
-            given = {"--splits": splits, "--transform": transform, "--padding": padding}
-            _unused(
-                {name: value for name, value in given.items() if value is not None}, "with a run, which has its own"
-            )
             run = read_finished(folder)
-            end = run.first + len(run.results)
-            if not 0 <= run.first < end <= len(everything):
-                raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"{len(everything)} images")
-            numbers = None if images is None else parse_images(images, end)
-            of_run = everything[run.first : end], labels[run.first : end]
-            written = export_run(
-                folder, network, *of_run, out, numbers=numbers, method=method, timeout=timeout, progress=progress
-            )
+            numbers = None if images is None else parse_images(images, run.first + len(run.results))
+            of_run = images_of_run(run, *everything)
+            written = export_run(folder, network, *of_run, out, numbers=numbers, method=method, **common)
         else:
             if images is None:
                 raise InputError("--images is missing", do="say which images to write, e.g. --images 0,3")
-            numbers = parse_images(images, len(everything))
-            written = export_vnnlib(
-                network,
-                everything[numbers],
-                labels[numbers],
-                parse(choose_transform(transform, model), padding),
-                out,
-                splits=parse_splits(splits) or 1,
-                numbers=numbers,
-                method=method or "hull",
-                timeout=timeout,
-                progress=progress,
-            )
+            assert chosen is not None
+            pictures, labels = everything
+            numbers = parse_images(images, len(pictures))
+            common |= {"splits": parse_splits(splits) or 1, "numbers": numbers, "method": method or "hull"}
+            written = export_vnnlib(network, pictures[numbers], labels[numbers], chosen, out, **common)
     if not quiet:
         typer.echo(sentence(written))
 
@@ -191,21 +202,42 @@ def parse_images(text: str, count: int) -> list[int]:
     return numbers
 
 
-def _results(folder: Path | None, csv: Path | None, jsonl: Path | None, tolerance: str | None) -> None:
+def _check_results(folder: Path | None, csv: Path | None, jsonl: Path | None, tolerance: str | None) -> None:
     if folder is None:
         raise InputError("results are those of a run", do="name the folder that certify --out wrote")
     if csv is None and jsonl is None:
         raise InputError("--tolerance goes with --csv or --jsonl", got=f"--tolerance {tolerance}")
+    if csv == jsonl == STDOUT:
+        raise InputError("only one of --csv and --jsonl can go to standard output", got="--csv - --jsonl -")
     for path in (csv, jsonl):
-        check_writable(path)
-    rows = result_rows(folder, tolerance)
+        check_text_file(path)
+
+
+def _results(
+    folder: Path,
+    csv: Path | None,
+    jsonl: Path | None,
+    tolerance: str | None,
+    network: nn.Module | None,
+    everything: tuple[Tensor, Tensor] | None,
+    quiet: bool,
+) -> None:
+    run = read_finished(folder)
+    images = None if everything is None or run.regression else images_of_run(run, *everything)[0]
+    rows = result_rows(folder, tolerance, model=None if images is None else network, images=images)
     if csv is not None:
         write_atomically(csv, as_csv(rows))
     if jsonl is not None:
         write_atomically(jsonl, as_jsonl(rows))
+    unconfirmed = len(open_to_confirm(run)) if network is None else 0
+    if unconfirmed and not quiet:
+        which = "1 misclassified image is" if unconfirmed == 1 else f"{unconfirmed:,} misclassified images are"
+        typer.echo(
+            f"notice: {which} exported as unknown: give --model and --data to confirm that the answer is wrong",
+            err=True,
+        )
 
 
-def _unused(given: dict[str, object], why: str) -> None:
-    if given:
-        name, value = next(iter(given.items()))
+def _unused(options: Mapping[str, object], why: str) -> None:
+    for name, value in without_none(**options).items():
         raise InputError(f"{name} has no meaning {why}", got=f"{name} {value}", do="leave it out")

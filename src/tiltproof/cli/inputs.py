@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
-from tiltproof.zoo import card_of
+from tiltproof.report.finished import FinishedRun
+from tiltproof.transforms import Transform, parse
+from tiltproof.zoo import card_of, resolve_model
 
 
 def without_none(**values: Any) -> dict[str, Any]:
@@ -17,10 +19,19 @@ def without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def choose_transform(text: str | None, model: str) -> str:
-    """The transformation that was asked for, else the one the model's card says it was trained for."""
-    if text is not None:
-        return text
+def model_and_transform(
+    model: str, arch: str | None, allow_pickle: bool, transform: str | None, padding: str | None
+) -> tuple[nn.Module, Transform]:
+    """The network, and the transformation that was asked for or else the one that the model's card says it was trained for.
+
+    A text is parsed first, which costs nothing. Without one, the model has to be there before its card is missed.
+    """
+    asked = None if transform is None else parse(transform, padding)
+    network = resolve_model(model, arch, allow_pickle)
+    return network, parse(_of_card(model), padding) if asked is None else asked
+
+
+def _of_card(model: str) -> str:
     card = card_of(model)
     if card is None:
         raise InputError(
@@ -46,6 +57,14 @@ def parse_splits(text: str | None) -> int | tuple[int, ...] | None:
             "--splits takes whole numbers", got=text, do="write 240, or one number a parameter: 10,20"
         ) from None
     return numbers if len(numbers) > 1 else numbers[0]
+
+
+def images_of_run(run: FinishedRun, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """A run's own images and labels out of its data set."""
+    end = run.first + len(run.results)
+    if not 0 <= run.first < end <= len(images):
+        raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"data with {len(images)} images")
+    return images[run.first : end], labels[run.first : end]
 
 
 def load_selection(

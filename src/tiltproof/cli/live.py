@@ -1,4 +1,4 @@
-"""One line that is kept up to date on a terminal, and what is said when Ctrl-C ends a run; the commands say what stands in it."""
+"""One line that is kept up to date on a terminal, and what is said when a run is interrupted; the commands say what stands in it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
-from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as LiveDisplay
+from rich.text import Text
 
 Report = TypeVar("Report")
 EVERY_SECONDS = 30
@@ -22,6 +23,19 @@ class Line(NamedTuple):
     completed: float
     total: float | None
     status: str
+
+
+class Counted(ProgressColumn):
+    """How many of how many ``things``; nothing as long as their number is not known."""
+
+    def __init__(self, things: str = "") -> None:
+        self.things = things
+        super().__init__()
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text()
+        return Text(f"{task.completed:,.0f}/{task.total:,.0f} {self.things}".rstrip())
 
 
 @contextmanager
@@ -53,8 +67,7 @@ def live_count(quiet: bool, doing: str, things: str) -> Iterator[Callable[[int, 
     def show(done_of: tuple[int, int]) -> Line:
         return Line(doing, *done_of, "")
 
-    counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + things)
-    with live_line(show, doing, None, counted, TimeRemainingColumn()) as update:
+    with live_line(show, doing, None, Counted(things), TimeRemainingColumn()) as update:
         yield lambda done, total: update((done, total))
 
 
@@ -74,8 +87,8 @@ class HalfMinutes:
 
 @contextmanager
 def kept_after_interruption(text: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C inside ends the run with this text: what became of its results."""
+    """Ctrl-C or SIGTERM inside ends the run with this text: what became of its results."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(text()) from None
+    except KeyboardInterrupt as error:
+        raise type(error)(text()) from None

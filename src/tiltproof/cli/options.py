@@ -132,15 +132,20 @@ MemoryLimit = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Take no more memory than this (500MB, 2GB, 1.5GiB, or bytes): of the whole process on a CPU, of its tensors on a GPU; "
-        "batches are made to fit, and verdicts stay the same (default: what is free).",
+        help="Size batches so that the process (on a GPU: its tensors) is expected to stay below this: 500MB, 2GB, 1.5GiB, or bytes. "
+        "It bounds batches, not the process; the peak is reported (default: what is free).",
         rich_help_panel=SEARCH,
     ),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the attack's random parameters.", rich_help_panel=SEARCH)]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write summary and verdicts as JSON.", rich_help_panel=RESULTS),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write summary and verdicts as JSON; - is standard output, and nothing else is printed there.",
+        rich_help_panel=RESULTS,
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no table; errors still speak.", rich_help_panel=RESULTS)

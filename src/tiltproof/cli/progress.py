@@ -6,10 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.progress import TextColumn
-
 from tiltproof.certify import Progress, RangeProgress
-from tiltproof.cli.live import HalfMinutes, Line, live_line
+from tiltproof.cli.live import Counted, HalfMinutes, Line, live_line
 
 PHASES = {"attack": "attacking", "prove": "proving"}
 COUNTS = ("certified", "falsified", "unknown")
@@ -24,8 +22,7 @@ def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[AnyPro
     elif not sys.stdout.isatty():
         yield Occasionally()
     else:
-        counted = TextColumn("{task.completed:,.0f}/{task.total:,.0f}")
-        with live_line(_line, PHASES["attack"], images, counted) as update:
+        with live_line(_line, PHASES["attack"], images, Counted()) as update:
             yield update
 
 

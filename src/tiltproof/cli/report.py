@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.files import check_writable
-from tiltproof.cli.live import live_count
+from tiltproof.cli.inputs import images_of_run
+from tiltproof.cli.live import kept_after_interruption, live_count
 from tiltproof.cli.options import RESULTS
 from tiltproof.data import load_data
 from tiltproof.data.load import DATA_NAMES
@@ -60,7 +61,8 @@ def command(
     compared with the run's digests first. Left out, they are taken from the run's notes where those name a bundled
     model or a weight file and a data set that is at hand; otherwise the page does without, and says so.
 
-    Exit codes: 0 written, 2 bad input (also: weights or images that are not the run's).
+    Exit codes: 0 written, 2 bad input (also: weights or images that are not the run's), 70 internal error,
+    130 interrupted, 143 terminated.
     """
     place = choose_device(device)
     run = read_finished(folder)
@@ -75,10 +77,10 @@ def command(
     pictures = (
         _noted(lambda: _noted_data(run, data_root), "data", notices)
         if data is None
-        else _selected(run, *load_data(data, data_root))
+        else images_of_run(run, *load_data(data, data_root))
     )
     images, labels = (None, None) if pictures is None else pictures
-    with live_count(quiet, "looking at images", "images") as progress:
+    with live_count(quiet, "drawing", "images") as progress, kept_after_interruption(lambda: "no report was written"):
         path = write_report(
             folder,
             None if network is None else network.to(place),
@@ -93,14 +95,6 @@ def command(
         typer.echo(f"notice: {notice}", err=True)
     if not quiet:
         typer.echo(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
-
-
-def _selected(run: FinishedRun, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The run's own images out of its data set."""
-    end = run.first + len(run.results)
-    if not 0 <= run.first < end <= len(images):
-        raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"data with {len(images)} images")
-    return images[run.first : end], labels[run.first : end]
 
 
 def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | None:
@@ -133,6 +127,6 @@ def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
         raise InputError(
             "the data set is not at hand", got=run.name("data") or "no name", do="give --data, or --data-root"
         )
-    images, labels = _selected(run, *load_data(name, root))
+    images, labels = images_of_run(run, *load_data(name, root))
     check_images(run, images, None if run.regression else labels)
     return images, labels

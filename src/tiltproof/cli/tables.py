@@ -9,6 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from tiltproof.certify.limit import shown_size
+
 VERDICTS = {
     "certified": "proved for every parameter of the range",
     "falsified": "a transformation breaks the answer",
@@ -33,6 +35,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(table)
     seconds = summary["seconds"]
     console.print(f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False)
+    _print_memory(console, summary)
 
 
 def print_ranges(summary: Mapping[str, Any]) -> None:
@@ -55,6 +58,15 @@ def print_ranges(summary: Mapping[str, Any]) -> None:
     console.print(
         f"{tight}; {summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False
     )
+    _print_memory(console, summary)
+
+
+def _print_memory(console: Console, summary: Mapping[str, Any]) -> None:
+    """Under ``--memory``: the peak, and what batches were sized for."""
+    settings = summary["settings"]
+    if "memory_peak" in settings:
+        peak, limit = (shown_size(settings[name]) for name in ("memory_peak", "memory_limit"))
+        console.print(f"memory: {peak} at its peak, batches sized for {limit}", highlight=False)
 
 
 def _figure(value: float | None) -> str:

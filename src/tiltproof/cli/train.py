@@ -91,7 +91,8 @@ def command(
     where the package tensorboard is installed. certify reads the architecture
     and the transformation from the card.
 
-    Exit codes: 0 done, 1 the loss went astray, 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 the loss went astray, 2 bad input, 70 internal error,
+    130 interrupted, 143 terminated.
     """
     for name, number in (("--certify-images", certify_images), ("--certify-every", certify_every)):
         if number < 0:

@@ -11,9 +11,9 @@ import torch
 import typer
 from torch import Tensor
 
-from tiltproof.bounds import METHODS
+from tiltproof.bounds import check_method
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, write_json
+from tiltproof.cli.files import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import IMAGES, RESULTS
 from tiltproof.cli.tables import print_rows
 from tiltproof.data import load_data
@@ -56,7 +56,11 @@ def command(
         ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="fgv|hull|affine", help="The pixel bounds whose width is brought to epsilon.")
+        str,
+        typer.Option(
+            metavar="fgv|hull|affine",
+            help="The pixel bounds whose width is brought to epsilon; fgv, the paper's, has none for G, S, H, Bl and Mb.",
+        ),
     ] = "fgv",
     data_root: options.DataRoot = None,
     padding: options.Padding = None,
@@ -71,7 +75,13 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the sampled parameters and images.")] = 0,
     device: options.Device = "auto",
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the widths as JSON.", rich_help_panel=RESULTS)
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the widths as JSON; - is standard output, and nothing else is printed there.",
+            rich_help_panel=RESULTS,
+        ),
     ] = None,
 ) -> None:
     """Find the half widths nu of training boxes: so large that pixels get as wide as epsilon.
@@ -88,22 +98,24 @@ def command(
         raise InputError("nothing to tune", do="give --epsilon to search for nu, or --nu to see the widths of a box")
     if nu is not None and start is not None:
         raise InputError("--start is where a search begins, and --nu leaves nothing to search", do="give one of them")
-    if method not in METHODS:
-        raise InputError("unknown method", got=method, do=f"use one of {', '.join(METHODS)}")
+    check_method(method, chosen)
     given, proportions = parse_numbers("--nu", nu), parse_numbers("--start", start)
-    check_writable(json_file)
+    check_text_file(json_file)
     pictures = choose_images(data, data_root, images, everything, seed).to(place)
     begin = time.perf_counter()
     if given is None:
         assert epsilon is not None
         given = tune(pictures, chosen, epsilon, proportions, method, samples, seed)
-    widths = {name: pixel_widths(pictures, chosen, given, name, samples, seed) for name in COLUMNS}
+    columns = [name for name in COLUMNS if _has_bounds(name, chosen)]
+    widths = {name: pixel_widths(pictures, chosen, given, name, samples, seed) for name in columns}
     seconds = time.perf_counter() - begin
     if json_file is not None:
         content = {"data": data, "transform": str(chosen), "images": len(pictures), "samples": samples, "seed": seed}
         content |= {"method": method, "epsilon": epsilon, "nu": list(given), "mu": widths[method].maximum}
         content |= {"splits": splits_for(chosen, given), "seconds": seconds}
         write_json(json_file, content | {"widths": {name: asdict(row) for name, row in widths.items()}})
+    if json_file == STDOUT:
+        return
     _print(chosen, given, widths, method, epsilon)
     typer.echo(f"{len(pictures):,} images, {samples} boxes, {seconds:.1f} s")
 
@@ -122,6 +134,15 @@ def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         raise InputError(
             f"{option} takes numbers", got=text, do="write 0.25, or one number a parameter: 0.5,0.125"
         ) from None
+
+
+def _has_bounds(method: str, transform: Transform) -> bool:
+    """The paper's method has none for some transformations, whose widths are then shown without it."""
+    try:
+        check_method(method, transform)
+    except InputError:
+        return False
+    return True
 
 
 def choose_images(data: str, root: Path | None, count: int | None, everything: bool, seed: int) -> Tensor:
@@ -155,11 +176,11 @@ def _print(
         compared = f", {abs(percent):.1f} % {'above' if percent > 0 else 'below'} epsilon {epsilon:g}"
     typer.echo(f"mu = {mu:.4g} +- {widths[method].maximum_error:.2g}{compared}")
     rows = [
-        ("widest pixel of an image", *(f"{widths[name].maximum:.4g}" for name in COLUMNS)),
-        ("  standard error", *(f"{widths[name].maximum_error:.2g}" for name in COLUMNS)),
-        ("all pixels of an image", *(f"{widths[name].average:.4g}" for name in COLUMNS)),
-        ("  standard error", *(f"{widths[name].average_error:.2g}" for name in COLUMNS)),
-        ("widest remainder", *(f"{widths[name].remainder_maximum:.4g}" for name in COLUMNS)),
-        ("mean remainder", *(f"{widths[name].remainder_average:.4g}" for name in COLUMNS)),
+        ("widest pixel of an image", *(f"{widths[name].maximum:.4g}" for name in widths)),
+        ("  standard error", *(f"{widths[name].maximum_error:.2g}" for name in widths)),
+        ("all pixels of an image", *(f"{widths[name].average:.4g}" for name in widths)),
+        ("  standard error", *(f"{widths[name].average_error:.2g}" for name in widths)),
+        ("widest remainder", *(f"{widths[name].remainder_maximum:.4g}" for name in widths)),
+        ("mean remainder", *(f"{widths[name].remainder_average:.4g}" for name in widths)),
     ]
-    print_rows({"mean over images": "left"} | dict.fromkeys(COLUMNS, "right"), rows)
+    print_rows({"mean over images": "left"} | dict.fromkeys(widths, "right"), rows)

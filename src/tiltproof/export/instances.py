@@ -6,7 +6,9 @@ import copy
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.bounds import METHODS, bound_pixels
-from tiltproof.certify.entry import Inputs, check_inputs, check_splits
+from tiltproof.certify.entry import Inputs, check_inputs, check_splits, proof_on
 from tiltproof.certify.manifest import package_version, weights_digest
 from tiltproof.certify.tiling import Tiling
 from tiltproof.certify.writing import document, replace_bytes
@@ -92,7 +94,8 @@ def inputs_for(model: nn.Module, images: Tensor, labels: Tensor, transform: Tran
     """Checked, and on the CPU, where files are written from."""
     if isinstance(model, nn.Module) and any(tensor.device.type != "cpu" for tensor in model.parameters()):
         model = copy.deepcopy(model).cpu()
-    return check_inputs(model, images.cpu(), torch.as_tensor(labels).cpu(), transform)
+    with proof_on(images.cpu()):
+        return check_inputs(model, images.cpu(), torch.as_tensor(labels).cpu(), transform)
 
 
 def write_folder(
@@ -113,10 +116,14 @@ def write_folder(
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     if not 0 < timeout < 1e9:
         raise InputError("the timeout is a positive number of seconds", got=timeout)
-    with inputs.eval_mode():
+    with proof_on(inputs.images), inputs.eval_mode():
         network = onnx_bytes(inputs.network)
+    made = not out.exists()
     try:
         _empty_folder(out)
+    except OSError as error:
+        raise _cannot_write(out, error) from None
+    try:
         for version in VERSIONS:
             for name in ("onnx", "vnnlib"):
                 (out / version / name).mkdir(parents=True)
@@ -129,9 +136,27 @@ def write_folder(
             if progress is not None:
                 progress(len(written), total)
         _finish(out, inputs, network, method, written, timeout)
-    except OSError as error:
-        raise InputError("the folder cannot be written", got=f"{out} ({error.strerror})") from None
+    except BaseException as error:
+        _remove(out, made)
+        if isinstance(error, OSError):
+            raise _cannot_write(out, error) from None
+        raise
     return VnnlibFolder(out, written)
+
+
+def _cannot_write(out: Path, error: OSError) -> InputError:
+    return InputError("the folder cannot be written", got=f"{out} ({error.strerror})")
+
+
+def _remove(out: Path, made: bool) -> None:
+    """Take back what was written, so that the same command can be given again; ``made``: the folder itself was."""
+    for version in VERSIONS:
+        shutil.rmtree(out / version, ignore_errors=True)
+    with suppress(OSError):
+        for name in (MANIFEST, BOXES):
+            (out / name).unlink(missing_ok=True)
+        if made:
+            out.rmdir()
 
 
 def _empty_folder(out: Path) -> None:

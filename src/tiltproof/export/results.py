@@ -1,8 +1,9 @@
 """A run's results as flat rows in the words of the field: safe, unsafe, unknown. The columns are the same for every run of a task.
 
 safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An image that is
-misclassified is unsafe where the range holds the untransformed image, which then is the counterexample; where it does not, nothing
-was found out about the range, and that is unknown. `verdict` keeps this package's own word.
+misclassified is unsafe where the range holds the untransformed image and that is confirmed to be a counterexample
+(`tiltproof.export.confirmed`): the run evaluated it once, and rounding may have decided. Otherwise nothing was found out about the
+range, and that is unknown. `verdict` keeps this package's own word.
 """
 
 from __future__ import annotations
@@ -16,17 +17,30 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from tiltproof.certify import ImageResult, RangeResult, Verdict
 from tiltproof.errors import InputError, shown
+from tiltproof.export.confirmed import confirmed
 from tiltproof.report.finished import FinishedRun, read_finished
 
 Row = dict[str, str | int | float | bool | None]
 SAFE, UNSAFE, UNKNOWN = "safe", "unsafe", "unknown"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""How a text begins that spreadsheets take for a formula."""
 KEEPS_CLASS = "the label's output is the largest for all parameters of the range"
 
 
-def result_rows(folder: str | Path, tolerance: float | str | None = None) -> list[Row]:
+def result_rows(
+    folder: str | Path,
+    tolerance: float | str | None = None,
+    *,
+    model: nn.Module | None = None,
+    images: Tensor | None = None,
+) -> list[Row]:
     """One row an image; of a regression run one an image and output.
+
+    ``model`` and ``images``, those of the run, confirm misclassified images in exact arithmetic; without them such an image is unknown.
 
     ``tolerance``, for regression runs whose right answers are known: the property is then that no output is farther than this from the
     right answer. As text or number it stands for the decimal that one reads. Without it the property is the proved range itself.
@@ -35,7 +49,12 @@ def result_rows(folder: str | Path, tolerance: float | str | None = None) -> lis
     if not run.regression:
         if tolerance is not None:
             raise InputError("a tolerance belongs to regression runs", got=tolerance, do="leave it out")
-        return [_class_row(run, result) for result in run.results]
+        if (model is None) != (images is None):
+            raise InputError(
+                "both model and images confirm a misclassified image", got="one of them", do="give the other"
+            )
+        wrong = set() if model is None or images is None else confirmed(run, model, images)
+        return [_class_row(run, result, row in wrong) for row, result in enumerate(run.results)]
     exact = None if tolerance is None else _decimal(tolerance)
     if exact is not None and any(result.value is None for result in run.results):
         raise InputError(
@@ -68,8 +87,8 @@ def _about(run: FinishedRun, result: ImageResult | RangeResult) -> Row:
     }
 
 
-def _class_row(run: FinishedRun, result: ImageResult) -> Row:
-    word, at = _word(run, result)
+def _class_row(run: FinishedRun, result: ImageResult, wrong: bool) -> Row:
+    word, at = _word(run, result, wrong)
     return _about(run, result) | {
         "label": result.label,
         "property": KEEPS_CLASS,
@@ -83,16 +102,13 @@ def _class_row(run: FinishedRun, result: ImageResult) -> Row:
     }
 
 
-def _word(run: FinishedRun, result: ImageResult) -> tuple[str, tuple[float, ...] | None]:
-    """The result, and for an unsafe one the parameters that show it."""
+def _word(run: FinishedRun, result: ImageResult, wrong: bool) -> tuple[str, tuple[float, ...] | None]:
+    """The result, and for an unsafe one the parameters that show it; ``wrong``: confirmed where all of them are 0."""
     if result.verdict is Verdict.CERTIFIED:
         return SAFE, None
     if result.verdict is Verdict.FALSIFIED:
         return UNSAFE, result.counterexample
-    low, high = run.transform.low, run.transform.high
-    if result.verdict is Verdict.MISCLASSIFIED and all(a <= 0 <= b for a, b in zip(low, high, strict=True)):
-        return UNSAFE, (0.0,) * len(low)
-    return UNKNOWN, None
+    return (UNSAFE, (0.0,) * len(run.transform.parts)) if wrong else (UNKNOWN, None)
 
 
 def _range_row(run: FinishedRun, result: RangeResult, k: int, tolerance: Decimal | None) -> Row:
@@ -140,13 +156,30 @@ def _text(numbers: Any) -> str:
 
 
 def as_csv(rows: list[Row]) -> str:
-    """With a line of names first; numbers read back as exactly the float64 they are, missing ones are empty."""
+    """With a line of names first; numbers read back as exactly the float64 they are, missing ones are empty.
+
+    Texts that a spreadsheet would compute get an apostrophe in front: names of models and data may come from a stranger's folder.
+    """
     stream = io.StringIO()
     table = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
     table.writeheader()
     for row in rows:
-        table.writerow({name: str(value).lower() if isinstance(value, bool) else value for name, value in row.items()})
+        table.writerow({name: _cell(value) for name, value in row.items()})
     return stream.getvalue()
+
+
+def _cell(value: str | int | float | bool | None) -> str | int | float | None:
+    """What stands in the file for a value.
+
+    >>> [_cell(value) for value in ("=1+1", "mnist-r30", -0.5, True)]
+    ["'=1+1", 'mnist-r30', -0.5, 'true']
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return value
+    apostrophe = "'" if value.startswith(FORMULAS) else ""
+    return apostrophe + value.replace("\r", "\n")  # csv puts only a line feed between quotation marks
 
 
 def as_jsonl(rows: list[Row]) -> str:

@@ -66,7 +66,7 @@ class Details:
 
     def outputs(self, pictures: Tensor) -> Tensor:
         with torch.no_grad():
-            return self.inputs.model(pictures).double().cpu()
+            return self.inputs.answers(pictures).double().cpu()
 
     def sample(self, row: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Margins and answers at parameters [Q, d]."""

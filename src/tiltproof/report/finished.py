@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from tiltproof.certify import Certificate, ImageResult, RangeCertificate, RangeResult
 from tiltproof.certify.curve import CURVE, CurvePoint, read_curve
+from tiltproof.certify.folder_contents import FORMAT, MANIFEST, RUN_FILES, SUMMARY, VERDICTS
 from tiltproof.certify.manifest import image_digests, weights_digest
-from tiltproof.certify.run_folder import FORMAT, MANIFEST, RUN_FILES, SUMMARY, VERDICTS, VERSION
+from tiltproof.certify.run_folder import RESUMED, VERSION
 from tiltproof.errors import InputError, shown
 from tiltproof.transforms import Transform, parse
 
@@ -32,6 +33,8 @@ class FinishedRun:
     settings: dict[str, Any]
     notes: dict[str, Any]
     environment: dict[str, Any]
+    resumed: list[dict[str, Any]]
+    """Other environments that the run was resumed in."""
     summary: dict[str, Any]
     transform: Transform
     regression: bool
@@ -82,6 +85,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
         for result in results:
             _check_record(result, len(transform.parts))
         settings, notes, environment = (dict(manifest[name]) for name in ("settings", "notes", "environment"))
+        resumed = [dict(each) for each in manifest.get(RESUMED, [])]
         if not regression:
             _same_counts(results, summary)
         about = str(transform), str(settings.get("method", "affine")), str(claim["semantics"])
@@ -95,7 +99,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
         if curve is None and (folder / CURVE).exists():
             notices.append(f"{CURVE} belongs to other verdicts than this run's and was left out.")
     return FinishedRun(
-        folder, claim, settings, notes, environment, summary, transform, regression, results, curve, notices
+        folder, claim, settings, notes, environment, resumed, summary, transform, regression, results, curve, notices
     )
 
 

@@ -14,11 +14,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from tiltproof.certify import ImageResult, Verdict
-from tiltproof.certify.entry import check_inputs, check_model_and_images
+from tiltproof.certify.entry import check_inputs, check_model_and_images, proof_on
 from tiltproof.certify.manifest import package_version
 from tiltproof.certify.writing import replace_bytes
 from tiltproof.errors import InputError
-from tiltproof.network import proof_arithmetic
 from tiltproof.report.details import Details
 from tiltproof.report.finished import FinishedRun, check_images, check_model, read_finished
 from tiltproof.report.picture_data import thumbnail_data
@@ -81,6 +80,7 @@ def write_report(
     path = Path(out) if out is not None else run.folder / REPORT
     content = _page(run, page_data(run, thumbnails, sorted(blocks)), blocks, said).encode()
     try:
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(path.resolve(), content)
     except OSError as error:
         raise InputError("the report cannot be written", got=f"{path} ({error.strerror or error})") from None
@@ -127,18 +127,19 @@ def _details(
     if not rows:
         return
     method, semantics = str(run.settings.get("method", "affine")), str(run.claim.get("semantics", "real"))
-    if run.regression:
-        inputs = check_model_and_images(model, images[rows], run.transform, semantics)
-    else:
-        labels = images.new_tensor([run.results[row].label for row in rows]).long()
-        inputs = check_inputs(model, images[rows], labels, run.transform, semantics)
-    with inputs.eval_mode(), proof_arithmetic(inputs.images.device):
-        looker = RangeDetails(inputs, method) if run.regression else Details(inputs, method)
-        for k, row in enumerate(rows):
-            result = run.results[row]
-            yield row, looker.of_range(k, result) if isinstance(looker, RangeDetails) else looker.of(k, result)
-            if progress is not None:
-                progress(k + 1, len(rows))
+    with proof_on(images):
+        if run.regression:
+            inputs = check_model_and_images(model, images[rows], run.transform, semantics)
+        else:
+            labels = images.new_tensor([run.results[row].label for row in rows]).long()
+            inputs = check_inputs(model, images[rows], labels, run.transform, semantics)
+        with inputs.eval_mode():
+            looker = RangeDetails(inputs, method) if run.regression else Details(inputs, method)
+            for k, row in enumerate(rows):
+                result = run.results[row]
+                yield row, looker.of_range(k, result) if isinstance(looker, RangeDetails) else looker.of(k, result)
+                if progress is not None:
+                    progress(k + 1, len(rows))
 
 
 def _json(content: Any) -> str:

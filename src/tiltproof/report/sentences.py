@@ -115,9 +115,14 @@ def facts(run: FinishedRun) -> list[tuple[str, str]]:
         ("Method", run.settings.get("method", "")),
         ("Boxes", f"{run.summary['boxes']:,}" if isinstance(run.summary.get("boxes"), int) else ""),
         ("Seconds", _number(run.summary.get("seconds"))),
-        ("Computed with", ", ".join(f"{name} {value}" for name, value in run.environment.items())),
+        ("Computed with", _environment(run.environment)),
+        *(("Resumed with", _environment(each)) for each in run.resumed),
     ]
     return [(name, str(value)) for name, value in values if value != ""]
+
+
+def _environment(versions: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in versions.items())
 
 
 def _number(value: Any) -> str:

@@ -1,0 +1,52 @@
+"""Ctrl-C while the program imports torch, which takes seconds: one line and exit code 130 instead of a traceback out of an import.
+
+The package imports this module before anything else; it needs the standard library alone. Nothing changes for other programs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+INTERRUPTED = 130
+NAMES = ("tiltproof", "tiltproof.exe", "tiltproof-script.py")
+
+
+def is_the_program() -> bool:
+    """Whether this process is ``tiltproof`` or ``python -m tiltproof``, and not another program or a worker that it started.
+
+    While Python looks for the module of ``-m``, that stands for the program's name.
+    """
+    name, given = sys.argv[0] if sys.argv else "", sys.orig_argv
+    if name == "-m":
+        return given[given.index("-m") + 1 :][:1] == ["tiltproof"] if "-m" in given else False
+    return os.path.basename(name) in NAMES and name in given  # noqa: PTH119
+
+
+def say_interrupted() -> int:
+    """The line, and the exit code."""
+    os.write(2, b"interrupted\n")
+    return INTERRUPTED
+
+
+def finish_start() -> None:
+    """Everything is imported: Ctrl-C is an exception again."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    # an exception could be caught or reworded by whatever is being imported; there is nothing to clean up yet
+    os._exit(say_interrupted())
+
+
+def _begin() -> None:
+    ours = is_the_program() and threading.current_thread() is threading.main_thread()
+    if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+_begin()

@@ -1,0 +1,105 @@
+"""Runs the program on pseudo-terminals, each time in a fork of this process, which has imported torch already.
+
+A process of its own, because a fork of the tests' process would miss the threads that other tests have started. Reads requests from stdin,
+one JSON object a line, and answers with two lines each: the process number, then exit code and the calls of live displays.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import rich.live
+import torch
+from rich.progress import Progress
+
+import tiltproof.cli
+
+SOURCE = Path(tiltproof.cli.__file__).parent
+MOST_SECONDS = 60
+
+
+def recorded_calls():
+    """From now on every start of a live display adds its callers within the command line's source: (file name, line)."""
+    calls, begin = set(), rich.live.Live.start
+
+    def start(display, *arguments, **options):
+        frame = sys._getframe(1)
+        while frame is not None:
+            path = Path(frame.f_code.co_filename)
+            if path.parent == SOURCE:
+                calls.add((path.name, frame.f_lineno))
+            frame = frame.f_back
+        return begin(display, *arguments, **options)
+
+    rich.live.Live.start = start
+    return calls
+
+
+def wait_at(doing, completed):
+    """The run waits at the first report that it is ``doing`` this and has ``completed`` as much, so that it can be interrupted there."""
+    update, waited = Progress.update, []
+
+    def update_and_wait(display, task, **shown):
+        update(display, task, **shown)
+        if not waited and shown["description"] == doing and shown["completed"] >= completed:
+            waited.append(doing)
+            time.sleep(MOST_SECONDS)
+
+    Progress.update = update_and_wait
+
+
+def take_terminal(name):
+    """Make this process the first one of a session on the terminal of this name, as a login shell is."""
+    os.setsid()
+    terminal = os.open(name, os.O_RDWR)  # becomes the controlling terminal: Ctrl-C there is SIGINT here
+    for stream in (0, 1, 2):
+        os.dup2(terminal, stream)
+    sys.stdin, sys.stdout, sys.stderr = (open(k, mode, encoding="utf-8", closefd=False) for k, mode in enumerate("rww"))  # noqa: SIM115
+    sys.stderr.reconfigure(line_buffering=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests may have ignored it
+
+
+def run(request):
+    take_terminal(request["terminal"])
+    os.chdir(request["folder"])
+    sys.argv = ["tiltproof", *request["arguments"]]
+    calls = recorded_calls()
+    if request["wait_at"]:
+        wait_at(*request["wait_at"])
+    exec(request["before"], {})
+    code = None
+    try:
+        tiltproof.cli.main()
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        Path(request["calls"]).write_text(json.dumps(sorted(calls)))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def main():
+    torch.set_num_threads(1)
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    assert threads == 1, f"{threads} threads, and a fork has one"
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            try:
+                run(request)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                sys.stderr.flush()
+            finally:
+                os._exit(99)
+        print(child, flush=True)  # noqa: T201
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Every command at a terminal of 80 columns, and every live display: what is seen, how it ends, and Ctrl-C and SIGTERM in the middle.
+
+A command that is missing from the table fails a test, and so does a call of a live display that no row reaches.
+"""
+
+import signal
+from dataclasses import dataclass, field
+
+import pytest
+import typer
+from display_calls import called, display_calls
+from terminal import CTRL_C, HIDE_CURSOR, SHOW_CURSOR, Terminals
+
+from tiltproof.cli import app
+
+NETWORK = ("--model", "photo_networks:brightness", "--data", "photos")
+RANGES = ("--model", "photo_networks:one_class", "--data", "photos")
+TRANSFORM = ("--transform", "B(0.2)")
+TRAIN = ("train", "tiny.toml", "--data-root", ".", "--device", "cpu", "--certify-images", "3")
+LINE = {"live.live_line LiveDisplay"}
+RUN = LINE | {"progress.live_progress live_line"}
+COUNT = LINE | {"live.live_count live_line"}
+THREE_DIGITS = """
+from tiltproof.cli import demo
+whole = demo.load_data
+demo.load_data = lambda name: tuple(each[:3] for each in whole(name))
+demo.DETAILS = 2
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Arguments of a call; what it shows while it runs and in the end; the calls of live displays that it reaches."""
+
+    arguments: tuple[str, ...]
+    seen: tuple[str, ...]
+    displays: set[str] = field(default_factory=set)
+    needs: tuple[str, ...] = ()
+    before: str = ""
+
+    @property
+    def name(self):
+        return " ".join(self.arguments).replace(" ".join(NETWORK), "").replace(" ".join(RANGES), "")
+
+
+ROWS = [
+    Row(
+        ("certify", *NETWORK, *TRANSFORM), ("proving", "5/5", "misclassified"), RUN | {"certify.command live_progress"}
+    ),
+    Row(
+        ("certify", *NETWORK, *TRANSFORM, "--out", "run", "--curve"),
+        ("proving", "5/5", "misclassified"),
+        RUN | {"certify.command live_progress", "certify.command _curve", "certify._curve live_progress"},
+    ),
+    Row(
+        ("certify", *RANGES, *TRANSFORM, "--task", "regression"),
+        ("proving", "5/5", "proved width"),
+        RUN | {"certify.command live_progress"},
+    ),
+    Row(
+        TRAIN,
+        ("training", "epoch 2/2", "certifying", "runs/tiny: 2 epochs"),
+        LINE | {"train.command live_training", "train_progress.live_training live_line"},
+    ),
+    Row(
+        ("check", "run", *NETWORK),
+        ("re-proving", "3/3 boxes", "the certificate holds"),
+        COUNT | {"check.command live_count"},
+        needs=("certify", *NETWORK, *TRANSFORM, "--out", "run"),
+    ),
+    Row(
+        ("check", "run", *RANGES),
+        ("re-proving", "boxes", "the certificate holds: the output ranges of 5 images"),
+        COUNT | {"check.command live_count"},
+        needs=("certify", *RANGES, *TRANSFORM, "--task", "regression", "--out", "run"),
+    ),
+    Row(
+        ("report", "run", *NETWORK),
+        ("drawing", "5/5 images", "report: run/report.html"),
+        COUNT | {"report.command live_count"},
+        needs=("certify", *NETWORK, *TRANSFORM, "--out", "run"),
+    ),
+    Row(
+        ("report", "run", *RANGES),
+        ("drawing", "5/5 images", "report: run/report.html"),
+        COUNT | {"report.command live_count"},
+        needs=("certify", *RANGES, *TRANSFORM, "--task", "regression", "--out", "run"),
+    ),
+    Row(
+        ("export", "--vnnlib", *NETWORK, *TRANSFORM, "--images", "0,1", "--splits", "3", "--out", "properties"),
+        ("writing", "6/6 properties", "6 properties of 2 images"),
+        COUNT | {"export.command live_count"},
+    ),
+    Row(
+        ("export", "run", "--vnnlib", *NETWORK, "--out", "properties"),
+        ("writing", "3/3 properties", "3 properties of 3 images"),
+        COUNT | {"export.command live_count"},
+        needs=("certify", *NETWORK, *TRANSFORM, "--out", "run"),
+    ),
+    Row(("export", "run", "--csv", "run.csv"), (), needs=("certify", *NETWORK, *TRANSFORM, "--out", "run")),
+    Row(("certify", *NETWORK, *TRANSFORM, "--json", "-"), ('"certified": 3',)),
+    Row(("attack", *NETWORK, *TRANSFORM), ("5 images, 4 correct: 1 falsified",)),
+    Row(("bound", "--data", "photos", "--transform", "R(2)", "--out", "bounds.png"), ("bounds.png: widest pixel",)),
+    Row(("tune", "--data", "photos", *TRANSFORM, "--nu", "0.1"), ("widest pixel of an image", "5 images")),
+    Row(
+        ("demo", "--out", "demo"),
+        ("proving", "3/3", "report, for any browser: demo/report.html"),
+        RUN | {"demo.command live_progress"},
+        before=THREE_DIGITS,
+    ),
+    Row(("models",), ("MNIST, R(30)", "mnist-r30")),
+]
+
+
+@pytest.fixture(scope="module")
+def terminals():
+    server = Terminals()
+    yield server
+    server.close()
+
+
+def commands(command, path=()):
+    """The paths of all commands that do something, sub-commands included."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return {path}
+    return {each for name, child in inner.items() for each in commands(child, (*path, name))}
+
+
+def test_the_table_has_every_command():
+    every = commands(typer.main.get_command(app))
+    assert {row.arguments[: len(path)] for row in ROWS for path in every if row.arguments[: len(path)] == path} == every
+
+
+def test_the_table_reaches_every_live_display():
+    assert set().union(*(row.displays for row in ROWS)) == {call.name for call in display_calls()}
+
+
+def test_a_live_display_cannot_hide(tmp_path):
+    """Whatever its import, its name or the way to it."""
+    (tmp_path / "one.py").write_text(
+        "from rich.live import Live as Shown\n\ndef inner():\n    with Shown() as live:\n        return live\n"
+    )
+    (tmp_path / "two.py").write_text(
+        "from rich import progress\nfrom one import inner\n\ndef command():\n    inner()\n    inner()\n"
+        "    progress.track([])\n    print('no display')\n\ndef other(console):\n    console.status('')\n"
+    )
+    expected = ["one.inner Shown", "two.command inner", "two.command inner#2", "two.command track", "two.other status"]
+    assert [call.name for call in display_calls(tmp_path)] == expected
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_at_a_terminal(row, terminals, tiltproof, digits):
+    if row.needs:
+        assert tiltproof(*row.needs, "--quiet").exit_code == 0
+    seen = terminals.run(*row.arguments, folder=digits, before=row.before)
+    assert seen.code == 0, seen.text
+    assert "Traceback" not in seen.text
+    for words in row.seen:
+        assert words in seen.text
+    assert called(seen.calls) == row.displays
+    assert (HIDE_CURSOR in seen.raw) == bool(row.displays), "a display hides the cursor while it is live"
+    assert seen.raw.count(HIDE_CURSOR) == seen.raw.count(SHOW_CURSOR)
+    assert seen.lines_after_display or not row.seen
+
+
+INTERRUPTED = [
+    (("certify", *NETWORK, *TRANSFORM), ("proving", 0), "proving", "nothing was kept (--out keeps finished batches)"),
+    (
+        ("certify", *NETWORK, *TRANSFORM, "--batch-images", "1", "--out", "kept"),
+        ("proving", 1),
+        "1/5",
+        "finished batches are kept in kept; repeat the command with --resume to go on",
+    ),
+    (
+        (*TRAIN, "--set", "train.epochs=5000"),
+        ("training", 1),
+        "epoch 1/5000",
+        "no epoch was finished, so nothing was kept",
+    ),
+    (("check", "run", *NETWORK), ("re-proving", 1), r"\d/\d boxes", "nothing was decided"),
+    (("report", "run", *NETWORK), ("drawing", 1), "1/5 images", "no report was written"),
+    (
+        ("export", "--vnnlib", *NETWORK, *TRANSFORM, "--images", "0,1", "--splits", "9", "--out", "properties"),
+        ("writing", 1),
+        "1/18 properties",
+        "nothing was kept",
+    ),
+]
+"""Arguments; what the run is doing, and how much of it, where it is stopped; what is seen there; what is said then."""
+ENDINGS = {"interrupted": (130, {"press": CTRL_C}), "terminated": (143, {"send": signal.SIGTERM})}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+@pytest.mark.parametrize(("arguments", "wait_at", "at", "said"), INTERRUPTED, ids=lambda value: value[0])
+def test_ended_in_the_middle(terminals, tiltproof, digits, arguments, wait_at, at, said, how):
+    if arguments[1] == "run":
+        assert tiltproof("certify", *NETWORK, *TRANSFORM, "--out", "run", "--quiet").exit_code == 0
+    before = {path for path in digits.rglob("*") if path.name != "__pycache__"}
+    code, means = ENDINGS[how]
+    seen = terminals.run(*arguments, folder=digits, wait_at=wait_at, at=at, **means)
+    assert seen.code == code, seen.text
+    assert "Traceback" not in seen.text
+    assert seen.lines_after_display == [f"{how}: {said}"]
+    assert seen.raw.count(HIDE_CURSOR) == seen.raw.count(SHOW_CURSOR) == 1
+    if arguments[0] in ("check", "report", "export"):
+        assert {path for path in digits.rglob("*") if path.name != "__pycache__"} == before
