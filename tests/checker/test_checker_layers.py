@@ -114,6 +114,13 @@ def outside(form: Form, e: torch.Tensor, value: torch.Tensor) -> float:
     return (excess - 1e-13 * (1 + form.magnitude)).max().item()
 
 
+@pytest.fixture
+def evaluating():
+    """What follows a network's forward pass refuses to do so elsewhere."""
+    with evaluation(nn.Identity(), torch.device("cpu")):
+        yield
+
+
 @pytest.mark.parametrize("name", networks())
 @pytest.mark.parametrize("width", [1e-9, 0.01, 0.2, 1.0])
 def test_outputs_are_inside(name, width):
@@ -302,6 +309,7 @@ def test_a_quotient_by_what_reaches_zero_is_unknown():
     assert not quotient(x, w).radius.isfinite().any()
 
 
+@pytest.mark.usefixtures("evaluating")
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), 1e200])
 def test_what_is_not_finite_proves_nothing(broken):
     for name, network in networks().items():
@@ -375,6 +383,7 @@ class AliasedReshape(nn.Module):
         return outputs
 
 
+@pytest.mark.usefixtures("evaluating")
 @pytest.mark.parametrize("spread", [0.0, 0.02, 0.3])
 def test_writing_through_a_reshape(spread):
     torch.manual_seed(3)
@@ -396,12 +405,14 @@ def test_writing_through_a_reshape(spread):
             assert (margin <= margins.upper).all()
 
 
+@pytest.mark.usefixtures("evaluating")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_rule_is_refused(name):
     with pytest.raises(InputError):
         bound_margins(Forward(REFUSED[name]).eval(), random_form(0, 0.1), torch.tensor([0, 1, 1]))
 
 
+@pytest.mark.usefixtures("evaluating")
 def test_later_changes_in_place_do_not_reach_the_margins():
     """The last linear layer's input is remembered as it was."""
 

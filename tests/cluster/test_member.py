@@ -9,7 +9,7 @@ from digits import TRANSFORM, problem
 
 from tiltproof import Budget, InputError, certify
 from tiltproof.certify.batch import ClassJob, Settings
-from tiltproof.certify.entry import check_inputs
+from tiltproof.certify.entry import check_inputs, proof_on
 from tiltproof.cluster.member import Member, Package, versions
 
 
@@ -18,7 +18,9 @@ def sent():
     threads = torch.get_num_threads()
     inputs = check_inputs(*problem(), TRANSFORM)
     job = ClassJob(Settings("affine", None, Budget(), 24, 0), first=0)
-    yield inputs, job, Package.of(inputs, job, pairs=2)
+    with proof_on(inputs.images):
+        package = Package.of(inputs, job, pairs=2)
+    yield inputs, job, package
     torch.set_num_threads(threads)
 
 

@@ -1,5 +1,6 @@
 """What `--ray` says where there is no Ray, or no cluster."""
 
+import signal
 import sys
 
 import pytest
@@ -20,12 +21,30 @@ def test_ray_is_not_installed(monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["not-an-address", "127.0.0.1:1", "127.0.0.1:port"])
-def test_no_cluster(monkeypatch, address):
+def test_no_cluster(monkeypatch, address, tmp_path):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    result = CliRunner().invoke(app, [*COMMAND, "--ray", address])
+    command = [*COMMAND, "--out", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, [*command, "--ray", address])
     assert result.exit_code == 2
     assert f"no Ray cluster can be reached at {address!r}" in result.output
+    assert CliRunner().invoke(app, command).exit_code == 0, "the folder is taken by the corrected command"
+
+
+def test_ray_does_not_take_over_sigterm(monkeypatch):
+    """The program answers SIGTERM with exit code 143 and a hint at --resume; Ray would end it with 15."""
+    ray = pytest.importorskip("ray")
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def init(**_):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
+        seen.append(signal.getsignal(signal.SIGTERM))
+
+    monkeypatch.setattr(ray, "init", init)
+    RayWorkers("local")._connect()
+    assert len(seen) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_bad_options():

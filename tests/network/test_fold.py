@@ -9,6 +9,8 @@ from tiltproof import AffineForm, bound_network
 from tiltproof.network import read_network
 from tiltproof.network.rules import REGISTRY
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 
 class Shared(nn.Module):
     """The convolution's output is read twice: by the batch norm and by the sum."""

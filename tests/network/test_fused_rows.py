@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from tiltproof.bounds import AffineForm
 from tiltproof.bounds.chosen import ChosenForm
-from tiltproof.network import read_network, refine, run
+from tiltproof.network import proof_arithmetic, read_network, refine, run
 from tiltproof.network.pull import relaxation_shares
 from tiltproof.network.rules import fused_rows
 
@@ -40,8 +40,8 @@ for dtype in (torch.float32, torch.float64):
     center = torch.rand(4, 2, 6, 6, dtype=dtype)
     slopes = torch.randn(2, 4, 2, 6, 6, dtype=dtype) * 0.02
     form = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 0.003))
-    network = read_network(model, (2, 6, 6), center[:1]).live(dtype)
-    with torch.no_grad():
+    with torch.no_grad(), proof_arithmetic(device):
+        network = read_network(model, (2, 6, 6), center[:1]).live(dtype)
         forms = run(network, form)
         for last in (False, True):
             if last:
@@ -94,8 +94,8 @@ class Turned(nn.Module):
 model = Turned().double().eval()
 center = torch.rand(3, 1, 6, 8, dtype=torch.float64)
 form = AffineForm(torch.stack([center, torch.randn_like(center) * 0.3]), torch.full_like(center, 0.01))
-network = read_network(model, (1, 6, 8), center[:1]).live(torch.float64)
-with torch.no_grad():
+with torch.no_grad(), proof_arithmetic(device):
+    network = read_network(model, (1, 6, 8), center[:1]).live(torch.float64)
     forms = run(network, form)
     assert any(fused_rows._channels_last(each.radius) and each.radius.ndim == 5 for each in forms.values())
     pairs, labels, classes = torch.tensor([0, 1, -1]), torch.tensor([0, 1, 2]), torch.tensor([1, 0, 0])

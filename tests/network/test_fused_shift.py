@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import nn
 from tiltproof.bounds import AffineForm
-from tiltproof.network import read_network, run
+from tiltproof.network import proof_arithmetic, read_network, run
 from tiltproof.network.rules import fused_shift
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -29,7 +29,7 @@ for dtype in (torch.float32, torch.float64):
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 3, bias=False)).to(dtype)
     center = torch.rand(4, 2, 6, 6, dtype=dtype).contiguous(memory_format=torch.channels_last)
     form = AffineForm(torch.stack([center, 0.02 * torch.randn_like(center)]), torch.full_like(center, 0.003))
-    with torch.no_grad():
+    with torch.no_grad(), proof_arithmetic(device):
         network = read_network(model.eval(), (2, 6, 6), center[:1]).live(dtype)
         fused_shift._on_gpu, used[:] = lambda _: False, []
         wanted = run(network, form)

@@ -7,6 +7,8 @@ from torch import nn
 from tiltproof import AffineForm
 from tiltproof.network import read_network, run
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 
 class Residual(nn.Module):
     def __init__(self):

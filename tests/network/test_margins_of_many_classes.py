@@ -12,6 +12,8 @@ from tiltproof import AffineForm
 from tiltproof.network import margins, read_network, run
 from tiltproof.network.rules import REGISTRY
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 CLASSES, INPUTS = 37, 5
 forward = importlib.import_module("tiltproof.network.forward")
 fractions = np.vectorize(Fraction, otypes=[object])

@@ -9,6 +9,8 @@ from torch import nn
 from tiltproof import AffineForm
 from tiltproof.network import margins, read_network, run
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("semantics", [0.0, 2.0**-24])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,19 +13,75 @@ from torch import Tensor, nn
 from tiltproof.checker import activations, moves  # noqa: F401  (their rules)
 from tiltproof.checker.form import REFUSED, Form
 from tiltproof.errors import InputError
+from tiltproof.exclusive import exclusive
+
+_evaluating: ContextVar[bool] = ContextVar("evaluating", default=False)
 
 
 @contextmanager
 def evaluation(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Eval mode, no gradients, no autocast; afterwards every module is back in the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    """Eval mode, no gradients, no autocast, full-precision products; afterwards everything is as it was.
+
+    Some of this is state of the whole process, so other threads that prove or check wait. The forms are float64, but what a forward pass
+    computes from its weights alone is float32, and the module's own answers are.
+    """
+    with exclusive():
+        modes = [(module, module.training) for module in model.modules()]
+        settings = precision_settings()
+        before = [getattr(owner, name) for owner, name, _ in settings]
+        token = _evaluating.set(True)
+        try:
+            model.eval()
+            for owner, name, strict in settings:
+                setattr(owner, name, strict)
+            off = (torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda"))
+            with torch.no_grad(), next(off), next(off):
+                refuse_short_products(device)
+                yield
+                if [getattr(owner, name) for owner, name, _ in settings] != [strict for *_, strict in settings]:
+                    raise InputError(
+                        "torch's precision settings were changed during the check",
+                        why="another thread, or the model's own code, sets them",
+                    )
+        finally:
+            _evaluating.reset(token)
+            for (owner, name, _), value in zip(settings, before, strict=True):
+                setattr(owner, name, value)
+            for module, mode in modes:
+                module.training = mode
+
+
+def precision_settings() -> list[tuple[Any, str, Any]]:
+    """Where torch keeps its leave to make float32 products of fewer bits, and the value without it; newer and older torch."""
+    b: Any = torch.backends
+    if hasattr(b, "fp32_precision"):
+        return [
+            (owner, "fp32_precision", "ieee") for owner in (b.mkldnn.conv, b.mkldnn.matmul, b.cudnn.conv, b.cuda.matmul)
+        ]
+    return [(b.cudnn, "allow_tf32", False), (b.cuda.matmul, "allow_tf32", False)]
+
+
+def refuse_short_products(device: torch.device) -> None:
+    """What the libraries below torch do is asked of them: 2^23 + k times 1 is exact in float32, and not in bf16 or TF32."""
+    count = 32
+    rows = (torch.arange(count * count, device=device) + 2**23).float().view(count, count)
+    one = torch.eye(count, dtype=torch.float32, device=device)
+    picture = rows.view(1, count, 1, count).expand(1, count, 4, count).contiguous()
+    answers = [rows @ one, one @ rows, nn.functional.linear(rows, one)]
+    if not all(torch.equal(answer, rows) for answer in answers) or not torch.equal(
+        nn.functional.conv2d(picture, one.view(count, count, 1, 1)), picture
+    ):
+        raise InputError(
+            "float32 products lose bits on this machine",
+            why="a library below torch was told to compute with fewer bits when the program began",
+            do="start a new process without such a setting (ONEDNN_DEFAULT_FPMATH_MODE)",
+        )
+
+
+def require_evaluation() -> None:
+    """Raise unless inside `evaluation`: products made elsewhere may have fewer bits."""
+    if not _evaluating.get():
+        raise RuntimeError("the network was to be evaluated outside of the checker's arithmetic; please report this")
 
 
 def own_dtype(model: nn.Module) -> torch.dtype:
@@ -34,6 +92,7 @@ def own_dtype(model: nn.Module) -> torch.dtype:
 
 def outputs(model: nn.Module, pictures: Form, least: int = 1) -> Form:
     """The network's outputs [P, K] over P boxes, K at least ``least`` (one or two)."""
+    require_evaluation()
     Form.strided = False
     REFUSED.clear()
     Form.shown_dtype = own_dtype(model)
@@ -58,6 +117,7 @@ def outputs(model: nn.Module, pictures: Form, least: int = 1) -> Form:
 
 def own_answers(model: nn.Module, pictures: Tensor) -> Tensor | None:
     """What the module itself answers to these pictures [P, K]; None if that is no row for each, or depends on the other pictures."""
+    require_evaluation()
     batch = pictures.to(own_dtype(model))
     answers = model(batch).double()
     alone = model(batch[:1]).double()

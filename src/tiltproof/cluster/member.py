@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tiltproof.certify.entry import Inputs, check_model_and_images
 from tiltproof.certify.manifest import graph_digest, package_version
-from tiltproof.certify.memory import Halving
+from tiltproof.certify.memory import Halving, keep_freed_memory
 from tiltproof.certify.run import Grid, Job
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.network import proof_arithmetic
+from tiltproof.network import eval_mode, proof_arithmetic
 from tiltproof.transforms import Transform
 
 
@@ -70,16 +70,21 @@ class Member:
                 why="the module that defines it is not installed on that machine",
                 do="install it on all machines, or put it into a folder that all share and that is on PYTHONPATH",
             ) from None
-        inputs = check_model_and_images(package.model, package.image, package.transform, package.semantics)
-        if _graph(inputs) != package.graph:
-            raise InputError("the model that was unpacked there is another network", why="another version of its code")
-        device = choose_device(kind)
         torch.set_num_threads(1)  # one worker a core, or beside a GPU, which leaves small tensors to the host
+        given = package.transform, package.semantics
+        with proof_arithmetic(torch.device("cpu")):
+            inputs = check_model_and_images(package.model, package.image, *given)
+            if _graph(inputs) != package.graph:
+                raise InputError(
+                    "the model that was unpacked there is another network", why="another version of its code"
+                )
+        device = choose_device(kind)
         if device.type != "cpu":
-            model, image = package.model.to(device), package.image.to(device)
-            inputs = check_model_and_images(model, image, package.transform, package.semantics)
+            with proof_arithmetic(device):
+                inputs = check_model_and_images(package.model.to(device), package.image.to(device), *given)
         self.inputs = replace(inputs, limit=package.limit)
-        self.inputs.memory.check()
+        self.inputs.memory.check(package.job.each(self.inputs))
+        keep_freed_memory(self.inputs.memory)
         planned = device.type == package.planned_for
         pairs = package.pairs if planned else package.job.pairs(self.inputs)
         self.pairs = Halving(pairs, self.inputs.memory, package.job.each(self.inputs))
@@ -89,7 +94,7 @@ class Member:
         """Results and starting grid of these images; without results if it is the grid alone that is wanted."""
         device = self.inputs.images.device
         inputs = replace(self.inputs, images=images.to(device), labels=labels.to(device))
-        with proof_arithmetic(device), inputs.memory.kept(job.each(inputs)):
+        with proof_arithmetic(device), eval_mode(inputs.model), inputs.memory.watched():
             return (None, job.grid(inputs, self.pairs)) if scouting else job.batch(inputs, grid, self.pairs)
 
 

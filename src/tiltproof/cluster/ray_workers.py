@@ -8,12 +8,14 @@ that dies is done again by another, and a new worker is started in its place if 
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +108,8 @@ class RayWorkers:
             host, _, port = self.address.rpartition(":")
             if host and "/" not in host:  # Ray itself would try for minutes
                 socket.create_connection((host, int(port)), REACH_SECONDS).close()
-            self.ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+            with _own_sigterm():
+                self.ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
         except Exception as error:  # Ray raises many kinds
             raise InputError(
                 f"no Ray cluster can be reached at {self.address!r}",
@@ -239,6 +242,17 @@ class _Crew:
         """The run is over, one way or another."""
         for hand in list(self.hands):
             self._drop(hand)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM by one that ends the process with code 15, whatever the program had in mind."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _ray() -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.errors import InputError
-from tiltproof.network.arithmetic import proof_arithmetic
+from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
 from tiltproof.network.forward import run
@@ -28,7 +28,7 @@ ENTRIES_AT_ONCE = 2**22
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """`export_network`, and a check that the operations compute what the module does, on ``like`` and on random points."""
-    with torch.autocast(like.device.type, enabled=False):  # the module itself, not what autocast makes of it
+    with no_autocast():  # the module itself, not what autocast makes of it
         network = export_network(model, shape, like)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import InputError
+from tiltproof.exclusive import exclusive
 from tiltproof.network.windows import Reach, windows
 
 UNFOLD_BYTES = 2**31
@@ -29,43 +30,94 @@ _unfold_bytes: ContextVar[int] = ContextVar("unfold_bytes", default=UNFOLD_BYTES
 
 
 @contextmanager
-def unfold_at_most(size: int) -> Iterator[None]:
-    """Inside, the unfolded input of one convolution takes no more bytes than this at a time, or those of one row."""
-    token = _unfold_bytes.set(min(size, _unfold_bytes.get()))
+def unfold_at_most(size: int | None) -> Iterator[None]:
+    """Inside, the unfolded input of one convolution takes at most ``size`` bytes at a time, or those of one row; None: no new bound."""
+    token = _unfold_bytes.set(min(size or UNFOLD_BYTES, _unfold_bytes.get()))
     try:
         yield
     finally:
         _unfold_bytes.reset(token)
 
 
+PROOF, TRAINING = "proof", "training"
+_arithmetic: ContextVar[str | None] = ContextVar("arithmetic", default=None)
+
+
 @contextmanager
 def proof_arithmetic(device: torch.device) -> Iterator[None]:
-    """Full-precision products and no autocast inside; the user's settings come back afterwards."""
+    """IEEE products and no autocast inside; the user's settings come back afterwards.
+
+    The settings belong to the whole process, so the process lock is held: a second thread that enters waits until this one is done
+    (`tiltproof.exclusive`). Whether the libraries below torch do what the settings say is asked of them by products whose results are
+    known (`_ask`). What needs this arithmetic calls `require_proof`.
+    """
     _refuse_other_arithmetic(device)
-    switches = _switches()
-    before = [getattr(owner, name) for owner, name, _ in switches]
-    token = _training.set(False)
-    try:
-        for owner, name, strict in switches:
-            setattr(owner, name, strict)
-        # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
-        with torch.backends.nnpack.flags(enabled=False), torch.autocast(device.type, enabled=False):
+    with exclusive():
+        if _arithmetic.get() == PROOF:  # the settings stand already
+            _ask_once(device)
             yield
-    finally:
-        _training.reset(token)
-        for (owner, name, _), value in zip(switches, before, strict=True):
-            setattr(owner, name, value)
+            return
+        switches = _switches()
+        before = [getattr(owner, name) for owner, name, _ in switches]
+        token = _arithmetic.set(PROOF)
+        try:
+            for owner, name, strict in switches:
+                setattr(owner, name, strict)
+            # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
+            with torch.backends.nnpack.flags(enabled=False), no_autocast():
+                _asked.clear()
+                _ask_once(device)
+                yield
+                _refuse_changed(switches)
+        finally:
+            _arithmetic.reset(token)
+            for (owner, name, _), value in zip(switches, before, strict=True):
+                setattr(owner, name, value)
+
+
+def require_proof() -> None:
+    """Raise unless the proof's arithmetic is in force, in this thread and with all its settings.
+
+    Called where a bound is computed and where constants of a proof are: whatever was computed under other settings, by a thread or a
+    worker that forgot to enter `proof_arithmetic`, is never part of a proof.
+    """
+    if _arithmetic.get() != PROOF:
+        raise RuntimeError("a bound was to be computed outside of the proof's arithmetic; please report this")
+    _refuse_changed(_switches())
+
+
+def arithmetic_now() -> str | None:
+    """`PROOF`, `TRAINING` or None: what constants that are computed now may be used for."""
+    return _arithmetic.get()
+
+
+@contextmanager
+def no_autocast() -> Iterator[None]:
+    """Autocast is off for every kind of device: a module may compute constants on another one than its inputs are on."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
+
+
+def _refuse_changed(switches: list[tuple[Any, str, Any]]) -> None:
+    for owner, name, strict in switches:
+        if getattr(owner, name) != strict:
+            raise InputError(
+                "torch's precision settings were changed during a proof",
+                got=f"{name} = {getattr(owner, name)!r}",
+                why="another thread, or the model's own code, sets them",
+                do="set them before or after",
+            )
 
 
 FEWER_BITS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""oneDNN listens to both, and makes float32 products of bf16 or TF32 numbers where a processor has units for these."""
+"""oneDNN reads both at its first use, and then makes float32 products of bf16 or TF32 numbers where a processor has units for these."""
 
 EMULATION = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
 """Set to 1, they make cuBLAS compose products of bf16 or fixed-point pieces, on GPUs that have few other units."""
 
 
 def _refuse_other_arithmetic(device: torch.device) -> None:
-    """What no setting of torch takes back is asked of libraries by the environment."""
+    """What is known to ask the libraries for other arithmetic; what they really do is asked of them (`_ask`)."""
     for name in FEWER_BITS:
         mode = os.environ.get(name, "STRICT").upper()
         if mode != "STRICT":
@@ -75,17 +127,69 @@ def _refuse_other_arithmetic(device: torch.device) -> None:
             raise InputError("cuBLAS is told to emulate its products", got=f"{name}={os.environ[name]}", do="unset it")
 
 
-_training: ContextVar[bool] = ContextVar("training", default=False)
+_asked: set[str] = set()
+"""Devices that were asked since the proof's arithmetic was entered; guarded by the process lock."""
+
+
+def _ask_once(device: torch.device) -> None:
+    if str(device) not in _asked:
+        _ask(device)
+        _asked.add(str(device))
+
+
+def _ask(device: torch.device) -> None:
+    """Raise unless products on this device keep every bit of float32 and float64 numbers.
+
+    A library may have been told to use fewer bits by means that leave no trace in torch's settings, such as a variable that was set when
+    oneDNN was first used and unset later. Each product here has one factor 0 or 1 and whole numbers of 24 (53) bits as the other, so its
+    exact result is known and is a float; products of bf16 or TF32 numbers lose its last bits, as Winograd's and FFT's sums do.
+    """
+    for dtype, bits in ((torch.float32, 24), (torch.float64, 53)):
+        wrong = [name for name, right in _answers(device, dtype, bits) if not right]
+        if wrong:
+            raise InputError(
+                f"products of {str(dtype).removeprefix('torch.')} numbers are not IEEE products on this machine",
+                got=f"wrong results of {', '.join(wrong)}",
+                why="a library below torch was told to compute with fewer bits, by an environment variable that was set when the "
+                "program began, or by a setting of its own",
+                do=f"start a new process without {', '.join(FEWER_BITS + EMULATION)}",
+            )
+
+
+CANARY_CHANNELS, CANARY_SIZE = 32, 8
+"""Enough of both for the kernels that libraries use for large layers."""
+
+
+def _answers(device: torch.device, dtype: torch.dtype, bits: int) -> Iterator[tuple[str, bool]]:
+    """Each kind of product that bounds are made of, and whether it is exact."""
+    count, size, window = CANARY_CHANNELS, CANARY_SIZE, Window((1, 1), (1, 1), (1, 1), 1)
+    # odd numbers need all of their bits; they are made on the host, and the same each time
+    numbers = torch.arange(2 * count * size * size, dtype=torch.int64, device="cpu") * 2654435761 % 2 ** (bits - 1)
+    x = (2 ** (bits - 1) + numbers | 1).to(dtype).view(2, count, size, size).to(device)
+    one = torch.eye(count, dtype=dtype, device=device)
+    center = F.pad(one.view(count, count, 1, 1), (1, 1, 1, 1))  # a kernel that copies its input
+    with torch.no_grad():
+        yield "convolutions", torch.equal(conv2d(x, center, window), x)
+        yield "transposed convolutions", torch.equal(conv2d_transposed(x, center, window, (size, size)), x)
+        kernel = x[0, :, :3, :3].expand(count, -1, -1, -1).contiguous()
+        at = torch.zeros_like(x)
+        at[:, 0, 4, 4] = 1  # shows one channel of every kernel, turned round
+        shown = conv2d(at, kernel, window)[:, :, 3:6, 3:6]
+        yield "convolutions of weights", torch.equal(shown, kernel[:1, :1].flip(2, 3).expand_as(shown))
+        rows = x.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
+        yield "matrix products", torch.equal(F.linear(rows, one), rows) and torch.equal(F.linear(one, rows), rows.T)
+        pairs, every = x.flatten(2), torch.eye(size * size, dtype=dtype, device=device).expand(2, -1, -1)
+        yield "batched matrix products", torch.equal(torch.bmm(pairs, every), pairs)
 
 
 @contextmanager
 def training_arithmetic() -> Iterator[None]:
     """Inside, convolutions may use any algorithm the device has: for bounds in a loss, which prove nothing."""
-    token = _training.set(True)
+    token = _arithmetic.set(TRAINING)
     try:
         yield
     finally:
-        _training.reset(token)
+        _arithmetic.reset(token)
 
 
 def _switches() -> list[tuple[Any, str, Any]]:
@@ -98,6 +202,26 @@ def _switches() -> list[tuple[Any, str, Any]]:
         owners = (backends.cuda.matmul, backends.cudnn.conv, backends.mkldnn.matmul, backends.mkldnn.conv)  # type: ignore[attr-defined]
         return [(owner, "fp32_precision", "ieee") for owner in owners]
     return [(backends.cuda.matmul, "allow_tf32", False), (backends.cudnn, "allow_tf32", False)]
+
+
+@contextmanager
+def tracing_settings() -> Iterator[None]:
+    """Around torch.export, which saves and restores the old switch for cuDNN; torch refuses to read that where it contradicts the new
+    ones of single operations, as in a proof. Nothing is computed there that a proof uses."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        _ = cudnn.allow_tf32
+    except RuntimeError:
+        owners = (cudnn.conv, cudnn.rnn)
+        before = [owner.fp32_precision for owner in owners]
+        cudnn.allow_tf32 = True  # sets the old and both new ones
+        try:
+            yield
+        finally:
+            for owner, value in zip(owners, before, strict=True):
+                owner.fp32_precision = value
+    else:
+        yield
 
 
 @dataclass(frozen=True)
@@ -129,14 +253,14 @@ def _now(name: str, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG001 (ther
 
 def conv2d(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
     """Convolution without bias whose every output is one sum of products; ``once`` may know its matrix, by this ``name``."""
-    if x.device.type == "cpu" or _training.get():
+    if x.device.type == "cpu" or _arithmetic.get() == TRAINING:
         return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
     return conv2d_as_product(x, weight, window, once, name)
 
 
 def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int], once: Once = _now) -> Tensor:
     """The transpose of `conv2d` as a linear map, from output coefficients to input coefficients of ``size``."""
-    if a.device.type != "cpu" and not _training.get():
+    if a.device.type != "cpu" and _arithmetic.get() != TRAINING:
         return conv2d_transposed_as_product(a, weight, window, size, once)
     kernel = weight.shape[2:]
     extra = [

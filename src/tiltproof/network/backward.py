@@ -42,6 +42,8 @@ def refine(
     """
     start = forms[network.input]
     unit, device, pairs = start.unit, start.like.device, pairs % len(start)
+    if unit:
+        network.require_proof()
     own, other = labels[pairs], classes
     last = network.last_linear
     if last is None:
@@ -113,6 +115,8 @@ def refine_outputs(
 
     A direction holds whole numbers such as 1, -1 and 0, which no rounding touches.
     """
+    if forms[network.input].unit:
+        network.require_proof()
     constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
     pairs = pairs % len(forms[network.input])  # counted from the end, perhaps

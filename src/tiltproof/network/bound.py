@@ -22,9 +22,9 @@ def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = 
         raise InputError(
             "the bounds must be an AffineForm", got=type(bounds).__name__, do="take them from bound_pixels"
         )
-    network = read_network(model, tuple(bounds.shape[1:]), bounds.center.detach())
-    bounds = bounds.to(network.dtype())
     with proof_arithmetic(bounds.radius.device):
+        network = read_network(model, tuple(bounds.shape[1:]), bounds.center.detach())
+        bounds = bounds.to(network.dtype())
         live = network.live(network.dtype())
         if labels is None:
             return run(live, bounds)[live.output]

@@ -7,13 +7,16 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from tiltproof.exclusive import exclusive
+
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    before = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in before.items():
-            module.training = training
+    with exclusive():  # a module has one mode for all threads
+        before = {module: module.training for module in model.modules()}
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in before.items():
+                module.training = training

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 
 from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.exclusive import exclusive
 from tiltproof.network import aten_constants  # noqa: F401  (its converters)
 from tiltproof.network.aliases import refuse_hidden_writes, writes
+from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.graph import Network, Operation, Reference
@@ -74,14 +76,16 @@ def _plain(graph: torch.fx.Graph) -> bool:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Torch logs whole graphs when tracing fails; the error that follows says what matters."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with exclusive():  # all of this is the process's
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+                warnings.simplefilter("ignore")
+                with tracing_settings():
+                    yield
+        finally:
+            logging.disable(before)
 
 
 def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Network:

@@ -55,6 +55,8 @@ def run(
     Where evaluations in float32 are spoken of, the picture's pixels are rounded to float32 first. No radius is below SMALLEST on
     the way in, nor after any rule, so that the products of radii with weights cover what flushing tiny numbers to zero may take.
     """
+    if bounds.unit:
+        network.require_proof()
     bounds = evaluated(bounds, 2, network.evaluation)
     if bounds.unit:
         bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.bent)
@@ -100,9 +102,11 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
     cancels.
     """
     last = network.last_linear
+    form = forms[network.output if last is None else last.inputs[0]]
+    if form.unit:
+        network.require_proof()
     if last is None:
-        return _differences(forms[network.output], labels)
-    form = forms[last.inputs[0]]
+        return _differences(form, labels)
     weight, bias = last.settings["weight"], last.settings["bias"]
     own, classes = labels.unsqueeze(1), len(weight)
     if classes <= MOST_CLASSES:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.network.arithmetic import PROOF, arithmetic_now, require_proof
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -75,6 +77,7 @@ class Network:
     leaves: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     computed: list[tuple[str, Callable[[dict[str, Tensor]], Any]]] = field(default_factory=list)
     evaluation: float = 0.0  # as in `Operation`
+    arithmetic: str | None = None  # in which a live network's constants were computed
 
     def live(
         self, dtype: torch.dtype | None = None, evaluation: float = 0.0, instead: Mapping[int, Tensor] | None = None
@@ -86,7 +89,11 @@ class Network:
         constants once (`Operation.once`) would not notice that a parameter is changed in place. ``evaluation`` is the unit
         roundoff of the evaluations that bounds are to speak of, 0 for real numbers. ``instead``: tensors that take the place of
         parameters or buffers, by the id of what they replace; for training alone.
+
+        The network remembers in which arithmetic its constants were computed: those of a proof are, or it is refused (`forward.run`).
         """
+        if dtype is not None:
+            require_proof()
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
         if instead:
             constants = {name: instead.get(id(value), value) for name, value in constants.items()}
@@ -99,7 +106,15 @@ class Network:
             from tiltproof.network.fold import folded
 
             operations = folded(operations, self.output, dtype)
-        return Network(self.input, self.output, self.shape, operations, evaluation=evaluation)
+        return Network(
+            self.input, self.output, self.shape, operations, evaluation=evaluation, arithmetic=arithmetic_now()
+        )
+
+    def require_proof(self) -> None:
+        """Raise unless both this network's constants and what is computed now are a proof's."""
+        require_proof()
+        if self.arithmetic != PROOF:
+            raise RuntimeError("constants were computed outside of the proof's arithmetic; please report this")
 
     @property
     def last(self) -> Operation:
