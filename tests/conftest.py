@@ -16,6 +16,7 @@ import pytest
 import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +26,15 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def in_proof():
+    """For tests of what is inside a proof: rules, networks and searches refuse to compute outside of its arithmetic."""
+    from tiltproof.network import proof_arithmetic
+
+    with proof_arithmetic(torch.device("cpu")):
+        yield
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The attack before a proof: few parameters where margins are far from zero, all of them elsewhere."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -50,6 +51,7 @@ def test_no_parameter_is_tried_twice():
         assert {(0.0,) * d, (1.0,) * d, (-1.0,) * d} <= set(map(tuple, points))
 
 
+@pytest.mark.usefixtures("in_proof")
 def test_where_margins_are_near_zero_the_hasty_attack_finds_what_the_other_finds():
     all_of_them, found = tried(attacker(0.01), hasty=False)
     hasty, same = tried(attacker(0.01), hasty=True)
@@ -57,6 +59,7 @@ def test_where_margins_are_near_zero_the_hasty_attack_finds_what_the_other_finds
     assert None not in found
 
 
+@pytest.mark.usefixtures("in_proof")
 def test_where_margins_are_far_from_zero_few_parameters_are_tried():
     all_of_them, found = tried(attacker(-1.0), hasty=False)
     hasty, same = tried(attacker(-1.0), hasty=True)

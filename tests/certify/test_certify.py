@@ -227,13 +227,18 @@ def test_weights_that_are_not_numbers(small):
 
 
 def test_overflow_is_never_certified():
-    """Weights so large that float32 overflows: infinities and NaN end as anything but certified."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    """Weights so large that bounds overflow, even in float64, though the outputs of the images themselves are finite."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 1), nn.ReLU(), nn.Linear(1, 2)).double().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(1e38)
+        model[1].weight.copy_(1.2e307 * (-1.0) ** torch.arange(36, dtype=torch.float64))
+        model[1].bias.zero_()
+        model[3].weight.copy_(torch.tensor([[-8e-308], [0.0]], dtype=torch.float64))
+        model[3].bias.copy_(torch.tensor([20.0, 0.0]))
+        outputs = model(IMAGES.double())
+    assert outputs.isfinite().all()
+    assert (outputs[:, 0] > 0).all()
     result = tiltproof.certify(model, IMAGES, torch.zeros(3, dtype=torch.long), "R(2)", budget=Budget(boxes=20))
-    assert Verdict.CERTIFIED not in result.verdicts
+    assert set(result.verdicts) == {Verdict.UNKNOWN}
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -252,3 +257,29 @@ def test_a_network_may_view_what_a_convolution_gives(channels):
     with torch.no_grad():
         labels = model(images).argmax(1)
     assert tiltproof.certify(model, images, labels, "R(1)", budget=Budget(boxes=50)).summary()["correct"] == 2
+
+
+class Fussy(torch.nn.Module):
+    """Fails on pictures that it was not traced with; what is traced is a layer like any other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 2)
+
+    def forward(self, x):
+        if type(x) is torch.Tensor and not x.requires_grad and len(x) > 40:
+            raise LookupError("no table for so many pictures")
+        return self.layer(x.flatten(1))
+
+
+def test_code_of_the_models_own_that_fails_is_not_our_defect():
+    images, labels = torch.rand(64, 1, 4, 4), torch.zeros(64).long()
+    for work in (
+        lambda: tiltproof.certify(Fussy().eval(), images, labels, "R(5)"),
+        lambda: tiltproof.certify_range(Fussy().eval(), images, "R(5)"),
+        lambda: tiltproof.attack(Fussy().eval(), images, labels, "R(5)"),
+    ):
+        with pytest.raises(
+            InputError, match=r"model failed on transformed pictures.*LookupError: no table.*test_certify\.py:\d+"
+        ):
+            work()

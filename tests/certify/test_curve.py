@@ -5,12 +5,15 @@ import time
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
-from tiltproof.certify import Budget, certify
+from tiltproof.certify import Budget, certify, curve
 from tiltproof.certify.curve import CURVE, certified_curve, nested, read_curve, write_curve
 from tiltproof.certify.tree import leaves
 from tiltproof.errors import InputError
+from tiltproof.transforms import TranslationU as Translation
 from tiltproof.transforms import parse
 
 SHARES = (0.1, 0.5, 1.0)
@@ -37,6 +40,45 @@ def test_ranges_shrink_towards_no_change():
     assert str(nested(parse("R(10:30)"), 0.1)) == "R(10:12)", "0 is outside: towards the end that changes least"
     assert str(nested(parse("Yaw(-4:8@300)"), 0.5)) == "Yaw(-2:4@300)"
     assert nested(parse("R(30)"), 1.0) == parse("R(30)")
+
+
+@settings(derandomize=True, deadline=None, database=None)
+@given(st.floats(-1e3, 1e3), st.floats(1e-6, 1e6), st.lists(st.floats(1e-3, 1), min_size=1, max_size=6))
+def test_no_smaller_range_leaves_a_larger_one(low, width, shares):
+    """Digits are cut off towards no change: what is proved for a range is then proved for every smaller share of it."""
+    outer = Translation(low, low + width)
+    for share in sorted(shares, reverse=True):
+        inner = nested(outer, share)
+        larger = nested(outer, min(1.0, share * (1 + 1e-7)))
+        for whole in (outer, larger):
+            assert whole.low[0] <= inner.low[0] <= inner.high[0] <= whole.high[0], (share, str(outer))
+
+
+def test_a_share_of_almost_one_claims_no_more_than_was_proved():
+    """A ramp's pixel answers right up to a shift of 1.2345685; six digits of the range's end, rounded to the nearest, lie beyond."""
+    ramp, model = (torch.arange(8) / 8).view(1, 1, 1, 8).double(), nn.Sequential(nn.Flatten(), nn.Linear(8, 2)).double()
+    with torch.no_grad():
+        model[1].weight.zero_()
+        model[1].weight[0, 4] = 8.0
+        model[1].bias.copy_(torch.tensor([0, 4 - 1.2345685]))
+    labels, text = torch.tensor([0]), "Tu(0:1.2345671)"
+    certificate = certify(model.eval(), ramp, labels, text)
+    (point,) = certified_curve(model, ramp, labels, text, certificate, shares=(0.9999999,))
+    assert point.certified == 1
+    assert parse(point.transform).high[0] < 1.2345671
+
+
+def test_a_range_that_leaves_a_larger_one_is_never_used(case, monkeypatch):
+    monkeypatch.setattr(curve, "nested", lambda *_: parse("B(0.21)"))
+    with pytest.raises(RuntimeError, match="is not inside of"):
+        certified_curve(*case, "B(0.2)", certify(*case, "B(0.2)"), shares=SHARES)
+
+
+def test_a_certificate_of_something_else_has_no_curve(case):
+    certificate = certify(*case, "B(0.2)")
+    for images, text in ((case[1], "B(0.3)"), (case[1][:2], "B(0.2)")):
+        with pytest.raises(InputError, match="not one of these images over this range"):
+            certified_curve(case[0], images, case[2], text, certificate)
 
 
 def test_every_point_is_what_a_run_of_its_own_says(case):

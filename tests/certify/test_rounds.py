@@ -10,6 +10,8 @@ from tiltproof import AffineForm
 from tiltproof.certify.rounds import FEW, Rounds
 from tiltproof.network import Effort, margins, read_network, refine, run, shallow_share
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 CLASSES, COUNT = 40, 80
 
 

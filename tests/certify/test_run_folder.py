@@ -1,6 +1,7 @@
 """A run folder says what was proved, and a run that was stopped anywhere goes on as if it had not been."""
 
 import hashlib
+import importlib
 import json
 import math
 import resource
@@ -11,7 +12,11 @@ import torch
 from digits import IMAGES, evidence, problem, run
 
 from tiltproof import InputError, Verdict, certify
+from tiltproof.certify import run_folder
 from tiltproof.certify.writing import lock
+from tiltproof.checker import check_run
+from tiltproof.report.finished import read_finished
+from tiltproof.report.sentences import facts
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +136,37 @@ def test_other_weights_images_or_labels_are_refused_by_name(whole):
         certify(model, images, labels, "R(8), B(0.02)", **arguments)
 
 
+def test_another_version_does_not_go_on_with_a_run(whole, tmp_path, monkeypatch):
+    """What an older version proved, perhaps wrongly, is not sealed together with what this one proves."""
+    folder = copy_of(whole[0], tmp_path)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(importlib.import_module("tiltproof.certify.manifest"), "__version__", "9.9.9")
+    with pytest.raises(InputError, match=r"another version of tiltproof.*9\.9\.9 now"):
+        run(folder, resume=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_other_environments_are_listed(whole, tmp_path, monkeypatch):
+    folder, environment = copy_of(whole[0], tmp_path), run_folder.environment
+    monkeypatch.setattr(run_folder, "environment", lambda device: environment(device) | {"torch": "9.9"})
+    for _ in range(2):
+        run(folder, resume=True)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert [each["torch"] for each in manifest["resumed"]] == ["9.9"]
+    assert manifest["environment"]["torch"] != "9.9"
+    model, images, labels = problem()
+    assert check_run(folder, model, images, labels).certified
+    assert ("Resumed with", ", ".join(f"{key} {value}" for key, value in manifest["resumed"][0].items())) in facts(
+        read_finished(folder)
+    )
+    for damaged in ({"environment": None}, {"resumed": [7]}, {"resumed": 7}):
+        (folder / "manifest.json").write_text(json.dumps(manifest | damaged))
+        with pytest.raises(InputError, match="damaged"):
+            run(folder, resume=True)
+        with pytest.raises(InputError, match="damaged"):
+            read_finished(folder)
+
+
 def test_a_damaged_manifest_is_refused(whole, tmp_path):
     folder = copy_of(whole[0], tmp_path)
     for content in (b"", b"{", b"[]", b'{"format": "other"}', b"\xff\xfe"):
@@ -175,8 +211,11 @@ def test_what_another_run_left_behind_never_enters_this_one(whole, tmp_path):
     folder = copy_of(whole[0], tmp_path)
     (folder / "manifest.json").unlink()
     model, images, labels = problem()
-    certify(model, images[:2], labels[:2], "R(8), B(0.03)", out=folder, resume=True, batch_size=1)
-    assert len(evidence(folder)) == 2
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for options in ({"resume": True}, {"overwrite": True}, {}):
+        with pytest.raises(InputError, match="result folder"):
+            certify(model, images[:2], labels[:2], "R(8), B(0.03)", out=folder, batch_size=1, **options)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     other = copy_of(whole[0], tmp_path / "other")
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["claim"]["transform"] = "R(8), B(0.03)"

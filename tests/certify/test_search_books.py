@@ -30,6 +30,9 @@ class Stand:
         self.bad[torch.tensor([luck.random() < 0.7 for _ in range(images)])] = torch.inf
         self.span = tiling.high - tiling.low
 
+    def changes(self):
+        return ()
+
     def bound(self, images, low, high, dtype=None):
         if len(images) > 1 and self.luck.random() < 0.1:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -79,6 +82,7 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
                 attacker.falsified[image], attacker.found[image] = True, (0.0,)
 
     attacker = SimpleNamespace(
+        STATE=("margin", "found", "falsified"),
         correct=torch.ones(images, dtype=torch.bool),
         falsified=torch.zeros(images, dtype=torch.bool),
         margin=torch.ones(images).double(),
@@ -127,6 +131,7 @@ def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
         1.0,
     )  # the first has to be cut into 128 pieces, the second is wrong at a point
     attacker = SimpleNamespace(
+        STATE=("margin", "found", "falsified"),
         correct=torch.ones(2, dtype=torch.bool),
         falsified=torch.zeros(2, dtype=torch.bool),
         margin=torch.ones(2).double(),
@@ -167,6 +172,9 @@ def test_memory_that_runs_out_while_boxes_are_laid_out(where, monkeypatch):
     class Narrow:
         labels, few, dtype = torch.zeros(len(bad), dtype=torch.int64), 0, torch.float64
 
+        def changes(self):
+            return ()
+
         def bound(self, images, low, high, _=None):
             narrow, wrong = (high - low)[:, 0] < 1.5, (low[:, 0] <= bad[images]) & (bad[images] <= high[:, 0])
             bound = torch.where(narrow & ~wrong, 1.0, -1.0).double()
@@ -176,6 +184,7 @@ def test_memory_that_runs_out_while_boxes_are_laid_out(where, monkeypatch):
             return Outcome(bound, bound, torch.zeros_like(bound), torch.ones_like(low))
 
     attacker = SimpleNamespace(
+        STATE=("margin", "found", "falsified"),
         correct=torch.ones(len(bad), dtype=torch.bool),
         falsified=torch.zeros(len(bad), dtype=torch.bool),
         margin=torch.ones(len(bad)).double(),

@@ -22,6 +22,8 @@ from tiltproof.certify.start import (
     starting_grid,
 )
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 TRANSFORM = parse("R(4)")
 
 

@@ -29,6 +29,9 @@ class Holes:
         self.transform, self.points, self.width, self.loose = transform, points, width, loose
         self.labels, self.dtype = torch.zeros(len(points), dtype=torch.int64), torch.float64
 
+    def changes(self):
+        return ()
+
     def bound(self, images, low, high, dtype=None):
         point = self.points[images]
         away = torch.maximum(low - point, point - high).clamp(min=0).amax(1)
@@ -39,6 +42,7 @@ class Holes:
 def attacker(count):
     """Stands for an attack that finds nothing."""
     return SimpleNamespace(
+        STATE=("margin", "found", "falsified"),
         alive=lambda: torch.arange(count),
         correct=torch.ones(count, dtype=torch.bool),
         falsified=torch.zeros(count, dtype=torch.bool),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tiltproof.bounds import check_method
 from tiltproof.certify.batch import ClassJob, Settings
 from tiltproof.certify.certificate import Certificate
-from tiltproof.certify.entry import Inputs, check_inputs, check_search, check_splits
+from tiltproof.certify.entry import Inputs, check_inputs, check_search, check_splits, proof_on
 from tiltproof.certify.limit import parse_memory
 from tiltproof.certify.manifest import claim
 from tiltproof.certify.reporter import Reporter
@@ -62,26 +62,28 @@ def certify(
 
     ``workers``: prove batches on other processes and machines, e.g. `RayWorkers`; this process alone writes the folder.
     ``batch_images``: images in a batch at most (docs/many-machines.md); ``batch_size``: boxes bounded at once.
-    ``memory``: bytes, or text such as "2GB", that the process (on a GPU: its tensors there) takes at most; batches are made to
-    fit, and verdicts stay what they are. Each process of ``workers`` keeps to it by itself.
+    ``memory``: bytes, or text such as "2GB": batches are sized so that the process (on a GPU: its tensors there) is expected to stay below
+    it, from an estimate that the first batches correct; it bounds batches, not the process. The peak is in the certificate's
+    ``settings``. Verdicts do not depend on it. Each process of ``workers`` sizes its own batches.
     """
     began = time.perf_counter()
-    budget = check_search(method, samples, batch_size, budget)
-    check_folder_options(out, resume, overwrite)
-    limit = parse_memory(memory)
-    inputs = replace(check_inputs(model, images, labels, transform, semantics), limit=limit)
-    inputs.memory.check()
-    check_method(method, inputs.transform)
-    uniform = None if splits is None else check_splits(splits, inputs.transform)
-    settings = Settings(method, uniform, budget, samples, seed)
-    job = ClassJob(settings, first, batch_size)
-    plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
-    run = Run(settings.record(), plan)
-    if out is not None:
-        about = claim(inputs, first, labels=inputs.labels.tolist())
-        run = RunFolder(Path(out), inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite)
-    with closing(run):
-        return _work(inputs, job, run, Reporter(len(inputs.images), began, progress), workers)
+    with proof_on(images):
+        budget = check_search(method, samples, batch_size, budget)
+        check_folder_options(out, resume, overwrite)
+        limit = parse_memory(memory)
+        inputs = replace(check_inputs(model, images, labels, transform, semantics), limit=limit)
+        check_method(method, inputs.transform)
+        uniform = None if splits is None else check_splits(splits, inputs.transform)
+        settings = Settings(method, uniform, budget, samples, seed)
+        job = ClassJob(settings, first, batch_size)
+        inputs.memory.check(job.each(inputs))
+        plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
+        run = Run(settings.record(), plan)
+        if out is not None:
+            about = claim(inputs, first, labels=inputs.labels.tolist())
+            run = RunFolder(Path(out), inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite)
+        with closing(run):
+            return _work(inputs, job, run, Reporter(len(inputs.images), began, progress), workers)
 
 
 def _work(inputs: Inputs, job: ClassJob, run: Run, reporter: Reporter, workers: Workers | None) -> Certificate:
@@ -100,7 +102,8 @@ def _work(inputs: Inputs, job: ClassJob, run: Run, reporter: Reporter, workers: 
             "starting_grid": run.grid,
             "device": ", ".join(sorted(run.devices)),
             "precision": str(inputs.images.dtype).removeprefix("torch."),
-        },
+        }
+        | inputs.memory.record(),
     )
     run.finish(certificate.summary())
     return certificate

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from tiltproof.bounds import pair_bounds
-from tiltproof.certify.entry import Inputs, check_inputs
+from tiltproof.certify.entry import Inputs, check_inputs, not_finite, proof_on
 from tiltproof.errors import InputError
-from tiltproof.network import margins, proof_arithmetic, run
+from tiltproof.network import margins, run
 from tiltproof.transforms import Transform
 
 FEW_OF, FAR = 4, 0.5
@@ -37,24 +38,29 @@ def attack(
     samples: int = 200,
     steps: int = 10,
     seed: int = 0,
+    first: int = 0,
 ) -> AttackResult:
     """Search each image's range of parameters for one that makes the network answer wrong.
 
-    Every counterexample is checked again in float64 on the exact transformation before it is reported.
+    Every counterexample is checked again in float64 on the exact transformation before it is reported. ``first``: the number of the
+    first image, for messages about one of them.
     """
-    inputs = check_inputs(model, images, labels, transform)
-    with inputs.eval_mode(), proof_arithmetic(inputs.images.device):
-        attacker = Attacker(inputs, seed)
-        attacker.search(attacker.alive(), samples, steps)
+    with proof_on(images):
+        inputs = check_inputs(model, images, labels, transform)
+        with inputs.eval_mode():
+            attacker = Attacker(inputs, seed, first)
+            attacker.search(attacker.alive(), samples, steps)
         return AttackResult(attacker.found, attacker.margin.tolist(), attacker.correct.tolist())
 
 
 class Attacker:
     """Evaluates margins at concrete parameters; also used by the search at the boxes it cannot prove."""
 
-    def __init__(self, inputs: Inputs, seed: int) -> None:
-        self.model, self.images, self.labels, self.transform = (
-            inputs.model,
+    STATE: ClassVar[tuple[str, ...]] = ("margin", "found", "falsified")
+
+    def __init__(self, inputs: Inputs, seed: int, first: int = 0) -> None:
+        self.answers, self.images, self.labels, self.transform = (
+            inputs.answers,
             inputs.images,
             inputs.labels,
             inputs.transform,
@@ -70,18 +76,27 @@ class Attacker:
         self.batch, self.gradients = inputs.evaluations(most), inputs.evaluations(most, gradient=True)
         self.points = inputs.points(points)
         with torch.no_grad():
-            clean = self.batch.run(self._clean)
+            clean, finite = self.batch.run(self._clean)
+        if not bool(finite.all()):
+            row = int((~finite).int().argmax())
+            with torch.no_grad():
+                raise not_finite(first + row, self.answers(self.images[row : row + 1])[0])
         self.correct = (clean > 0).cpu()
         self.margin = clean.double().cpu()
         self.found: list[tuple[float, ...] | None] = [None] * len(self.images)
         self.falsified = torch.zeros(len(self.images), dtype=torch.bool)
 
-    def _clean(self, size: int) -> Tensor:
-        parts = zip(self.images.split(size), self.labels.split(size), strict=True)
-        return torch.cat([self._margin(images, labels) for images, labels in parts])
+    def _clean(self, size: int) -> tuple[Tensor, Tensor]:
+        """Margins, and which images have finite outputs."""
+        margins, finite = [], []
+        for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
+            outputs = self.answers(images)
+            margins.append(margin_of(outputs, labels))
+            finite.append(outputs.isfinite().all(1))
+        return torch.cat(margins), torch.cat(finite)
 
     def _margin(self, pictures: Tensor, labels: Tensor) -> Tensor:
-        return margin_of(self.model(pictures), labels)
+        return margin_of(self.answers(pictures), labels)
 
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
         """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype; on the device that these are on."""

@@ -81,7 +81,7 @@ class ClassJob:
     ) -> tuple[Attacker, Prover, tuple[int, ...] | None]:
         """The attack, and the starting grid where none is given and an image needs one."""
         seed = self.settings.seed + self.first
-        attacker = Attacker(inputs, seed)
+        attacker = Attacker(inputs, seed, self.first)
         attacker.search(attacker.alive(), self.settings.samples, steps=0, hasty=True)
         prover = Prover(inputs, self.settings.method)
         rows = attacker.alive()

@@ -8,12 +8,14 @@ smallest, and ever fewer of them. The result is kept beside a run as ``curve.jso
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import json
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from tiltproof.certify.api import certify
 from tiltproof.certify.certificate import Certificate
-from tiltproof.certify.run_folder import VERDICTS
+from tiltproof.certify.folder_contents import VERDICTS, size_of_file
 from tiltproof.certify.verdict import Verdict
 from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.errors import InputError
@@ -31,6 +33,7 @@ CURVE = "curve.json"
 FORMAT, VERSION = "tiltproof-curve", 1
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 MOST_BYTES = 2**20
+SIX_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_DOWN)
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ def nested(transform: Transform, share: float) -> Transform:
 def _shrunk(part: Part, share: float) -> Part:
     low, high = part.range
     least = min(max(0.0, low), high)  # 0 changes nothing, whatever the part
-    # six digits keep the notation short; shares differ by far more, so ranges stay nested
-    ends = [least + float(f"{share * (end - least):.6g}") for end in (low, high)]
+    # six digits keep the notation short; always towards zero, so that no range leaves a larger one
+    ends = [least + float(SIX_DIGITS.plus(Decimal(share * (end - least)))) for end in (low, high)]
     return part.over(*ends)
 
 
@@ -83,11 +86,22 @@ def certified_curve(
         raise InputError("shares of a range lie above 0 and at most at 1", got=tuple(shares))
     whole = parse(transform) if isinstance(transform, str) else transform
     results = certificate.results
+    if certificate.transform != str(whole) or len(results) != len(images):
+        raise InputError(
+            "the certificate is not one of these images over this range",
+            got=f"{len(results)} images over {certificate.transform}, and {len(images)} images over {whole}",
+            do="give the certificate that `certify` returned for them",
+        )
     broken = {k: result.counterexample for k, result in enumerate(results) if result.counterexample is not None}
     proved: dict[int, float] = {k: 1.0 for k, result in enumerate(results) if result.verdict is Verdict.CERTIFIED}
     left = [k for k, result in enumerate(results) if result.verdict in (Verdict.FALSIFIED, Verdict.UNKNOWN)]
+    outer = whole
     for share in sorted({*shares} - {1.0}, reverse=True):
         inner = nested(whole, share)
+        # what is proved for the outer range counts for the inner one
+        if not all(_inside(end, outer) for end in (inner.low, inner.high)):
+            raise RuntimeError(f"{inner} is not inside of {outer}; please report this")
+        outer = inner
         rest = [k for k in left if not _inside(broken.get(k), inner)]
         if rest:
             outcome = certify(model, images[rest], labels[rest], inner, **options).results
@@ -119,6 +133,15 @@ def _inside(point: tuple[float, ...] | None, transform: Transform) -> bool:
     return all(low <= x <= high for low, x, high in zip(transform.low, point, transform.high, strict=True))
 
 
+def check_curve_file(folder: Path) -> None:
+    """Refuse to replace anything but a curve; known before a run that is to end with one."""
+    path = folder / CURVE
+    if size_of_file(path):
+        with path.open("rb") as stream:
+            if f'"{FORMAT}"'.encode() not in stream.read(100):
+                raise InputError(f"{path} was not written by a run", do="choose another folder, or move the file away")
+
+
 def write_curve(folder: Path, points: Sequence[CurvePoint], began: float) -> None:
     """Put the curve beside the run it belongs to, tied to it by the digest of its verdicts; ``began``: by `time.perf_counter`."""
     content = {
@@ -128,6 +151,7 @@ def write_curve(folder: Path, points: Sequence[CurvePoint], began: float) -> Non
         "points": [asdict(point) for point in points],
         "seconds": time.perf_counter() - began,
     }
+    check_curve_file(folder)
     try:
         replace_bytes(folder / CURVE, document(content))
     except OSError as error:

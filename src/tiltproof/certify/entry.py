@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -16,8 +17,9 @@ from tiltproof.bounds import METHODS, check_horizon, check_images
 from tiltproof.certify.limit import Memory
 from tiltproof.certify.memory import Halving, pair_bytes, picture_bytes
 from tiltproof.certify.verdict import Budget
-from tiltproof.errors import InputError
-from tiltproof.network import Network, check_labels, eval_mode, read_network
+from tiltproof.device import is_out_of_memory
+from tiltproof.errors import InputError, shown
+from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
 from tiltproof.transforms import Transform, parse
 
 MOST_PARAMETERS = 26  # one letter each in a tiling's text
@@ -47,6 +49,25 @@ class Inputs:
     def pictures(self) -> Tensor:
         """The images in float64, in which pixel bounds are computed."""
         return self.images.double()
+
+    def answers(self, pictures: Tensor) -> Tensor:
+        """What the module itself answers to pictures [N, C, H, W]; whatever its code raises is its own, and said so."""
+        try:
+            outputs: Tensor = self.model(pictures)
+        except InputError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            text = " ".join(str(error).split())
+            raise InputError(
+                "the model failed on transformed pictures, though not on the one that it was traced with",
+                got=f"{type(error).__name__}: {shown(text, 300)} ({last.filename}:{last.lineno})",
+                why="code in forward that depends on the values of pictures, or on how many there are",
+                do="try model(images) with batches of other sizes",
+            ) from error
+        return outputs
 
     @property
     def memory(self) -> Memory:
@@ -79,6 +100,11 @@ class Inputs:
             text = "the model is in training mode; it is evaluated in eval mode and handed back as it was"
             warnings.warn(text, stacklevel=3)
         return eval_mode(self.model)
+
+
+def proof_on(images: Tensor) -> AbstractContextManager[None]:
+    """The proof's arithmetic on the device of the images; whatever is no tensor is refused inside, by `check_inputs`."""
+    return proof_arithmetic(images.device if isinstance(images, Tensor) else torch.device("cpu"))
 
 
 def check_inputs(
@@ -143,6 +169,17 @@ def check_model_and_images(
         )
     network = read_network(model, tuple(images.shape[1:]), images)
     return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
+
+
+def not_finite(image: int, outputs: Tensor) -> InputError:
+    """The network has no answer to this image; ``outputs``: what it computes for it."""
+    output = int((~outputs.isfinite()).int().argmax())
+    return InputError(
+        f"the network's outputs for image {image} are not finite numbers",
+        got=f"{float(outputs[output])} as output {output}",
+        why="weights so large that numbers overflow, or a division by zero",
+        do="look at the weights and at what the layers compute for this image; finished batches of a run folder are kept",
+    )
 
 
 def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> Budget:

@@ -10,6 +10,7 @@ only where work goes, never a bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class Promising:
 
 
 class Gate:
+    STATE: ClassVar[tuple[str, ...]] = ("tried", "won")
+
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.tried, self.won = torch.zeros(2, BUCKETS, dtype=torch.int64, device=device)
         # success rate that keeps a bucket open; and boxes, in buckets that are or may turn out to be, that are worth a pass at all

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tiltproof.certify.attack import Attacker
 from tiltproof.certify.certificate import ImageResult
+from tiltproof.certify.memory import Changing
 from tiltproof.certify.prover import Outcome, Prover
 from tiltproof.certify.splits import Splits
 from tiltproof.certify.tiling import Tiling
@@ -21,6 +23,10 @@ class Ledger:
     """Per image: boxes bounded, boxes still to prove, the least bound proved, and, once it is settled, the verdict. The books are kept,
     and boxes given and returned, on ``device``."""
 
+    STATE: ClassVar[tuple[str, ...]] = (
+        "certified", "unknown", "boxes", "waiting", "leaves", "covered", "seconds", "proved", "open_bound", "open_box",
+    )  # fmt: skip
+
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, device: torch.device | str = "cpu") -> None:
         self.prover, self.attacker, self.device = prover, attacker, torch.device(device)
         self.tiling, count = tiling.on(self.device), len(prover.labels)
@@ -32,6 +38,10 @@ class Ledger:
         self.proved, self.open_bound = torch.full((2, count), torch.inf, dtype=torch.float64, device=device)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
         self.splits = Splits(count, device)
+
+    def changes(self) -> tuple[Changing, ...]:
+        """What a step of the search changes."""
+        return self, self.splits, self.attacker, *self.prover.changes()
 
     def bound(
         self, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int | None = None

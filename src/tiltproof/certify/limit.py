@@ -1,8 +1,8 @@
-"""A limit on memory that the user sets: how much is taken, how much room is left, and a guard that turns excess into an error.
+"""How much memory a run has taken and may take: what batches are sized by.
 
-On a CPU it is the process's resident set that counts, with the interpreter, torch, network and images; on a GPU what torch holds there
-for tensors. `Halving` chooses batches that leave room; should one need more all the same, the guard makes it run out of memory, and
-`Halving` halves it.
+A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by the peak that the
+first batches reach, and are halved when memory runs out (`certify.memory`). What the operating system does to a process that takes
+too much is its own business: cgroups, ``systemd-run`` and ``ulimit`` set hard limits.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import torch
 
-from tiltproof.certify import guard
-from tiltproof.certify.freed import freed_memory_kept, give_back
-from tiltproof.certify.resident import peak, status
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network.arithmetic import unfold_at_most
@@ -31,10 +29,11 @@ UNITS = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGT", start=1)
 }
 FREE_SHARE = 0.4
-"""Of the memory that is free, where no limit is set."""
+"""Without a limit: the share of free memory that batches may take."""
 RESERVE = 24 * 2**20
-"""On a CPU, kept for what grows beside tensors: libraries are loaded into memory page by page."""
+"""Under a limit on a CPU: bytes kept for what grows beside tensors, such as library pages loaded on first use."""
 UNFOLDED_SHARE = 1 / 16
+"""Under a limit on a GPU: the share of it that the unfolded input of one convolution may take."""
 
 
 def parse_memory(size: int | str | None) -> int | None:
@@ -68,7 +67,11 @@ def shown_size(size: float) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the device that a run computes on; ``limit`` in bytes, None for what is free."""
+    """Memory of the device that a run computes on; ``limit`` in bytes, None for what is free.
+
+    On a CPU the resident set of the whole process counts (interpreter, torch, network and images included), on a GPU what torch
+    has allocated there for tensors.
+    """
 
     device: torch.device
     limit: int | None = None
@@ -78,84 +81,67 @@ class Memory:
         return self.device.type == "cuda"
 
     def taken(self) -> int:
-        """Bytes that are in use now; what is freed and kept is not, where a run keeps it."""
-        return torch.cuda.memory_allocated(self.device) if self.on_gpu else status("VmRSS") - guard.kept()
+        """Bytes in use now; on a CPU with what the C library has freed and not yet returned."""
+        return torch.cuda.memory_allocated(self.device) if self.on_gpu else _resident("VmRSS")
 
     def peak(self) -> int:
-        """The most bytes that were ever in use; 0 where the system does not say."""
-        return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else peak()
+        """The most bytes ever in use; 0 where the system does not say."""
+        return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else _resident("VmHWM")
 
-    def room(self) -> int:
-        """Bytes that may be taken in addition."""
+    def room(self, taken: int | None = None) -> int:
+        """Bytes that batches may take beside the bytes ``taken`` (by default those in use now)."""
         if self.limit is not None:
-            return max(0, self.limit - self.taken() - (0 if self.on_gpu else RESERVE))
+            return max(0, self.limit - (self.taken() if taken is None else taken) - (0 if self.on_gpu else RESERVE))
         if self.on_gpu:
             cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
             return int(FREE_SHARE * (torch.cuda.mem_get_info(self.device)[0] + cached))
         return int(FREE_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
-    def release(self) -> None:
-        """Give back what was freed and is kept for later."""
-        if self.on_gpu:
-            torch.cuda.empty_cache()
-        else:
-            give_back()
-
-    def check(self) -> None:
-        """Refuse a limit that leaves no room."""
-        if self.limit is None:
+    def check(self, each: int) -> None:
+        """Raise if the limit leaves no room for a single item of ``each`` bytes."""
+        if self.limit is None or self.room() >= each:
             return
-        self.release()
-        if self.room() <= 0:
-            raise InputError(
-                "the memory limit leaves no room for work",
-                got=f"a limit of {shown_size(self.limit)}, {shown_size(self.taken())} taken already by "
-                + ("tensors on the GPU" if self.on_gpu else "Python, torch, the network and the images"),
-                do="give more, or fewer images at once",
-            )
+        where = "tensors on the GPU" if self.on_gpu else "Python, torch, the network and the images"
+        raise InputError(
+            "the memory limit leaves no room for a single image and box",
+            got=f"a limit of {shown_size(self.limit)}; {shown_size(self.taken())} are taken already by {where}, "
+            f"and one image and box needs about {shown_size(each)}",
+            do="give more memory, or fewer images at once",
+        )
+
+    def record(self) -> dict[str, int]:
+        """Of a run under a limit: the limit, and the peak so far."""
+        return {} if self.limit is None else {"memory_limit": self.limit, "memory_peak": self.peak()}
 
     @contextmanager
-    def kept(self, each: int = 0) -> Iterator[None]:
-        """Inside, memory runs out when the limit is reached, as far as the system can see to it. ``each``: bytes that an item takes."""
-        if self.limit is None:
-            with freed_memory_kept():
-                yield
-            return
+    def watched(self) -> Iterator[None]:
+        """Around a run: memory that runs out anywhere is an InputError, and a peak above the limit is a warning."""
         before = self.peak()
         try:
-            with self._gpu_guard() if self.on_gpu else guard.guarded(self.room, each):
+            with unfold_at_most(int(self.limit * UNFOLDED_SHARE) if self.limit is not None and self.on_gpu else None):
                 yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise InputError(
-                "the run does not fit into the memory limit, in batches of any size",
-                got=f"a limit of {shown_size(self.limit)} ({str(error).splitlines()[0] if str(error) else 'no memory'})",
-                do="give more, or fewer images at once",
+                "memory ran out, in batches of any size",
+                got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                do="free memory, or take fewer images at once",
             ) from error
-        if self.peak() > max(self.limit, before):
-            text = f"the memory limit of {shown_size(self.limit)} was passed: {shown_size(self.peak())} were taken"
+        if self.limit is not None and self.peak() > max(self.limit, before):
+            text = f"memory reached {shown_size(self.peak())}, above the {shown_size(self.limit)} that batches were sized for"
             warnings.warn(text, stacklevel=3)
 
-    @contextmanager
-    def _gpu_guard(self) -> Iterator[None]:
-        assert self.limit is not None
-        before = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _device: 1.0)(self.device)
-        whole = torch.cuda.get_device_properties(self.device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(before, self.limit / whole), self.device)
-        try:
-            with unfold_at_most(int(self.limit * UNFOLDED_SHARE)):
-                yield
-        finally:
-            torch.cuda.set_per_process_memory_fraction(before, self.device)
 
-    def run(self, function: Callable[[], Any], short: bool) -> Any:
-        """``function()``, inside `kept`, with what the guard needs: on a CPU a new one, and a thread apart where memory is ``short``."""
-        return function() if self.on_gpu else guard.run(function, short)
-
-    def spare(self) -> None:
-        """Memory ran out: do with less of it from now on."""
-        if self.on_gpu:
-            torch.cuda.empty_cache()
-        else:
-            guard.spare()
+def _resident(key: str) -> int:
+    """``VmRSS``: resident bytes of this process; ``VmHWM``: the most there ever were. Where only the peak is known, it stands for both."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024

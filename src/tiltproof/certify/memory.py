@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Protocol
 
 import torch
 
-from tiltproof.certify.limit import Memory, shown_size
+from tiltproof.certify.limit import Memory
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network import Network
@@ -19,13 +19,25 @@ CPU_BYTES = 2**27
 MOST_PAIRS_GPU, MOST_PAIRS_CPU = 65_536, 4096
 FORMS_TWICE, PIXEL_STAGE = 1.7, 3.5
 """What pairs took at most, relative to the guess: the backward pass copies forms and holds coefficients; bounding pixels, temporaries."""
-USED_SHARE = 0.8
-"""Of the room under a limit: what a batch is allowed to take by all that is known."""
+USED_SHARE = 0.7
+"""Under a limit: the share of the room that a batch is planned to take."""
 FIRST_SHARE, GROWTH = 1 / 8, 2
-"""Under a limit the first batch takes this share of what is believed to fit, and later ones at most so many times the largest so far."""
+"""Under a limit: the first batch is this share of what the estimate says fits; a later one at most this many times the largest so far."""
 
-TRIES = 3
-"""Under a limit, for a single item: what libraries make once they need not make again."""
+
+LARGEST_HEAP_BLOCK = 2**25 - 2**16
+"""Just below the largest block that glibc ever takes from its heap."""
+
+
+def keep_freed_memory(memory: Memory) -> None:
+    """Let the C library keep what a step frees for the next one, where no limit was set.
+
+    glibc returns freed memory to the system once more is free than twice the largest block it has ever freed, and the system clears every
+    page anew when it comes back: a tenth of a run's seconds and more. So one large block is freed here, untouched (mallopt(3), dynamic
+    M_MMAP_THRESHOLD). Elsewhere this does nothing.
+    """
+    if memory.limit is None and not memory.on_gpu:
+        torch.empty(LARGEST_HEAP_BLOCK, dtype=torch.uint8, device="cpu")
 
 
 def pairs_at_a_time(network: Network, symbols: int, device: torch.device, memory: Memory | None = None) -> int:
@@ -67,79 +79,90 @@ def picture_bytes(network: Network, gradient: bool) -> int:
     return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
 
 
-class Halving:
-    """Runs a function on batches and halves the batch size, for good, whenever memory runs out.
+class Changing(Protocol):
+    """Something that a step of a search changes: ``STATE`` names the attributes that hold its whole state."""
 
-    Under a limit of ``memory`` batches are smaller where less room is left: ``each`` is what one item is believed to take; it counts
-    for more if it was seen to take more.
+    STATE: ClassVar[tuple[str, ...]]
+
+
+class Halving:
+    """Runs a function on batches of items, and halves the batch size, for good, whenever memory runs out.
+
+    A function that failed is called again, so it must leave nothing behind: either it changes nothing, or the objects it changes are named,
+    and whatever it raises their state is put back.
+
+    Under a limit of ``memory`` the batch size follows from what an item takes: first the estimate ``each``, then what the largest batch so
+    far was measured to take. A peak above the limit counts as memory that ran out.
     """
 
     def __init__(self, size: int, memory: Memory | None = None, each: int = 0) -> None:
-        self.size, self.believed, self.seen, self.largest = size, max(1, each), 0, 0
+        self.size, self.each, self.largest = size, max(1, each), 0
         self.memory = memory if memory is not None and memory.limit is not None else None
+        # what was in use before the first batch: later readings on a CPU count memory that was freed and not returned
+        self.taken = 0 if self.memory is None else self.memory.taken()
 
-    def run(self, function: Callable[[int], Any]) -> Any:
-        """``function(size)`` works on at most ``size`` items."""
-        tries = TRIES
+    def run(self, function: Callable[[int], Any], changes: Sequence[Changing] = ()) -> Any:
+        """``function(size)`` works on at most ``size`` items; ``changes``: the objects whose state it changes."""
         while True:
-            size, short = self.fitting()
+            size = self.fitting()
+            peak = 0 if self.memory is None else self.memory.peak()
+            before: list[tuple[Changing, dict[str, Any]]] = []
             try:
-                if self.memory is None:
-                    return function(size)
-                return self.memory.run(partial(self._watched, function, size), short)
-            except (RuntimeError, MemoryError) as error:
+                before = [(each, {name: _copied(getattr(each, name)) for name in each.STATE}) for each in changes]
+                result = function(size)
+            except BaseException as error:
+                for each, state in before:
+                    vars(each).update(state)
                 if not is_out_of_memory(error):
                     raise
-                tries -= size == 1 and self.memory is not None
-                if size == 1 and (self.memory is None or not tries):
+                if size == 1:
                     raise InputError(
                         "not enough memory for a single image and box",
                         got=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                        do="free memory, use a device with more, or a smaller network or picture" + self._limit(),
+                        do="free memory, use a device with more, or a smaller network or image",
                     ) from error
+            else:
+                # the function has succeeded and is never called again, whatever happens here
+                with suppress(MemoryError):
+                    self._learn(size, peak)
+                return result
             self.size = max(1, size // 2)
-            if self.memory is not None:
-                self.memory.spare()
-            elif torch.cuda.is_available():
+            if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
-    def _watched(self, function: Callable[[int], Any], size: int) -> Any:
-        """Under a limit: what is taken is learnt from."""
-        assert self.memory is not None
-        before = self.memory.taken(), self.memory.peak()
-        result = function(size)
-        self._learn(size, *before)
-        return result
-
-    def fitting(self) -> tuple[int, bool]:
-        """How many items to take now, and whether memory is short: not all that are wanted fit."""
+    def fitting(self) -> int:
+        """How many items to take now."""
         if self.memory is None:
-            return self.size, False
-        fits = USED_SHARE * self.memory.room() / max(self.believed, self.seen)
-        tried = GROWTH * self.largest if self.largest else max(1, math.floor(FIRST_SHARE * fits))
-        return min(self.size, _rounded(max(1, min(math.floor(fits), tried)))), fits < self.size
+            return self.size
+        fits = USED_SHARE * self.memory.room(self.taken) / self.each
+        most = min(fits, GROWTH * self.largest) if self.largest else FIRST_SHARE * fits
+        return min(self.size, _rounded(max(1, math.floor(most))))
 
-    def _learn(self, size: int, taken: int, peak: int) -> None:
-        """An item took at most its share of all that was taken since. A first, small batch also pays for what is made once, such as
-        libraries' own tables, so the largest batches are believed; smaller ones only where they took more than anything before."""
-        assert self.memory is not None
-        assert self.memory.limit is not None
-        most = self.memory.peak()
-        share = max(0, most - taken) // size
-        if most > peak and size < self.largest:  # freed memory in pieces that are too small takes some room, too
-            self.seen = max(self.seen, max(0, most - taken - self.memory.limit // 32) // size)
-        elif most > peak:
-            self.seen = share
-        elif size >= self.largest:
-            self.seen = min(self.seen, share)
-        self.largest = max(self.largest, size)
+    def _learn(self, size: int, peak: int) -> None:
+        """What an item takes, from the peak after a batch of ``size`` items and the ``peak`` before it.
 
-    def _limit(self) -> str:
-        limit = None if self.memory is None else self.memory.limit
-        return "" if limit is None else f"; or a higher limit than {shown_size(limit)} (--memory)"
+        Small batches are a poor measure, since what is allocated once weighs on few items; so a batch counts only if none was larger. If
+        the peak has not risen, an item took at most its share of the old one.
+        """
+        if self.memory is None or self.memory.limit is None:
+            return
+        reached = self.memory.peak()
+        if reached > max(peak, self.memory.limit):
+            self.size = max(1, size // 2)
+        if size >= self.largest:
+            share = max(1, (reached - self.taken) // size)
+            self.each = share if reached > peak else min(self.each, share)
+            self.largest = size
+
+
+def _copied(value: Any) -> Any:
+    """A copy that later changes in place do not reach."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, (list, dict)) else value
 
 
 def _rounded(size: int) -> int:
-    """Down to three digits of the binary system: libraries make programs and tables for every size anew, and keep them."""
+    """Down to three binary digits: libraries compile programs and tables for every size, and keep them."""
     digits = max(0, size.bit_length() - 3)
     return size >> digits << digits

@@ -4,7 +4,7 @@ fails."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from tiltproof.bounds import pair_bounds
 from tiltproof.bounds.chosen import ChosenForms
 from tiltproof.certify.entry import Inputs
 from tiltproof.certify.gate import Gate
-from tiltproof.certify.memory import fewest_together
+from tiltproof.certify.memory import Changing, fewest_together
 from tiltproof.certify.rounds import Rounds
 from tiltproof.network import forward_shares, margins, run, separate_margins, shallow_share
 
@@ -51,6 +51,8 @@ class Prover:
     what else keeps deep networks' bounds wide, the pixels' second order in a single parameter: there forms are bent.
     """
 
+    STATE: ClassVar[tuple[str, ...]] = ("refined",)
+
     def __init__(self, inputs: Inputs, method: str) -> None:
         self.labels, self.transform, self.method = inputs.labels, inputs.transform, method
         self.pictures = inputs.pictures
@@ -71,6 +73,10 @@ class Prover:
             Any, Any
         ] = {}  # how grids fared that were tried, kept for whoever asks again (`certify.start`)
         self.refined = 0  # single margins taken through a backward pass so far
+
+    def changes(self) -> tuple[Changing, ...]:
+        """What `bound` changes."""
+        return self, self.gate
 
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:

@@ -7,13 +7,17 @@ bounds of all boxes that are left: it holds whenever the search stops, and the b
 
 from __future__ import annotations
 
+import functools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from tiltproof.certify.ledger import content
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.range_prover import RangeOutcome, RangeProver
 from tiltproof.certify.reached import Reached
@@ -43,10 +47,15 @@ class Wanted:
 class RangeSearch:
     """A stack of boxes to bound; the batch on top is bounded, so images are finished one after the other."""
 
+    STATE: ClassVar[tuple[str, ...]] = (
+        "boxes", "seconds", "complete", "lower", "upper", "covered", "leaves", "image", "stack", "above_lower", "above_upper",
+    )  # fmt: skip
+
     def __init__(self, prover: RangeProver, reached: Reached, tiling: Tiling, wanted: Wanted) -> None:
         self.prover, self.reached, self.tiling, self.wanted = prover, reached, tiling, wanted
         count = len(reached.low)
-        self.boxes = torch.zeros(count, dtype=torch.int64)
+        # of each image: boxes bounded, boxes whose bounds are in its range, and the content of these
+        self.boxes, self.leaves, self.covered = torch.zeros(3, count, dtype=torch.int64)
         self.seconds = torch.zeros(count, dtype=torch.float64)
         self.complete = torch.ones(count, dtype=torch.bool)
         self.lower, self.upper = torch.full_like(reached.low, torch.inf), torch.full_like(reached.low, -torch.inf)
@@ -62,16 +71,20 @@ class RangeSearch:
         nothing = torch.full((count * len(first), self.reached.low.shape[1]), torch.inf, dtype=torch.float64)
         self._push(images.repeat_interleave(len(first)), first.repeat(count), -nothing, nothing)
         while len(self.image):
-            began = time.perf_counter()
-            rows, boxes, outcome = batch.run(self._top)
-            self.boxes += torch.bincount(rows, minlength=count)
-            share = torch.full((len(rows),), (time.perf_counter() - began) / len(rows), dtype=torch.float64)
-            self.seconds.index_add_(0, rows, share)
-            self._place(rows, boxes, outcome, budget)
+            batch.run(functools.partial(self._step, budget), (self, self.splits, self.reached))
             report()
 
+    def _step(self, budget: Budget, size: int) -> None:
+        """Bound the boxes on top of the stack; those whose bounds are not tight enough are halved."""
+        began = time.perf_counter()
+        rows, boxes, outcome = self._top(size)
+        self.boxes += torch.bincount(rows, minlength=len(self.boxes))
+        share = torch.full((len(rows),), (time.perf_counter() - began) / len(rows), dtype=torch.float64)
+        self.seconds.index_add_(0, rows, share)
+        self._place(rows, boxes, outcome, budget)
+
     def _top(self, size: int) -> tuple[Tensor, Boxes, RangeOutcome]:
-        """Bound the boxes on top of the stack; only on success are they taken off it. A half also obeys the bounds of its whole."""
+        """Bound the boxes on top of the stack and take them off it. A half also obeys the bounds of its whole."""
         rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
         low, high = (end.to(self.prover.device) for end in self.tiling.bounds(boxes))
         outcome = self.prover.bound(rows.to(self.prover.device), low, high).cpu()
@@ -90,10 +103,11 @@ class RangeSearch:
             done = self._inside(rows, outcome)
         spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
         given_up = torch.isin(rows, rows[spent & ~done])
-        self._settle(rows[done | given_up], outcome.lower[done | given_up], outcome.upper[done | given_up])
+        settled = done | given_up
+        self._settle(rows[settled], boxes[settled], outcome.lower[settled], outcome.upper[settled])
         if bool(given_up.any()):
             self._give_up(rows[given_up])
-        rest = ~(done | given_up)
+        rest = ~settled
         if bool(rest.any()):
             axes = self.tiling.best_axes(boxes[rest], outcome.shares[rest])
             self.splits.note(rows[rest], boxes[rest], axes)
@@ -104,8 +118,10 @@ class RangeSearch:
         low, high = self.wanted.ends(self.reached)
         return ((outcome.lower >= low[rows]) & (outcome.upper <= high[rows])).all(1)
 
-    def _settle(self, rows: Tensor, lower: Tensor, upper: Tensor) -> None:
+    def _settle(self, rows: Tensor, boxes: Boxes, lower: Tensor, upper: Tensor) -> None:
         """These boxes stay as they are: the image's range is at least the union of their bounds."""
+        self.leaves += torch.bincount(rows, minlength=len(self.leaves))
+        self.covered.index_add_(0, rows, content(*self.tiling.bounds(boxes)))
         index = rows.unsqueeze(1).expand_as(lower)
         self.lower.scatter_reduce_(0, index, lower, "amin")
         self.upper.scatter_reduce_(0, index, upper, "amax")
@@ -114,7 +130,7 @@ class RangeSearch:
         """No budget left: boxes of these images that wait stay whole, with the bounds of what they are halves of."""
         self.complete[images] = False
         gone = torch.isin(self.image, images)
-        self._settle(self.image[gone], self.above_lower[gone], self.above_upper[gone])
+        self._settle(self.image[gone], self.stack[gone], self.above_lower[gone], self.above_upper[gone])
         self._keep(~gone)
 
     def _push(self, rows: Tensor, boxes: Boxes, lower: Tensor, upper: Tensor) -> None:
@@ -130,3 +146,13 @@ class RangeSearch:
     def trees(self) -> list[str]:
         """For each image the tiling whose boxes' bounds the range is the union of."""
         return self.splits.trees(tuple(self.tiling.base.tolist()))[0]
+
+    def check_covered(self) -> None:
+        """Raise unless the boxes in each image's range make up its tiling, and the tiling the whole range of parameters."""
+        grid = tuple(self.tiling.base.tolist())
+        halved = torch.tensor(self.splits.trees(grid)[1])
+        everything = content(self.tiling.outer_low.unsqueeze(0), self.tiling.outer_high.unsqueeze(0))
+        wrong = (self.covered != everything) | (self.leaves != math.prod(grid) + halved)
+        if bool(wrong.any()):
+            image = int(wrong.nonzero()[0])
+            raise RuntimeError(f"image {image}: its range leaves out some parameters; please report this")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ CONFIRMED_AT_ONCE = 128
 
 class Reached:
     """For each image and output the lowest and highest value seen so far [N, K], and the parameters that gave them [N, K, d]."""
+
+    STATE: ClassVar[tuple[str, ...]] = ("low", "high", "lowest_at", "highest_at")
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self.inputs = inputs
@@ -34,7 +37,7 @@ class Reached:
         self.highest_at = self.lowest_at.clone()
 
     def _predictions(self, size: int) -> Tensor:
-        return torch.cat([self.inputs.model(part).double().cpu() for part in self.inputs.images.split(size)])
+        return torch.cat([self.inputs.answers(part).double().cpu() for part in self.inputs.images.split(size)])
 
     def evaluate(self, rows: Tensor, parameters: Tensor) -> None:
         """Outputs of images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype."""
@@ -43,9 +46,8 @@ class Reached:
             pieces = []
             for chunk in torch.arange(len(rows)).split(size):
                 images = self.inputs.images[rows[chunk].to(self.inputs.images.device)]
-                pieces.append(
-                    self.inputs.model(self.inputs.transform.apply(images, parameters[chunk].to(images))).cpu()
-                )
+                turned = self.inputs.transform.apply(images, parameters[chunk].to(images))
+                pieces.append(self.inputs.answers(turned).cpu())
             return torch.cat(pieces)
 
         with torch.no_grad():
@@ -84,7 +86,7 @@ class Reached:
             images = self.inputs.images[chunk.to(self.inputs.images.device)]
             values = parameters[chunk].to(images).requires_grad_()
             with torch.enable_grad():  # whatever the caller's setting is
-                result = self.inputs.model(self.inputs.transform.apply(images, values))[:, output]
+                result = self.inputs.answers(self.inputs.transform.apply(images, values))[:, output]
                 pieces.append(torch.autograd.grad(result.sum(), values)[0].cpu().double())
         return torch.cat(pieces)
 

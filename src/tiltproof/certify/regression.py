@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from tiltproof.bounds import check_method
 from tiltproof.certify.batch import Settings
-from tiltproof.certify.entry import Inputs, check_model_and_images, check_search, check_splits
+from tiltproof.certify.entry import (
+    Inputs,
+    check_model_and_images,
+    check_search,
+    check_splits,
+    not_finite,
+    proof_on,
+)
 from tiltproof.certify.limit import parse_memory
 from tiltproof.certify.manifest import claim
 from tiltproof.certify.memory import Halving, pair_bytes, pairs_at_a_time
@@ -89,28 +96,29 @@ def certify_range(
     ``method``, ``semantics``, ``samples``, ``workers``, ``batch_images`` and ``memory``, ``out`` to ``notes``: as in `certify`.
     """
     began = time.perf_counter()
-    budget = check_search(method, samples, batch_size, budget)
-    if not (0 <= excess < float("inf") and 0 <= width < float("inf")):
-        raise InputError("excess and width are not negative", got=(excess, width))
-    check_folder_options(out, resume, overwrite)
-    limit = parse_memory(memory)
-    inputs = replace(check_model_and_images(model, images, transform, semantics), limit=limit)
-    inputs.memory.check()
-    check_method(method, inputs.transform)
-    answers = _check_values(values, inputs)
-    grid = None if splits is None else check_splits(splits, inputs.transform)
-    settings = RangeSettings(method, grid, budget, samples, seed, Wanted(excess, width))
-    job = RangeJob(settings, first, answers, batch_size)
-    plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
-    run = Run(settings.record(), plan)
-    if out is not None:
-        about = {"task": TASK} | claim(inputs, first, values=None if answers is None else answers.tolist())
-        folder = Path(out)
-        run = RunFolder(
-            folder, inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite, RangeResult
-        )
-    with closing(run):
-        return _work(inputs, job, run, _Reporter(len(inputs.images), began, progress), workers)
+    with proof_on(images):
+        budget = check_search(method, samples, batch_size, budget)
+        if not (0 <= excess < float("inf") and 0 <= width < float("inf")):
+            raise InputError("excess and width are not negative", got=(excess, width))
+        check_folder_options(out, resume, overwrite)
+        limit = parse_memory(memory)
+        inputs = replace(check_model_and_images(model, images, transform, semantics), limit=limit)
+        check_method(method, inputs.transform)
+        answers = _check_values(values, inputs)
+        grid = None if splits is None else check_splits(splits, inputs.transform)
+        settings = RangeSettings(method, grid, budget, samples, seed, Wanted(excess, width))
+        job = RangeJob(settings, first, answers, batch_size)
+        inputs.memory.check(job.each(inputs))
+        plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
+        run = Run(settings.record(), plan)
+        if out is not None:
+            about = {"task": TASK} | claim(inputs, first, values=None if answers is None else answers.tolist())
+            folder = Path(out)
+            run = RunFolder(
+                folder, inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite, RangeResult
+            )
+        with closing(run):
+            return _work(inputs, job, run, _Reporter(len(inputs.images), began, progress), workers)
 
 
 def _work(inputs: Inputs, job: RangeJob, run: Run, reporter: _Reporter, workers: Workers | None) -> RangeCertificate:
@@ -125,7 +133,9 @@ def _work(inputs: Inputs, job: RangeJob, run: Run, reporter: _Reporter, workers:
         semantics=inputs.semantics,
         results=run.results,
         seconds=earlier + time.perf_counter() - reporter.began,
-        settings=run.settings | {"device": ", ".join(sorted(run.devices)), "precision": "float64"},
+        settings=run.settings
+        | {"device": ", ".join(sorted(run.devices)), "precision": "float64"}
+        | inputs.memory.record(),
     )
     run.finish(certificate.summary())
     return certificate
@@ -217,13 +227,23 @@ def _searched(
     """What evaluations reach, and what is proved."""
     settings = job.settings
     reached = Reached(inputs, settings.seed + job.first)
+    _ensure_finite(reached.prediction, job.first)
     reached.search(settings.samples, ASCENT_STEPS)
     # a grid that is to be kept is the case of a width that every box has
     wanted = settings.wanted if settings.splits is None else Wanted(width=torch.inf)
     search = RangeSearch(RangeProver(inputs, settings.method), reached, Tiling(inputs.transform, grid), wanted)
     report = (lambda: None) if reporter is None else (lambda: reporter.say(int(search.boxes.sum())))
     search.work(pairs, settings.budget, report)
+    search.check_covered()
     return reached, search
+
+
+def _ensure_finite(outputs: Tensor, first: int) -> None:
+    """Outputs [N, K] of the images from number ``first`` on."""
+    wrong = (~outputs.isfinite()).any(1)
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        raise not_finite(first + row, outputs[row])
 
 
 def _batch(
@@ -235,16 +255,16 @@ def _batch(
     reached, search = _searched(inputs, job, grid, pairs, reporter)
     shared = max(0.0, time.perf_counter() - began - float(search.seconds.sum())) / len(inputs.images)
     inner_low, inner_high = reached.confirmed()
-    for name, numbers in (("predictions", reached.prediction), ("outputs", inner_low), ("outputs", inner_high)):
-        if not bool(numbers.isfinite().all()):
-            image = first + int((~numbers.isfinite()).any(1).int().argmax())
-            raise InputError(
-                f"the network's {name} for image {image} are not finite numbers", why="weights out of all measure"
-            )
+    for numbers in (inner_low, inner_high):
+        _ensure_finite(numbers, first)
     width = search.upper - search.lower
     least = LEAST_ROOM * (1 + torch.maximum(search.lower.abs(), search.upper.abs()))
     room = torch.where(width < torch.inf, torch.maximum(ROOM * width, least), 0.0)
     lower, upper = search.lower - room, search.upper + room
+    outside = ((inner_low < lower) | (inner_high > upper)).any(1)
+    if bool(outside.any()):
+        image = first + int(outside.int().argmax())
+        raise RuntimeError(f"image {image}: an output leaves its proved range; a bound is wrong, please report this")
     return [
         RangeResult(
             image=first + k,

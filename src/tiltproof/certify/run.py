@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tiltproof.certify.entry import Inputs
-from tiltproof.certify.memory import Halving
+from tiltproof.certify.memory import Halving, keep_freed_memory
 from tiltproof.device import few_threads
 from tiltproof.errors import InputError
-from tiltproof.network import proof_arithmetic
 
 Grid = tuple[int, ...]
 
@@ -129,12 +128,12 @@ class Run:
         batches = [slice(k, min(k + size, images)) for k in range(len(self.results), images, size)]
         early: dict[int, Batch] = {}
         device = inputs.images.device
-        with inputs.eval_mode(), proof_arithmetic(device), few_threads(device):
+        with inputs.eval_mode(), few_threads(device):
             if workers is None:
                 done = self._alone(inputs, job, batches, reporter)
             else:
                 done = workers.work(inputs, job, batches, self.grid, self.plan["pairs_at_once"])
-            with inputs.memory.kept(job.each(inputs)) if workers is None else nullcontext(), closing(done):
+            with inputs.memory.watched() if workers is None else nullcontext(), closing(done):
                 for batch in done:
                     early[batch.start] = batch
                     reporter.finished(batch.results)
@@ -147,6 +146,7 @@ class Run:
         self, inputs: Inputs, job: Job, batches: Sequence[slice], reporter: Listener
     ) -> Generator[Batch, None, None]:
         """One batch after the other, in this process."""
+        keep_freed_memory(inputs.memory)
         pairs = Halving(self.plan["pairs_at_once"], inputs.memory, job.each(inputs))
         device = str(inputs.images.device)
         for rows in batches:

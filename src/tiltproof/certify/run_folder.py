@@ -18,14 +18,15 @@ from typing import IO, Any
 
 from tiltproof.certify.certificate import ImageResult
 from tiltproof.certify.entry import Inputs
+from tiltproof.certify.folder_contents import BATCHES, FORMAT, MANIFEST, SUMMARY, VERDICTS, contents, open_file
 from tiltproof.certify.manifest import environment, graph_digest
 from tiltproof.certify.run import Result, Run
 from tiltproof.certify.writing import document, lock, replace_bytes
 from tiltproof.errors import InputError, shown
 
-MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
-RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
-FORMAT, VERSION = "tiltproof-run", 1
+VERSION = 1
+RESUMED = "resumed"
+"""The manifest's list of other environments, such as another torch, that a run was resumed in."""
 
 
 class RunFolder(Run):
@@ -59,40 +60,53 @@ class RunFolder(Run):
         self.claim_digest = hashlib.sha256(json.dumps(self.manifest["claim"]).encode()).hexdigest()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._check_others(resume or overwrite)
+            self._look(resume, overwrite)
             self.verdicts = self._open(VERDICTS)
             lock(self.verdicts, folder)  # from here on nobody else reads or changes the run
+            before = self._look(resume, overwrite)  # again: another process may have been here before the lock
             self.journal = self._open(BATCHES)
-            if resume and (folder / MANIFEST).exists():
-                self._agree(_read_json(folder / MANIFEST))
+            if resume and before is not None:
+                self._agree(before)
                 self._recover()
             else:
                 # a summary without its run, or a run without its manifest, must not outlive this moment
                 (folder / SUMMARY).unlink(missing_ok=True)
-                for stream in (self.verdicts, self.journal):
+                for stream in (self.journal, self.verdicts):
                     stream.truncate(0)
                 replace_bytes(folder / MANIFEST, document(self.manifest))
         except OSError as error:
             raise _cannot_write(folder, error) from None
 
-    def _check_others(self, allowed: bool) -> None:
-        """Refuse a folder that already holds something, unless the run in it is to be resumed or replaced."""
-        found = sorted(path.name for path in self.folder.iterdir())
-        if found and not allowed:
+    def _look(self, resume: bool, overwrite: bool) -> dict[str, Any] | None:
+        """The manifest of the run that the folder holds; refuses a folder that must not be written to."""
+        found, asked = contents(self.folder), resume or overwrite
+        if found.manifest is None and found.other is not None:
+            what = f"holds no run to {'go on with' if resume else 'replace'}" if asked else "is not empty"
+            raise InputError(
+                f"the result folder {what}",
+                got=f"{self.folder} with {shown(found.other)}",
+                do="choose a new or an empty folder",
+            )
+        if found.results and not asked:
             raise InputError(
                 "the result folder is not empty",
-                got=f"{self.folder} with {found[0]}",
+                got=f"{self.folder} with a run",
                 do="choose another folder, --resume to go on with the run it holds, or --overwrite to replace that run",
             )
+        return found.manifest
 
     def _open(self, name: str) -> IO[bytes]:
-        path = self.folder / name
-        return path.open("r+b") if path.exists() else path.open("x+b")
+        return os.fdopen(open_file(self.folder / name), "r+b")
 
     def _agree(self, before: dict[str, Any]) -> None:
         """Refuse to mix two runs; the first difference is named."""
-        if (before.get("format"), before.get("version")) != (FORMAT, VERSION):
-            raise InputError(f"{self.folder / MANIFEST} is not the manifest of a run of this version")
+        if before.get("version") != VERSION:
+            raise InputError(
+                f"{self.folder / MANIFEST} is of a version of the format that this program does not know",
+                got=shown(before.get("version")),
+                do="choose another folder",
+            )
+        self._same_program(before)
         for part in ("claim", "settings"):
             old, new = before.get(part), json.loads(json.dumps(self.manifest[part]))
             for key in new:
@@ -106,7 +120,27 @@ class RunFolder(Run):
         plan = before.get("plan")
         if not isinstance(plan, dict) or not all(type(plan.get(key)) is int and plan[key] > 0 for key in self.plan):
             raise InputError(f"{self.folder / MANIFEST} is damaged", got=f"plan {plan}", do="choose another folder")
+        here = self.manifest["environment"]
+        known = [before["environment"], *before.get(RESUMED, [])]
         self.manifest, self.plan = before, plan
+        if here not in known:
+            self.manifest[RESUMED] = [*before.get(RESUMED, []), here]
+            replace_bytes(self.folder / MANIFEST, document(self.manifest))
+
+    def _same_program(self, before: dict[str, Any]) -> None:
+        """Refuse a run that another version began: the verdicts of a version with a defect would be sealed with those of this one."""
+        resumed = before.get(RESUMED, [])
+        environments = [before.get("environment"), *(resumed if isinstance(resumed, list) else [None])]
+        if not all(isinstance(each, dict) for each in environments):
+            raise InputError(f"{self.folder / MANIFEST} is damaged", got="no environment", do="choose another folder")
+        then, now = before["environment"].get("tiltproof"), self.manifest["environment"]["tiltproof"]
+        if then != now:
+            raise InputError(
+                f"the run that {self.folder} holds was begun by another version of tiltproof",
+                got=f"{shown(then)} then, {now} now",
+                why="an upgrade since, which may have changed what is proved",
+                do="begin it again with --overwrite or in another folder, or finish it with that version",
+            )
 
     def _recover(self) -> None:
         """Read the batches that are whole, and cut off whatever follows them."""
@@ -209,16 +243,6 @@ def _sealed(line: bytes) -> dict[str, Any]:
     if _seal(entry) != line or zlib.crc32(json.dumps(entry).encode()) != checksum:
         raise ValueError("not a whole line")
     return dict(entry)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged", got=error, do="choose another folder") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is damaged", got=type(content).__name__, do="choose another folder")
-    return content
 
 
 def _difference(before: Any, now: Any) -> tuple[str, str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +34,10 @@ class AdaptiveSearch(Ledger):
     waits for it only where shapes depend on what was found.
     """
 
+    STATE: ClassVar[tuple[str, ...]] = (
+        *Ledger.STATE, "fresh", "image", "stack", "inherited", "suspects", "suspected", "parked", "most_suspects",
+    )  # fmt: skip
+
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, precise_from: int = PRECISE_FROM) -> None:
         super().__init__(prover, attacker, tiling, prover.labels.device)
         self.precise_from = precise_from
@@ -47,22 +53,25 @@ class AdaptiveSearch(Ledger):
         self.parked: list[tuple[Tensor, Boxes, Tensor]] = []
         self.most_suspects = SUSPECTS
         while len(self.image) or len(self.fresh) or self.suspects:
-            if not len(self.image) and not len(self.fresh):
-                self._confirm()
-                continue
-            began = time.perf_counter()
-            rows, boxes, ends, outcome = batch.run(self._top)
-            left = (~(outcome.bound > 0)).nonzero().flatten()
-            low, high = ends
-            self.record(rows, outcome.bound, low, high, time.perf_counter() - began)
-            if len(left):
-                shares = outcome.shares[left]
-                self._open(rows[left], boxes[left], low[left], high[left], outcome.bound[left], shares, budget)
-            self.settle_certified(rows)
+            batch.run(functools.partial(self._step, budget), self.changes())
             report()
 
+    def _step(self, budget: Budget, size: int) -> None:
+        """Bound the boxes on top of the stack; those that are not proved are split."""
+        if not len(self.image) and not len(self.fresh):
+            self._confirm()
+            return
+        began = time.perf_counter()
+        rows, boxes, (low, high), outcome = self._top(size)
+        left = (~(outcome.bound > 0)).nonzero().flatten()
+        self.record(rows, outcome.bound, low, high, time.perf_counter() - began)
+        if len(left):
+            shares = outcome.shares[left]
+            self._open(rows[left], boxes[left], low[left], high[left], outcome.bound[left], shares, budget)
+        self.settle_certified(rows)
+
     def _top(self, size: int) -> tuple[Tensor, Boxes, tuple[Tensor, Tensor], Outcome]:
-        """Bound the boxes on top of the stack, which have these ends; only on success are they taken off it."""
+        """Bound the boxes on top of the stack, which have these ends, and take them off it."""
         self.size = size
         self._begin(size - len(self.image))
         if not len(self.image) == len(self.stack) == len(self.inherited):
@@ -81,10 +90,9 @@ class AdaptiveSearch(Ledger):
         if len(rows):
             image = rows.flip(0).repeat_interleave(len(self.first))
             none = self.proved.new_full((len(image),), -torch.inf)
-            stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
-            image, inherited = torch.cat([image, self.image]), torch.cat([none, self.inherited])
-            # all or nothing: memory may run out above, and then this is tried again
-            self.fresh, self.image, self.stack, self.inherited = self.fresh[len(rows) :], image, stack, inherited
+            self.stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
+            self.image, self.inherited = torch.cat([image, self.image]), torch.cat([none, self.inherited])
+            self.fresh = self.fresh[len(rows) :]
 
     def _open(
         self, rows: Tensor, boxes: Boxes, low: Tensor, high: Tensor, bound: Tensor, shares: Tensor, budget: Budget

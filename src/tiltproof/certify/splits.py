@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ MANY = 2**20
 
 class Splits:
     """Of images numbered from zero, ``count`` of them; boxes are on ``device``."""
+
+    STATE: ClassVar[tuple[str, ...]] = ("kept", "notes", "noted", "many")
 
     def __init__(self, count: int, device: torch.device | str = "cpu") -> None:
         self.kept = torch.ones(count, dtype=torch.bool, device=device)

@@ -124,24 +124,25 @@ class UniformSearch(Ledger):
             if alive != (alive := int(still.sum())):
                 left = left[still[blocks.rows[left]]]
                 continue
-            top, left = left[: batch.size], left[batch.size :]
-            began = time.perf_counter()
-            bound, low, high = batch.run(functools.partial(self._piece, blocks[top]))
-            left = torch.cat([top[len(bound) :], left]) if len(bound) < len(top) else left
-            top = top[: len(bound)]
-            mine = blocks[top]
-            boxes = (self._ends(mine) - mine.corners + 1).prod(1)
-            passed = self.record(mine.rows, bound, low, high, time.perf_counter() - began, boxes)
-            result[top] = bound
-            alone = (~passed & (mine.size == 0)).nonzero().flatten()
-            self._leave(mine[alone], bound[alone])
+            bound = batch.run(functools.partial(self._step, blocks[left[: batch.size]]), self.changes())
+            result[left[: len(bound)]] = bound
+            left = left[len(bound) :]
             report()
         return result
 
-    def _piece(self, blocks: Blocks, most: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Bounds of the first pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
+    def _step(self, blocks: Blocks, size: int) -> Tensor:
+        """Bounds of the first ``size`` pairs. Images leave at single boxes that are not proved."""
+        began, blocks = time.perf_counter(), blocks[:size]
+        bound, low, high = self._piece(blocks)
+        boxes = (self._ends(blocks) - blocks.corners + 1).prod(1)
+        passed = self.record(blocks.rows, bound, low, high, time.perf_counter() - began, boxes)
+        alone = (~passed & (blocks.size == 0)).nonzero().flatten()
+        self._leave(blocks[alone], bound[alone])
+        return bound
+
+    def _piece(self, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
+        """Bounds of pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
         it open."""
-        blocks = blocks[:most]
         ends = self._bounds(blocks)
         bound = self.bound(blocks.rows, *ends).bound
         failed = (~(bound > 0) & (blocks.size == 0)).nonzero().flatten()

@@ -1,0 +1,39 @@
+"""Errors that are raised at a chosen call of a chosen function, for tests of what they leave behind."""
+
+from __future__ import annotations
+
+import functools
+
+
+class Fault:
+    """Raises ``error`` at the ``call``-th call of a function, once: before it runs, or after."""
+
+    def __init__(self, owner, name, call, error, after):
+        self.owner, self.name, self.call, self.error, self.after = owner, name, call, error, after
+        self.calls = 0
+
+    def __enter__(self):
+        self.original = vars(self.owner)[self.name]
+        function = self.original.__func__ if isinstance(self.original, staticmethod) else self.original
+
+        @functools.wraps(function)
+        def faulty(*args, **kwargs):
+            self.calls += 1
+            here = self.calls == self.call
+            if here and not self.after:
+                raise self.error("injected")
+            result = function(*args, **kwargs)
+            if here:
+                raise self.error("injected")
+            return result
+
+        setattr(self.owner, self.name, staticmethod(faulty) if isinstance(self.original, staticmethod) else faulty)
+        return self
+
+    def __exit__(self, *_):
+        setattr(self.owner, self.name, self.original)
+
+
+def sampled(count, most):
+    """Numbers of calls at which to fail: all, or the first, the last and some between."""
+    return range(1, count + 1) if count <= most else sorted({1 + k * (count - 1) // (most - 1) for k in range(most)})

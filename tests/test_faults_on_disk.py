@@ -1,0 +1,211 @@
+"""Errors in the middle of writing: whatever is raised at whichever call, the same command goes on and ends as if nothing had happened.
+
+Runs, curves, reports and checkpoints of a training. `tests/certify/test_faults.py` has the steps of a search.
+"""
+
+import importlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults import Fault, sampled
+from tiltproof import InputError, certify, certify_range
+from tiltproof.certify.curve import CURVE, certified_curve, write_curve
+from tiltproof.certify.run import Run
+from tiltproof.certify.run_folder import RunFolder
+from tiltproof.checker import check_run
+from tiltproof.report import write_report
+from tiltproof.train import train
+
+for folder in ("certify", "train"):
+    sys.path.insert(0, str(Path(__file__).parent / folder))
+
+digits, small_regression, tiny_runs = map(importlib.import_module, ("digits", "small_regression", "tiny_runs"))
+run_folder = importlib.import_module("tiltproof.certify.run_folder")
+writing = importlib.import_module("tiltproof.certify.writing")
+checkpoint = importlib.import_module("tiltproof.train.checkpoint")
+training_loop = importlib.import_module("tiltproof.train.loop")
+ERRORS = (OSError, MemoryError, KeyboardInterrupt)
+RANGE = "R(8), B(0.02)"
+SHORT = 2
+"""Calls of each function that fail in the short tests, each with another error; in the long ones all fail, with every error."""
+
+
+def cases(functions):
+    """Function, error and whether it fails before or after the call; a third of them in the short tests."""
+    for number, (owner, name) in enumerate(functions):
+        for k, (error, after) in enumerate((error, after) for after in (False, True) for error in ERRORS):
+            short = k == (2 * number) % 6
+            mark = [] if short else [pytest.mark.slow]
+            when = "after" if after else "before"
+            yield pytest.param(
+                owner, name, error, after, short, marks=mark, id=f"{error.__name__} {when} {owner.__name__}.{name}"
+            )
+
+
+def images_of(count=6):
+    model, images, labels = digits.problem()
+    return model, images[:count], labels[:count]
+
+
+def certified(folder, resume=False):
+    return certify(*images_of(), RANGE, batch_size=2, batch_images=2, out=folder, resume=resume)
+
+
+def bounded(folder, resume=False):
+    return certify_range(
+        small_regression.network(),
+        small_regression.pictures(4),
+        "R(10)",
+        batch_images=2,
+        samples=4,
+        out=folder,
+        resume=resume,
+    )
+
+
+WRITERS = [
+    (os, "fsync"), (os, "replace"), (Path, "replace"), (json, "dumps"), (run_folder, "replace_bytes"), (RunFolder, "append"),
+    (RunFolder, "_look"), (RunFolder, "_agree"), (RunFolder, "finish"), (Run, "append"), (Run, "work"), (writing, "lock"), (io, "open"),
+    (os, "open"), (run_folder, "graph_digest"), (run_folder, "_seal"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    certified(folder / "classes")
+    bounded(folder / "ranges")
+    return {name: digits.evidence(folder / name) for name in ("classes", "ranges")}
+
+
+def disturbed(work, folder, owner, name, error, after, call):
+    """Run with a fault; then as often with ``resume`` as the command asks to be repeated. Whether there was a fault."""
+    with Fault(owner, name, call, error, after) as fault:
+        try:
+            work(folder)
+        except (InputError, *ERRORS):
+            pass
+    work(folder, resume=True)
+    return fault.calls >= call
+
+
+@pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(WRITERS))
+@pytest.mark.parametrize("kind", ["classes", "ranges"])
+def test_a_run_goes_on_from_whatever_was_raised(kind, owner, name, error, after, short, whole, tmp_path):
+    work = {"classes": certified, "ranges": bounded}[kind]
+    with Fault(owner, name, 0, error, after) as counted:
+        work(tmp_path / "counted")
+    if not counted.calls:
+        pytest.skip("only called where something was there before")
+    for call in sampled(counted.calls, SHORT if short else counted.calls):
+        folder = tmp_path / str(call)
+        assert disturbed(work, folder, owner, name, error, after, call)
+        assert digits.evidence(folder) == whole[kind], (call, counted.calls)
+        assert sorted(path.name for path in folder.iterdir()) == sorted(run_folder_names())
+        if kind == "classes" and call == 1:
+            assert check_run(folder, *images_of()).images == 6
+
+
+def run_folder_names():
+    return ["manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"]
+
+
+@pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(WRITERS))
+def test_a_run_that_is_resumed_may_fail_again(owner, name, error, after, short, whole, tmp_path):
+    """A fault while it is resumed, from a run that was stopped in the middle."""
+
+    def stopped(folder):
+        def progress(state):
+            if state.done >= 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            certify(*images_of(), RANGE, batch_size=2, batch_images=2, out=folder, progress=progress)
+
+    stopped(tmp_path / "counted")
+    with Fault(owner, name, 0, error, after) as counted:
+        certified(tmp_path / "counted", resume=True)
+    for call in sampled(counted.calls, SHORT if short else counted.calls):
+        folder = tmp_path / str(call)
+        stopped(folder)
+        with Fault(owner, name, call, error, after):
+            try:
+                certified(folder, resume=True)
+            except (InputError, *ERRORS):
+                pass
+        certified(folder, resume=True)
+        assert digits.evidence(folder) == whole["classes"]
+
+
+PAGES = [(os, "fsync"), (Path, "replace"), (json, "dumps"), (io, "open"), (writing, "replace_bytes")]
+
+
+@pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(PAGES))
+def test_a_report_and_a_curve_are_old_or_new(owner, name, error, after, short, tmp_path):
+    model, images, labels = images_of()
+    certificate = certified(tmp_path)
+    points = certified_curve(model, images, labels, RANGE, certificate, shares=(0.5, 1.0))
+
+    def both():
+        write_curve(tmp_path, points, began=0.0)
+        return write_report(tmp_path, model, images, labels, details=1)
+
+    def read():
+        content = json.loads((tmp_path / CURVE).read_text())
+        return (tmp_path / "report.html").read_bytes(), content["points"]
+
+    both()
+    before = read()
+    with Fault(owner, name, 0, error, after) as counted:
+        both()
+    for call in sampled(counted.calls, SHORT if short else counted.calls):
+        with Fault(owner, name, call, error, after):
+            try:
+                both()
+            except (InputError, *ERRORS):
+                pass
+        assert read() == before, "it is the old one or a new one, and both say the same"
+        assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")], "nothing half written stays"
+        both()
+        assert read() == before
+
+
+CHECKPOINTS = [
+    (os, "fsync"),
+    (Path, "replace"),
+    (json, "dumps"),
+    (checkpoint, "replace_bytes"),
+    (checkpoint, "save"),
+    (io, "open"),
+]
+
+
+def trained(folder, resume=False):
+    recipe = tiny_runs.make_recipe(folder.parent, "train.epochs=2", "data.hold_out=0")
+    return train(recipe, out=folder, resume=resume, **tiny_runs.DIGITS)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("trained") / "run").model
+
+
+@pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(CHECKPOINTS))
+def test_a_training_goes_on_from_whatever_was_raised(owner, name, error, after, short, weights, tmp_path):
+    with Fault(owner, name, 0, error, after) as counted:
+        trained(tmp_path / "counted")
+    for call in sampled(counted.calls, SHORT if short else min(counted.calls, 12)):
+        folder = tmp_path / str(call)
+        with Fault(owner, name, call, error, after):
+            try:
+                trained(folder)
+            except (InputError, *ERRORS):
+                pass
+        again = trained(folder, resume=True)
+        assert again.finished
+        assert tiny_runs.same_weights(weights, again.model), (call, counted.calls)
