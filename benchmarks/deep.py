@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import tiltproof
-from tiltproof.certify.entry import check_inputs
+from tiltproof.certify.entry import check_inputs, proof_on
 from tiltproof.certify.memory import Halving
 from tiltproof.certify.prover import Prover
 from tiltproof.certify.start import Pilots
@@ -84,16 +84,17 @@ def main() -> None:
     images, labels = (tensor[: arguments.images].to(arguments.device) for tensor in (images, labels))
     rows = robust(model, images, labels, transform).cpu()
     print(f"{card['name']}, {card['architecture']}: {len(rows)} of {len(images)} images right at {SAMPLES} parameters")
-    prover = Prover(check_inputs(model, images, labels, transform, "real"), "affine")
-    columns = ("float32 backward", "forward", "backward", "bent forward", "bent backward")
-    print(f"{'boxes':>7}" + "".join(f"{name:>18}" for name in columns) + f"{'bent ms a pair':>18}")
-    table = []
-    for grid in map(int, arguments.grids.split(",")):
-        table.append(row(prover, rows, grid, arguments.pairs, arguments.batch))
-        shares = "".join(f"{100 * table[-1][name]:>16.1f} %" for name in columns)
-        print(f"{grid:>7}{shares}{1000 * table[-1]['bent seconds']:>18.2f}", flush=True)
-        if arguments.json is not None:
-            arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    with proof_on(images):
+        prover = Prover(check_inputs(model, images, labels, transform, "real"), "affine")
+        columns = ("float32 backward", "forward", "backward", "bent forward", "bent backward")
+        print(f"{'boxes':>7}" + "".join(f"{name:>18}" for name in columns) + f"{'bent ms a pair':>18}")
+        table = []
+        for grid in map(int, arguments.grids.split(",")):
+            table.append(row(prover, rows, grid, arguments.pairs, arguments.batch))
+            shares = "".join(f"{100 * table[-1][name]:>16.1f} %" for name in columns)
+            print(f"{grid:>7}{shares}{1000 * table[-1]['bent seconds']:>18.2f}", flush=True)
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

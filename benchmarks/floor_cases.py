@@ -69,12 +69,13 @@ class Propagation(Case):
         pairs = [each.to(device) for each in (rows, *ends)]
         size = pairs_at_a_time(inputs.network, len(inputs.transform.parts), device)
         size = max(1, size // 2) if self.dtype == torch.float64 else size
-        Prover(inputs, "affine")  # reads the weights, once for all runs
+        with proof_arithmetic(device):
+            Prover(inputs, "affine")  # reads the weights, once for all runs
 
         def work() -> dict:
-            prover = Prover(inputs, "affine")
-            prover.gate = OpenGate(device)
             with inputs.eval_mode(), proof_arithmetic(device):
+                prover = Prover(inputs, "affine")
+                prover.gate = OpenGate(device)
                 for some in zip(*(each.split(size) for each in pairs), strict=True):
                     prover.bound(*some, self.dtype)
             return {"boxes": len(rows), "certified": None}

@@ -23,6 +23,7 @@ REASONS = {
     "takes minutes, and the full data sets",
     "starts several processes",
     "examples that --help shows",
+    "asks the operating system",
 }
 OTHER_TESTS = {"README.md": "tests/test_readme.py", "training.md": "tests/test_training_guide.py"}
 """Pages whose Python is run by a test of their own, which looks at what comes out."""
@@ -99,7 +100,7 @@ def test_commands_are_spelled_right(page):
                     script += shared.read_text(encoding="utf-8") if f"from {shared.stem} import" in script else ""
                 assert all(f'"{word}"' in script for word in words if word.startswith("--")), words
             else:
-                assert words[0] in ("pip", "source", "ray"), words
+                assert words[0] in ("pip", "source", "ray", "systemd-run", "ulimit"), words
 
 
 @pytest.mark.parametrize(

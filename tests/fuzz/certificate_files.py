@@ -15,9 +15,10 @@ from torch import nn
 from tiltproof import CheckFailed, InputError, certify
 from tiltproof.certify import certify_range
 from tiltproof.certify.batch import Settings
-from tiltproof.certify.entry import Inputs, check_inputs
+from tiltproof.certify.entry import Inputs, check_inputs, proof_on
+from tiltproof.certify.folder_contents import RUN_FILES
 from tiltproof.certify.manifest import claim
-from tiltproof.certify.run_folder import RUN_FILES, RunFolder
+from tiltproof.certify.run_folder import RunFolder
 from tiltproof.certify.verdict import Budget
 from tiltproof.checker.folder import read_run
 
@@ -94,7 +95,8 @@ def resume(path: Path) -> None:
     settings = Settings("affine", None, BUDGET, 24, 0)
     plan = {"pairs_at_once": 2, "images_per_batch": 2}
     about = claim(checked(), 0, labels=checked().labels.tolist())
-    run = RunFolder(path.parent, checked(), about, settings.record(), plan, {}, resume=True)
+    with proof_on(checked().images):
+        run = RunFolder(path.parent, checked(), about, settings.record(), plan, {}, resume=True)
     try:
         true = [json.loads(line) for line in run_files("classification")["verdicts.jsonl"].splitlines()]
         kept = json.loads(json.dumps([result.record() for result in run.results]))

@@ -16,6 +16,8 @@ UNIFORM, SPLITS, BOOKS = "certify/test_uniform.py", "certify/test_splits.py", "c
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
+ON_DISK = "test_faults_on_disk.py"
+DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "certify/test_curve.py", "certify/test_ambient_state.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
 FUSED_VALUES, FUSED_SINGLE = "bounds/test_fused_values.py", "bounds/test_fused_single.py"
@@ -40,7 +42,7 @@ MAXPOOL, TILES = "network/rules/maxpool.py", "certify/tiling.py"
 LEDGER, TREE = "certify/ledger.py", "certify/tree.py"
 RANGE_SEARCH, BENDS, BOWS = "certify/range_search.py", "bounds/bent.py", "bounds/bow.py"
 PARABOLAS = "soundness/test_parabolas.py"
-RANGES = "certify/test_regression.py"
+RANGES, FAULTS = "certify/test_regression.py", "certify/test_faults.py"
 BACKWARD_PASS, PULL = "network/backward.py", "network/pull.py"
 PROPERTIES = "export/vnnlib_text.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
@@ -374,6 +376,8 @@ MUTATIONS = [
              "the exponent's slope depends on the pixel", (PHOTOMETRIC,)),
     Mutation("gamma: interval", POWER, "high**exponent.lower", "high**exponent.upper",
              "pixels are at most 1, so the least exponent gives the greatest power", (PHOTOMETRIC,)),
+    Mutation("gamma: an exponent that may be zero", POWER, "where(smallest > 0, widen(radius", "where(smallest < 2, widen(radius",
+             "the second-order term is taken at the wrong end of the pixel's range", (DOMAIN_ENDS,)),
     Mutation("gamma: rounding", POWER, "widen(radius, magnitude, 32, UNIT[radius.dtype])", "radius",
              "powers round", (PHOTOMETRIC, CAMPAIGN)),
     Mutation("saturation and hue: clamp", VALUES, "_no_worse_than_unit(clamp01(changed))", "_no_worse_than_unit(changed)",
@@ -639,7 +643,7 @@ MUTATIONS = [
     Mutation("settled too early", LEDGER, "(self.waiting[rows] == 0)", "(self.waiting[rows] <= 1)",
              "one box is still open", (SLIVERS, VERDICTS)),
     Mutation("failed boxes forgotten", "certify/uniform.py",
-             "passed = self.record(mine.rows, bound, low", "passed = self.record(mine.rows, bound.abs(), low",
+             "passed = self.record(blocks.rows, bound, low", "passed = self.record(blocks.rows, bound.abs(), low",
              "a failed box counts as proved", (PLANTED, SLIVERS)),
     Mutation("a block bounded at its first box", "certify/uniform.py", "for index in (blocks.corners, self._ends(blocks))",
              "for index in (blocks.corners, blocks.corners)", "a block reaches from its first box to its last", (UNIFORM, PLANTED)),
@@ -647,7 +651,7 @@ MUTATIONS = [
              "Blocks(blocks.rows, blocks.corners, size), second[there]", "Blocks(blocks.rows, blocks.corners, size)",
              "a block that failed has a second half", (UNIFORM,)),
     Mutation("a region's blocks counted as its middle", "certify/uniform.py",
-             "self._ends(mine) - mine.corners + 1", "self.sizes[-1].expand_as(mine.corners)",
+             "self._ends(blocks) - blocks.corners + 1", "self.sizes[-1].expand_as(blocks.corners)",
              "what is proved of a region is one block", (UNIFORM,)),
     Mutation("a counterexample to a proof passed over", LEDGER, "(certified & falsified, ", "(certified & ~correct, ",
              "a bound was wrong, so none is to be believed", (BOOKS,)),
@@ -665,11 +669,11 @@ MUTATIONS = [
     Mutation("upper ends of ranges", "certify/range_prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),
     Mutation("open boxes of a range forgotten", RANGE_SEARCH,
-             "self._settle(self.image[gone], self.above_lower[gone], self.above_upper[gone])", "pass",
+             "self._settle(self.image[gone], self.stack[gone], self.above_lower[gone], self.above_upper[gone])", "pass",
              "boxes that wait when the budget ends belong to the range", (RANGES,)),
     Mutation("given up boxes of a range forgotten", RANGE_SEARCH,
-             "self._settle(rows[done | given_up], outcome.lower[done | given_up], outcome.upper[done | given_up])",
-             "self._settle(rows[done], outcome.lower[done], outcome.upper[done])",
+             "self._settle(rows[settled], boxes[settled], outcome.lower[settled], outcome.upper[settled])",
+             "self._settle(rows[done], boxes[done], outcome.lower[done], outcome.upper[done])",
              "a box that is not tight enough still counts", (RANGES,)),
     Mutation("bounds of a neighbour", RANGE_SEARCH, "ends = outcome.lower[rest].repeat(2, 1), outcome.upper[rest].repeat(2, 1)",
              "ends = outcome.lower[rest].repeat_interleave(2, 0), outcome.upper[rest].repeat_interleave(2, 0)",
@@ -677,6 +681,64 @@ MUTATIONS = [
     Mutation("intersection of a range", RANGE_SEARCH, 'self.lower.scatter_reduce_(0, index, lower, "amin")',
              'self.lower.scatter_reduce_(0, index, lower, "amax", include_self=False)',
              "the range is the union over boxes", (RANGES,)),
+    # steps that fail in the middle
+    Mutation("a failed step left as it was", "certify/memory.py", "vars(each).update(state)", "pass",
+             "a step that is tried again begins from where it began", (FAULTS, "certify/test_memory.py")),
+    Mutation("a step that succeeded tried again", "certify/memory.py",
+             "                with suppress(MemoryError):\n                    self._learn(size, peak)",
+             "                if not self.run(lambda _: True) or self._learn(size, peak):\n                    continue",
+             "its boxes are gone from the stack", ("certify/test_memory.py", FAULTS)),
+    Mutation("changes in place not undone", "certify/memory.py", "return value.clone()", "return value",
+             "tensors are changed in place", ("certify/test_memory.py", FAULTS)),
+    Mutation("boxes that wait not undone", LEDGER, '"boxes", "waiting", "leaves",', '"boxes", "leaves",',
+             "boxes proved twice count once", (FAULTS,)),
+    Mutation("the stack not undone", "certify/search.py", '"fresh", "image", "stack",', '"fresh", "image",',
+             "boxes and images are out of step", (FAULTS,)),
+    Mutation("a range's stack not undone", RANGE_SEARCH, '"image", "stack",', '"image",',
+             "boxes and images are out of step", (FAULTS,)),
+    Mutation("a range of some of the parameters", RANGE_SEARCH,
+             "wrong = (self.covered != everything) | (self.leaves != math.prod(grid) + halved)",
+             "wrong = self.covered == 0", "every parameter belongs to some box of the range", (FAULTS,)),
+    Mutation("a range that is left passed over", "certify/regression.py", "((inner_low < lower) | (inner_high > upper)).any(1)",
+             "(inner_low > inner_high).all(1)", "a bound was wrong, so none is to be believed", (FAULTS,)),
+    # the proof's arithmetic
+    Mutation("constants computed anywhere", "network/graph.py", "        if dtype is not None:\n            require_proof()\n", "",
+             "under autocast they have 8 bits", (AMBIENT,)),
+    Mutation("constants of a loss in a proof", "network/graph.py", "if self.arithmetic != PROOF:", "if self.arithmetic is ...:",
+             "training may compute with fewer bits", (AMBIENT,)),
+    Mutation("bounds computed anywhere", "network/forward.py", "    if bounds.unit:\n        network.require_proof()\n", "",
+             "products may have fewer bits there", (AMBIENT,)),
+    Mutation("settings changed by another thread", ARITHMETIC, "if getattr(owner, name) != strict:", "if not strict:",
+             "what was computed meanwhile may have fewer bits", (AMBIENT,)),
+    Mutation("no lock", "exclusive.py", "    with _lock:\n        yield", "    yield",
+             "a second thread restores the first one's settings", (AMBIENT,)),
+    Mutation("autocast stays on", ARITHMETIC, 'torch.autocast("cpu", enabled=False)',
+             'torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu"))',
+             "its products have 8 bits", (AMBIENT,)),
+    Mutation("oneDNN is not asked: convolutions", ARITHMETIC, "torch.equal(conv2d(x, center, window), x)", "True",
+             "it remembers a mode from its first use", (AMBIENT,)),
+    Mutation("oneDNN is not asked: transposed", ARITHMETIC, "torch.equal(conv2d_transposed(x, center, window, (size, size)), x)", "True",
+             "it remembers a mode from its first use", (AMBIENT,)),
+    Mutation("oneDNN is not asked: weights", ARITHMETIC, "torch.equal(shown, kernel[:1, :1].flip(2, 3).expand_as(shown))", "True",
+             "it remembers a mode from its first use", (AMBIENT,)),
+    Mutation("the checker's own products", "checker/network.py", "                refuse_short_products(device)\n", "",
+             "a library may have been told to use fewer bits", (AMBIENT,)),
+    Mutation("the checker's own settings", "checker/network.py", "                setattr(owner, name, strict)\n", "                pass\n",
+             "what a forward pass computes from its weights is float32", (AMBIENT,)),
+    # files that are written while something fails
+    Mutation("a file written in place", "certify/writing.py", "        temporary.replace(path)\n",
+             "        with path.open('wb') as stream:\n            stream.write(content[:9])\n        temporary.replace(path)\n",
+             "a reader finds it old or new, never half written", (ON_DISK,)),
+    Mutation("a torn tail kept", "certify/run_folder.py", "            stream.truncate(length)\n            stream.seek(length)\n",
+             "            stream.seek(0, 2)\n", "what has no valid line was not finished", (ON_DISK, "certify/test_run_folder.py")),
+    Mutation("a checkpoint without its weights", "train/checkpoint.py",
+             "        for path, content in contents.items():\n            replace_bytes(path, content)\n", "",
+             "what is sealed has to be there", (ON_DISK,)),
+    # nested ranges
+    Mutation("ends of nested ranges rounded outward", "certify/curve.py", "rounding=decimal.ROUND_DOWN", "rounding=decimal.ROUND_UP",
+             "what is proved for a range holds inside of it only", (CURVE,)),
+    Mutation("a nested range that leaves a larger one", "certify/curve.py", "if not all(_inside(end, outer) for", "if not all(True for",
+             "nothing else sees that a range was rounded outward", (CURVE,)),
     # properties for other verifiers
     Mutation("a printed box rounded to the nearest", PROPERTIES,
              "torch.where(below.double() > lower, torch.nextafter(below, torch.tensor(-torch.inf)), below)",

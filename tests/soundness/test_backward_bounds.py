@@ -15,6 +15,8 @@ from torch import nn
 from tiltproof import AffineForm
 from tiltproof.network import read_network, refine, run
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 ROWS, FEW = 16, 6
 SETS = [(2, 0.5), (0, 0.3), (1, 1e-4)]
 """Number of symbols, size of the set."""

@@ -15,6 +15,8 @@ from tiltproof.bounds.bow import bows, least
 from tiltproof.bounds.relax import relax_kink
 from tiltproof.network import read_network, refine, run
 
+pytestmark = pytest.mark.usefixtures("in_proof")
+
 POINTS = sorted({Fraction(k, 24) for k in range(-24, 25)} | {Fraction(sign, n) for sign in (1, -1) for n in (3, 10**6)})
 
 

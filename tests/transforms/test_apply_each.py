@@ -33,6 +33,7 @@ def test_the_same_pictures_as_one_by_one(text):
     assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("in_proof")
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 100])
 def test_the_attack_sees_the_same_margins_whatever_fits_into_memory(size):
     torch.manual_seed(0)

@@ -1,0 +1,44 @@
+"""Facts that the documents state about the code, held against it."""
+
+import re
+from pathlib import Path
+
+import tiltproof.checker
+from tiltproof.certify.search import PRECISE_FROM
+from tiltproof.transforms import LETTERS
+
+DOCS = Path(__file__).parents[2] / "docs"
+CHECKER = Path(tiltproof.checker.__file__).parent
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def page(name):
+    return " ".join((DOCS / name).read_text(encoding="utf-8").split())
+
+
+def test_from_which_halving_on_bounds_are_float64():
+    found = re.findall(r"boxes (?:that were )?halved (\w+) times", page("what-is-certified.md"))
+    assert found == [NUMBERS[PRECISE_FROM]]
+
+
+def test_the_checkers_size_and_reading_order():
+    (said,) = re.findall(r"some ([\d,]+) lines, in the order that its `__init__` gives", page("certificates.md"))
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in CHECKER.glob("*.py"))
+    assert abs(int(said.replace(",", "")) - lines) <= 100, lines
+    named = re.findall(r"`(\w+)`", tiltproof.checker.__doc__)
+    assert sorted(named) == sorted(path.stem for path in CHECKER.glob("*.py") if path.stem != "__init__")
+
+
+def test_the_comparison_knows_every_transformation():
+    """In the table's row of this package, by the words that go with a letter."""
+    words = {
+        "R": "rotation", "Tu": "translation", "Tv": "translation", "Sc": "scaling", "Scu": "scaling", "Scv": "scaling", "Sh": "shearing",
+        "Shv": "shearing", "Yaw": "yaw", "Pitch": "pitch", "Roll": "roll", "C": "contrast", "B": "brightness", "G": "gamma",
+        "S": "saturation", "H": "hue", "Bl": "Gaussian and motion blur", "Mb": "Gaussian and motion blur",
+    }  # fmt: skip
+    assert set(words) == set(LETTERS)
+    (row,) = re.findall(r"\| tiltproof \| deterministic \|.*?\| yes \| yes \|", page("comparison.md"))
+    assert all(word in row for word in words.values())
+    missing = page("comparison.md").split("What others have and tiltproof does not")[1]
+    for word in ("hue", "saturation", "blur", "perspective", "Perspective"):
+        assert word not in missing
