@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from tiltproof.zoo.onnx_model.layers import Converter, converter, linear
 from tiltproof.zoo.onnx_model.node import Node
-from tiltproof.zoo.onnx_model.steps import Draft, Picture, Value
+from tiltproof.zoo.onnx_model.steps import Draft, Picture, Step, Value
 
 ARITHMETIC: dict[str, Converter] = {}
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div}
@@ -24,15 +25,27 @@ def constant_with(x: Tensor, constant: Tensor, *, operation: Any) -> Tensor:
     return operation(constant, x)
 
 
-def _takes_bias(draft: Draft, x: Picture, name: str, constant: Tensor) -> bool:
-    """MatMul and then Add, read by nothing between them, is a linear layer with a bias: the same sum, and a layer has tighter bounds."""
-    step = draft.steps[x.place - 1] if x.place else None
-    if step is None or step.function is not linear or "bias" in step.names or draft.uses[name] != 1:
-        return False
-    if constant.shape[-1:] != x.shape or constant.numel() != x.shape[0] or constant.dtype != draft.dtype:
-        return False
-    step.hold("bias", constant.reshape(-1))
-    return True
+def merge_biases(draft: Draft, result: int) -> int:
+    """Make a product with weights and the sum with a constant that follows it one linear layer: the same sum, with tighter bounds.
+
+    Done when all steps are known, and counted by steps: a file may call one value by several names (Identity, Dropout), and whatever
+    else reads the product must still find it without the bias. Returns the place of the step that was at ``result``.
+    """
+    readers = Counter(place for step in draft.steps for place in step.reads) + Counter([result])
+    gone = set()
+    for number, step in enumerate(draft.steps):
+        place = step.reads[0]
+        if not place or readers[place] != 1 or step.settings.get("operation") is not torch.add:
+            continue
+        product, bias = draft.steps[place - 1], step.constants["constant"]
+        weight = (
+            product.constants.get("weight") if product.function is linear and product.names == ("weight",) else None
+        )
+        if weight is not None and bias.numel() == len(weight) and bias.shape[-1:] == (len(weight),):
+            draft.steps[number] = Step(linear, product.reads, {"weight": weight, "bias": bias.reshape(-1)}, {})
+            draft.labels[number] = draft.labels[place - 1]
+            gone.add(place)
+    return draft.without(gone, result)
 
 
 @converter(ARITHMETIC, *FUNCTIONS)
@@ -58,8 +71,6 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
         raise node.refusal(
             f"has a constant of shape {list(constant.shape)}, which would tell pictures of a batch apart"
         )
-    if node.op == "Add" and _takes_bias(draft, x, node.inputs[0 if x is first else 1], constant):
-        return x
     made = with_constant if x is first else constant_with
     result = draft.add(node, made, (x,), {"constant": constant}, operation=function)
     if result.shape != x.shape:

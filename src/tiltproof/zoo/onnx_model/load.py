@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from tiltproof.errors import InputError, shown
-from tiltproof.zoo.onnx_model.arithmetic import ARITHMETIC
+from tiltproof.zoo.onnx_model.arithmetic import ARITHMETIC, merge_biases
 from tiltproof.zoo.onnx_model.file import EXPORT_AGAIN, package, parse, read_file, validate
 from tiltproof.zoo.onnx_model.layers import LAYERS
 from tiltproof.zoo.onnx_model.moves import MOVES
@@ -53,8 +52,7 @@ def _read(message: Any, content: bytes, path: Path) -> nn.Module:
     for tensor in graph.initializer:
         _give(values, tensor.name, numbers(tensor))
     validate(message, path)
-    uses = Counter(name for node in nodes for name in node.inputs) + Counter(output.name for output in graph.output)
-    name, draft = _input([entry for entry in graph.input if entry.name not in values], uses)
+    name, draft = _input([entry for entry in graph.input if entry.name not in values])
     _give(values, name, draft.input)
     for node in nodes:
         _convert(draft, values, node)
@@ -64,14 +62,13 @@ def _read(message: Any, content: bytes, path: Path) -> nn.Module:
             "the network of an ONNX file must have one output, computed from the picture",
             got=shown([output.name for output in graph.output]),
         )
-    model = OnnxModule(
-        dict(zip(draft.labels, draft.steps, strict=True)), result.place, draft.input.shape, content
-    ).eval()
+    place = merge_biases(draft, result.place)
+    model = OnnxModule(dict(zip(draft.labels, draft.steps, strict=True)), place, draft.input.shape, content).eval()
     compare(message.SerializeToString(), name, model, draft.input.shape, draft.dtype, draft.any_batch)
     return model
 
 
-def _input(entries: list[Any], uses: Counter[str]) -> tuple[str, Draft]:
+def _input(entries: list[Any]) -> tuple[str, Draft]:
     """The one input, pictures [N, C, H, W] of a known size."""
     what = "the ONNX file must take one input, pictures [N, C, H, W]"
     if len(entries) != 1:
@@ -88,7 +85,7 @@ def _input(entries: list[Any], uses: Counter[str]) -> tuple[str, Draft]:
     channels, height, width = (int(size or 0) for size in shape[1:])
     if channels * height * width > MOST_NUMBERS:
         raise InputError("the ONNX file takes pictures that are too large", got=shown(shape[1:]))
-    return entries[0].name, Draft((channels, height, width), FLOATS[kind.elem_type], shape[0] is None, uses)
+    return entries[0].name, Draft((channels, height, width), FLOATS[kind.elem_type], shape[0] is None)
 
 
 def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:

@@ -56,16 +56,16 @@ class Step(nn.Module):
     ) -> None:
         super().__init__()
         self.function, self.reads, self.settings = function, reads, dict(settings)
-        self.names: tuple[str, ...] = ()
+        self.names = tuple(constants)
         for name, tensor in constants.items():
-            self.hold(name, tensor)
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
 
-    def hold(self, name: str, tensor: Tensor) -> None:
-        self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
-        self.names = (*self.names, name)
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.names}
 
     def forward(self, *values: Tensor) -> Tensor:
-        return self.function(*values, **{name: getattr(self, name) for name in self.names}, **self.settings)
+        return self.function(*values, **self.constants, **self.settings)
 
 
 class OnnxModule(nn.Module):
@@ -97,13 +97,10 @@ class OnnxModule(nn.Module):
 
 
 class Draft:
-    """The list while it is made; every step is tried at once, on tensors that have shapes and no numbers.
+    """The list while it is made; every step is tried at once, on tensors that have shapes and no numbers."""
 
-    ``uses``: how often each name of the file is read.
-    """
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool, uses: Mapping[str, int]) -> None:
-        self.dtype, self.any_batch, self.uses = dtype, any_batch, uses
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool) -> None:
+        self.dtype, self.any_batch = dtype, any_batch
         self.labels: list[str] = []
         self.steps: list[Step] = []
         self.input = Picture(0, shape)
@@ -138,3 +135,15 @@ class Draft:
         self.labels.append(label)
         self.steps.append(Step(function, tuple(picture.place for picture in pictures), constants, settings))
         return Picture(len(self.steps), shape)
+
+    def without(self, gone: set[int], result: int) -> int:
+        """Take out the steps at these places, which no other step reads; returns the new place of the step at ``result``."""
+        place, new = 0, {0: 0}
+        for old in range(1, len(self.steps) + 1):
+            place += old not in gone
+            new[old] = place
+        kept = [number for number in range(len(self.steps)) if number + 1 not in gone]
+        self.labels, self.steps = [self.labels[number] for number in kept], [self.steps[number] for number in kept]
+        for step in self.steps:
+            step.reads = tuple(new[read] for read in step.reads)
+        return new[result]
