@@ -8,8 +8,6 @@ from torch import nn
 from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network
 from tiltproof.network import export_network
 
-PICTURE = torch.zeros(1)
-
 
 class Written(nn.Module):
     """A forward as people write it: length checks, constants, in-place operations, both spellings."""
@@ -44,7 +42,7 @@ def test_point_bounds_equal_the_network():
 def test_live_parameters():
     """The graph is read once; the parameters are today's, and gradients reach them."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    network = export_network(model, (1, 2, 2), PICTURE)
+    network = export_network(model, (1, 2, 2), torch.zeros(1, 1, 2, 2))
     with torch.no_grad():
         model[1].weight.fill_(3.0)
     weight = network.live().operations[-1].settings["weight"]
@@ -68,7 +66,7 @@ def test_live_parameters():
 )
 def test_an_unsupported_operation_is_named(model, name):
     with pytest.raises(UnsupportedOperation) as error:
-        export_network(model, (1, 6, 6), PICTURE)
+        export_network(model, (1, 6, 6), torch.zeros(1, 1, 6, 6))
     text = str(error.value)
     assert name in text
     assert "node" in text
@@ -98,7 +96,9 @@ class Through(nn.Module):
 def test_what_is_computed_for_nothing_is_left_out(function):
     torch.manual_seed(0)
     model, x = Through(function), torch.rand(3, 1, 4, 4)
-    assert [operation.kind for operation in export_network(model, (1, 4, 4), PICTURE).operations][-1] == "linear"
+    assert [operation.kind for operation in export_network(model, (1, 4, 4), torch.zeros(1, 1, 4, 4)).operations][
+        -1
+    ] == "linear"
     with torch.no_grad():
         bounds = bound_network(model, AffineForm.constant(x))
         assert torch.allclose(bounds.center, model(x), atol=1e-5)
@@ -110,7 +110,7 @@ def test_what_is_computed_for_nothing_is_left_out(function):
 )
 def test_dropout_that_stays_in_training_is_refused(function):
     with pytest.raises(UnsupportedOperation, match="dropout in training mode"):
-        export_network(Through(function), (1, 2, 2), PICTURE)
+        export_network(Through(function), (1, 2, 2), torch.zeros(1, 1, 2, 2))
 
 
 class DropoutThenInPlace(nn.Module):
@@ -128,16 +128,16 @@ class DropoutThenInPlace(nn.Module):
 
 def test_writes_that_tracing_would_miss_are_refused():
     with pytest.raises(UnsupportedOperation, match="in place"):
-        export_network(DropoutThenInPlace(reuse=True), (1, 2, 2), PICTURE)
-    export_network(DropoutThenInPlace(reuse=False), (1, 2, 2), PICTURE)
+        export_network(DropoutThenInPlace(reuse=True), (1, 2, 2), torch.zeros(1, 1, 2, 2))
+    export_network(DropoutThenInPlace(reuse=False), (1, 2, 2), torch.zeros(1, 1, 2, 2))
     usual = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(4, 2))
-    export_network(usual, (1, 2, 2), PICTURE)
+    export_network(usual, (1, 2, 2), torch.zeros(1, 1, 2, 2))
 
 
 def test_a_model_that_cannot_run_is_refused_and_left_as_it_was():
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)).train()
     with pytest.raises(InputError, match="cannot run"):
-        export_network(model, (1, 6, 6), PICTURE)
+        export_network(model, (1, 6, 6), torch.zeros(1, 1, 6, 6))
     assert all(module.training for module in model.modules())
 
 
@@ -149,3 +149,39 @@ def test_training_mode_is_bounded_in_eval_mode_and_handed_back():
     bounds = bound_network(model, AffineForm.constant(x))
     assert all(module.training for module in model.modules())
     assert torch.allclose(bounds.center, model.eval()(x), atol=1e-5)
+
+
+class WithConstant(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(4, 3), function
+
+    def forward(self, x):
+        return self.function(self.fc, self.fc(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _, y: y + torch.zeros(len(y), 3),
+        lambda _, y: y * torch.ones(len(y), 1),
+        lambda _, y: torch.zeros(len(y), 3) - y,
+    ],
+)
+def test_constants_for_each_picture_of_a_batch_are_refused(function):
+    with pytest.raises(UnsupportedOperation, match=r"a row for each picture of a batch.*torch.zeros\(1, ...\)"):
+        bound_network(WithConstant(function).eval(), AffineForm.constant(torch.rand(2, 1, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda fc, y: y * fc.bias[0].item(),
+        lambda fc, y: y + fc.bias.tolist()[1],
+        lambda fc, y: y + torch.tensor(fc.bias.tolist()),
+    ],
+)
+def test_numbers_out_of_parameters(function):
+    model, x = WithConstant(function).eval(), torch.rand(3, 1, 2, 2)
+    with torch.no_grad():
+        assert torch.allclose(bound_network(model, AffineForm.constant(x)).center, model(x), atol=1e-5)

@@ -135,6 +135,12 @@ def check_model_and_images(
     transform.check_channels(images.shape[1])
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:
+        if nn.parameter.is_lazy(tensor):
+            raise InputError(
+                "the model has parameters that only its first call makes",
+                got="a lazy module",
+                do="call model(images) once",
+            )
         if tensor.device != images.device:
             raise InputError(
                 "the model and the images are on different devices",
@@ -167,8 +173,18 @@ def check_model_and_images(
             got="a float64 model",
             do="model.float(), or leave semantics at 'real'",
         )
-    network = read_network(model, tuple(images.shape[1:]), images)
+    network = read_network(model, tuple(images.shape[1:]), images, _transformed(images[:2], transform))
     return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
+
+
+def _transformed(images: Tensor, transform: Transform) -> Tensor:
+    """Pictures that the run is about: these images at both ends of the range and at random parameters."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
+    share = torch.cat([torch.zeros(1, len(low)), torch.ones(1, len(low)), torch.rand(3, len(low), generator=generator)])
+    parameters = (low + share.double() * (high - low)).to(images)
+    with torch.no_grad():
+        return torch.cat([transform.apply(image.expand(len(parameters), *image.shape), parameters) for image in images])
 
 
 def not_finite(image: int, outputs: Tensor) -> InputError:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.form import Form
 from tiltproof.checker.layers import sum_of_products
-from tiltproof.checker.network import coarse, outputs, own_answers
+from tiltproof.checker.network import outputs
 
 
 class Margins(NamedTuple):
@@ -19,25 +19,6 @@ class Margins(NamedTuple):
 
     lower: Tensor
     upper: Tensor
-
-
-def same_function(model: nn.Module, pictures: Tensor, labels: Tensor, margins: Margins) -> tuple[Tensor, Tensor]:
-    """Whether the module's own answers to these pictures [P] are those that forms gave for the same points, up to float rounding;
-    and whether they are finite numbers at all.
-
-    A forward pass may treat a form otherwise than a tensor (by its type, by a branch, by state it keeps); this is what notices it.
-    """
-    answers = own_answers(model, pictures)
-    if answers is None:
-        nothing = torch.zeros(len(pictures), dtype=torch.bool, device=pictures.device)
-        return nothing, ~nothing
-    own = answers.gather(1, labels[:, None])[:, 0]
-    others = answers.scatter(1, labels[:, None], -math.inf).amax(1)
-    tolerance = coarse(answers)
-    difference = own - others
-    inside = (difference >= margins.lower - tolerance) & (difference <= margins.upper + tolerance)
-    bounded = torch.isfinite(margins.lower) & torch.isfinite(margins.upper)
-    return inside | ~bounded, torch.isfinite(difference)
 
 
 def bound_margins(model: nn.Module, pictures: Form, labels: Tensor) -> Margins:

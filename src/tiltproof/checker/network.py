@@ -116,16 +116,37 @@ def outputs(model: nn.Module, pictures: Form, least: int = 1) -> Form:
 
 
 def own_answers(model: nn.Module, pictures: Tensor) -> Tensor | None:
-    """What the module itself answers to these pictures [P, K]; None if that is no row for each, or depends on the other pictures."""
+    """What the module itself answers to these pictures [P, K]; None if that is no row for each, depends on the other pictures, or
+    changes from call to call."""
     require_evaluation()
     batch = pictures.to(own_dtype(model))
-    answers = model(batch).double()
-    alone = model(batch[:1]).double()
-    if answers.ndim != 2 or len(answers) != len(pictures):
+    given, again, alone = model(batch), model(batch), model(batch[:1])
+    if given.ndim != 2 or len(given) != len(pictures):
         return None
-    return answers if torch.allclose(alone, answers[:1], rtol=1e-2, atol=1e-2, equal_nan=True) else None
+    # on a GPU a library may choose another order of summation each time, and elsewhere for another batch
+    fixed = given.is_cuda or torch.allclose(given, again, rtol=0, atol=0, equal_nan=True)
+    same = fixed and torch.allclose(alone, given[:1], rtol=1e-2, atol=1e-2, equal_nan=True)
+    return given.double() if same else None
 
 
 def coarse(answers: Tensor) -> Tensor:
     """How far [P] the module's own arithmetic may be from exact: far more than float32, or TF32 where a GPU uses it, can explain."""
     return 2.0**-7 * (1 + answers.abs().amax(1))
+
+
+FLOAT32, GPU = 2.0, 2.0**14
+"""By how many times the half width of float32 bounds an evaluation may leave them: they hold for float32 sums in any order; a GPU's
+libraries may choose other algorithms (Winograd, FFT), of which no more than `coarse` is known."""
+
+
+def explained(answers: Tensor, exact: Form, rounded: Form) -> Tensor:
+    """Which answers [P, K] of a machine float rounding explains: those near the exact ones, and near what float32 can give.
+
+    Worst-case bounds of a deep network may be wide, or infinite where an overflow is possible: then `coarse` alone decides.
+    """
+    slack = ((GPU if answers.is_cuda else FLOAT32) - 1) * rounded.reach
+    near = (answers >= rounded.lower() - slack) & (answers <= rounded.upper() + slack)
+    far, known = coarse(answers)[:, None], torch.isfinite(rounded.reach)
+    return (
+        torch.isfinite(answers) & (near | ~known) & (answers >= exact.lower() - far) & (answers <= exact.upper() + far)
+    )

@@ -10,14 +10,10 @@ from torch import Tensor, nn
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
-from tiltproof.checker.network import coarse, outputs, own_answers
+from tiltproof.checker.network import explained, outputs, own_answers
 from tiltproof.checker.pixels import as_float32
 from tiltproof.checker.proving import Ends, Progress, Prover, batched
 from tiltproof.checker.range_records import RangeRecord
-
-FLOAT32, TF32 = 2.0, 2.0**14
-"""By how many times the half width of float32 bounds an evaluation may leave them: they hold for float32 sums in any order (other
-algorithms, Winograd say, get twice that), and TF32, which a GPU may use here, rounds 2^13 times as coarsely."""
 
 
 class RangeProver(Prover[RangeRecord]):
@@ -65,8 +61,7 @@ class RangeProver(Prover[RangeRecord]):
         if not (torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())).all():
             raise CheckFailed("the network's outputs have no finite bounds, not even for one picture", records[0].image)
         answers = own_answers(self.model, pictures.centre)
-        times = TF32 if pictures.is_cuda else FLOAT32
-        same = [False] * len(records) if answers is None else explained(answers, exact, rounded, times).all(1).tolist()
+        same = [False] * len(records) if answers is None else explained(answers, exact, rounded).all(1).tolist()
         for record, right in zip(records, same, strict=True):
             if not right:
                 raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
@@ -77,7 +72,7 @@ class RangeProver(Prover[RangeRecord]):
         for part in batched(records, self.pairs):
             exact, rounded = self.at(part, None)
             given = exact.centre.new_tensor([record.prediction for record in part])
-            for record, right in zip(part, explained(given, exact, rounded, FLOAT32).all(1).tolist(), strict=True):
+            for record, right in zip(part, explained(given, exact, rounded).all(1).tolist(), strict=True):
                 if not right:
                     raise CheckFailed("its prediction is not the network's answer to the image", record.image)
 
@@ -99,16 +94,3 @@ class RangeProver(Prover[RangeRecord]):
                     raise CheckFailed(f"output {k} is not as low as claimed at its lowest_at", record.image)
                 if not high >= record.inner_upper[k]:
                     raise CheckFailed(f"output {k} is not as high as claimed at its highest_at", record.image)
-
-
-def explained(answers: Tensor, exact: Form, rounded: Form, times: float) -> Tensor:
-    """Which answers [P, K] of a machine float rounding explains: those near the exact ones, and near what float32 can give.
-
-    Worst-case bounds of a deep network may be wide, or infinite where an overflow is possible: then `coarse` alone decides.
-    """
-    slack, known = (times - 1) * rounded.reach, torch.isfinite(rounded.reach)
-    near = (answers >= rounded.lower() - slack) & (answers <= rounded.upper() + slack)
-    far = coarse(answers)[:, None]
-    return (
-        torch.isfinite(answers) & (near | ~known) & (answers >= exact.lower() - far) & (answers <= exact.upper() + far)
-    )

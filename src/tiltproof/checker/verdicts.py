@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
-from tiltproof.checker.margins import Margins, bound_margins, same_function
+from tiltproof.checker.margins import Margins, bound_margins
+from tiltproof.checker.network import explained, outputs, own_answers
 from tiltproof.checker.pixels import as_float32
 from tiltproof.checker.proving import Ends, Progress, Prover, batched
 from tiltproof.checker.tiling import cell, edges
@@ -46,11 +47,26 @@ class VerdictProver(Prover[VerdictRecord]):
         form = as_float32(form) if semantics == "float32" else form
         margins = bound_margins(self.model, Form(form.rows, form.unit), labels)
         if ends is None or all(low == high for low, high in ends):
-            answers = same_function(self.model, form.centre, labels, margins)
-            for record, same, finite in zip(records, *(side.tolist() for side in answers), strict=True):
-                if not same and (finite or record.verdict != "misclassified"):
-                    raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
+            self.check_own_answers(records, form)
         return margins, form
+
+    def check_own_answers(self, records: Sequence[VerdictRecord], pictures: Form) -> None:
+        """The module itself must answer to single pictures what forms gave for the same points, each output up to its own rounding.
+
+        A forward pass may treat a form otherwise than a tensor (by its type, by a branch, by state it keeps).
+        """
+        exact, rounded = (
+            outputs(self.model, form, least=2) for form in (Form(pictures.rows, 0.0), as_float32(pictures))
+        )
+        answers = own_answers(self.model, pictures.centre)
+        if answers is None:
+            raise CheckFailed("the network has no fixed answer to a picture", records[0].image)
+        bounded = torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())
+        same = (explained(answers, exact, rounded) | ~bounded).all(1).tolist()
+        finite = torch.isfinite(answers).all(1).tolist()
+        for record, right, numbers in zip(records, same, finite, strict=True):
+            if not right and (numbers or record.verdict != "misclassified"):
+                raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
 
     def check_clean_answers(self, records: list[VerdictRecord]) -> None:
         for part in batched(records, self.pairs):

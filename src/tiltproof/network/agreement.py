@@ -1,61 +1,283 @@
-"""A network is used only if what was read from its graph agrees with what the module computes.
+"""A network is used only if what was read from its graph is what the module computes.
 
 Tracing freezes whatever the module decided while it was traced: a branch on the batch size, a random draw, a constant. Here the operations
-are run as bounds of single points, and the module itself on the same points alone and in batches; should they differ by more than
-float arithmetic explains, the module is refused.
+are run as bounds of float evaluations at single points, and the module itself on the same points, alone, in a batch, and again. Every
+output, and every margin, must lie where rounding alone can take it. The module must also be a fixed function: equal calls give equal
+bits, and no call changes its state, draws random numbers, or asks whether it is being traced.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tiltproof.bounds.affine import AffineForm
-from tiltproof.errors import InputError
+from tiltproof.errors import InputError, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
 from tiltproof.network.evaluation import eval_mode
 from tiltproof.network.export import export_network
-from tiltproof.network.forward import run
+from tiltproof.network.forward import margins, run
 from tiltproof.network.graph import Network
+from tiltproof.network.rules.base import REGISTRY, LinearRule
 
-TOLERANCE = 2.0**-7
-"""Relative to the outputs' size. This catches a graph that was read wrongly; it has no part in any bound."""
+UNITS, TIMES = 2.0**12, 64
+"""For networks so deep that a rigorous bound of the rounding says little: units in the last place of the largest term, and how many
+times the rounding that another order of the same sums was seen to make."""
+
+SLACK = 1 + 2.0**-20
+"""For the comparison's own roundings in float64."""
 
 ENTRIES_AT_ONCE = 2**22
 
+FIXED = "make forward a fixed function of each picture by itself"
 
-def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
-    """`export_network`, and a check that the operations compute what the module does, on ``like`` and on random points."""
-    with no_autocast():  # the module itself, not what autocast makes of it
-        network = export_network(model, shape, like)
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
-    points = torch.cat([like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise])
-    with eval_mode(model), torch.no_grad(), proof_arithmetic(like.device):
-        live = network.live(network.dtype())
-        form = _values(live, points.to(network.dtype()))
-        answers = [model(points), torch.cat([model(point[None]) for point in points]), model(points)]
-    allowed = (form.reach() + TOLERANCE * (1 + form.center.abs().amax())).nan_to_num(nan=torch.inf)
-    for answer in answers:
-        if answer.shape != form.shape or not bool(((answer - form.center).abs() <= allowed).all()):
-            if not bool(torch.isfinite(form.center).all()):
-                continue  # overflow: bounds will be infinite and prove nothing
-            raise InputError(
-                "the model does not compute the same function every time, or not the one that tracing saw",
-                got=f"outputs that differ by {float((answer - form.center).abs().max()):.2g}"
-                if answer.shape == form.shape
-                else answer.shape,
-                why="randomness in forward, or code that depends on the batch size or on values",
-                do="make forward a fixed function of each picture by itself",
-            )
+TRACING = [
+    function.__code__
+    for name in ("is_exporting", "is_compiling", "is_dynamo_compiling")
+    if (function := getattr(torch.compiler, name, None)) is not None
+]
+TORCH = str(Path(torch.__file__).parent)
+
+
+def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points: Tensor | None = None) -> Network:
+    """`export_network`, and a check that the operations compute what the module does.
+
+    It is done on the first of the pictures ``like``, on random ones, and on ``points`` [Q, C, H, W], such as transformed pictures.
+    """
+    with eval_mode(model), torch.no_grad(), _unchanged_state(model):
+        with no_autocast():  # the module itself, not what autocast makes of it
+            network = export_network(model, shape, like)
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+        first = [like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise]
+        pictures = torch.cat(first if points is None else [*first, points.to(like)]).to(network.dtype())
+        with proof_arithmetic(like.device), _exact_convolutions(like.device):
+            _compare(network, pictures, _answers(model, pictures))
     return network
 
 
-def _values(network: Network, points: Tensor) -> AffineForm:
-    """The operations run on points, so few at a time that large networks take no more memory than they need."""
-    entries = sum(math.prod(operation.shape) for operation in network.operations) + points[0].numel()
-    size = max(1, ENTRIES_AT_ONCE // entries)
-    forms = [run(network, AffineForm.constant(part))[network.output] for part in points.split(size)]
+def _answers(model: nn.Module, pictures: Tensor) -> list[Tensor]:
+    """The module's outputs for a batch, and for each picture alone; a module that is no fixed function is refused."""
+    with _refuse_questions():
+        together = model(pictures)
+    before = _attributes(model)
+    for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
+        generators = _generators()
+        again = model(pictures)
+        if generators == _generators():
+            break
+        if last_try:
+            raise InputError("the model draws random numbers in forward", do=FIXED)
+    if _attributes(model) != before:
+        name = next(name for name, value in _attributes(model).items() if value != before.get(name))
+        raise InputError(
+            "the model changes itself in forward", got=f"attribute {shown(name)}", why="a counter", do=FIXED
+        )
+    # on a GPU a library may choose another order of summation each time
+    if not pictures.is_cuda and not _same_bits(together, again):
+        raise InputError(
+            "the model answers the same pictures differently each time",
+            got="another shape"
+            if together.shape != again.shape
+            else f"outputs that differ by {float((together - again).abs().max()):.2g}",
+            why="randomness in forward, or state that it keeps",
+            do=FIXED,
+        )
+    return [together, torch.cat([model(picture[None]) for picture in pictures]), again]
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _compare(network: Network, pictures: Tensor, answers: list[Tensor]) -> None:
+    """Refuse a graph whose outputs or margins rounding cannot take to the module's own ``answers``."""
+    shape, outputs, ahead, labels, size = _enclosed(network, pictures)
+    other_order = _values(network.live(network.dtype()), pictures)
+    finite = outputs.center.isfinite().all(1)  # else an overflow: bounds will be infinite and prove nothing
+    seen = float((other_order - outputs.center)[finite].abs().amax()) if bool(finite.any()) else 0.0
+    coarse = (
+        (UNITS * torch.finfo(network.dtype()).eps * size + TIMES * seen)
+        .nan_to_num(nan=torch.inf, posinf=torch.inf)
+        .unsqueeze(1)
+    )
+    overflow = ~outputs.reach().isfinite().all(
+        1, keepdim=True
+    )  # of an evaluation, where the real-valued network has none
+    for answer in answers:
+        if answer.shape[1:] != shape or len(answer) != len(pictures):
+            raise _other_function(f"outputs of shape {list(answer.shape[1:])}, and {list(shape)} when traced")
+        values = [(answer.flatten(1).double(), outputs)]
+        if ahead is not None:
+            own = values[0][0].gather(1, labels.unsqueeze(1))
+            values.append((own - values[0][0], ahead))
+        for value, form in values:
+            rigorous = (form.reach() * SLACK).nan_to_num(nan=torch.inf, posinf=torch.inf)
+            allowed, difference = torch.minimum(rigorous, 2 * coarse), (value - form.center).abs()
+            wrong = ~((difference <= allowed) | (overflow & ~value.isfinite())) & finite.unsqueeze(1)
+            if bool(wrong.any()):
+                worst = int(torch.where(wrong, difference.nan_to_num(nan=torch.inf, posinf=torch.inf), -1.0).argmax())
+                raise _other_function(
+                    f"outputs that differ by {float(difference.flatten()[worst]):.2g}, where rounding explains "
+                    f"{float(allowed.flatten()[worst]):.2g}"
+                )
+
+
+def _other_function(got: str) -> InputError:
+    return InputError(
+        "the model does not compute the function that tracing saw",
+        got=got,
+        why="code in forward that depends on the batch size, on values, or on being traced; or a library whose float arithmetic is "
+        "off by more than its precision",
+        do=FIXED,
+    )
+
+
+def _enclosed(network: Network, pictures: Tensor) -> tuple[torch.Size, AffineForm, AffineForm | None, Tensor, Tensor]:
+    """What evaluations in the network's own precision may give: the outputs' shape, flat outputs [P, K], margins of the largest output and
+    which that is, and the size [P] of the largest term that they are sums of."""
+    unit = torch.finfo(network.dtype()).eps / 2
+    live, outputs, ahead, labels, sizes = network.live(torch.float64, unit), [], [], [], []
+    constants = max(
+        [
+            0.0,
+            *(
+                float(shift.abs().amax())
+                for o in live.operations
+                if (shift := o.settings.get("shift_size")) is not None
+            ),
+        ]
+    )
+    for part in _parts(network, pictures):
+        forms = run(live, AffineForm.constant(part.double()))
+        output = forms[live.output]
+        outputs.append(output.exactly(lambda planes: planes.flatten(1)))
+        sizes.append(
+            torch.stack([part.new_zeros(len(part), dtype=torch.float64), *_terms(live, forms)])
+            .amax(0)
+            .clamp(min=constants)
+        )
+        if len(output.shape) == 2 and output.shape[1] > 1:
+            labels.append(output.center.argmax(1))
+            ahead.append(margins(live, forms, labels[-1]))
+    shape = output.shape[1:]
+    if not ahead:
+        return shape, _joined(outputs), None, torch.empty(0), torch.cat(sizes)
+    return shape, _joined(outputs), _joined(ahead), torch.cat(labels), torch.cat(sizes)
+
+
+def _terms(live: Network, forms: dict[str, AffineForm]) -> Iterator[Tensor]:
+    """Of each operation the largest absolute value of a sum's terms, added up, for each picture [P]."""
+    for operation in live.operations:
+        size, rule = forms[operation.name].center, REGISTRY[operation.kind]
+        if isinstance(rule, LinearRule):
+            size = rule.absolute(operation, forms[operation.inputs[0]].center.abs())
+        yield size.abs().flatten(1).amax(1)
+
+
+def _values(live: Network, pictures: Tensor) -> Tensor:
+    """The operations' own outputs, in another order of summation."""
+    parts = [run(live, AffineForm.constant(part))[live.output].center for part in _parts(live, pictures)]
+    return torch.cat(parts).flatten(1).double()
+
+
+def _parts(network: Network, pictures: Tensor) -> tuple[Tensor, ...]:
+    """So few pictures at a time that large networks take no more memory than they need."""
+    entries = sum(math.prod(operation.shape) for operation in network.operations) + pictures[0].numel()
+    return pictures.split(max(1, ENTRIES_AT_ONCE // entries))
+
+
+def _joined(forms: list[AffineForm]) -> AffineForm:
     return AffineForm(torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms]))
+
+
+@contextmanager
+def _unchanged_state(model: nn.Module) -> Iterator[None]:
+    """Refuse a module whose weights or buffers are changed inside, and give it back as it was.
+
+    Some layers take their first batch for their parameters (ActNorm): that one must be the user's, not one of ours.
+    """
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
+    try:
+        yield
+    finally:  # whatever else went wrong: this is the cause
+        after = model.state_dict()
+        changed = [name for name, tensor in before.items() if not _same_bits(after[name], tensor)]
+        for name in changed:
+            after[name].copy_(before[name])
+        if changed:
+            raise InputError(
+                "the model changes its own weights or buffers in forward, in eval mode",
+                got=shown(changed[0]),
+                why="a layer that takes its parameters from the first pictures that it sees, or keeps statistics",
+                do="call model(images) once on data of yours if its first call is a special one; weights and buffers were put back",
+            )
+
+
+def _attributes(model: nn.Module) -> dict[str, Any]:
+    """Plain numbers, texts and tuples that modules keep: those that a call changes make the next call another function."""
+    plain = (bool, int, float, str, tuple, type(None))
+    return {
+        f"{path}.{name}".lstrip("."): repr(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, plain)
+    }
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of the process's random number generators."""
+    return random.getstate(), repr(np.random.get_state(legacy=False)), torch.random.get_rng_state().numpy().tobytes()
+
+
+@contextmanager
+def _refuse_questions() -> Iterator[None]:
+    """Refuse a forward that asks whether it is being traced: what it does when it is not would never be seen. torch's own code may ask."""
+    asked: list[str] = []
+
+    def look(frame: FrameType, event: str, _argument: Any) -> None:
+        if event == "call" and frame.f_code in TRACING:
+            caller = frame.f_back
+            if caller is not None and not caller.f_code.co_filename.startswith(TORCH):
+                asked.append(
+                    f"torch.compiler.{frame.f_code.co_name}() in {caller.f_code.co_filename}, line {caller.f_lineno}"
+                )
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    if asked:
+        raise InputError(
+            "the model asks whether it is being traced",
+            got=shown(asked[0], 200),
+            why="code that does something else when it is exported, of which nothing could be proved",
+            do="take that branch out of forward",
+        )
+
+
+@contextmanager
+def _exact_convolutions(device: torch.device) -> Iterator[None]:
+    """cuDNN may choose algorithms (Winograd, FFT) whose rounding no bound here covers; without it convolutions are sums of products."""
+    if device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.enabled
+    cudnn.enabled = False
+    try:
+        yield
+    finally:
+        cudnn.enabled = before

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.errors import UnsupportedOperation
 from tiltproof.network.aten import Built, Input, Refused, converter, one_input
 from tiltproof.network.graph import Reference
 
@@ -75,9 +76,11 @@ def batch_norm_module(
 
 
 def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
-    """A live constant in float64; a Python number stands for exactly the float64 number it is."""
+    """A live constant in float64; a Python number, such as a parameter's item(), stands for exactly the float64 number it is."""
     if isinstance(constant, Reference):
-        return constants[constant.name].double()
+        constant = constants[constant.name]
+    if isinstance(constant, Tensor):
+        return constant.double()
     return torch.full(
         (), constant, dtype=torch.float64, device=_device(constants)
     )  # filled there: no copy from the host
@@ -91,7 +94,14 @@ def _scaled(
 
     def fitted(constants: dict[str, Tensor]) -> Tensor:
         value = _value(other, constants)
-        return value.flatten(0, value.ndim - len(shape)) if value.ndim > len(shape) > 0 else value
+        extra = max(0, value.ndim - len(shape))
+        if any(size != 1 for size in value.shape[:extra]):
+            raise UnsupportedOperation(
+                "a constant has a row for each picture of a batch",
+                got=f"shape {list(value.shape)} while a batch of {value.shape[0]} pictures was traced",
+                do="give it one row for all: torch.zeros(1, ...) instead of torch.zeros(len(x), ...)",
+            )
+        return value.flatten(0, extra) if value.ndim > len(shape) > 0 else value
 
     def make(function: Callable[[Tensor], Any]) -> Callable[[dict[str, Tensor]], Any]:
         def made(constants: dict[str, Tensor]) -> Tensor:

@@ -35,7 +35,8 @@ TRACE_BATCH = 2
 
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """Trace a module (in eval mode) on pictures of ``shape`` [C, H, W] with the device and dtype of ``like``."""
-    example = torch.zeros(TRACE_BATCH, *shape, dtype=like.dtype, device=like.device)
+    # a picture of the user's: a layer that takes its first batch for its parameters is found out, but not misled
+    example = like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
     runs = False
     try:
         with eval_mode(model), torch.no_grad(), _quiet():

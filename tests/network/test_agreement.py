@@ -1,0 +1,196 @@
+"""What is certified is the module itself: a graph that computes something else, however little, is refused; and no network that is one."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.compiler import is_exporting as renamed
+
+from tiltproof import InputError, certify
+from tiltproof.network import proof_arithmetic, read_network
+
+IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 0])
+MARGIN = 1e-5
+
+
+class Constant(nn.Module):
+    """Answers class 0 by a tiny margin, whatever the picture; `extra` adds to class 1 what the graph need not know of."""
+
+    def __init__(self, extra=None, **attributes):
+        super().__init__()
+        self.fc, self.extra = nn.Linear(16, 2), extra
+        nn.init.zeros_(self.fc.weight)
+        self.fc.bias.data = torch.tensor([MARGIN, 0.0])
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        outputs = self.fc(x.flatten(1))
+        return outputs if self.extra is None else outputs + torch.stack([0 * outputs[:, 0], self.extra(self, x)], 1)
+
+
+def count(module, x):
+    module.calls += 1
+    return torch.zeros(len(x))
+
+
+def while_not_traced(asks):
+    return lambda _, x: torch.zeros(len(x)) if asks() else 1e-3 * (x[:, 0, 0, 0] > 0.99).float()
+
+
+NO_FUNCTIONS = {
+    "noise of numpy": lambda: Constant(
+        lambda m, x: torch.full((len(x),), m.rng.normal() * 5e-4), rng=np.random.default_rng(1)
+    ),
+    "noise of Python": lambda: Constant(lambda _, x: torch.full((len(x),), random.random() * 1e-4)),
+    "draws that change nothing so far": lambda: Constant(
+        lambda _, x: torch.full((len(x),), float(np.random.rand() > 2))
+    ),
+    "a counter": lambda: Constant(count, calls=0),
+    "asks whether it is exported": lambda: Constant(while_not_traced(torch.compiler.is_exporting)),
+    "asks by another name": lambda: Constant(while_not_traced(renamed)),
+    "asks whether it is compiled": lambda: Constant(while_not_traced(torch.compiler.is_compiling)),
+    "asks for the kind of tensor": lambda: Constant(
+        lambda _, x: torch.full((len(x),), 2 * MARGIN * (type(x) is torch.Tensor))
+    ),
+    "asks for the batch": lambda: Constant(lambda _, x: torch.full((len(x),), 2 * MARGIN * (len(x) == 1))),
+    "a pixel that only turned pictures light up": lambda: Constant(
+        lambda _, x: (
+            0 * x[:, 0, 0, 0] if type(x) is not torch.Tensor else (x[:, 0, 1, 1] - IMAGES[:, 0, 1, 1].max()).relu()
+        )
+    ),
+    "mean over the batch": lambda: Constant(lambda _, x: 1e-3 * (x - x.mean(0)).flatten(1).sum(1)),
+}
+
+
+@pytest.mark.parametrize("name", NO_FUNCTIONS)
+def test_no_fixed_function_of_a_picture_is_certified(name):
+    model = NO_FUNCTIONS[name]().eval()
+    with pytest.raises(InputError) as caught:
+        certify(model, IMAGES, LABELS, "R(30)", samples=4)
+    assert "What to do:" in str(caught.value)
+
+
+def test_the_network_without_these_is_certified():
+    assert [result.verdict for result in certify(Constant().eval(), IMAGES, LABELS, "R(30)", samples=4).results] == [
+        "certified"
+    ] * 2
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e-2, 1.0])
+@pytest.mark.parametrize("relative", [1e-5, 1e-3])
+def test_a_small_difference_of_small_outputs_is_seen(size, relative, monkeypatch):
+    """The comparison is relative to each output, not to 1 or to the largest one."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+    with torch.no_grad():
+        model[1].weight.mul_(torch.tensor([[1e3], [1.0], [1.0]]) * size)
+    forward = model.forward
+    traced = []
+
+    def untraced(x):
+        traced.append(type(x) is not torch.Tensor)
+        return forward(x) if traced[-1] else forward(x) * torch.tensor([1, 1 + relative, 1])
+
+    monkeypatch.setattr(model, "forward", untraced)
+    with proof_arithmetic(torch.device("cpu")), pytest.raises(InputError, match=r"where rounding explains"):
+        read_network(model, (1, 4, 4), IMAGES)
+    assert any(traced)
+
+
+class ActNorm(nn.Module):
+    """Takes the first batch that it sees for its scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(1))
+        self.register_buffer("ready", torch.tensor(False))
+
+    def forward(self, x):
+        if type(x) is torch.Tensor and not self.ready:
+            self.scale.copy_(x.std())
+            self.ready.fill_(True)
+        return x / self.scale
+
+
+def test_first_batches_are_not_taken_for_parameters():
+    model = nn.Sequential(ActNorm(), nn.Flatten(), nn.Linear(16, 2)).eval()
+    with pytest.raises(InputError, match=r"changes its own weights.*scale.*call model\(images\) once"):
+        certify(model, IMAGES, LABELS, "R(1)")
+    assert float(model[0].scale) == 1.0
+    assert not bool(model[0].ready)
+
+
+def test_parameters_that_do_not_exist_yet():
+    with pytest.raises(InputError, match=r"parameters that only its first call makes.*once"):
+        certify(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)).eval(), IMAGES, LABELS, "R(1)")
+
+
+class Residual(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels),
+        )  # fmt: skip
+
+    def forward(self, x):
+        return torch.relu(x + self.body(x))
+
+
+def deep(blocks):
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        *[Residual(8) for _ in range(blocks)],
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+def cancelling():
+    """Outputs that are what is left of two large numbers."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    with torch.no_grad():
+        model[1].weight[8:] = model[1].weight[:8]
+        model[1].bias[8:] = model[1].bias[:8]
+        model[3].weight[:, 8:] = -model[3].weight[:, :8]
+        model[3].weight.mul_(1e6)
+    return model
+
+
+NETWORKS = {
+    "deep": lambda: deep(12),
+    "cancelling": cancelling,
+    "large weights": lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(32, 3)),
+    "tanh": lambda: nn.Sequential(
+        nn.Flatten(), *[m for _ in range(6) for m in (nn.Linear(16, 16), nn.Tanh())], nn.Linear(16, 3)
+    ),
+    "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", NETWORKS)
+@torch.no_grad()
+def test_rounding_is_no_other_function(name, dtype):
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = NETWORKS[name]().to(dtype).eval()
+        for parameter in model.parameters():
+            parameter.mul_(1 + 3 * seed * torch.rand(1, dtype=dtype))
+        with proof_arithmetic(torch.device("cpu")):
+            read_network(model, (1, 4, 4), IMAGES.to(dtype), 5 * torch.randn(3, 1, 4, 4, dtype=dtype))
+
+
+def test_an_evaluation_that_overflows_is_no_other_function():
+    """Exactly, all is finite; an order of the sum overflows."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[3e38] * 8 + [-3e38] * 8, [0.0] * 16]))
+    with proof_arithmetic(torch.device("cpu")):
+        read_network(model, (1, 4, 4), IMAGES)
