@@ -1,6 +1,8 @@
 """Whatever state a caller's process is in, evidence is the same to the last bit, or the proof is refused."""
 
+import contextvars
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -65,6 +67,9 @@ def evidence(results):
 
 class Alone:
     """Workers whose one worker is a thread of this process, sent everything as a machine would be."""
+
+    def connect(self):
+        pass
 
     def work(self, inputs, job, batches, grid, pairs):
         packed = pickle.dumps(Package.of(inputs, job, pairs))
@@ -410,10 +415,133 @@ def shortened(function, which=(0, 1)):
 def test_products_of_fewer_bits_are_noticed(name, which, monkeypatch):
     """No processor at hand has units for bf16 that oneDNN would use in secret, so its functions are replaced."""
     monkeypatch.setattr(F, name, shortened(getattr(F, name), which))
-    if name == "conv_transpose2d" and which == (1,):
-        return  # its weights are 0 and 1 in what is asked; those of convolutions tell
     with pytest.raises(InputError, match="not IEEE products"):
         certify(network(), IMAGES, LABELS, "R(20)")
+
+
+def in_pieces(function, count):
+    """The function with each factor as a sum of so many bf16 numbers, whose products are summed up."""
+
+    def pieces(x):
+        parts = []
+        for _ in range(count):
+            parts.append(x.bfloat16().to(x.dtype))
+            x = x - parts[-1]
+        return parts
+
+    def composed(x, y, *args, **options):
+        if x.dtype != torch.float32:
+            return function(x, y, *args, **options)
+        return sum(function(a, b, *args, **options) for a, b in itertools.product(pieces(x), pieces(y)))
+
+    return composed
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", ["conv2d", "linear"])
+def test_products_composed_of_pieces_are_noticed(name, count, monkeypatch):
+    """Three pieces hold all bits of a factor, but the sum of their products is rounded more than once."""
+    monkeypatch.setattr(F, name, in_pieces(getattr(F, name), count))
+    with pytest.raises(InputError, match="not IEEE products"), arithmetic.proof_arithmetic(CPU):
+        pass
+
+
+class OffByAProduct(nn.Module):
+    """f0 - f1 = |p - c| + 2^-10 - beta with beta = A B + b0, which is 2^-9 in float32 and 0 in bf16; nothing else is a product."""
+
+    def __init__(self, leaves_autocast_on=False):
+        super().__init__()
+        a, b, shift = torch.tensor([[1.0]]), torch.tensor([[1 + 2.0**-9]]), torch.tensor([[-1.0]])
+        self.a, self.b, self.shift = nn.Parameter(a), nn.Parameter(b), nn.Parameter(shift)
+        self.register_buffer("on", torch.tensor([1.0, 0.0]))
+        self.leaves_autocast_on = leaves_autocast_on
+
+    def forward(self, x):
+        beta = (self.a @ self.b + self.shift).flatten()
+        t = x.flatten(1) - 0.5137
+        if self.leaves_autocast_on and type(x) is torch.Tensor:
+            torch.set_autocast_dtype("cpu", torch.bfloat16)
+            torch.set_autocast_enabled("cpu", True)
+        return (2 * torch.relu(t) - t) * self.on + torch.cat([2.0**-10 - beta, torch.zeros_like(beta)])
+
+
+def verdict_off_by_a_product(model=None, **options):
+    image = torch.full((1, 1, 1, 2), 0.5)
+    return str(
+        certify(
+            model or OffByAProduct().eval(), image, torch.tensor([0]), "B(-0.05:0.12)", samples=6, **options
+        ).verdicts[0]
+    )
+
+
+def under_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return verdict_off_by_a_product()
+
+
+def test_a_proof_inside_another_switches_autocast_off_again():
+    """In a progress callback the thread is inside the outer proof's arithmetic."""
+    found = []
+    verdict_off_by_a_product(progress=lambda _: found or found.append(under_autocast()))
+    assert found == ["falsified"]
+
+
+@pytest.mark.parametrize("job", [verdict_off_by_a_product, under_autocast])
+@pytest.mark.parametrize("other_thread", [False, True])
+def test_a_copied_context_is_not_inside_a_proof(job, other_thread):
+    """asyncio and threads copy contexts; this one outlives the proof in which it was copied."""
+    contexts, found = [], []
+    verdict_off_by_a_product(progress=lambda _: contexts or contexts.append(contextvars.copy_context()))
+
+    def run_copied():
+        found.append(contexts[0].run(job))
+
+    if other_thread:
+        thread = threading.Thread(target=run_copied)
+        thread.start()
+        thread.join()
+    else:
+        run_copied()
+    assert found == ["falsified"]
+
+
+def test_bounds_in_another_thread_are_refused():
+    """The context says that it is a proof's, but torch's settings for autocast are each thread's own."""
+    read, form, caught = read_network(network(), (1, 12, 12), IMAGES), tiltproof.bound_pixels(IMAGES, "R(1)"), []
+    with arithmetic.proof_arithmetic(CPU):
+        live, context = read.live(torch.float32), contextvars.copy_context()
+
+        def elsewhere():
+            try:
+                context.run(run, live, form)
+            except RuntimeError as error:
+                caught.append(str(error))
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert caught
+    assert "outside of the proof's arithmetic" in caught[0]
+
+
+def test_a_module_that_leaves_autocast_on_is_refused(tmp_path):
+    verdict_off_by_a_product(out=tmp_path / "run")
+    try:
+        with pytest.raises(InputError, match="answers the same pictures differently"):
+            verdict_off_by_a_product(OffByAProduct(leaves_autocast_on=True).eval())
+        torch.set_autocast_enabled("cpu", False)
+        image, label = torch.full((1, 1, 1, 2), 0.5), torch.tensor([0])
+        with pytest.raises(InputError, match="settings were changed during the check"):
+            check_run(tmp_path / "run", OffByAProduct(leaves_autocast_on=True).eval(), image, label)
+        torch.set_autocast_enabled("cpu", False)
+        read = read_network(network(), (1, 12, 12), IMAGES)
+        with arithmetic.proof_arithmetic(CPU):
+            torch.set_autocast_enabled("cpu", True)
+            with pytest.raises(InputError, match="settings were changed during a proof.*autocast"):
+                read.live(torch.float32)
+            torch.set_autocast_enabled("cpu", False)
+    finally:
+        torch.set_autocast_enabled("cpu", False)
 
 
 def test_the_checker_notices_too(monkeypatch, tmp_path):

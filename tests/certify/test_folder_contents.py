@@ -80,6 +80,37 @@ def test_foreign_files_beside_a_runs_manifest(tmp_path, name, option):
     refused(tmp_path, f"{name} .*was not written by a run", **OPTIONS[option])
 
 
+NEARLY = {
+    "verdicts.jsonl": ['{"image": "cat.png", "label": 3}\n', '{"image": 1}\n{"image": 2}\n'],
+    "batches.jsonl": ['{"batch": 1, "loss": 0.3}\n', '{"batch": []\n'],
+    "summary.json": ['{"see": "batches.jsonl"}', '["files"]'],
+}
+
+
+@pytest.mark.parametrize("option", ["resume", "overwrite"])
+@pytest.mark.parametrize(("name", "content"), [(name, each) for name, contents in NEARLY.items() for each in contents])
+def test_foreign_files_that_begin_as_a_runs_do(tmp_path, name, content, option):
+    run(tmp_path)
+    (tmp_path / name).write_text(content)
+    refused(tmp_path, f"{name} .*was not written by a run", **OPTIONS[option])
+
+
+def test_verdicts_without_a_journal_are_not_replaced_unasked(tmp_path):
+    run(tmp_path)
+    for name in ("batches.jsonl", "summary.json"):
+        (tmp_path / name).unlink()
+    assert "--overwrite" in refused(tmp_path, "not empty.*a run")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("option", ["resume", "overwrite"])
+def test_a_file_with_two_names_is_not_written_to(tmp_path, name, option):
+    """A backup made of hard links would change with it."""
+    run(tmp_path / "run")
+    (tmp_path / "backup").hardlink_to(tmp_path / "run" / name)
+    refused(tmp_path / "run", f"{name} .*hard link", **OPTIONS[option])
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "\udcff", '{"format": "other"}', '{"format": ["tiltproof-run"]}'])
 def test_a_manifest_that_is_no_runs(tmp_path, content):
     run(tmp_path)
@@ -139,7 +170,10 @@ def test_links_and_what_is_no_file(tmp_path, name, option, whole):
 
 
 class Broken:
-    """Workers of a cluster that is not there."""
+    """Workers of a cluster that goes away."""
+
+    def connect(self):
+        pass
 
     def work(self, *_):
         raise InputError("no cluster can be reached")

@@ -28,7 +28,7 @@ def test_no_cluster(monkeypatch, address, tmp_path):
     result = CliRunner().invoke(app, [*command, "--ray", address])
     assert result.exit_code == 2
     assert f"no Ray cluster can be reached at {address!r}" in result.output
-    assert CliRunner().invoke(app, command).exit_code == 0, "the folder is taken by the corrected command"
+    assert not (tmp_path / "run").exists()
 
 
 def test_ray_does_not_take_over_sigterm(monkeypatch):
@@ -42,7 +42,8 @@ def test_ray_does_not_take_over_sigterm(monkeypatch):
         seen.append(signal.getsignal(signal.SIGTERM))
 
     monkeypatch.setattr(ray, "init", init)
-    RayWorkers("local")._connect()
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    RayWorkers("local").connect()
     assert len(seen) == 1
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -70,6 +70,17 @@ def palette_with_a_transparent_colour(path):
     return np.array([[255, 255, 255], [10, 20, 30]])[np.arange(12).reshape(3, 4) % 2]
 
 
+def grey_with_a_transparent_level(path):
+    Image.fromarray((np.arange(12) % 2 * 100).reshape(3, 4).astype(np.uint8)).save(path, transparency=0)
+    return np.array([255, 100])[np.arange(12).reshape(3, 4) % 2]
+
+
+def one_transparent_colour(path):
+    colours = np.array([[255, 0, 0], [10, 20, 30]], dtype=np.uint8)[np.arange(12).reshape(3, 4) % 2]
+    Image.fromarray(colours).save(path, transparency=(255, 0, 0))
+    return np.array([[255, 255, 255], [10, 20, 30]])[np.arange(12).reshape(3, 4) % 2]
+
+
 def one_bit(path):
     Image.fromarray(np.arange(12).reshape(3, 4) % 5 == 0).save(path)
     return (np.arange(12).reshape(3, 4) % 5 == 0) * 255
@@ -97,6 +108,8 @@ ADVICE = {
     "LA.png": grey_with_alpha,
     "P.png": palette,
     "P with transparency.png": palette_with_a_transparent_colour,
+    "L with transparency.png": grey_with_a_transparent_level,
+    "RGB with transparency.png": one_transparent_colour,
     "1.png": one_bit,
     "1.tiff": one_bit,
     "CMYK.tiff": inks,

@@ -30,8 +30,8 @@ def asked_anew(monkeypatch):
 def used(monkeypatch):
     """How often oneDNN was asked."""
     products._exact()
-    calls, inner = [], products._by_onednn
-    monkeypatch.setattr(products, "_by_onednn", lambda x, matrix: calls.append(x.shape) or inner(x, matrix))
+    calls, inner = [], products.by_onednn
+    monkeypatch.setattr(products, "by_onednn", lambda x, matrix: calls.append(x.shape) or inner(x, matrix))
     return calls
 
 
@@ -106,7 +106,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_products_that_differ_are_not_used(kind, monkeypatch):
-    monkeypatch.setattr(products, "_by_onednn", DAMAGE[kind])
+    monkeypatch.setattr(products, "by_onednn", DAMAGE[kind])
     assert not products._exact()
     if not torch.backends.mkldnn.is_available():
         return
@@ -133,7 +133,7 @@ def test_memory_that_runs_out_is_an_error(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(products, "_by_onednn", full)
+    monkeypatch.setattr(products, "by_onednn", full)
     with pytest.raises(torch.OutOfMemoryError):
         products._exact()
 

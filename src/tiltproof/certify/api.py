@@ -79,6 +79,8 @@ def certify(
         inputs.memory.check(job.each(inputs))
         plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
         run = Run(settings.record(), plan)
+        if workers is not None:
+            workers.connect()
         if out is not None:
             about = claim(inputs, first, labels=inputs.labels.tolist())
             run = RunFolder(Path(out), inputs, about, settings.record(), plan, dict(notes or {}), resume, overwrite)

@@ -20,8 +20,10 @@ from tiltproof.errors import InputError, shown
 MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
 RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
 FORMAT = "tiltproof-run"
-BEGINNINGS = {VERDICTS: b'{"image": ', BATCHES: b'{"batch": '}
-"""Of the files that may be torn, how the first record begins."""
+KEYS = {VERDICTS: {"image", "boxes"}, BATCHES: {"batch", "claim", "sha256"}}
+"""What every record of these files has, among others."""
+MOST_BYTES = 2**26
+"""Of a record."""
 TEMPORARY = re.compile(r"\.[a-z]+\.(json|html)\.\d+")
 """What `replace_bytes` leaves in a folder when the process is killed."""
 
@@ -45,13 +47,14 @@ def contents(folder: Path) -> Contents:
     if manifest is None:
         filled = [name for name, size in sizes.items() if size]
         return Contents(None, False, next(iter(filled + others), None))
-    for name, beginning in BEGINNINGS.items():
+    for name, keys in KEYS.items():
         if sizes.get(name):
             with (folder / name).open("rb") as stream:
-                _ensure_own(beginning.startswith(stream.read(len(beginning))), folder / name)
-    if SUMMARY in sizes:
-        _ensure_own(f'"{BATCHES}"'.encode() in (folder / SUMMARY).read_bytes(), folder / SUMMARY)
-    return Contents(manifest, bool(sizes.get(BATCHES) or SUMMARY in sizes), next(iter(others), None))
+                _ensure_own(_is_record(stream.readline(MOST_BYTES), keys), folder / name)
+    if sizes.get(SUMMARY):
+        _ensure_own(_is_record((folder / SUMMARY).read_bytes() + b"\n", {"files"}), folder / SUMMARY)
+    results = bool(sizes.get(VERDICTS) or sizes.get(BATCHES) or SUMMARY in sizes)
+    return Contents(manifest, results, next(iter(others), None))
 
 
 def size_of_file(path: Path) -> int | None:
@@ -60,13 +63,25 @@ def size_of_file(path: Path) -> int | None:
         found = path.lstat()
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        link = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
         raise InputError(
             f"{path} is not a file that a run may write to",
-            got="a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file",
+            got="a file that has another name too (a hard link)" if stat.S_ISREG(found.st_mode) else link,
             do="choose another folder, or move it away",
         )
     return found.st_size
+
+
+def _is_record(line: bytes, keys: set[str]) -> bool:
+    """Whether a line is one of a run's records; one without its end was being written when the process died."""
+    if not line.endswith(b"\n"):
+        return line.startswith(b'{"')
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and keys <= content.keys()
 
 
 def _ensure_own(own: bool, path: Path) -> None:

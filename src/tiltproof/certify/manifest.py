@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ def environment(device: torch.device) -> dict[str, str]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "tiltproof": package_version(),
+        "source_sha256": source_digest(),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),
@@ -45,6 +48,17 @@ def environment(device: torch.device) -> dict[str, str]:
 
 def package_version() -> str:
     return __version__
+
+
+@functools.cache
+def source_digest() -> str:
+    """sha256 over the package's own Python files, by name: between releases the version alone does not tell what proved a run."""
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(json.dumps([path.relative_to(package).as_posix(), len(content)]).encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -111,6 +111,8 @@ def certify_range(
         inputs.memory.check(job.each(inputs))
         plan = plan_batches(len(inputs.images), job.pairs(inputs), batch_size, batch_images, workers)
         run = Run(settings.record(), plan)
+        if workers is not None:
+            workers.connect()
         if out is not None:
             about = {"task": TASK} | claim(inputs, first, values=None if answers is None else answers.tolist())
             folder = Path(out)

@@ -85,6 +85,10 @@ class Batch:
 class Workers(Protocol):
     """Other processes that prove batches, such as `RayWorkers`."""
 
+    def connect(self) -> None:
+        """InputError if there are none; asked before a run folder is made."""
+        ...
+
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
     ) -> Generator[Batch, None, None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -133,19 +134,22 @@ class RunFolder(Run):
         environments = [before.get("environment"), *(resumed if isinstance(resumed, list) else [None])]
         if not all(isinstance(each, dict) for each in environments):
             raise InputError(f"{self.folder / MANIFEST} is damaged", got="no environment", do="choose another folder")
-        then, now = before["environment"].get("tiltproof"), self.manifest["environment"]["tiltproof"]
-        if then != now:
-            raise InputError(
-                f"the run that {self.folder} holds was begun by another version of tiltproof",
-                got=f"{shown(then)} then, {now} now",
-                why="an upgrade since, which may have changed what is proved",
-                do="begin it again with --overwrite or in another folder, or finish it with that version",
-            )
+        here = self.manifest["environment"]
+        for key in ("tiltproof", "source_sha256"):
+            then, now = before["environment"].get(key), here[key]
+            if then != now:
+                raise InputError(
+                    f"the run that {self.folder} holds was begun by another version of tiltproof",
+                    got=f"{shown(then)} then, {now} now",
+                    why="an upgrade or a change of its code since, which may have changed what is proved",
+                    do="begin it again with --overwrite or in another folder, or finish it with that version",
+                )
 
     def _recover(self) -> None:
         """Read the batches that are whole, and cut off whatever follows them."""
         offset = end = 0
-        for line in self.journal.read().splitlines(keepends=True):
+        lines = self.journal.read().splitlines(keepends=True)
+        for line in lines:
             batch = self._whole_batch(line, offset)
             if batch is None:
                 break
@@ -153,6 +157,12 @@ class RunFolder(Run):
             super().append(results, tuple(entry["grid"]) if entry["grid"] else None, entry["device"], entry["seconds"])
             self.batches += 1
             offset, end = offset + entry["bytes"], end + len(line)
+        after = len(lines) - self.batches - 1
+        if after > 0:  # a process that dies tears the last batch alone
+            text = (
+                f"{self.folder}: batch {self.batches} is damaged; it is proved again, and so are the {after} after it"
+            )
+            warnings.warn(text, stacklevel=2)
         for stream, length in ((self.verdicts, offset), (self.journal, end)):
             stream.truncate(length)
             stream.seek(length)

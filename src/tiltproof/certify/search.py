@@ -35,7 +35,7 @@ class AdaptiveSearch(Ledger):
     """
 
     STATE: ClassVar[tuple[str, ...]] = (
-        *Ledger.STATE, "fresh", "image", "stack", "inherited", "suspects", "suspected", "parked", "most_suspects",
+        *Ledger.STATE, "fresh", "image", "stack", "inherited", "suspects", "suspected", "parked", "most_suspects", "size",
     )  # fmt: skip
 
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, precise_from: int = PRECISE_FROM) -> None:
@@ -51,7 +51,7 @@ class AdaptiveSearch(Ledger):
         self.suspects: list[tuple[Tensor, Tensor]] = []
         self.suspected = torch.zeros_like(self.certified)
         self.parked: list[tuple[Tensor, Boxes, Tensor]] = []
-        self.most_suspects = SUSPECTS
+        self.most_suspects, self.size = SUSPECTS, batch.size
         while len(self.image) or len(self.fresh) or self.suspects:
             batch.run(functools.partial(self._step, budget), self.changes())
             report()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,7 +16,7 @@ from tiltproof.checker.form import REFUSED, Form
 from tiltproof.errors import InputError
 from tiltproof.exclusive import exclusive
 
-_evaluating: ContextVar[bool] = ContextVar("evaluating", default=False)
+_evaluating: ContextVar[int | None] = ContextVar("evaluating", default=None)
 
 
 @contextmanager
@@ -29,20 +30,17 @@ def evaluation(model: nn.Module, device: torch.device) -> Iterator[None]:
         modes = [(module, module.training) for module in model.modules()]
         settings = precision_settings()
         before = [getattr(owner, name) for owner, name, _ in settings]
-        token = _evaluating.set(True)
+        token = _evaluating.set(threading.get_ident())
         try:
             model.eval()
             for owner, name, strict in settings:
                 setattr(owner, name, strict)
             off = (torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda"))
-            with torch.no_grad(), next(off), next(off):
+            # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
+            with torch.no_grad(), next(off), next(off), torch.backends.nnpack.flags(enabled=False):
                 refuse_short_products(device)
                 yield
-                if [getattr(owner, name) for owner, name, _ in settings] != [strict for *_, strict in settings]:
-                    raise InputError(
-                        "torch's precision settings were changed during the check",
-                        why="another thread, or the model's own code, sets them",
-                    )
+                refuse_changed()
         finally:
             _evaluating.reset(token)
             for (owner, name, _), value in zip(settings, before, strict=True):
@@ -62,26 +60,44 @@ def precision_settings() -> list[tuple[Any, str, Any]]:
 
 
 def refuse_short_products(device: torch.device) -> None:
-    """What the libraries below torch do is asked of them: 2^23 + k times 1 is exact in float32, and not in bf16 or TF32."""
+    """What the libraries below torch do is asked of them: sums of one product of two odd numbers of 24 (53) bits, which are that product,
+    rounded once. Numbers with fewer bits, or several of them in place of one, give other results."""
     count = 32
-    rows = (torch.arange(count * count, device=device) + 2**23).float().view(count, count)
-    one = torch.eye(count, dtype=torch.float32, device=device)
-    picture = rows.view(1, count, 1, count).expand(1, count, 4, count).contiguous()
-    answers = [rows @ one, one @ rows, nn.functional.linear(rows, one)]
-    if not all(torch.equal(answer, rows) for answer in answers) or not torch.equal(
-        nn.functional.conv2d(picture, one.view(count, count, 1, 1)), picture
-    ):
-        raise InputError(
-            "float32 products lose bits on this machine",
-            why="a library below torch was told to compute with fewer bits when the program began",
-            do="start a new process without such a setting (ONEDNN_DEFAULT_FPMATH_MODE)",
-        )
+    for dtype, bits in ((torch.float32, 24), (torch.float64, 53)):
+        drawn = torch.arange(count * count) * 2246822519 % 2 ** (bits - 1)
+        rows = (2 ** (bits - 1) + drawn | 1).to(device, dtype).view(count, count)
+        factors, expected = rows[-1], rows * rows[-1]
+        diagonal, picture = torch.diag(factors), rows.view(1, count, 1, count).expand(1, count, 4, count).contiguous()
+        kernel, turned = diagonal.view(count, count, 1, 1), picture * factors.view(-1, 1, 1)
+        answers = [rows @ diagonal, (diagonal @ rows.T).T, nn.functional.linear(rows, diagonal)]
+        answers += [torch.bmm(rows[None], diagonal[None])[0]]
+        images = [nn.functional.conv2d(picture, kernel), nn.functional.conv_transpose2d(picture, kernel)]
+        if not all(torch.equal(answer, expected) for answer in answers) or not all(
+            torch.equal(image, turned) for image in images
+        ):
+            raise InputError(
+                f"products of {str(dtype).removeprefix('torch.')} numbers lose bits on this machine",
+                why="a library below torch was told to compute with fewer bits when the program began",
+                do="start a new process without such a setting (ONEDNN_DEFAULT_FPMATH_MODE)",
+            )
 
 
 def require_evaluation() -> None:
-    """Raise unless inside `evaluation`: products made elsewhere may have fewer bits."""
-    if not _evaluating.get():
+    """Raise unless inside `evaluation`, in whose thread and with its settings: products made elsewhere may have fewer bits."""
+    if _evaluating.get() != threading.get_ident():
         raise RuntimeError("the network was to be evaluated outside of the checker's arithmetic; please report this")
+    refuse_changed()
+
+
+def refuse_changed() -> None:
+    """The model's own code may set what `evaluation` has set."""
+    if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or any(
+        getattr(owner, name) != strict for owner, name, strict in precision_settings()
+    ):
+        raise InputError(
+            "torch's precision settings were changed during the check",
+            why="another thread, or the model's own code, sets them",
+        )
 
 
 def own_dtype(model: nn.Module) -> torch.dtype:
@@ -102,6 +118,7 @@ def outputs(model: nn.Module, pictures: Form, least: int = 1) -> Form:
         raise
     except (AttributeError, TypeError, RuntimeError, ValueError, NotImplementedError) as error:
         raise InputError("the checker cannot follow the network's forward pass", got=error) from error
+    refuse_changed()
     if REFUSED:
         raise InputError("the checker cannot follow the network's forward pass", got=REFUSED[0])
     number = "one output" if least == 1 else "two outputs"
@@ -121,6 +138,7 @@ def own_answers(model: nn.Module, pictures: Tensor) -> Tensor | None:
     require_evaluation()
     batch = pictures.to(own_dtype(model))
     given, again, alone = model(batch), model(batch), model(batch[:1])
+    refuse_changed()
     if given.ndim != 2 or len(given) != len(pictures):
         return None
     # on a GPU a library may choose another order of summation each time, and elsewhere for another batch

@@ -59,6 +59,7 @@ class RayWorkers:
             )
         self.address, self.device = address, device
         self.ray: Any = _ray()
+        self.connected = False  # by us
 
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
@@ -67,9 +68,7 @@ class RayWorkers:
         if not batches:
             return
         packed = self._pack(Package.of(inputs, job, pairs))
-        ours = not self.ray.is_initialized()
-        if ours:
-            self._connect()
+        self.connect()
         crew = _Crew(self.ray, self.device, self.ray.put(packed), len(batches))
         try:
             queue = Queue(batches, grid, job.needs_grid)
@@ -87,7 +86,8 @@ class RayWorkers:
                         yield Batch(task.rows.start, results, found, device)
         finally:
             crew.dismiss()
-            if ours:
+            if self.connected:
+                self.connected = False
                 self.ray.shutdown()
 
     def _pack(self, package: Package) -> bytes:
@@ -102,7 +102,10 @@ class RayWorkers:
             ) from None
         return packed
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
+        """To the cluster, unless the program has done so itself; `work` leaves it at its end."""
+        if self.ray.is_initialized():
+            return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
         try:
             host, _, port = self.address.rpartition(":")
@@ -110,6 +113,7 @@ class RayWorkers:
                 socket.create_connection((host, int(port)), REACH_SECONDS).close()
             with _own_sigterm():
                 self.ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+            self.connected = True
         except Exception as error:  # Ray raises many kinds
             raise InputError(
                 f"no Ray cluster can be reached at {self.address!r}",

@@ -33,10 +33,10 @@ def conversion_advice(picture: Picture, path: Path) -> tuple[str, str]:
     if mode.startswith("I;16") or (mode == "I" and picture.format in ("PNG", "PPM")):
         bits = _bits(picture)
         return f"it has {bits} bits a pixel", _program(SCALE, "8bit", path, scale=f"{(2**bits - 1) / 255:.6g}")
+    if mode in ("LA", "La", "L"):
+        return "it has an alpha channel", _program(COMPOSITE, "grey", path, "over white, ", mode="L")
     if mode in ("RGBA", "RGBa", "PA") or "transparency" in picture.info:
         return "it has an alpha channel", _program(COMPOSITE, "rgb", path, "over white, ", mode="RGB")
-    if mode in ("LA", "La"):
-        return "it has an alpha channel", _program(COMPOSITE, "grey", path, "over white, ", mode="L")
     if mode == "1":
         return "it has 1 bit a pixel", _program(CONVERT, "grey", path, mode="L")
     if mode == "P":

@@ -109,12 +109,16 @@ def _libtiff_silenced() -> Iterator[None]:
         os.close(nothing)
 
 
+def _mode(picture: Picture) -> str:
+    return f"mode {picture.mode}" + (" with a transparent colour" if "transparency" in picture.info else "")
+
+
 def _check_picture(picture: Picture, path: Path) -> None:
     """Size, mode and number of frames, as the opened but not yet decoded picture declares them."""
     _check_size(picture.size, path)
-    if picture.mode not in MODES:
+    if picture.mode not in MODES or "transparency" in picture.info:  # a colour that stands for nothing
         why, do = conversion_advice(picture, path)
-        raise InputError(f"the image {path} is neither 8-bit grey nor RGB", got=f"mode {picture.mode}", why=why, do=do)
+        raise InputError(f"the image {path} is neither 8-bit grey nor RGB", got=_mode(picture), why=why, do=do)
     tags = getattr(picture, "tag_v2", {})
     tile = [tags.get(tag, 1) for tag in (TIFF_TILE_WIDTH, TIFF_TILE_HEIGHT)] if picture.format == "TIFF" else [1, 1]
     if not all(isinstance(length, int) for length in tile):

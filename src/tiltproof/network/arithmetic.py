@@ -8,6 +8,7 @@ may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.exclusive import exclusive
+from tiltproof.network.products import by_onednn, onednn_is_right
 from tiltproof.network.windows import Reach, windows
 
 UNFOLD_BYTES = 2**31
@@ -40,7 +42,27 @@ def unfold_at_most(size: int | None) -> Iterator[None]:
 
 
 PROOF, TRAINING = "proof", "training"
-_arithmetic: ContextVar[str | None] = ContextVar("arithmetic", default=None)
+
+
+@dataclass
+class _Session:
+    """One proof from its first `proof_arithmetic` to the end of that: a copied context may outlive it, or belong to another thread."""
+
+    thread: int
+    asked: set[str]
+    """Devices whose libraries were asked what they do (`_ask`)."""
+    open: bool = True
+
+
+_arithmetic: ContextVar[_Session | str | None] = ContextVar("arithmetic", default=None)
+
+
+def arithmetic_now() -> str | None:
+    """`PROOF`, `TRAINING` or None: what constants that are computed now may be used for."""
+    now = _arithmetic.get()
+    if isinstance(now, _Session):
+        return PROOF if now.open and now.thread == threading.get_ident() else None
+    return now
 
 
 @contextmanager
@@ -48,28 +70,29 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
     """IEEE products and no autocast inside; the user's settings come back afterwards.
 
     The settings belong to the whole process, so the process lock is held: a second thread that enters waits until this one is done
-    (`tiltproof.exclusive`). Whether the libraries below torch do what the settings say is asked of them by products whose results are
+    (`tiltproof.exclusive`). Inside of another proof of this thread everything is set again, since code in between (a progress callback)
+    may have changed it. Whether the libraries below torch do what the settings say is asked of them by products whose results are
     known (`_ask`). What needs this arithmetic calls `require_proof`.
     """
     _refuse_other_arithmetic(device)
     with exclusive():
-        if _arithmetic.get() == PROOF:  # the settings stand already
-            _ask_once(device)
-            yield
-            return
+        outer = _arithmetic.get() if arithmetic_now() == PROOF else None
+        session = _Session(threading.get_ident(), outer.asked if isinstance(outer, _Session) else set())
         switches = _switches()
         before = [getattr(owner, name) for owner, name, _ in switches]
-        token = _arithmetic.set(PROOF)
+        token = _arithmetic.set(session)
         try:
             for owner, name, strict in switches:
                 setattr(owner, name, strict)
             # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
             with torch.backends.nnpack.flags(enabled=False), no_autocast():
-                _asked.clear()
-                _ask_once(device)
+                if str(device) not in session.asked:
+                    _ask(device)
+                    session.asked.add(str(device))
                 yield
                 _refuse_changed(switches)
         finally:
+            session.open = False
             _arithmetic.reset(token)
             for (owner, name, _), value in zip(switches, before, strict=True):
                 setattr(owner, name, value)
@@ -81,14 +104,9 @@ def require_proof() -> None:
     Called where a bound is computed and where constants of a proof are: whatever was computed under other settings, by a thread or a
     worker that forgot to enter `proof_arithmetic`, is never part of a proof.
     """
-    if _arithmetic.get() != PROOF:
+    if arithmetic_now() != PROOF:
         raise RuntimeError("a bound was to be computed outside of the proof's arithmetic; please report this")
     _refuse_changed(_switches())
-
-
-def arithmetic_now() -> str | None:
-    """`PROOF`, `TRAINING` or None: what constants that are computed now may be used for."""
-    return _arithmetic.get()
 
 
 @contextmanager
@@ -99,14 +117,17 @@ def no_autocast() -> Iterator[None]:
 
 
 def _refuse_changed(switches: list[tuple[Any, str, Any]]) -> None:
-    for owner, name, strict in switches:
-        if getattr(owner, name) != strict:
-            raise InputError(
-                "torch's precision settings were changed during a proof",
-                got=f"{name} = {getattr(owner, name)!r}",
-                why="another thread, or the model's own code, sets them",
-                do="set them before or after",
-            )
+    changed = [
+        f"{name} = {getattr(owner, name)!r}" for owner, name, strict in switches if getattr(owner, name) != strict
+    ]
+    changed += [f"autocast for {kind}" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    if changed:
+        raise InputError(
+            "torch's precision settings were changed during a proof",
+            got=changed[0],
+            why="another thread, or the model's own code, sets them",
+            do="set them before or after",
+        )
 
 
 FEWER_BITS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
@@ -127,22 +148,13 @@ def _refuse_other_arithmetic(device: torch.device) -> None:
             raise InputError("cuBLAS is told to emulate its products", got=f"{name}={os.environ[name]}", do="unset it")
 
 
-_asked: set[str] = set()
-"""Devices that were asked since the proof's arithmetic was entered; guarded by the process lock."""
-
-
-def _ask_once(device: torch.device) -> None:
-    if str(device) not in _asked:
-        _ask(device)
-        _asked.add(str(device))
-
-
 def _ask(device: torch.device) -> None:
     """Raise unless products on this device keep every bit of float32 and float64 numbers.
 
     A library may have been told to use fewer bits by means that leave no trace in torch's settings, such as a variable that was set when
-    oneDNN was first used and unset later. Each product here has one factor 0 or 1 and whole numbers of 24 (53) bits as the other, so its
-    exact result is known and is a float; products of bf16 or TF32 numbers lose its last bits, as Winograd's and FFT's sums do.
+    oneDNN was first used and unset later. Each sum here has a single product that is not zero, of two odd numbers of 24 (53) bits, so its
+    result is the rounded product. Products of bf16 or TF32 numbers, one or several of them for each product, and Winograd's and FFT's sums
+    are otherwise.
     """
     for dtype, bits in ((torch.float32, 24), (torch.float64, 53)):
         wrong = [name for name, right in _answers(device, dtype, bits) if not right]
@@ -161,25 +173,36 @@ CANARY_CHANNELS, CANARY_SIZE = 32, 8
 
 
 def _answers(device: torch.device, dtype: torch.dtype, bits: int) -> Iterator[tuple[str, bool]]:
-    """Each kind of product that bounds are made of, and whether it is exact."""
+    """Each kind of product that bounds are made of, and whether it is the product of its two numbers, rounded once."""
     count, size, window = CANARY_CHANNELS, CANARY_SIZE, Window((1, 1), (1, 1), (1, 1), 1)
-    # odd numbers need all of their bits; they are made on the host, and the same each time
-    numbers = torch.arange(2 * count * size * size, dtype=torch.int64, device="cpu") * 2654435761 % 2 ** (bits - 1)
-    x = (2 ** (bits - 1) + numbers | 1).to(dtype).view(2, count, size, size).to(device)
-    one = torch.eye(count, dtype=dtype, device=device)
-    center = F.pad(one.view(count, count, 1, 1), (1, 1, 1, 1))  # a kernel that copies its input
+
+    def odd_numbers(amount: int) -> Tensor:
+        """Numbers that need all of their bits, made on the host, and the same each time."""
+        drawn = torch.arange(amount, dtype=torch.int64, device="cpu") * 2654435761 % 2 ** (bits - 1)
+        return (2 ** (bits - 1) + drawn | 1).to(dtype).to(device)
+
+    x, factors = (
+        odd_numbers(2 * count * size * size).view(2, count, size, size),
+        odd_numbers(3 * size * size)[-size * size :],
+    )
+    w = factors[:count]
     with torch.no_grad():
-        yield "convolutions", torch.equal(conv2d(x, center, window), x)
-        yield "transposed convolutions", torch.equal(conv2d_transposed(x, center, window, (size, size)), x)
+        # kernels that take each channel w times
+        center, scaled = F.pad(torch.diag(w).view(count, count, 1, 1), (1, 1, 1, 1)), x * w.view(-1, 1, 1)
+        yield "convolutions", torch.equal(conv2d(x, center, window), scaled)
+        yield "transposed convolutions", torch.equal(conv2d_transposed(x, center, window, (size, size)), scaled)
         kernel = x[0, :, :3, :3].expand(count, -1, -1, -1).contiguous()
         at = torch.zeros_like(x)
-        at[:, 0, 4, 4] = 1  # shows one channel of every kernel, turned round
-        shown = conv2d(at, kernel, window)[:, :, 3:6, 3:6]
-        yield "convolutions of weights", torch.equal(shown, kernel[:1, :1].flip(2, 3).expand_as(shown))
-        rows = x.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
-        yield "matrix products", torch.equal(F.linear(rows, one), rows) and torch.equal(F.linear(one, rows), rows.T)
-        pairs, every = x.flatten(2), torch.eye(size * size, dtype=dtype, device=device).expand(2, -1, -1)
-        yield "batched matrix products", torch.equal(torch.bmm(pairs, every), pairs)
+        at[:, 0, 4, 4] = w[1]  # shows one channel of every kernel, turned round
+        shown, expected = conv2d(at, kernel, window)[:, :, 3:6, 3:6], kernel[:1, :1].flip(2, 3) * w[1]
+        yield "convolutions of weights", torch.equal(shown, expected.expand_as(shown))
+        rows, diagonal = x.flatten(2).transpose(1, 2).flatten(0, 1).contiguous(), torch.diag(w)
+        yield "matrix products", torch.equal(F.linear(rows, diagonal), rows * w)
+        yield "matrix products from the left", torch.equal(F.linear(diagonal, rows), (rows * w).T)
+        if device.type == "cpu" and dtype == torch.float32 and onednn_is_right():
+            yield "matrix products by oneDNN", torch.equal(by_onednn(rows, diagonal), rows * w)
+        pairs, every = x.flatten(2), torch.diag(factors).expand(2, -1, -1)
+        yield "batched matrix products", torch.equal(torch.bmm(pairs, every), pairs * factors)
 
 
 @contextmanager
@@ -253,14 +276,14 @@ def _now(name: str, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG001 (ther
 
 def conv2d(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
     """Convolution without bias whose every output is one sum of products; ``once`` may know its matrix, by this ``name``."""
-    if x.device.type == "cpu" or _arithmetic.get() == TRAINING:
+    if x.device.type == "cpu" or arithmetic_now() == TRAINING:
         return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
     return conv2d_as_product(x, weight, window, once, name)
 
 
 def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int], once: Once = _now) -> Tensor:
     """The transpose of `conv2d` as a linear map, from output coefficients to input coefficients of ``size``."""
-    if a.device.type != "cpu" and _arithmetic.get() != TRAINING:
+    if a.device.type != "cpu" and arithmetic_now() != TRAINING:
         return conv2d_transposed_as_product(a, weight, window, size, once)
     kernel = weight.shape[2:]
     extra = [

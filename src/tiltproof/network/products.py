@@ -21,7 +21,7 @@ _trust: dict[str, bool] = {}
 
 def product(x: Tensor, matrix: Tensor) -> Tensor:
     """x [rows, inputs] times the transpose of a matrix [outputs, inputs]."""
-    return _by_onednn(x, matrix) if _can(x, matrix) else F.linear(x, matrix)
+    return by_onednn(x, matrix) if _can(x, matrix) else F.linear(x, matrix)
 
 
 def _can(x: Tensor, matrix: Tensor) -> bool:
@@ -32,13 +32,20 @@ def _can(x: Tensor, matrix: Tensor) -> bool:
         and x.ndim == 2
         and len(x) * matrix.numel() >= FEWEST
         and not (torch.is_grad_enabled() and (x.requires_grad or matrix.requires_grad))
-        and torch.backends.mkldnn.is_available()
+        and onednn_is_right()
+    )
+
+
+def onednn_is_right() -> bool:
+    """Whether oneDNN is there and passed its self-check, which is made once a process."""
+    return (
+        torch.backends.mkldnn.is_available()
         and bool(torch.backends.mkldnn.enabled)
         and trusted(_trust, "oneDNN", _exact, "products by oneDNN fail, or are not exact where they can be")
     )
 
 
-def _by_onednn(x: Tensor, matrix: Tensor) -> Tensor:
+def by_onednn(x: Tensor, matrix: Tensor) -> Tensor:
     result: Tensor = torch.ops.aten.mkldnn_linear(x.to_mkldnn(), matrix).to_dense()
     return result
 
@@ -56,7 +63,7 @@ def _exact() -> bool:
     broken = left.clone()
     broken[0, 0], broken[1, 1] = torch.nan, torch.inf
     try:
-        found = [_by_onednn(*pair) for pair in ((one, whole), (whole, one), (left, right), (broken, right))]
+        found = [by_onednn(*pair) for pair in ((one, whole), (whole, one), (left, right), (broken, right))]
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:  # whatever it cannot do on this processor: there is no need of it

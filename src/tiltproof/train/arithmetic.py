@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
+from tiltproof.exclusive import exclusive
 from tiltproof.train.seeds import mixed
 
 
 @contextmanager
 def training_arithmetic(device: torch.device) -> Iterator[None]:
-    """Fast products on a GPU, and a random state of its own; the user's settings come back afterwards."""
+    """Fast products on a GPU, and a random state of its own; the user's settings come back afterwards.
+
+    The settings are the process's: on a GPU a proof in another thread waits, and so does training for one (`tiltproof.exclusive`).
+    """
     switches = _switches() if device.type == "cuda" else []
-    before = [getattr(owner, name) for owner, name, _ in switches]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            for owner, name, fast in switches:
-                setattr(owner, name, fast)
-            yield
-        finally:
-            for (owner, name, _), value in zip(switches, before, strict=True):
-                setattr(owner, name, value)
+    with exclusive() if switches else nullcontext():
+        before = [getattr(owner, name) for owner, name, _ in switches]
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            try:
+                for owner, name, fast in switches:
+                    setattr(owner, name, fast)
+                yield
+            finally:
+                for (owner, name, _), value in zip(switches, before, strict=True):
+                    setattr(owner, name, value)
 
 
 def short_products(device: torch.device, precision: str) -> torch.autocast:
