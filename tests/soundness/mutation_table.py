@@ -16,7 +16,8 @@ UNIFORM, SPLITS, BOOKS = "certify/test_uniform.py", "certify/test_splits.py", "c
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
 TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
-ON_DISK = "test_faults_on_disk.py"
+ON_DISK, AGREEMENT = "test_faults_on_disk.py", "network/test_agreement.py"
+ONNX_NODES, RANDOM_GRAPHS = "zoo/test_onnx_nodes.py", "zoo/test_random_graphs.py"
 DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "certify/test_curve.py", "certify/test_ambient_state.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
@@ -726,6 +727,38 @@ MUTATIONS = [
              "a library may have been told to use fewer bits", (AMBIENT,)),
     Mutation("the checker's own settings", "checker/network.py", "                setattr(owner, name, strict)\n", "                pass\n",
              "what a forward pass computes from its weights is float32", (AMBIENT,)),
+    Mutation("a copied context counts as a proof", ARITHMETIC,
+             "return PROOF if now.open and now.thread == threading.get_ident() else None", "return PROOF",
+             "it outlives the proof, and autocast is each thread's own", (AMBIENT,)),
+    Mutation("autocast stays on inside of another proof", ARITHMETIC,
+             "with torch.backends.nnpack.flags(enabled=False), no_autocast():",
+             "with torch.backends.nnpack.flags(enabled=False), exclusive() if session.asked else no_autocast():",
+             "a progress callback may have switched it on", (AMBIENT,)),
+    Mutation("autocast that the module switches on", ARITHMETIC, 'for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)',
+             'for kind in () if kind', "constants that are computed later have 8 bits", (AMBIENT,)),
+    Mutation("autocast that the module switches on, in the checker", "checker/network.py",
+             'any(map(torch.is_autocast_enabled, ("cpu", "cuda")))', "False", "its own products would have 8 bits", (AMBIENT,)),
+    # the module, the graph that was traced, the file that was read
+    Mutation("outputs compared with the largest one", "network/agreement.py",
+             "(form.reach() * SLACK).nan_to_num(nan=torch.inf, posinf=torch.inf)", "torch.full_like(value, torch.inf)",
+             "small outputs decide, too", (AGREEMENT,)),
+    Mutation("calls that differ", "network/agreement.py", "if not pictures.is_cuda and not _same_bits(together, again):", "if False:",
+             "the next call is another function", (AGREEMENT,)),
+    Mutation("draws outside of torch", "network/agreement.py", "if generators == _generators():", "if True:",
+             "what has not happened yet may", (AGREEMENT,)),
+    Mutation("a counter in forward", "network/agreement.py", "if _attributes(model) != before:", "if False:",
+             "some call will be another function", (AGREEMENT,)),
+    Mutation("a module that asks whether it is traced", "network/agreement.py", "    if asked:\n", "    if False:\n",
+             "what it does when it is not was never seen", (AGREEMENT,)),
+    Mutation("a module that a call changes", "network/agreement.py", "        if changed:\n            raise", "        if False:\n            raise",
+             "what is proved is not what the user gave", (AGREEMENT,)),
+    Mutation("a bias for every reader of the product", "zoo/onnx_model/arithmetic.py", "readers[place] != 1 or", "",
+             "whoever else reads the product is given the bias, too", (ONNX_NODES, RANDOM_GRAPHS)),
+    Mutation("onnxruntime compared with the largest output", "zoo/onnx_model/runtime.py",
+             "(TWICE * error + torch.finfo(dtype).tiny).clamp(max=coarse)", "torch.full_like(real, coarse)",
+             "small outputs decide, too", ("zoo/test_onnx_file.py",)),
+    Mutation("the checker's answers compared coarsely", "checker/network.py", "(near | ~known) &", "",
+             "small outputs decide, too", ("checker/test_checker_runs.py",)),
     # files that are written while something fails
     Mutation("a file written in place", "certify/writing.py", "        temporary.replace(path)\n",
              "        with path.open('wb') as stream:\n            stream.write(content[:9])\n        temporary.replace(path)\n",
