@@ -1,0 +1,415 @@
+"""Every allowance for rounding is at least what the formula's operations can take in the worst case (`rounding_counts`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from rounding_counts import (
+    SECOND_ORDER,
+    UNIT,
+    Counted,
+    Counting,
+    Report,
+    allowance,
+    counted,
+    error,
+    form_error,
+    report,
+    value,
+)
+from torch import Tensor
+
+from tiltproof.bounds import one_cell
+from tiltproof.bounds.affine import AffineForm
+from tiltproof.bounds.coordinates import Coordinates, combine, symbols
+from tiltproof.bounds.interval import Interval
+from tiltproof.bounds.rounding import widen
+
+U = UNIT[torch.float64]
+SIZES = (0.0, 1e-12, 1e-3, 1.0, 1e6)
+"""Of centers, slopes and radii, each with each: with one of them zero, or much larger than the others, an allowance stands alone."""
+
+
+def covered(needed: Tensor, allowed: Tensor, where: Tensor | None = None) -> Report:
+    found = report(needed, allowed, where)
+    assert found.share * SECOND_ORDER <= 1, f"{found.count / U:.4g} u of roundings, {found.allowed / U:.4g} u allowed"
+    return found
+
+
+def form_covered(form: AffineForm, more: Tensor | float = 0.0, where: Tensor | None = None) -> Report:
+    return covered(form_error(form) + more, allowance(form.radius), where)
+
+
+def ends_covered(interval: Interval) -> None:
+    """Both ends are moved outwards by what their roundings may take; exactly that is enough.
+
+    `Interval.outward` takes w >= 2 u |x| off an end x that was rounded once, and rounds again: two roundings, for which 2 u |x| are there.
+    That is more than it seems. w is at least one unit in the last place of x (which lies between u |x| and 2 u |x|), x less one such unit is a
+    floating-point number, and rounding is monotone, so that the end moves by a whole unit; x itself is off by at most half of one.
+    """
+    for needed, allowed in (
+        (error(interval.lower), -allowance(interval.lower)),
+        (error(interval.upper), allowance(interval.upper)),
+    ):
+        assert report(needed, allowed).share <= 1 + 1e-12
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Of [-1, 1], no number near zero."""
+    generator = torch.Generator().manual_seed(seed)
+    numbers = torch.rand(shape, generator=generator, dtype=torch.float64) * 0.75 + 0.25
+    return numbers * (torch.randint(2, shape, generator=generator) * 2 - 1)
+
+
+def grid(planes: int, repeat: int = 2, seed: int = 0, sizes: tuple[float, ...] = SIZES) -> Tensor:
+    """Numbers of all sizes with each other, [planes, entries]."""
+    each = torch.tensor(list(itertools.product(sizes, repeat=planes)), dtype=torch.float64).T.repeat(1, repeat)
+    return each * draw(*each.shape, seed=seed)
+
+
+def leaf(numbers: Tensor, bent: bool = False) -> AffineForm:
+    """A form of exactly known numbers: center, slopes, radius."""
+    return AffineForm(*counted(numbers[:-1], numbers[-1].abs()), bent=bent)
+
+
+# what counts is itself counted
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_is_never_further_off_than_counted(seed):
+    """The same steps in float32 and in float64: the difference is at most the count, and a part of it somewhere."""
+    x, y, z = (draw(4000, seed=seed + 10 * k).float() for k in range(3))
+    matrix = draw(4000, 5, seed=seed).float()
+
+    def steps(x: Tensor, y: Tensor, z: Tensor, m: Tensor) -> list[Tensor]:
+        total = torch.zeros_like(x)
+        total[:] = x
+        total[1:].addcmul_(y[1:], z[1:], value=-2.0)
+        return [
+            x * y + z,
+            (x - y) / z,
+            torch.addcmul(x, y, z).mul_(3.125),
+            torch.lerp(x, y, z.abs()),
+            (m * x.unsqueeze(1)).sum(1),
+            m[:4].T @ torch.stack([x, y], 1)[:4],
+            torch.maximum(x * 1.125, y * 1.375).clamp_(min=-0.5),
+            (x.abs() + 0.125).reciprocal().sqrt(),
+            x.exp() * y.sin() - z.cos(),
+            x.abs() ** y,
+            total,
+            torch.where(x > 0, x * y, y / z).abs(),
+            torch.linalg.vector_norm(m, 2, 1),
+            (x.abs() * 3).log() + torch.cat([y[:10], x[10:]]),
+        ]
+
+    exact = steps(x.double(), y.double(), z.double(), matrix.double())
+    with Counting():
+        made = steps(*counted(x, y, z, matrix))
+    for wanted, found in zip(exact, made, strict=True):
+        off = (value(found).double() - wanted).abs()
+        assert bool((off <= error(found).double() * (1 + 1e-6)).all())
+        assert bool((off > 0.05 * error(found).double()).any())
+
+
+def test_unknown_operations_are_refused():
+    with Counting(), pytest.raises(NotImplementedError, match="not known"):
+        counted(torch.ones(3, dtype=torch.float64)).erf()
+    with pytest.raises(NotImplementedError, match="outside of Counting"):
+        counted(torch.ones(3, dtype=torch.float64)) + 1
+
+
+def test_allowances_are_told_from_values():
+    with Counting():
+        x = counted(torch.tensor([3.0], dtype=torch.float64))
+        for made, expected in (
+            (x * (1 + 2.0**-47), (3.0, 3 * 2.0**-47)),
+            (x * (0.5 + 4 * U) + 8 * U, (1.5, 20 * U)),
+            (torch.add(x, x, alpha=24 * U), (3.0, 72 * U)),
+            (x * 0.1, (0.3, 0.0)),
+            (torch.zeros_like(x).add_(x * (4 * U)).sub(2.0).abs(), (2.0, -12 * U)),
+        ):
+            assert float(value(made)) == pytest.approx(expected[0])
+            assert float(allowance(made)) == pytest.approx(expected[1])
+
+
+def test_an_allowance_that_is_too_small_is_noticed():
+    with Counting():
+        a, b = leaf(grid(3)), leaf(grid(3, seed=1).flip(1))
+        total, size = a.stack + b.stack, (a.stack + b.stack).abs().sum(0)
+        right = AffineForm(total, widen(a.radius + b.radius, size, 1, U))
+        wrong = AffineForm(total, (a.radius + b.radius) * (1 + 8 * U))
+    form_covered(right)
+    with pytest.raises(AssertionError, match="u allowed"):
+        form_covered(wrong)
+
+
+# affine forms
+
+ARITHMETIC: dict[str, Callable[[AffineForm, AffineForm], AffineForm]] = {
+    "sum": lambda a, b: a + b,
+    "difference": lambda a, b: a - b,
+    "product": lambda a, b: a * b,
+    "sum with a number": lambda a, b: a + 0.3,
+    "sum with a tensor": lambda a, b: a + b.center,
+    "number less": lambda a, b: 0.7 - a,
+    "product with a number": lambda a, b: a * 0.3,
+    "product with a tensor": lambda a, b: a * b.center,
+    "quotient by a number": lambda a, b: a / 7.0,
+    "radians": lambda a, b: a.deg2rad(),
+    "sine": lambda a, b: a.sin(),
+    "cosine": lambda a, b: a.cos(),
+}
+
+
+@pytest.mark.parametrize("bent", [False, True], ids=["straight", "bent"])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_of_forms(name, bent):
+    numbers = grid(4)
+    with Counting():
+        result = ARITHMETIC[name](leaf(numbers, bent), leaf(numbers[:, torch.randperm(numbers.shape[1])], bent))
+    form_covered(result)
+
+
+def away_from_zero(numbers: Tensor) -> Tensor:
+    """Centers beyond all that the form may be off."""
+    numbers = numbers.clone()
+    reach = numbers[1:].abs().sum(0)
+    return torch.cat([(numbers[0].abs() * 1.5 + reach * 1.25 + 1e-9)[None], numbers[1:]])
+
+
+@pytest.mark.parametrize("bent", [False, True], ids=["straight", "bent"])
+def test_reciprocal_of_forms(bent):
+    with Counting():
+        result = leaf(away_from_zero(grid(4)), bent).reciprocal()
+    form_covered(result)
+
+
+def test_quotient_of_forms():
+    """The quotient q of the centers may be any number."""
+    numbers, divisor = grid(4, repeat=1), away_from_zero(grid(4, repeat=1, seed=3).flip(1))
+    with Counting(free=[numbers[0] / divisor[0]]) as mode:
+        result = leaf(numbers).over(leaf(divisor))
+    mode.found()
+    form_covered(result)
+
+
+@pytest.mark.parametrize("planes", [2, 3, 5])
+def test_ranges_of_forms(planes):
+    with Counting():
+        form = leaf(grid(planes, repeat=1))
+        deviation = form.deviation()
+        ends = Interval(form.lower, form.upper)
+    if planes > 2:
+        covered(error(deviation), allowance(deviation))
+    ends_covered(ends)
+
+
+def test_forms_of_intervals_and_of_boxes():
+    """The middle may be any number; the radius reaches both ends from there."""
+    numbers = grid(2, repeat=8).sort(0).values
+    low, high = numbers
+    with Counting(free=[(low + high) / 2]) as mode:
+        form = AffineForm.between(*counted(low, high))
+    mode.found()
+    form_covered(form)
+    low, high = numbers.T[:, :1].expand(-1, 2).contiguous(), numbers.T[:, 1:].expand(-1, 2).contiguous()
+    with Counting(free=[(low + high) / 2]) as mode:
+        first, second = symbols(*counted(low, high))
+    for form in (first, second):
+        form_covered(form)
+
+
+def test_conversion_to_float32():
+    with Counting():
+        double = leaf(grid(4, sizes=(0.0, 1e-6, 1.0, 1e6)))
+        single = double.to(torch.float32)
+    assert value(single.radius).dtype == torch.float32
+    unit, size = UNIT[torch.float32], value(double.stack).abs().sum(0) + value(double.radius)
+    # the allowance is no first-order term of float64, so it is read off: what is more than the radius
+    more = value(single.radius).double() - value(double.radius)
+    rounded = (value(single.stack).double() - value(double.stack)).abs().sum(0)
+    assert bool((more >= rounded).all())
+    assert bool((rounded > 0.5 * unit * size)[value(double.radius) == 0].any())
+
+
+# intervals
+
+
+def intervals(seed: int = 0, sizes: tuple[float, ...] = SIZES) -> tuple[Tensor, Tensor]:
+    low, high = grid(2, repeat=16, seed=seed, sizes=sizes).sort(0).values
+    return low, high
+
+
+INTERVALS: dict[str, Callable[[Interval, Interval], Interval]] = {
+    "sum": lambda a, b: a + b,
+    "difference": lambda a, b: a - b,
+    "product": lambda a, b: a * b,
+    "product with a number": lambda a, b: a * -0.3,
+    "quotient": lambda a, b: a / 7.0,
+    "radians": lambda a, b: a.deg2rad(),
+    "reciprocal": lambda a, b: a.reciprocal(),
+}
+
+
+@pytest.mark.parametrize("name", INTERVALS)
+def test_arithmetic_of_intervals(name):
+    low, high = intervals()
+    if name == "reciprocal":
+        low, high = high.abs() + 1e-15, (low.abs() + high.abs()) * 2 + 1e-15
+    order = torch.randperm(len(low))
+    with Counting():
+        result = INTERVALS[name](Interval(*counted(low, high)), Interval(*counted(low[order], high[order])))
+    ends_covered(result)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_waves_of_intervals(name):
+    """The ends, and which multiples of pi lie inside: a doubtful one does, for the ends that are asked are moved outwards."""
+    low, high = intervals(sizes=(0.0, 1e-3, 0.5, 1.0, 3.0, 100.0))
+    with Counting() as mode:
+        result = getattr(Interval(*counted(low, high)), name)()
+    ends_covered(result)
+    assert len(mode.cut) == 2
+    for cut in mode.cut:
+        covered(cut.error, -cut.allowance)
+
+
+# coordinates
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("offset", [0.0, 13.5, 111.5])
+def test_rows_of_matrices(sign, offset):
+    u = torch.tensor([[[-111.5, -3.5, 0.0, 0.5, 13.5]]], dtype=torch.float64)
+    v = u.transpose(1, 2)
+    numbers = grid(3, repeat=1, sizes=(0.0, 1e-9, 1.0, 1e3))
+    orders = [torch.randperm(numbers.shape[1]) for _ in range(3)]
+    with Counting():
+        row = tuple(leaf(numbers[:, order]) for order in orders)
+        result = combine(row, *counted(u.clone(), v.clone()), row[0], sign, offset)
+    form_covered(result)
+
+
+# one cell
+
+
+def boxes_in_one_cell(shape: tuple[int, ...], size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Stack and radius of positions' forms, and ends of the boxes they stay in: thin and wide, where cells begin and end, inside of the
+    picture and outside, with forms that are centered and forms that reach far beyond."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(*choices: float) -> Tensor:
+        return torch.tensor(choices, dtype=torch.float64)[torch.randint(len(choices), shape, generator=generator)]
+
+    spot = torch.rand(shape, generator=generator, dtype=torch.float64)
+    line = torch.randint(-2, size + 1, shape, generator=generator).double()
+    begin = pick(0.0, 2.0**-52, 1e-9, 0.25, 0.5, 1 - 2.0**-40, -1.0)
+    low = line + torch.where(begin < 0, spot, begin)
+    high = torch.minimum(low + pick(0.0, 1e-12, 1e-3, 0.3, 1.0) * (line + 1 - low), line + 1).maximum(low)
+    shift = pick(0.0, 1e-9, 0.5, 3.0, 1e3) * (spot - 0.5) * 2
+    center, most = (low + high) / 2 + shift, shift.abs() + (high - low) / 2
+    slopes = torch.stack([most * 0.75, most * -0.25])
+    return torch.cat([center[None], slopes]), pick(0.0, 1e-12, 1e-3, 1.0), low, high
+
+
+def some_picture(name: str) -> Tensor:
+    noise = draw(1, 1, 5, 6).abs()
+    checks = ((torch.arange(5).view(-1, 1) + torch.arange(6)) % 2).double()[None, None]
+    return {
+        "noise": noise,
+        "checks": checks,
+        "of both signs": 2 * checks - 1,
+        "bright, hardly any difference": 1000 - 1e-9 * noise,
+        "dark": 1e-6 * checks,
+        "below zero": 0.1 * noise - 1,
+        "random black and white": (noise > 0.6).double(),
+    }[name]
+
+
+PICTURES = (
+    "noise",
+    "checks",
+    "of both signs",
+    "bright, hardly any difference",
+    "dark",
+    "below zero",
+    "random black and white",
+)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+@pytest.mark.parametrize("name", PICTURES)
+def test_one_cell(name, padding):
+    """All that the form may be off, against `_Table.floor`, 24 times the reach, and the factor, together.
+
+    Any slopes will do, as long as the same ones are used throughout: with ones that are off by s and s', the residual
+    p - g_u (u - u_c) - g_v (v - v_c) is off by at most s t + s' y, t and y the distances along the box from the first line and from the middle
+    (b n + g_u m is in the center; g_v n is not): s + s' / 2 at most. A box whose end was rounded down reaches as far into the next cell, where
+    the picture and the first cell's function may part by twice the largest difference of two pixels for each unit of length.
+    """
+    shape, picture = (30, 5, 6), some_picture(name)
+    across, down = (boxes_in_one_cell(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
+
+    def place(wrapped: Callable[..., list[Tensor]]) -> Coordinates:
+        x, y = wrapped(*across), wrapped(*down)
+        return Coordinates(AffineForm(*x[:2]), AffineForm(*y[:2]), Interval(*x[2:]), Interval(*y[2:]))
+
+    table = one_cell._Table(picture, padding)
+    spots = one_cell._Places.of(place(lambda *each: list(each)), table, 5, 6)
+    _, a, b, d = (plane[spots.index] for plane in table.planes[0])
+    m, n, *_ = spots.numbers
+    slopes = [torch.addcmul(a, d, n), torch.addcmul(b, d, m)]
+    with Counting(free=[m.view(shape), n.view(shape), *slopes]) as mode:
+        table = one_cell._Table(counted(picture), padding)
+        spots = one_cell._Places.of(place(counted), table, 5, 6)
+        index = spots.index.flatten()
+        result = one_cell._form(
+            [p.index_select(0, index).view(30, 30) for p in table.planes[0]], spots.numbers, table.floor
+        )
+    assert bool((value(spots.cells) <= 1).all())
+    pixels = value(table.planes[0][0])
+    beyond = 2 * (2 * (pixels.max() - pixels.min())) * error(spots.cells)
+    form_covered(result, mode.found(2).error + mode.found(3).error / 2 + beyond)
+
+
+def test_one_cell_on_its_own_numbers():
+    """The formula's radius, a sum of products of numbers >= 0, by the factor `UPWARD` alone."""
+    planes = grid(4, repeat=1, sizes=(0.0, 1e-9, 1.0))
+    numbers = draw(11, planes.shape[1]).abs()
+    q, a, b, d = planes
+    slopes = [torch.addcmul(a, d, numbers[1]), torch.addcmul(b, d, numbers[0])]
+    with Counting(free=slopes):
+        floor = counted(torch.tensor(1e-15, dtype=torch.float64))
+        result = one_cell._form(list(counted(q, a, b, d)), counted(numbers), floor)
+    covered(error(result.radius), allowance(result.radius))
+
+
+def test_half_sides_in_one_cell():
+    """From the middle, wherever that is rounded to, half a side reaches either end of the box."""
+    (stack, radius, low, high), size = boxes_in_one_cell((4000,), 6, seed=3), 6
+    first = low.floor()
+    middle = ((low - first) + (high - first)) / 2
+    with Counting(free=[middle]) as mode:
+        out = [torch.empty(4000, dtype=torch.float64) for _ in range(3)]
+        form, box = AffineForm(*counted(stack, radius)), Interval(*counted(low, high))
+        _, end, half = one_cell._axis(form, box, size, *out)
+    off = error(half) + mode.found().error
+    covered(off, allowance(half))
+    # by what does not grow with the box, where it is thin
+    covered(off, allowance(half), where=value(half) < 1e-9)
+    assert bool((error(end) <= U).all())  # as `test_one_cell` and the formula's text take it
+
+
+def test_ends_that_are_not_known_in_one_cell():
+    """They are beyond everything: what is not a number is no number between the others either."""
+    low = torch.tensor([torch.nan, -torch.inf, 1.5, torch.nan], dtype=torch.float64)
+    high = torch.tensor([2.5, torch.inf, torch.nan, torch.nan], dtype=torch.float64)
+    form = AffineForm(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64))
+    out = [torch.empty(4, dtype=torch.float64) for _ in range(3)]
+    first, end, half = one_cell._axis(form, Interval(low, high), 6, *out)
+    assert first.tolist() == [-2, -2, 1, -2]
+    assert (first + end).tolist() == [2.5, 7, 7, 7]
+    assert bool((half >= (high.nan_to_num(nan=7.0, posinf=7.0) - low.nan_to_num(nan=-2.0, neginf=-2.0)) / 2).all())
