@@ -116,12 +116,13 @@ def allowance(x: Tensor) -> Tensor:
 class Counting(TorchDispatchMode):
     """Within it floating-point tensors are counted, those that are made anew included."""
 
-    def __init__(self, free: Sequence[Tensor] = (), underflow: bool = False) -> None:
+    def __init__(self, free: Sequence[Tensor] = (), underflow: bool = False, watch: Sequence[str] = ()) -> None:
         super().__init__()
         self.underflow = underflow
         self.free = list(free)
         self.noted: list[Parts | None] = [None] * len(self.free)
         self.cut: list[Parts] = []  # what was rounded to whole numbers although it was not exact
+        self.watch, self.watched = watch, []  # the values that these operations give
         self._more = ExitStack()
 
     def __enter__(self) -> Counting:
@@ -192,6 +193,8 @@ class Counting(TorchDispatchMode):
         else:
             raise NotImplementedError(f"the roundings of {function} are not known")
         if isinstance(result, Parts):
+            if short in self.watch:
+                self.watched.append(result.value.clone())
             result = Counted(*self._as_free(result))
         if inplace:
             into = args[0]
@@ -348,9 +351,20 @@ def _product(mode: Counting, a: Parts, b: Parts, exact: bool = False) -> Parts:
     return Parts(made, off + torch.zeros_like(made), a.allowance * b.value + a.value * b.allowance)
 
 
+def _exact_sum(a: Parts, b: Parts) -> Tensor:
+    """Where a sum does not round, whatever the digits: of a zero; of whole numbers; of a number and a whole one, if it comes no further
+    from zero than the number, whose last digit then holds it too; and the difference of two that are within a factor of two (Sterbenz)."""
+    x, y = a.value, b.value
+    known = (a.error == 0) & (a.allowance == 0) & (b.error == 0) & (b.allowance == 0)
+    whole = (x == x.floor()), (y == y.floor())
+    nearer = (whole[1] & ((x + y).abs() <= x.abs())) | (whole[0] & ((x + y).abs() <= y.abs()))
+    close = (x * y < 0) & (x.abs() <= 2 * y.abs()) & (y.abs() <= 2 * x.abs())
+    return a.nothing | b.nothing | (known & ((whole[0] & whole[1]) | nearer | close))
+
+
 def _sum(mode: Counting, a: Parts, b: Parts) -> Parts:
     made, off = a.value + b.value, a.error + b.error
-    off = torch.where(a.nothing | b.nothing, off, mode.rounded(made, off))
+    off = torch.where(_exact_sum(a, b), off, mode.rounded(made, off))
     return Parts(made, off, a.allowance + b.allowance + torch.zeros_like(made))
 
 
@@ -405,13 +419,14 @@ def _addcmul(mode: Counting, x: Any, a: Any, b: Any, value: float = 1) -> Parts:
 
 @rule("lerp")
 def _lerp(mode: Counting, a: Any, b: Any, weight: Any) -> Parts:
-    """a + w (b - a), or b - (1 - w) (b - a), whichever the library takes: differences, 1 - w, product and sum."""
+    """a + w (b - a) for w < 1/2, else b - (1 - w) (b - a): a difference, a product, and a sum; 1 - w is exact for w in [1/2, 2]."""
     x, y, w = (mode.parts(each) for each in (a, b, weight))
     apart, rest = y.value - x.value, 1 - w.value
-    made = torch.lerp(x.value, y.value, w.value)
-    off = rest.abs() * x.error + w.value.abs() * y.error + (apart.abs() + x.error + y.error) * w.error
+    made, size = torch.lerp(x.value, y.value, w.value), apart.abs() + x.error + y.error
+    off = rest.abs() * x.error + w.value.abs() * y.error + size * w.error
     if not mode.underflow:
-        off = mode.rounded(made, off + 3 * UNIT[made.dtype] * (apart.abs() + x.error + y.error))
+        units = 2 * torch.where(w.value < 0.5, w.value.abs(), rest.abs()) + torch.where(w.value > 2, rest.abs(), 0.0)
+        off = mode.rounded(made, off + size * (units * UNIT[made.dtype]))
     return Parts(made, mode.lost(made, off), rest * x.allowance + w.value * y.allowance + apart * w.allowance)
 
 
@@ -431,11 +446,6 @@ def _sign(mode: Counting, x: Any) -> Parts:
     return Counted(a.value.sign()).parts
 
 
-@rule("floor", "ceil")
-def _floor(mode: Counting, x: Any) -> Parts:
-    raise NotImplementedError("replaced below")
-
-
 def _whole(name: str) -> Callable[..., Parts]:
     """What is not exact is kept for the test to look at: whether its allowance points the safe way."""
 
@@ -451,7 +461,8 @@ RULES["floor"], RULES["ceil"] = _whole("floor"), _whole("ceil")
 
 
 def _extreme(mode: Counting, a: Parts, b: Parts, sign: int) -> Parts:
-    """The larger (sign 1) or the smaller; where they may change places the larger error counts, of equal ones the lesser help."""
+    """The larger (sign 1) or the smaller. Where either may be, the larger error counts, and of allowances that point the same way what
+    leaves more of the error to be covered: one that is in the lead is no help to the other."""
     x, y = (Parts(each.value * sign, each.error, each.allowance * sign) for each in (a, b))
     first = (x.value > y.value) | ((x.value == y.value) & (x.allowance > y.allowance)) | x.value.isnan()
     off = torch.where(
@@ -459,8 +470,13 @@ def _extreme(mode: Counting, a: Parts, b: Parts, sign: int) -> Parts:
         x.error,
         torch.where(y.value - y.error > x.value + x.error, y.error, torch.maximum(x.error, y.error)),
     )
-    made = torch.maximum(x.value, y.value)
-    return Parts(made * sign, off + torch.zeros_like(made), torch.where(first, x.allowance, y.allowance) * sign)
+    made, more = torch.maximum(x.value, y.value), torch.where(first, x.allowance, y.allowance)
+    either = ((x.value - y.value).abs() <= x.error + y.error) & (off > 0)
+    up = off - torch.maximum(x.error - x.allowance, y.error - y.allowance)
+    down = torch.maximum(x.error + x.allowance, y.error + y.allowance) - off
+    more = torch.where(either & (x.allowance >= 0) & (y.allowance >= 0), up, more)
+    more = torch.where(either & (x.allowance <= 0) & (y.allowance <= 0), down, more)
+    return Parts(made * sign, off + torch.zeros_like(made), more * sign)
 
 
 @rule("maximum")
@@ -551,9 +567,14 @@ def _amin(mode: Counting, x: Any, dim: Any = (), keepdim: bool = False) -> Parts
     return _amax(mode, x, dim, keepdim, -1)
 
 
-@rule("max", "min")
+@rule("max")
 def _max(mode: Counting, x: Any) -> Parts:
-    raise NotImplementedError("amax and amin are counted")
+    return _amax(mode, x)
+
+
+@rule("min")
+def _min(mode: Counting, x: Any) -> Parts:
+    return _amin(mode, x)
 
 
 @rule("sum")

@@ -22,7 +22,7 @@ from rounding_counts import (
 )
 from torch import Tensor
 
-from tiltproof.bounds import one_cell
+from tiltproof.bounds import affine, bow, one_cell, power, relax, resample
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import Coordinates, combine, symbols
 from tiltproof.bounds.interval import Interval
@@ -152,15 +152,15 @@ ARITHMETIC: dict[str, Callable[[AffineForm, AffineForm], AffineForm]] = {
     "sum": lambda a, b: a + b,
     "difference": lambda a, b: a - b,
     "product": lambda a, b: a * b,
-    "sum with a number": lambda a, b: a + 0.3,
+    "sum with a number": lambda a, _: a + 0.3,
     "sum with a tensor": lambda a, b: a + b.center,
-    "number less": lambda a, b: 0.7 - a,
-    "product with a number": lambda a, b: a * 0.3,
+    "number less": lambda a, _: 0.7 - a,
+    "product with a number": lambda a, _: a * 0.3,
     "product with a tensor": lambda a, b: a * b.center,
-    "quotient by a number": lambda a, b: a / 7.0,
-    "radians": lambda a, b: a.deg2rad(),
-    "sine": lambda a, b: a.sin(),
-    "cosine": lambda a, b: a.cos(),
+    "quotient by a number": lambda a, _: a / 7.0,
+    "radians": lambda a, _: a.deg2rad(),
+    "sine": lambda a, _: a.sin(),
+    "cosine": lambda a, _: a.cos(),
 }
 
 
@@ -247,10 +247,10 @@ INTERVALS: dict[str, Callable[[Interval, Interval], Interval]] = {
     "sum": lambda a, b: a + b,
     "difference": lambda a, b: a - b,
     "product": lambda a, b: a * b,
-    "product with a number": lambda a, b: a * -0.3,
-    "quotient": lambda a, b: a / 7.0,
-    "radians": lambda a, b: a.deg2rad(),
-    "reciprocal": lambda a, b: a.reciprocal(),
+    "product with a number": lambda a, _: a * -0.3,
+    "quotient": lambda a, _: a / 7.0,
+    "radians": lambda a, _: a.deg2rad(),
+    "reciprocal": lambda a, _: a.reciprocal(),
 }
 
 
@@ -413,3 +413,142 @@ def test_ends_that_are_not_known_in_one_cell():
     assert first.tolist() == [-2, -2, 1, -2]
     assert (first + end).tolist() == [2.5, 7, 7, 7]
     assert bool((half >= (high.nan_to_num(nan=7.0, posinf=7.0) - low.nan_to_num(nan=-2.0, neginf=-2.0)) / 2).all())
+
+
+# pixels from points
+
+
+def learned(monkeypatch, module, name: str, run: Callable[[], object], pick: int | None = None) -> list[Tensor]:
+    """What a function of the package returns while something is counted: numbers that may be what they like, to be named as ``free``."""
+    found: list[Tensor] = []
+    function = getattr(module, name)
+
+    def watched(*args: object) -> object:
+        result = function(*args)
+        found.append(value(result if pick is None else result[pick]))
+        return result
+
+    with monkeypatch.context() as patch, Counting():
+        patch.setattr(module, name, watched)
+        run()
+    return [each.clone() for each in found]
+
+
+def wide_boxes(shape: tuple[int, ...], size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `boxes_in_one_cell`, of boxes that meet up to four cells."""
+    stack, radius, low, high = boxes_in_one_cell(shape, size, seed)
+    more = draw(*shape, seed=seed).clamp(min=0) * 1.4
+    return stack, radius, low - more, high + more.flip(0)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "reflect"])
+@pytest.mark.parametrize("name", ["noise", "of both signs", "bright, hardly any difference", "random black and white"])
+def test_pixels_by_points(name, padding, monkeypatch):
+    """The hull's ends by 12 roundings of the largest pixel; the form by 24 of all that takes part. Its secant slopes may be any numbers. What the
+    residual's extremes are off counts once: one end of the form has to reach the least, the other the largest."""
+    shape, picture, rows_of = (12, 5, 6), some_picture(name), torch.zeros(12, dtype=torch.int64)
+    across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
+
+    def place() -> Coordinates:
+        x, y = counted(*across), counted(*down)
+        return Coordinates(AffineForm(*x[:2]), AffineForm(*y[:2]), Interval(*x[2:]), Interval(*y[2:]))
+
+    def run() -> AffineForm:
+        return resample.affine_by_points(counted(picture), rows_of, place(), padding, None, torch.float64)
+
+    slopes = learned(monkeypatch, resample, "_secant", run)
+    with Counting(free=slopes, watch=("amin", "amax")) as mode:
+        run()
+    extremes = [each for each in mode.watched if each.ndim == 4]
+    with Counting(free=[*slopes, *extremes]) as mode:
+        form = run()
+        ends = resample.hull(counted(picture), rows_of, place(), padding)
+    form_covered(form, torch.maximum(mode.found(2).error, mode.found(3).error).permute(0, 3, 1, 2))
+    ends_covered(ends)
+
+
+# ReLU
+
+
+@pytest.mark.parametrize("negative", [0.0, 0.125, -0.5])
+def test_relu_by_lines(negative, monkeypatch):
+    """Any slope will do: the gap is that of the one used. Half of it is in the center and in the radius, so that below nothing is lost by what
+    it is off, and above twice what it lacks. 1 - a is rounded as well, outside of tensors."""
+    numbers = grid(4)
+
+    def run() -> AffineForm:
+        return relax.by_lines(leaf(numbers), negative)
+
+    (slope,), (gap,) = learned(monkeypatch, relax, "relu_chord", run, 2), learned(monkeypatch, relax, "relu_gap", run)
+    with Counting(free=[slope, gap]) as mode:
+        result = run()
+    mode.found(0)
+    found = mode.found(1)
+    lacking = (1 - negative) * (found.error - found.allowance).clamp(min=0)
+    form_covered(result, lacking + (U * value(result.magnitude()) if negative else 0.0))
+
+
+@pytest.mark.parametrize("planes", [2, 3, 4])
+def test_relu_on_a_cpu(planes):
+    """Twice the deviation, as rounded up, may be any larger number, and the slope any number s. What is above the line is at most
+    (1 - s) above, as the formula has it, or s below = s (2 D) - s above; the second exceeds the first by s (2 D) - above, that is by what s
+    is off, times 2 D.
+    """
+    numbers = grid(planes)
+    width = 2 * (numbers[-1].abs() + affine._size(numbers[1:-1]) if planes > 2 else numbers[-1].abs())
+    with Counting(watch=("threshold_backward",)) as mode:
+        relax._relu_on_cpu(leaf(numbers))
+    (slope,) = mode.watched
+    with Counting(free=[width, slope]) as mode:
+        result = relax._relu_on_cpu(leaf(numbers))
+    deviation = mode.found(0)
+    covered(deviation.error, deviation.allowance)
+    form_covered(result, mode.found(1).error * width)
+
+
+def test_parabolas():
+    """Tilt and bow may be any numbers; the shift is rounded together with the center it joins."""
+    numbers = grid(5, repeat=1, sizes=(0.0, 1e-9, 1.0, 1e3))
+    numbers = numbers[:, numbers[0].abs() < numbers[1].abs()]
+
+    def parts() -> tuple[AffineForm, AffineForm]:
+        nothing = AffineForm(torch.zeros(4, 1, numbers.shape[1], dtype=torch.float64), torch.full_like(numbers[:1], 1e9))
+        return leaf(numbers.unsqueeze(1), bent=True), AffineForm(*counted(nothing.stack, nothing.radius))
+
+    with Counting():
+        found = bow.bows(parts()[0])
+    with Counting(free=[value(found.tilt), value(found.bow)]) as mode:
+        result = bow.bowed(*parts())
+    mode.found(0), mode.found(1)
+    form_covered(result, where=value(result.radius) < 1e9)
+
+
+# changes of values
+
+
+def test_powers(monkeypatch):
+    """Gamma: the slope in the pixel may be any number; of the bounds of x^c - s x one is met by each end. Without what takes the form's place
+    where x^g can be little else, which is an interval (`test_intervals_of_powers`)."""
+    base = grid(3, repeat=40, sizes=(0.0, 1e-6, 0.02, 0.5))
+    base[0] = base[0].abs() + base[1].abs() * 0.9
+    exponent = torch.tensor([0.01, 0.3, 1.0, 2.2, 30.0], dtype=torch.float64).repeat(base.shape[1] // 5 + 1)[: base.shape[1]]
+    exponent = torch.stack([exponent, torch.zeros_like(exponent), exponent * draw(len(exponent)) * 0.9, exponent * 1e-12])
+
+    def run() -> AffineForm:
+        return power.power_form(leaf(torch.stack([base[0], base[1], 0 * base[1], base[2]])), leaf(exponent))
+
+    monkeypatch.setattr(power, "power_interval", lambda low, _: Interval(low.lower - 1e9, low.upper + 1e9))
+    numbers = [learned(monkeypatch, power, "_power_of_pixel", run, pick)[0] for pick in range(3)]
+    with Counting(free=numbers) as mode:
+        result = run()
+    least, greatest = mode.found(1), mode.found(2)
+    form_covered(result, torch.maximum(least.error + least.allowance, greatest.error - greatest.allowance).clamp(min=0))
+
+
+def test_intervals_of_powers():
+    low, high = grid(2, repeat=100, sizes=(1e-300, 1e-6, 0.5, 1.0)).abs().sort(0).values
+    least, most = grid(2, repeat=100, seed=1, sizes=(1e-3, 1.0, 20.0)).abs().sort(0).values
+    order = torch.randint(len(least), (len(low),), generator=torch.Generator().manual_seed(0))
+    with Counting():
+        result = power.power_interval(Interval(*counted(low, high)), Interval(*counted(least[order], most[order])))
+    ends_covered(result)
