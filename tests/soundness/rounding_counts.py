@@ -189,7 +189,7 @@ class Counting(TorchDispatchMode):
                 function._overloadpacket if not inplace else getattr(torch.ops.aten, short), args, kwargs
             )
         elif short in RULES:
-            result = RULES[short](self, *args, **kwargs)
+            result = RULES[short](self, *_counted(args), **_counted(kwargs))
         else:
             raise NotImplementedError(f"the roundings of {function} are not known")
         if isinstance(result, Parts):
@@ -250,6 +250,10 @@ def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(tree, tuple | list):
         return type(tree)(_mapped(branch, change) for branch in tree)
     return change(tree)
+
+
+def _counted(tree: Any) -> Any:
+    return _mapped(tree, lambda x: Counted(x) if _floating(x) and not isinstance(x, Counted) else x)
 
 
 def _values(tree: Any) -> Any:
@@ -630,7 +634,9 @@ def _convolution(mode: Counting, x: Any, weight: Any, bias: Any, *geometry: Any)
     result = _bilinear(
         mode, mode.parts(x), mode.parts(weight), lambda a, b: torch.ops.aten.convolution(a, b, None, *geometry)
     )
-    return result if bias is None else _sum(mode, result, mode.parts(bias.reshape(-1, *[1] * (x.ndim - 2))))
+    if bias is None:
+        return result
+    return _sum(mode, result, bias.parts.each(lambda part: part.view(-1, *[1] * (x.ndim - 2))))
 
 
 @rule("avg_pool2d")

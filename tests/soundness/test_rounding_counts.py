@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from rounding_counts import (
     SECOND_ORDER,
     UNIT,
-    Counted,
     Counting,
     Report,
     allowance,
@@ -22,11 +23,19 @@ from rounding_counts import (
 )
 from torch import Tensor
 
-from tiltproof.bounds import affine, bow, one_cell, power, relax, resample
+from tiltproof.bounds import affine, bow, filters, kernels, one_cell, power, relax, resample
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import Coordinates, combine, symbols
 from tiltproof.bounds.interval import Interval
 from tiltproof.bounds.rounding import widen
+from tiltproof.network.arithmetic import PROOF, Window, proof_arithmetic
+from tiltproof.network.backward import refine
+from tiltproof.network.forward import margins
+from tiltproof.network.graph import Network, Operation
+from tiltproof.network.rules import REGISTRY, Pullback, activations
+from tiltproof.network.rules.base import lengths
+from tiltproof.transforms.gaussian_blur import GaussianBlur
+from tiltproof.transforms.motion_blur import MotionBlur
 
 U = UNIT[torch.float64]
 SIZES = (0.0, 1e-12, 1e-3, 1.0, 1e6)
@@ -488,22 +497,25 @@ def test_relu_by_lines(negative, monkeypatch):
     form_covered(result, lacking + (U * value(result.magnitude()) if negative else 0.0))
 
 
-@pytest.mark.parametrize("planes", [2, 3, 4])
-def test_relu_on_a_cpu(planes):
-    """Twice the deviation, as rounded up, may be any larger number, and the slope any number s. What is above the line is at most
-    (1 - s) above, as the formula has it, or s below = s (2 D) - s above; the second exceeds the first by s (2 D) - above, that is by what s
-    is off, times 2 D.
+@pytest.mark.parametrize("symbols", [0, 1, 2, 18])
+def test_relu_on_a_cpu(symbols):
+    """Twice the deviation, 2 D, may be any larger number than it is, h = c + D is off by e, and the slope may be any number s. The formula takes
+    t = (1 - s) h for what relu(x) - s x reaches, which is (1 - s) (h + e) or s (2 D - (h - e)). With s = h / (2 D) but for a rounding, s off by d,
+    the first is (1 - s) e more, the second 2 D d + s e.
     """
-    numbers = grid(planes)
-    width = 2 * (numbers[-1].abs() + affine._size(numbers[1:-1]) if planes > 2 else numbers[-1].abs())
+    numbers = grid(4)
+    numbers = torch.cat([numbers[:1], numbers[1:2] * draw(symbols, numbers.shape[1]), numbers[-1:]])
+    width = 2 * (numbers[-1].abs() + affine._size(numbers[1:-1]) if symbols else numbers[-1].abs())
+    above = (numbers[0] + 0.5 * width).clamp(min=0)
     with Counting(watch=("threshold_backward",)) as mode:
         relax._relu_on_cpu(leaf(numbers))
     (slope,) = mode.watched
-    with Counting(free=[width, slope]) as mode:
+    with Counting(free=[width, above, slope]) as mode:
         result = relax._relu_on_cpu(leaf(numbers))
-    deviation = mode.found(0)
+    deviation, high, chord = (mode.found(k) for k in range(3))
     covered(deviation.error, deviation.allowance)
-    form_covered(result, mode.found(1).error * width)
+    more = torch.maximum((1 - slope) * high.error, slope * high.error + chord.error * width)
+    form_covered(result, more)
 
 
 def test_parabolas():
@@ -545,6 +557,45 @@ def test_powers(monkeypatch):
     form_covered(result, torch.maximum(least.error + least.allowance, greatest.error - greatest.allowance).clamp(min=0))
 
 
+@pytest.mark.parametrize("part", [GaussianBlur(0.4, 1.2), MotionBlur(0, 5, 30)], ids=["Gaussian", "motion"])
+def test_blurs(part):
+    """One pass: the weights as forms, taken as they are, and the sums over all places."""
+    low = torch.tensor([0.4, 0.5, 1.0], dtype=torch.float64).view(-1, 1, 1, 1)
+    value_of = AffineForm.between(low, low + torch.tensor([0.0, 1e-6, 0.2], dtype=torch.float64).view(-1, 1, 1, 1))
+    value_of = AffineForm(torch.cat([value_of.stack, value_of.radius[None]]), value_of.radius * 1e-3)
+    weights = kernels.enclose(part, value_of.center, value_of.lower, value_of.upper)
+    forms = weights.forms(value_of)
+    for seed, size in itertools.product(range(3), ((1.0, 0.0, 0.0), (1.0, 0.3, 0.0), (0.5, 0.1, 0.3))):
+        planes = torch.tensor(size, dtype=torch.float64).view(3, 1, 1, 1, 1) * draw(3, 3, 2, 5, 6, seed=seed)
+        with Counting():
+            picture = AffineForm(*counted(planes[:2], planes[2].abs()))
+            taken = AffineForm(*counted(forms.stack, forms.radius))
+            result = filters._pass(picture, taken, weights, part.passes()[0], "zeros")
+        form_covered(result)
+
+
+def test_weights_as_forms():
+    """`Weights.forms`: 8 roundings for what is done with weights, slopes and ranges; slope and middle may be any numbers."""
+    part = GaussianBlur(0.4, 1.2)
+    low = torch.tensor([0.4, 0.5, 1.0, 2.0], dtype=torch.float64).view(-1, 1, 1, 1)
+    high = low + torch.tensor([0.0, 1e-6, 0.2, 1.0], dtype=torch.float64).view(-1, 1, 1, 1)
+    form = AffineForm.between(low, high)
+    form = AffineForm(torch.cat([form.stack, form.radius[None]]), form.radius * 1e-3)
+    found = kernels.enclose(part, form.center, form.lower, form.upper)
+    names = ("value", "slope", "bend", "lower", "upper", "error", "slope_error")
+
+    def run() -> AffineForm:
+        numbers = {name: counted(getattr(found, name)) for name in names}
+        weights = kernels.Weights(**numbers, slopes=tuple(counted(*found.slopes)))
+        return weights.forms(AffineForm(*counted(form.stack, form.radius)))
+
+    with Counting():
+        first = run()
+    with Counting(free=[value(first.stack)[0]]):
+        result = run()
+    form_covered(result)
+
+
 def test_intervals_of_powers():
     low, high = grid(2, repeat=100, sizes=(1e-300, 1e-6, 0.5, 1.0)).abs().sort(0).values
     least, most = grid(2, repeat=100, seed=1, sizes=(1e-3, 1.0, 20.0)).abs().sort(0).values
@@ -552,3 +603,181 @@ def test_intervals_of_powers():
     with Counting():
         result = power.power_interval(Interval(*counted(low, high)), Interval(*counted(least[order], most[order])))
     ends_covered(result)
+
+
+# network rules
+
+
+def layers() -> dict[str, tuple[Operation, tuple[int, ...]]]:
+    """Operations, with their weights counted, and the shape of what goes in."""
+
+    def weights(*shape: int) -> Tensor:
+        return counted(draw(*shape, seed=5))
+
+    def made(kind: str, shape: tuple[int, ...], **settings: object) -> Operation:
+        return Operation("y", kind, ("x",), settings, shape)
+
+    window = Window((1, 1), (1, 1), (1, 1), 1)
+    pooling = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0), "ceil_mode": False}
+    pooling |= {"count_include_pad": True, "divisor": None}
+    return {
+        "one input": (made("linear", (3,), weight=weights(3, 1), bias=weights(3)), (1,)),
+        "no bias": (made("linear", (4,), weight=weights(4, 5), bias=None), (5,)),
+        "linear": (made("linear", (4,), weight=weights(4, 30), bias=weights(4)), (30,)),
+        "many inputs": (made("linear", (2,), weight=weights(2, 300), bias=weights(2)), (300,)),
+        "convolution": (made("conv2d", (3, 4, 4), weight=weights(3, 2, 3, 3), bias=weights(3), window=window), (2, 4, 4)),
+        "scale": (made("scale", (2, 4, 4), scale=weights(2, 1, 1), shift=weights(2, 1, 1)), (2, 4, 4)),
+        "average": (made("avg_pool2d", (2, 2, 2), **pooling), (2, 4, 4)),
+        "mean": (made("mean", (2, 1, 1), dim=(2, 3), keepdim=True), (2, 4, 4)),
+    }
+
+
+LAYERS = ("one input", "no bias", "linear", "many inputs", "convolution", "scale", "average", "mean")
+
+
+def entering(shape: tuple[int, ...], symbols: int = 2, seed: int = 0) -> AffineForm:
+    """Forms of rows in which all planes are of one size each, and of every combination of sizes; signs that agree, and others."""
+    each = torch.tensor(list(itertools.product((0.0, 1e-9, 1.0, 1e4), repeat=symbols + 2)), dtype=torch.float64).T
+    numbers = each.view(*each.shape, *[1] * len(shape)) * draw(symbols + 2, each.shape[1], *shape, seed=seed)
+    numbers[:, ::2] = numbers[:, ::2].abs()
+    return AffineForm(*counted(numbers[:-1], numbers[-1].abs()))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_linear_operations_forward(name):
+    with Counting():
+        operation, shape = layers()[name]
+        result = REGISTRY[operation.kind].forward(operation, [entering(shape)])
+    form_covered(result)
+
+
+def lost_backward(result: Pullback, form: AffineForm) -> Tensor:
+    """What the roundings of a pullback take: those of each coefficient times the largest |x|, and of the constant."""
+    (a,) = result.inputs
+    largest = (value(form.stack).abs().sum(0) + value(form.radius)).flatten(1)
+    constant = result.constant
+    return (error(a).flatten(1) * largest).sum(1) + (error(constant) if isinstance(constant, Tensor) else 0.0)
+
+
+def paid_backward(result: Pullback, a: Tensor) -> Tensor:
+    """What is taken off for it. `FLOOR` and `MORE` come on top: for underflow, and for the roundings of these sums themselves."""
+    if result.error is not None:
+        return allowance(result.error)
+    with Counting():
+        sizes = lengths(counted(value(a)))
+    paid = value(sizes) * allowance(result.allowance)
+    return paid.flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("name", LAYERS[:6])
+def test_linear_operations_backward(name):
+    with Counting():
+        operation, shape = layers()[name]
+        form = entering(shape)
+        a = counted(draw(len(form), *operation.shape, seed=7))
+        result = REGISTRY[operation.kind].backward(operation, a, [form])
+    covered(lost_backward(result, form), paid_backward(result, a))
+
+
+@pytest.mark.parametrize("negative", [0.0, 0.125])
+def test_relu_backward(negative, monkeypatch):
+    """The chord may be any slope; of the offset what it lacks counts."""
+    operation = Operation("y", "relu", ("x",), {"negative_slope": negative} if negative else {}, (6,))
+
+    def run() -> tuple[Pullback, AffineForm, Tensor]:
+        form = entering((6,))
+        a = counted(draw(len(form), 6, seed=7))
+        return REGISTRY["relu"].backward(operation, a, [form]), form, a
+
+    names = ("relu_chord", 2), ("relu_gap", None)
+    free = [learned(monkeypatch, activations, name, run, pick)[0] for name, pick in names]
+    with Counting(free=free) as mode:
+        result, form, a = run()
+    gap = mode.found(1)
+    lacking = (value(a).clamp(max=0).abs() * (gap.error - gap.allowance).clamp(min=0)).sum(1)
+    covered(lost_backward(result, form) + lacking, paid_backward(result, a))
+
+
+def test_max_pooling(monkeypatch):
+    """Half the excess is in the center and in the radius: above it counts twice, as far as it lacks something; below not at all."""
+    settings = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1), "ceil_mode": False}
+    operation, pool = Operation("y", "max_pool2d", ("x",), settings, (2, 2, 2)), REGISTRY["max_pool2d"]
+
+    def run() -> AffineForm:
+        return pool.forward(operation, [entering((2, 4, 4))])
+
+    (excess,) = learned(monkeypatch, pool, "_leader", run, 1)
+    with Counting(free=[excess]) as mode:
+        result = run()
+    found = mode.found()
+    lacking = (found.error - found.allowance).clamp(min=0).view(result.shape)
+    form_covered(result, lacking)
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "tanh"])
+def test_s_shaped_functions(kind, monkeypatch):
+    """The slope may be any that is small enough, and so may the offsets be, if they are far enough apart."""
+    operation, function = Operation("y", kind, ("x",), {}, (6,)), REGISTRY[kind]
+
+    def run() -> AffineForm:
+        return function.forward(operation, [entering((6,))])
+
+    free = [learned(monkeypatch, function, "_lines", run, pick)[0] for pick in range(3)]
+    with Counting(free=free[:1]) as mode:
+        _, low, high = function._lines(entering((6,)))
+    assert float(mode.found().error.max()) < 2.0**-40  # which is taken off the slope
+    covered(error(low), -allowance(low))
+    covered(error(high), allowance(high))
+    with Counting(free=free):
+        result = run()
+    form_covered(result)
+
+
+@pytest.mark.parametrize("hidden", [1, 40])
+def test_margins(hidden):
+    """Forward by differences of rows, and backward by the same, met with the form of the inputs."""
+    with proof_arithmetic(torch.device("cpu")), Counting():
+        weight, bias = counted(draw(4, hidden, seed=5), draw(4, seed=6))
+        last = Operation("y", "linear", ("x",), {"weight": weight, "bias": bias}, (4,), kept={})
+        network = Network("x", "y", (hidden,), [last], arithmetic=PROOF)
+        forms = {"x": entering((hidden,))}
+        count = len(forms["x"])
+        labels, pairs = torch.zeros(count, dtype=torch.int64), torch.arange(count)
+        forward = margins(network, forms, labels)
+        backward, _ = refine(network, forms, labels, pairs, torch.full((count,), 2))
+    form_covered(forward)
+    covered(error(backward), -allowance(backward))
+
+
+# evaluations in float32
+
+SINGLE = UNIT[torch.float32]
+
+
+def evaluations() -> dict[str, Callable[[dict[str, Tensor], Tensor], Tensor]]:
+    """What a module may compute in float32, in several ways."""
+    return {
+        "linear": lambda w, x: F.linear(x, w["weight"], w["bias"]),
+        "many inputs": lambda w, x: F.linear(x, w["weight"], w["bias"]),
+        "no bias": lambda w, x: F.linear(x, w["weight"]),
+        "convolution": lambda w, x: F.conv2d(x, w["weight"], w["bias"], 1, 1),
+        "average": lambda _, x: F.avg_pool2d(x, (2, 2)),
+        "mean": lambda _, x: x.mean((2, 3), keepdim=True),
+    }
+
+
+@pytest.mark.parametrize("name", evaluations())
+def test_float32_evaluations_are_counted(name):
+    """A rule that speaks of float32 evaluations has a radius of at least what one is off in the worst case, at points and in float64."""
+    operation, shape = layers()[name]
+    settings = {key: value(each) if isinstance(each, Tensor) else each for key, each in operation.settings.items()}
+    settings = {key: each.float().double() if isinstance(each, Tensor) else each for key, each in settings.items()}
+    x = draw(20, *shape, seed=4).float()
+    point = AffineForm.constant(x.double())
+    rule = REGISTRY[operation.kind]
+    exact = rule.forward(replace(operation, settings=settings), [point])
+    allowed = rule.forward(replace(operation, settings=settings, evaluation=SINGLE), [point]).radius - exact.radius
+    with Counting():
+        numbers = {key: counted(each.float()) for key, each in settings.items() if isinstance(each, Tensor)}
+        made = evaluations()[name](numbers, counted(x))
+    covered(error(made).double(), allowed)
