@@ -21,7 +21,8 @@ and an interval if its ends' allowances, which point outwards, are at least thei
 with errors are kept, those with allowances are not. They are below 2^-40 of either, for which `SECOND_ORDER` asks for more.
 
 Numbers which may be what they like (a slope of a relaxation, say, which any number may be, as long as the same one is used throughout)
-are named beforehand by their values (``free``): where one is computed its error is noted, and the count goes on with the number as it is.
+are named beforehand by their values (``free``): where one is first computed its error is noted, and the count goes on with the number as
+it is.
 Branches (comparisons, floor) are those that the given inputs take. A torch function that is not listed here raises.
 
 With ``Counting(underflow=True)`` products lose up to the smallest normal number and nothing else, and only the allowances for that
@@ -605,10 +606,7 @@ def _bilinear(mode: Counting, a: Parts, b: Parts, product: Callable[[Tensor, Ten
     made, size = product(a.value, b.value), product(a.value.abs(), b.value.abs())
     off = product(a.error, b.value.abs()) + product(a.value.abs(), b.error) + product(a.error, b.error)
     terms = product(torch.ones_like(a.value), torch.ones_like(b.value))
-    if mode.underflow:
-        off = off + terms * SMALLEST_NORMAL[made.dtype]
-    else:
-        off = off + (size + off) * terms * UNIT[made.dtype]
+    off = off + terms * (SMALLEST_NORMAL[made.dtype] if mode.underflow else (size + off) * UNIT[made.dtype])
     return Parts(made, off, product(a.allowance, b.value) + product(a.value, b.allowance))
 
 

@@ -23,7 +23,7 @@ from rounding_counts import (
 )
 from torch import Tensor
 
-from tiltproof.bounds import affine, bow, filters, kernels, one_cell, power, relax, resample
+from tiltproof.bounds import affine, bent, bow, filters, kernels, one_cell, power, relax, resample
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import Coordinates, combine, symbols
 from tiltproof.bounds.interval import Interval
@@ -56,8 +56,8 @@ def ends_covered(interval: Interval) -> None:
     """Both ends are moved outwards by what their roundings may take; exactly that is enough.
 
     `Interval.outward` takes w >= 2 u |x| off an end x that was rounded once, and rounds again: two roundings, for which 2 u |x| are there.
-    That is more than it seems. w is at least one unit in the last place of x (which lies between u |x| and 2 u |x|), x less one such unit is a
-    floating-point number, and rounding is monotone, so that the end moves by a whole unit; x itself is off by at most half of one.
+    That is more than it seems. w is at least one unit in the last place of x (which lies between u |x| and 2 u |x|), x less one such unit
+    is a floating-point number, and rounding is monotone, so that the end moves by a whole unit; x itself is off by at most half of one.
     """
     for needed, allowed in (
         (error(interval.lower), -allowance(interval.lower)),
@@ -355,9 +355,9 @@ def test_one_cell(name, padding):
     """All that the form may be off, against `_Table.floor`, 24 times the reach, and the factor, together.
 
     Any slopes will do, as long as the same ones are used throughout: with ones that are off by s and s', the residual
-    p - g_u (u - u_c) - g_v (v - v_c) is off by at most s t + s' y, t and y the distances along the box from the first line and from the middle
-    (b n + g_u m is in the center; g_v n is not): s + s' / 2 at most. A box whose end was rounded down reaches as far into the next cell, where
-    the picture and the first cell's function may part by twice the largest difference of two pixels for each unit of length.
+    p - g_u (u - u_c) - g_v (v - v_c) is off by at most s t + s' y, t and y the distances along the box from the first line and from the
+    middle (b n + g_u m is in the center; g_v n is not): s + s' / 2 at most. A box whose end was rounded down reaches as far into the next
+    cell, where the picture and the first cell's function may part by twice the largest difference of two pixels for each unit of length.
     """
     shape, picture = (30, 5, 6), some_picture(name)
     across, down = (boxes_in_one_cell(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
@@ -450,12 +450,19 @@ def wide_boxes(shape: tuple[int, ...], size: int, seed: int) -> tuple[Tensor, Te
     return stack, radius, low - more, high + more.flip(0)
 
 
-@pytest.mark.parametrize("padding", ["zeros", "reflect"])
-@pytest.mark.parametrize("name", ["noise", "of both signs", "bright, hardly any difference", "random black and white"])
+@pytest.mark.parametrize(
+    ("name", "padding"),
+    [
+        ("noise", "border"),
+        ("of both signs", "reflect"),
+        ("bright, hardly any difference", "zeros"),
+        ("checks", "zeros"),
+    ],
+)
 def test_pixels_by_points(name, padding, monkeypatch):
-    """The hull's ends by 12 roundings of the largest pixel; the form by 24 of all that takes part. Its secant slopes may be any numbers. What the
-    residual's extremes are off counts once: one end of the form has to reach the least, the other the largest."""
-    shape, picture, rows_of = (12, 5, 6), some_picture(name), torch.zeros(12, dtype=torch.int64)
+    """The hull's ends by 12 roundings of the largest pixel; the form by 24 of all that takes part. Its secant slopes may be any numbers.
+    What the residual's extremes are off counts once: one end of the form has to reach the least, the other the largest."""
+    shape, picture, rows_of = (6, 5, 6), some_picture(name), torch.zeros(6, dtype=torch.int64)
     across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
 
     def place() -> Coordinates:
@@ -476,13 +483,34 @@ def test_pixels_by_points(name, padding, monkeypatch):
     ends_covered(ends)
 
 
+def test_bent_pixels(monkeypatch):
+    """One parameter, to second order, with hinges, which may be anywhere."""
+    shape, picture, rows_of = (6, 5, 6), some_picture("of both signs"), torch.zeros(6, dtype=torch.int64)
+    across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
+
+    def run() -> AffineForm:
+        x, y = counted(*across), counted(*down)
+        forms = AffineForm(*x[:2], bent=True), AffineForm(*y[:2], bent=True)
+        place = Coordinates(*forms, Interval(*x[2:]), Interval(*y[2:]))
+        return resample.affine_by_points(counted(picture), rows_of, place, "zeros", None, torch.float64)
+
+    slopes, found = learned(monkeypatch, resample, "_secant", run), learned(monkeypatch, bent, "hinges", run)
+    with Counting(free=slopes, watch=("amin", "amax")) as mode:
+        run()
+    extremes = [each for each in mode.watched if each.ndim == 4]
+    with Counting(free=[*slopes, *extremes, *found]) as mode:
+        form = run()
+    assert form.symbols == 3
+    form_covered(form, torch.maximum(mode.found(2).error, mode.found(3).error).permute(0, 3, 1, 2))
+
+
 # ReLU
 
 
 @pytest.mark.parametrize("negative", [0.0, 0.125, -0.5])
 def test_relu_by_lines(negative, monkeypatch):
-    """Any slope will do: the gap is that of the one used. Half of it is in the center and in the radius, so that below nothing is lost by what
-    it is off, and above twice what it lacks. 1 - a is rounded as well, outside of tensors."""
+    """Any slope will do: the gap is that of the one used. Half of it is in the center and in the radius, so that below nothing is lost by
+    what it is off, and above twice what it lacks. 1 - a is rounded as well, outside of tensors."""
     numbers = grid(4)
 
     def run() -> AffineForm:
@@ -499,9 +527,9 @@ def test_relu_by_lines(negative, monkeypatch):
 
 @pytest.mark.parametrize("symbols", [0, 1, 2, 18])
 def test_relu_on_a_cpu(symbols):
-    """Twice the deviation, 2 D, may be any larger number than it is, h = c + D is off by e, and the slope may be any number s. The formula takes
-    t = (1 - s) h for what relu(x) - s x reaches, which is (1 - s) (h + e) or s (2 D - (h - e)). With s = h / (2 D) but for a rounding, s off by d,
-    the first is (1 - s) e more, the second 2 D d + s e.
+    """Twice the deviation, 2 D, may be any larger number than it is, h = c + D is off by e, and the slope may be any number s. The formula
+    takes t = (1 - s) h for what relu(x) - s x reaches, which is (1 - s) (h + e) or s (2 D - (h - e)). With s = h / (2 D) but for rounding,
+    s off by d, the first is (1 - s) e more, the second 2 D d + s e.
     """
     numbers = grid(4)
     numbers = torch.cat([numbers[:1], numbers[1:2] * draw(symbols, numbers.shape[1]), numbers[-1:]])
@@ -524,7 +552,9 @@ def test_parabolas():
     numbers = numbers[:, numbers[0].abs() < numbers[1].abs()]
 
     def parts() -> tuple[AffineForm, AffineForm]:
-        nothing = AffineForm(torch.zeros(4, 1, numbers.shape[1], dtype=torch.float64), torch.full_like(numbers[:1], 1e9))
+        nothing = AffineForm(
+            torch.zeros(4, 1, numbers.shape[1], dtype=torch.float64), torch.full_like(numbers[:1], 1e9)
+        )
         return leaf(numbers.unsqueeze(1), bent=True), AffineForm(*counted(nothing.stack, nothing.radius))
 
     with Counting():
@@ -539,12 +569,16 @@ def test_parabolas():
 
 
 def test_powers(monkeypatch):
-    """Gamma: the slope in the pixel may be any number; of the bounds of x^c - s x one is met by each end. Without what takes the form's place
-    where x^g can be little else, which is an interval (`test_intervals_of_powers`)."""
+    """Gamma: the slope in the pixel may be any number; of the bounds of x^c - s x one is met by each end. Without what takes the form's
+    place where x^g can be little else, which is an interval (`test_intervals_of_powers`)."""
     base = grid(3, repeat=40, sizes=(0.0, 1e-6, 0.02, 0.5))
     base[0] = base[0].abs() + base[1].abs() * 0.9
-    exponent = torch.tensor([0.01, 0.3, 1.0, 2.2, 30.0], dtype=torch.float64).repeat(base.shape[1] // 5 + 1)[: base.shape[1]]
-    exponent = torch.stack([exponent, torch.zeros_like(exponent), exponent * draw(len(exponent)) * 0.9, exponent * 1e-12])
+    exponent = torch.tensor([0.01, 0.3, 1.0, 2.2, 30.0], dtype=torch.float64).repeat(base.shape[1] // 5 + 1)[
+        : base.shape[1]
+    ]
+    exponent = torch.stack(
+        [exponent, torch.zeros_like(exponent), exponent * draw(len(exponent)) * 0.9, exponent * 1e-12]
+    )
 
     def run() -> AffineForm:
         return power.power_form(leaf(torch.stack([base[0], base[1], 0 * base[1], base[2]])), leaf(exponent))
@@ -625,7 +659,10 @@ def layers() -> dict[str, tuple[Operation, tuple[int, ...]]]:
         "no bias": (made("linear", (4,), weight=weights(4, 5), bias=None), (5,)),
         "linear": (made("linear", (4,), weight=weights(4, 30), bias=weights(4)), (30,)),
         "many inputs": (made("linear", (2,), weight=weights(2, 300), bias=weights(2)), (300,)),
-        "convolution": (made("conv2d", (3, 4, 4), weight=weights(3, 2, 3, 3), bias=weights(3), window=window), (2, 4, 4)),
+        "convolution": (
+            made("conv2d", (3, 4, 4), weight=weights(3, 2, 3, 3), bias=weights(3), window=window),
+            (2, 4, 4),
+        ),
         "scale": (made("scale", (2, 4, 4), scale=weights(2, 1, 1), shift=weights(2, 1, 1)), (2, 4, 4)),
         "average": (made("avg_pool2d", (2, 2, 2), **pooling), (2, 4, 4)),
         "mean": (made("mean", (2, 1, 1), dim=(2, 3), keepdim=True), (2, 4, 4)),
