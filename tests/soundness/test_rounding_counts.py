@@ -182,6 +182,15 @@ def test_arithmetic_of_forms(name, bent):
     form_covered(result)
 
 
+@pytest.mark.parametrize("name", [name for name in ARITHMETIC if "product" in name or "quotient" in name])
+def test_underflow_in_products_of_forms(name):
+    """Numbers that vanish, by `SMALLEST` alone."""
+    numbers = grid(4, sizes=(0.0, 1e-200, 1.0))
+    with Counting(underflow=True):
+        result = ARITHMETIC[name](leaf(numbers), leaf(numbers.flip(1)))
+    form_covered(result)
+
+
 def away_from_zero(numbers: Tensor) -> Tensor:
     """Centers beyond all that the form may be off."""
     numbers = numbers.clone()
@@ -571,14 +580,15 @@ def test_parabolas():
 def test_powers(monkeypatch):
     """Gamma: the slope in the pixel may be any number; of the bounds of x^c - s x one is met by each end. Without what takes the form's
     place where x^g can be little else, which is an interval (`test_intervals_of_powers`)."""
-    base = grid(3, repeat=40, sizes=(0.0, 1e-6, 0.02, 0.5))
+    base = grid(3, repeat=15, sizes=(0.0, 1e-6, 0.02, 0.5))
     base[0] = base[0].abs() + base[1].abs() * 0.9
-    exponent = torch.tensor([0.01, 0.3, 1.0, 2.2, 30.0], dtype=torch.float64).repeat(base.shape[1] // 5 + 1)[
-        : base.shape[1]
-    ]
-    exponent = torch.stack(
-        [exponent, torch.zeros_like(exponent), exponent * draw(len(exponent)) * 0.9, exponent * 1e-12]
+    count = base.shape[1]
+    exponent, spread = (
+        torch.tensor(each, dtype=torch.float64).repeat(count // len(each) + 1)[:count]
+        for each in ((0.01, 0.3, 1.0, 2.2, 30.0), (0.0, 1e-9, 0.9))
     )
+    spread = exponent * spread
+    exponent = torch.stack([exponent, torch.zeros_like(exponent), spread * draw(count), spread * 1e-12])
 
     def run() -> AffineForm:
         return power.power_form(leaf(torch.stack([base[0], base[1], 0 * base[1], base[2]])), leaf(exponent))
