@@ -27,12 +27,12 @@ from tiltproof.bounds import affine, bent, bow, filters, kernels, one_cell, powe
 from tiltproof.bounds.affine import AffineForm
 from tiltproof.bounds.coordinates import Coordinates, combine, symbols
 from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.rounding import widen
+from tiltproof.bounds.rounding import gamma, widen
 from tiltproof.network.arithmetic import PROOF, Window, proof_arithmetic
 from tiltproof.network.backward import refine
 from tiltproof.network.forward import margins
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.rules import REGISTRY, Pullback, activations
+from tiltproof.network.rules import REGISTRY, Pullback, activations, base, linear
 from tiltproof.network.rules.base import lengths
 from tiltproof.transforms.gaussian_blur import GaussianBlur
 from tiltproof.transforms.motion_blur import MotionBlur
@@ -723,6 +723,20 @@ def test_linear_operations_backward(name):
         form = entering(shape)
         a = counted(draw(len(form), *operation.shape, seed=7))
         result = REGISTRY[operation.kind].backward(operation, a, [form])
+    covered(lost_backward(result, form), paid_backward(result, a))
+
+
+@pytest.mark.parametrize("name", LAYERS[:6])
+def test_coefficients_backward(name, monkeypatch):
+    """By the roundings in the bounds' own dtype alone: in float64 the much larger allowance for the sums of many steps would hide them."""
+    for module in (base, linear):
+        monkeypatch.setattr(module, "backward_gamma", lambda count, _, unit: gamma(count, unit))
+    with Counting():
+        operation, shape = layers()[name]
+        form = entering(shape)
+        a = counted(draw(len(form), *operation.shape, seed=7))
+        result = REGISTRY[operation.kind].backward(operation, a, [form])
+    result.constant = 0.0
     covered(lost_backward(result, form), paid_backward(result, a))
 
 
