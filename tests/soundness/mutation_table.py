@@ -1,8 +1,9 @@
 """Deliberate one-line defects: where, what stands there, what replaces it, why that is wrong, who should notice.
 
 Some slacks are not here because another one covers for them on its own: those of Algorithm 1's sums (its weights are widened
-already), of the sigmoid's library function (8 roundings are allowed for anyway), and of ReLU backward (linear layers allow
-for twice what they need). To edit: `old` must occur exactly once in the file (a test checks it); keep it as short as that allows.
+already), of the sigmoid's library function (8 roundings are allowed for anyway), of ReLU backward (linear layers allow for
+twice what they need), and of a quotient of forms (those of the product and the difference in it leave just as much). To edit:
+`old` must occur exactly once in the file (a test checks it); keep it as short as that allows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ FLOAT32, BENT = "soundness/test_float32_semantics.py", "soundness/test_bent_form
 ON_DISK, AGREEMENT = "test_faults_on_disk.py", "network/test_agreement.py"
 ONNX_NODES, RANDOM_GRAPHS = "zoo/test_onnx_nodes.py", "zoo/test_random_graphs.py"
 DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "certify/test_curve.py", "certify/test_ambient_state.py"
+COUNTS = "soundness/test_rounding_counts.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
 FUSED_VALUES, FUSED_SINGLE = "bounds/test_fused_values.py", "bounds/test_fused_single.py"
@@ -768,6 +770,85 @@ MUTATIONS = [
     Mutation("a checkpoint without its weights", "train/checkpoint.py",
              "        for path, content in contents.items():\n            replace_bytes(path, content)\n", "",
              "what is sealed has to be there", (ON_DISK,)),
+    # allowances for rounding, too small for tests that sample to see
+    Mutation("allowance: one cell, radius", ONE_CELL, "UPWARD = 1 + 2.0**-47", "UPWARD = 1.0",
+             "a sum of products rounds as well", (COUNTS,)),
+    Mutation("allowance: one cell, half sides", ONE_CELL, ".mul_(0.5 + 4 * form.unit).add_(8 * form.unit)", ".mul_(0.5)",
+             "from a middle that was rounded, half a side may not reach both ends", (COUNTS,)),
+    Mutation("allowance: one cell, half of thin sides", ONE_CELL, ".add_(8 * form.unit)", "",
+             "the middle is rounded by as much, however thin the box", (COUNTS,)),
+    Mutation("allowance: one cell, reach", ONE_CELL, "alpha=24 * form.unit", "alpha=2 * form.unit",
+             "slopes meet distances as long as the reach several times", (COUNTS,)),
+    Mutation("allowance: one cell, differences", ONE_CELL, "40 * spread", "4 * spread",
+             "slopes are differences of differences", (COUNTS,)),
+    Mutation("allowance: one cell, pixels", ONE_CELL, "(4 * largest + 40 * spread)", "(40 * spread)",
+             "bright pixels that hardly differ are rounded three times", (COUNTS,)),
+    Mutation("one cell: ends that are not known", ONE_CELL, "clipped(*known_ends(box), size)", "clipped(box.lower, box.upper, size)",
+             "what is not a number is beyond everything", (COUNTS,)),
+    Mutation("allowance: every radius", "bounds/rounding.py", "total.mul_(1 + (operations + 8) * unit)", "total.mul_(1.0)",
+             "radii round as well", (COUNTS,)),
+    Mutation("allowance: every center", "bounds/rounding.py", "torch.add(radius, magnitude, alpha=operations * unit)",
+             "torch.add(radius, magnitude, alpha=0.0)",
+             "centers and slopes round", (COUNTS,)),
+    Mutation("allowance: underflow", "bounds/rounding.py", ".add_(SMALLEST[radius.dtype] * (operations + 8))", "",
+             "a product may vanish", (COUNTS,)),
+    Mutation("allowance: sum of forms", AFFINE, "widen(radius, _size(stack), 2, self.unit), self.unit, bent)",
+             "widen(radius, _size(stack), 0, self.unit), self.unit, bent)", "every entry of a sum rounds once", (COUNTS,)),
+    Mutation("allowance: product of forms", AFFINE, "8 if bent else 4, self.unit", "1, self.unit",
+             "two products and their sum", (COUNTS,)),
+    Mutation("allowance: library functions", AFFINE, "radius = widen(slope.abs() * self.radius + rest, magnitude, 16, self.unit)",
+             "radius = widen(slope.abs() * self.radius + rest, magnitude, 2, self.unit)",
+             "sines are off by a few units in the last place", (COUNTS,)),
+    Mutation("allowance: degrees", AFFINE, "widen(self.radius.deg2rad(), _size(stack), 4, self.unit)",
+             "widen(self.radius.deg2rad(), _size(stack), 1, self.unit)", "the constant is rounded, too", (COUNTS,)),
+    Mutation("allowance: interval arithmetic", INTERVAL, "roundings: int = 2", "roundings: int = 1",
+             "an end is rounded when it is computed, and when it is moved", (COUNTS,)),
+    Mutation("allowance: multiples of pi", INTERVAL, "slack = 64 * UNIT[ends.dtype]", "slack = 0 * UNIT[ends.dtype]",
+             "an extreme at the very end of an interval may be missed", (COUNTS,)),
+    Mutation("allowance: sines of intervals", INTERVAL, "ends.amin(0) - 16 * UNIT[ends.dtype]", "ends.amin(0) - 4 * UNIT[ends.dtype]",
+             "the library's error, and another rounding", (COUNTS,)),
+    Mutation("allowance: parameters", COORDINATES, "center.abs() + half, 2, 2.0**-53", "center.abs() + half, 0, 2.0**-53",
+             "half the width is a difference of rounded numbers", (COUNTS,)),
+    Mutation("allowance: positions", COORDINATES, "entry.magnitude() * (8 * 2.0**-53)", "entry.magnitude() * (1 * 2.0**-53)",
+             "three products and their sums", (COUNTS,)),
+    Mutation("allowance: least and largest pixel", RESAMPLE, "(12 * UNIT[pictures.dtype])", "(3 * UNIT[pictures.dtype])",
+             "two nested interpolations", (COUNTS,)),
+    Mutation("allowance: pixels by points", RESAMPLE, "widen(radius, magnitude, 24, u.unit)", "widen(radius, magnitude, 3, u.unit)",
+             "interpolation, residual, slopes", (COUNTS,)),
+    Mutation("allowance: ReLU on a CPU", RELAX, "radius.add_(size, alpha=7 * unit)", "radius.add_(size, alpha=4 * unit)",
+             "center, slopes and gap round", (COUNTS,)),
+    Mutation("allowance: deviation of ReLU on a CPU", RELAX, "alpha=2 * (1 + (2 * symbols + 4) * unit)", "alpha=2.0",
+             "a sum that was rounded down is no deviation", (COUNTS,)),
+    Mutation("allowance: ReLU by lines", RELAX, "(16 if negative_slope else 8) * form.unit", "(1 if negative_slope else 1) * form.unit",
+             "center, slopes and gap round", (COUNTS,)),
+    Mutation("allowance: parabolas", BOWS, "ROUNDINGS = 256", "ROUNDINGS = 2",
+             "a parabola's numbers are rounded on the way", (COUNTS,)),
+    Mutation("allowance: gamma", POWER, "widen(radius, magnitude, 32, UNIT[radius.dtype])", "radius",
+             "powers and logarithms are off by a few units in the last place", (COUNTS,)),
+    Mutation("allowance: weights of a blur", KERNELS, "better, remainder, half), size, 8,", "better, remainder, half), size, 0,",
+             "slopes of weights times slopes of the parameter", (COUNTS,)),
+    Mutation("allowance: sums of a blur", FILTERS, "return 8 * len(offsets) + 32", "return 0 * len(offsets) + 1",
+             "each place adds a product", (COUNTS,)),
+    Mutation("allowance: linear layers", RULES, "gamma(count + 4, form.unit)", "gamma(count // 2, form.unit)",
+             "a sum of n products rounds n times", (COUNTS,)),
+    Mutation("allowance: radii of linear layers", RULES, "factor = 1 + 2 * gamma(count + len(stack) + 16, form.unit)", "factor = 1.0",
+             "the sums of radii round as well", (COUNTS,)),
+    Mutation("allowance: evaluations of linear layers", RULES, "gamma(count + 8, operation.evaluation)",
+             "gamma(count // 2, operation.evaluation)",
+             "an evaluation rounds each term of its sums", (COUNTS,)),
+    Mutation("allowance: linear layers backward", LINEAR, "torch.addcmul(second, first, norms)", "0 * norms",
+             "coefficients round, and meet what goes in", (COUNTS,)),
+    Mutation("allowance: coefficients of linear layers", LINEAR, "count = backward_gamma(terms[1] + 8, row_size(a), form.unit)",
+             "count = backward_gamma(0, row_size(a), form.unit)", "each coefficient is a sum of products", (COUNTS,)),
+    Mutation("allowance: coefficients of convolutions", RULES, "count = backward_gamma(terms[1] + 8, row_size(a), form.unit) + theirs",
+             "count = backward_gamma(8, row_size(a), form.unit) + theirs", "each coefficient is a sum of products", (COUNTS,)),
+    Mutation("allowance: s-shaped functions", ACTIVATIONS, "magnitude, 8, form.unit", "magnitude, 0, form.unit",
+             "the lines' center and slopes round", (COUNTS,)),
+    Mutation("allowance: offsets of s-shaped functions", ACTIVATIONS, "2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0",
+             "0.0",
+             "a library's values are off by a few units in the last place", (COUNTS,)),
+    Mutation("allowance: max pooling", MAXPOOL, "stack[0].abs() + excess, 4, form.unit", "0.0, 4, form.unit",
+             "half the excess joins the center", (COUNTS,)),
     # nested ranges
     Mutation("ends of nested ranges rounded outward", "certify/curve.py", "rounding=decimal.ROUND_DOWN", "rounding=decimal.ROUND_UP",
              "what is proved for a range holds inside of it only", (CURVE,)),
