@@ -50,7 +50,12 @@ def inverse_matrix(letter: str, value: np.ndarray) -> np.ndarray:
             matrix[:, axis, axis] = 1 / (1 + value / 100)
     else:
         (sine, cosine), axis, f = sine_cosine(value), ("Yaw", "Pitch").index(name), Long(float(setting))
-        matrix[:, axis, axis], matrix[:, axis, 2], matrix[:, 2, axis], matrix[:, 2, 2] = cosine, f * sine, -sine / f, cosine
+        matrix[:, axis, axis], matrix[:, axis, 2], matrix[:, 2, axis], matrix[:, 2, 2] = (
+            cosine,
+            f * sine,
+            -sine / f,
+            cosine,
+        )
     return matrix
 
 
@@ -92,7 +97,8 @@ def sampled(pictures: np.ndarray, column: np.ndarray, row: np.ndarray, padding: 
 
     def pixel(down: int, right: int) -> np.ndarray:
         (r, there), (c, here) = (
-            source(line.astype(np.int64) + step, size, padding) for line, step, size in ((i, down, height), (j, right, width))
+            source(line.astype(np.int64) + step, size, padding)
+            for line, step, size in ((i, down, height), (j, right, width))
         )
         return np.where((there & here)[:, None], pictures[which, :, r, c].transpose(0, 3, 1, 2), 0)
 
@@ -140,7 +146,9 @@ def _photometric(
     value = value.reshape(-1, 1, 1, 1)
     if name == "G":
         power = 1 + value / 100
-        return np.where(x > 0, x, 0) ** power, np.maximum(doubt, doubt ** np.minimum(power, 1)) * np.maximum(power, 1) * 2 + 64 * EPS
+        return np.where(x > 0, x, 0) ** power, np.maximum(doubt, doubt ** np.minimum(power, 1)) * np.maximum(
+            power, 1
+        ) * 2 + 64 * EPS
     if name in ("S", "H"):
         rest = np.eye(3).astype(Long) - LUMA
         if name == "S":
@@ -182,6 +190,8 @@ def _weighted(x: np.ndarray, weights: np.ndarray, offsets: Sequence[tuple[object
     for k, (right, up) in enumerate(offsets):
         if k and (weights[:, k] != 0).any():
             for sign in (1, -1):
-                places = (np.broadcast_to(each, (len(x), height, width)) for each in (column + sign * right, row - sign * up))
+                places = (
+                    np.broadcast_to(each, (len(x), height, width)) for each in (column + sign * right, row - sign * up)
+                )
                 result = result + sampled(x, *places, padding) * weights[:, k, None, None, None]
     return result
