@@ -372,6 +372,10 @@ def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) ->
     if kind == 5:
         ends = coarse(ends)
         aside = 2.0 ** rng.integers(5, 30, shape) * rng.choice([-1.0, 1.0], shape) + coarse(rng.random(shape))
+    if kind >= 6:  # boxes of kind - 5 cells or fewer, whose positions may be anywhere in them
+        begin, inside = rng.integers(-1, 5, shape), rng.random((2, *shape)) * rng.choice([0.5, 0.01], (2, *shape))
+        ends = np.stack([begin + inside[0], begin + (kind - 5) - inside[1]], -1)
+        aside = aside * 0
     center = ends.mean(-1) + aside
     reach = np.maximum(center - ends[..., 0], ends[..., 1] - center)
     parts = np.moveaxis(rng.dirichlet(np.full(d + 1, 0.5), shape), -1, 0) * reach
@@ -383,6 +387,8 @@ def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) ->
         slopes = np.zeros_like(slopes)
         slopes[0] = ends[..., 0] - center  # exactly
     radius = parts[0] * (1 + 1e-12) + np.where(parts[0] > 0, 1e-15, 0)
+    if kind >= 6:
+        slopes, radius = np.zeros_like(slopes), reach * (1 + 1e-12)
     return center, slopes, radius, ends
 
 
@@ -398,7 +404,12 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
           scale: str = "usual", shared: bool = False, left: float = 1.0) -> Case:  # fmt: skip
     """Of `affine_of_exact`: positions as forms, boxes, pictures, all made by hand."""
     height, width = ((4, 5), (3, 4), (1, 6), (5, 1))[int(rng.integers(4)) if kind == 0 else 0]
-    area, boxes_, size = height * width, max(1, count // 3) if shared else count, (3, 2, height, width)
+    height, width = (6, 7) if kind >= 6 else (height, width)
+    area, boxes_, size = (
+        height * width,
+        max(1, count // 3) if shared else count,
+        (3 if kind < 6 else 2, 2, height, width),
+    )
     x = rng.random(size) if rng.random() < 0.5 else pictures_of(int(rng.integers(8)), size, rng)
     if scale == "signs":  # either sign, and sizes apart
         x = (x - 0.5) * 10.0 ** rng.integers(-12, 6, size)
@@ -422,6 +433,8 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
     e = np.where(rng.random(e.shape) < 0.5, np.rint(e), np.rint(e * 8) / 8).astype(Long)
     if kind == 5:
         e[:, 0] = 1
+    if kind >= 6:  # all the same, but for a pixel
+        x = pictures_of(2, size, rng)
     # one or the other position has to be free to move into its box
     aim = []
     for parts in (column, row):
@@ -433,8 +446,8 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
             aim.append((target - center) / np.where(slopes[0] == 0, 1, slopes[0]))
     for number, each in enumerate(aim if kind < 4 else []):
         e[number::3, 0] = np.clip(each, -1, 1)[number::3]
-    rest = rng.integers(-1, 2, (points, boxes_, area))
-    u, v = _places(column, e, rest), _places(row, e, -rest)
+    rest = rng.integers(-1, 2, (2, points, boxes_, area))
+    u, v = _places(column, e, rest[0]), _places(row, e, rest[1])
     if box_of is not None:
         u, v, e = u[:, box_of], v[:, box_of], e[:, :, box_of]
     flat = (points * count, height, width)
@@ -837,6 +850,9 @@ def _inputs(rng: np.random.Generator) -> Any:
     for kind, padding in ((4, "zeros"), (4, "border"), (5, "zeros"), (5, "border")):
         for scale in ("usual", "negative", "steps", "close"):
             yield spots(kind, padding, rng, scale=scale, count=600 if scale == "steps" else 200, points=1)
+    for kind in (6, 7, 8, 9, 10):
+        for padding in ("zeros", "border"):
+            yield spots(kind, padding, rng, count=30, points=8)
     number = 0
     for letters in FAMILIES:
         names = names_of(letters)

@@ -156,8 +156,7 @@ def test_the_fast_oracle_agrees_with_the_exact_one(letters, size, padding):
 
 
 # Defects of `bounds/one_cell.py` that were written by somebody who had not seen the tests, but for those that are smaller allowances for
-# rounding (see `mechanical_survivors.py`) or change nothing: of the table's last line no box begins, and one line of a flat part less
-# is what is needed
+# rounding (see `mechanical_survivors.py`), or change nothing: at the last line of the table no box begins that sees a pixel
 DEFECTS = {
     "no reach for roundings": ("alpha=24 * form.unit", "alpha=0.0"),
     "no 4 L": ("(4 * largest + 40 * spread)", "(40 * spread)"),
@@ -177,6 +176,10 @@ DEFECTS = {
     ),
     "the first picture's cells": ("(picture[rows] * table.area)", "(picture[rows] * 0)"),
     "slope v without d m": ("slope_v = b.addcmul_(d, m)", "slope_v = b"),
+    "flat one line short": (
+        "range(1, min(cells, part.shape[axis] - 1) + 1)",
+        "range(1, min(cells, part.shape[axis] - 1))",
+    ),
     "reflect allowed": (' and padding != "reflect"', ""),
     "dtype without widening": (
         "table.floor).to(dtype)",
@@ -230,11 +233,12 @@ def _judge(text: str) -> None:
 
 
 SAMPLE: list[tuple[str, str]] = [
-    ("index, met = (some(each, boxes_of(box_of, rows)) for each in (places.index, places.cells))", "rows -> rows + 1"),
-    ("holds = (met <= 1) | (flat.index_select(0, at) & (met <= cells))", "met <= cells -> met >= cells"),
     ("here = (pair * channels + channel) * area + spot", "pair * channels + channel -> pair * channels"),
     ("torch.sub(right[..., 1:, :], right[..., :-1, :], out=mixed[..., :-1, :])", "1 -> 0"),
-    ("flat.narrow(axis, 0, count).logical_and_(part.narrow(axis, k, count))", "axis -> axis - 1"),
+    ("largest, spread = torch.maximum(-low, high), high - low", "low -> high #2"),
+    ("for k in range(1, min(cells, part.shape[axis] - 1) + 1):", "axis -> axis - 1"),
+    ("ring = with_ring(pictures)[:, down][:, :, across].permute(3, 0, 1, 2).contiguous()", "down -> across"),
+    ("self.floor = (4 * largest + 40 * spread) * UNIT[torch.float64] + SMALLEST[torch.float64]", "40 -> 1"),
 ]
 """Mechanical mutants of the same file, a line and a change."""
 
