@@ -659,7 +659,7 @@ def sums(
 ) -> Case:
     """An operation on forms [1, entries]."""
     function, exact, steep = (UNARY | FUNCTIONS | BINARY)[name]
-    two, d, points = name in BINARY, 2, 16
+    two, d, points = name in BINARY, 2, 48 if bent else 16
     small = name in ("sin", "cos") and not large
     forms = [
         random_form(rng, d, name == "reciprocal" or (name == "over" and k == 1), small, dtype) for k in range(1 + two)
@@ -670,6 +670,11 @@ def sums(
     e = rng.uniform(-1, 1, (points, 1 if bent else d)).astype(Long)
     e[:8] = np.rint(e[:8])
     e[:4] = np.where(e[:4] == 0, 1, e[:4])
+    if bent:
+        e[8:] = np.linspace(-1, 1, points - 8)[:, None]
+        for form in forms if name in UNARY else []:  # many that change their sign, at any place of the box
+            form[0][::2] = (form[1][0] * np.clip(rng.normal(size=form[0].shape), -1.5, 1.5).astype(dtype))[::2]
+            form[1][1][::4] = form[2][::4] = 0
     found = [_member(form, e, rng.integers(-1, 2, (points, len(form[0]))), bent) for form in forms]
     x = [each[0] for each in found]
     if name == "reciprocal" or name == "over":

@@ -257,7 +257,7 @@ def test_defects_of_one_cell_are_killed():
 @pytest.mark.slow
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_no_suspect_is_left_in_one_cell():
-    """As `make soundness` asks of all files."""
+    """As `make soundness` asks."""
     command = [sys.executable, str(HERE / "mechanical.py"), "bounds/one_cell.py", "--quiet"]
     done = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
