@@ -1,0 +1,557 @@
+"""Mechanical mutation: every constant, comparison, index, sign and pair of names of a source file, judged by a fast fuzz.
+
+    python tests/soundness/mechanical.py [FILES...] [--every N] [--seconds S] [--workers 1] [--seed 0]
+
+Defects that are written by hand next to the tests that catch them say little about those that nobody thought of (`mutations.py` has
+them). Here a file's syntax tree says what the mutants are. Each runs in a child forked from a process that has torch and the fuzz's
+inputs, with their true values, in memory, so that a mutant costs what its bounds cost and nothing else. It is
+
+    killed      a true value lies outside its bounds, or the code raises, crashes or does not end
+    identical   all bounds are the same bit for bit
+    looser      all bounds contain the original's: sound, as far as the original is
+    TIGHTER     some bound does not contain the original's, and no true value refutes it: a suspect
+
+Every suspect has to be killed by better inputs, or stands with an argument in `mechanical_survivors.py`. Exit status 1: a suspect without
+an argument, an argument that fits no mutant any more, or one whose mutant is killed. Exit status 2: the code itself violates a bound.
+
+A fuzz is a module of this folder, chosen for a file by `FUZZES`, with four functions:
+
+    inputs(seed: int) -> Sequence[Case]
+        All cases, with whatever is known of the truth, worked out here once and not by the package. Called in the parent, which has
+        not imported the package for it. ``str(case)`` names it. Deterministic. Dear cases last.
+    run(case: Case) -> Bounds
+        What the package says; in a child. Everything of the package is imported inside of this function (or what it calls), at each call,
+        because only then is it the mutant's: modules of the package are thrown away and imported again in each child, without
+        `tiltproof/__init__.py`, whose imports would take longer than most fuzzes. Bounds can be pickled (numpy arrays, no tensors).
+    violations(case: Case, bounds: Bounds) -> str | None
+        A text for a true value outside of the bounds, for a NaN, a negative radius, a wrong shape; None if there is none.
+    compare(old: Bounds, new: Bounds) -> "identical" | "looser" | "tighter"
+        Of one case; ``looser`` only if every bound in ``new`` contains the one in ``old``. `compared` below does so for affine forms.
+
+and perhaps
+
+    direct(case: Case, file: str) -> bool
+        Whether the bounds are what the file's functions return, and nothing is worked out from that. Later steps need not be monotone: they
+        may choose another slope for a larger set, and what comes out is not comparable, though as sound as what went in. So where all
+        direct cases are identical or looser, and some looser, a mutant is looser, whatever the others say. By default, all are direct.
+
+    reference(case: Case) -> Bounds
+        Asked instead of ``run`` for the original's bounds, where these are not the only ones that the code could have chosen: whatever else
+        ``compare`` wants to know of them. A mutant that chooses another of two sound ways is then no suspect.
+
+The fuzz may have more (a `main`, say). It must not start threads: children are forked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import fnmatch
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import multiprocessing
+import multiprocessing.connection
+import re
+import resource
+import sys
+import time
+import traceback
+import types
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parents[1] / "src"
+PACKAGE = "tiltproof"
+FUZZES = [("bounds/*.py", "pixel_fuzz")]
+"""Which fuzz judges which files, by their paths in the package: the first row that fits."""
+LEFT_OUT = ["*_kernel.py", "*/fused*.py", "*/trust.py", "*/check.py", "*/__init__.py"]
+"""Of the files that are tried by default: what runs on GPUs alone, or only checks arguments."""
+OUTCOMES = ("killed", "identical", "looser", "tighter")
+MEMORY = 3 * 2**30
+"""A mutant may ask for more memory than there is: it gets that much."""
+
+PAIRS = [
+    ("lower", "upper"), ("low", "high"), ("lowest", "highest"), ("least", "greatest"), ("least", "largest"), ("minimum", "maximum"),
+    ("amin", "amax"), ("min", "max"), ("argmin", "argmax"), ("floor", "ceil"), ("first", "last"), ("first", "second"), ("width", "height"),
+    ("row", "column"), ("rows", "columns"), ("above", "below"), ("begin", "end"), ("left", "right"), ("top", "bottom"), ("near", "far"),
+    ("u", "v"), ("x", "y"), ("m", "n"), ("a", "b"), ("sin", "cos"), ("sine", "cosine"), ("add", "sub"), ("add_", "sub_"), ("mul", "div"),
+    ("mul_", "div_"), ("slope_u", "slope_v"), ("size_u", "size_v"), ("cost_u", "cost_v"), ("half_x", "half_y"), ("end_x", "end_y"),
+    ("first_x", "first_y"), ("across", "down"), ("across", "along"), ("center", "aside"), ("wide", "tall"), ("slope", "bend"),
+    ("center", "radius"), ("row_index", "column_index"), ("vertical", "horizontal"), ("sideways", "upright"), ("rising", "falling"),
+]  # fmt: skip
+"""Names that are easily taken for one another."""
+OTHERS: dict[str, list[str]] = {}
+for _one, _two in PAIRS:
+    OTHERS.setdefault(_one, []).append(_two)
+    OTHERS.setdefault(_two, []).append(_one)
+COMPARISONS: dict[type[ast.cmpop], list[type[ast.cmpop]]] = {
+    ast.Lt: [ast.LtE, ast.Gt], ast.LtE: [ast.Lt, ast.GtE], ast.Gt: [ast.GtE, ast.Lt], ast.GtE: [ast.Gt, ast.LtE], ast.Eq: [ast.NotEq],
+    ast.NotEq: [ast.Eq], ast.Is: [ast.IsNot], ast.IsNot: [ast.Is], ast.In: [ast.NotIn], ast.NotIn: [ast.In],
+}  # fmt: skip
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+DROPPED_CALLS = ("abs", "abs_", "clamp", "clamp_", "clamp01", "floor", "ceil", "nan_to_num", "widen")
+"""Functions and methods without which a value is still a value of the same kind: what is widened, clamped or rounded."""
+UNTOUCHED = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.JoinedStr)
+WORDS_ONLY = ("annotation", "returns", "decorator_list", "type_params")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect: ``line`` is the text of the line it begins on, ``change`` says what becomes what; the n-th of the same has ``#n``."""
+
+    file: str
+    number: int
+    line: str
+    change: str
+    code: types.CodeType = field(compare=False, repr=False)
+    local: bool = False
+    """Inside of a function: cases that call none of the file's functions need not be asked."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """By text, so that it holds when lines move."""
+        return self.file, self.line, self.change
+
+
+def mutants(path: Path, file: str) -> list[Mutant]:
+    """All mutants of a source file, in its order."""
+    text = path.read_text()
+    lines, tree, seen = text.splitlines(), ast.parse(text), Counter[tuple[str, str]]()
+    result = []
+    local = {child for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for child in ast.walk(each)}
+    for parent, name, index, old, new, change in _edits(tree, frozenset(_bound(tree))):
+        _put(parent, name, index, new)
+        try:
+            code = compile(ast.fix_missing_locations(tree), str(path), "exec")
+        finally:
+            _put(parent, name, index, old)
+        line = lines[old.lineno - 1].strip()
+        seen[line, change] += 1
+        if seen[line, change] > 1:
+            change += f" #{seen[line, change]}"
+        result.append(Mutant(file, old.lineno, line, change, code, parent in local))
+    return result
+
+
+def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:
+    if index is None:
+        setattr(parent, name, node)
+    else:
+        getattr(parent, name)[index] = node
+
+
+Edit = tuple[ast.AST, str, int | None, Any, ast.AST, str]
+
+
+def _edits(node: ast.AST, known: frozenset[str]) -> Iterator[Edit]:
+    """Where a child of a node may be replaced, by what, and in words; ``known``: names that mean something here."""
+    if isinstance(node, UNTOUCHED):
+        return
+    if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp, ast.ListComp)):
+        known |= _bound(node)
+    for name, value in ast.iter_fields(node):
+        if name in WORDS_ONLY or (isinstance(node, ast.AnnAssign) and name == "target"):
+            continue
+        for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if not isinstance(child, ast.AST) or (
+                isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            ):
+                continue
+            if isinstance(child, (ast.expr, ast.stmt)):
+                for new, change in _replacements(child, node, known):
+                    new = ast.copy_location(new, child)
+                    yield node, name, index, child, new, change
+            if isinstance(child, ast.keyword) and isinstance(value, list) and isinstance(node, ast.Call):
+                rest = ast.Call(node.func, node.args, [each for each in value if each is not child])
+                yield from _whole(node, child, rest)
+            yield from _edits(child, known)
+
+
+def _whole(node: ast.Call, keyword: ast.keyword, rest: ast.Call) -> Iterator[Edit]:
+    """A call without one of its keywords: it is the list of keywords that is replaced."""
+    yield node, "keywords", None, _Keywords(node.keywords, keyword), rest.keywords, f"{_text(keyword)} dropped"  # type: ignore[misc]
+
+
+class _Keywords(list[ast.keyword]):
+    """A list with the place of the keyword in question."""
+
+    def __init__(self, keywords: list[ast.keyword], keyword: ast.keyword) -> None:
+        super().__init__(keywords)
+        self.lineno = keyword.lineno
+
+
+def _replacements(node: ast.expr | ast.stmt, parent: ast.AST, known: frozenset[str]) -> Iterator[tuple[ast.AST, str]]:
+    news: list[ast.AST] = []
+    if isinstance(node, ast.Constant):
+        news = [ast.Constant(value) for value in _numbers(node.value, parent)]
+    elif isinstance(node, ast.Compare):
+        for k, operation in enumerate(node.ops):
+            for other in COMPARISONS[type(operation)]:
+                news.append(ast.Compare(node.left, [*node.ops[:k], other(), *node.ops[k + 1 :]], node.comparators))
+    elif isinstance(node, ast.BoolOp):
+        news = [ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)]
+    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        news = [ast.BinOp(node.left, OPERATORS[type(node.op)](), node.right)]
+        if isinstance(node.op, (ast.Add, ast.Sub)):
+            news += [node.left, node.right]
+    elif isinstance(node, ast.UnaryOp):
+        news = [node.operand]
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        news = [ast.Name(other, ast.Load()) for other in OTHERS.get(node.id, []) if other in known | {"min", "max"}]
+        if isinstance(parent, ast.Subscript) and parent.slice is node:
+            news += [ast.BinOp(node, operation, ast.Constant(1)) for operation in (ast.Add(), ast.Sub())]
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        news = [ast.Attribute(node.value, other, node.ctx) for other in OTHERS.get(node.attr, [])]
+    elif isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in DROPPED_CALLS:
+            news = [node.func.value if isinstance(node.func, ast.Attribute) else node.args[0]]
+        renamed = [ast.keyword({"min": "max", "max": "min"}.get(k.arg or "", k.arg), k.value) for k in node.keywords]
+        if [k.arg for k in renamed] != [k.arg for k in node.keywords]:
+            news.append(ast.Call(node.func, node.args, renamed))
+        if len(node.args) == 2 and name in ("sub", "div", "Interval", "between", "outward", "where"):
+            news.append(ast.Call(node.func, node.args[::-1], node.keywords))
+        if name == "where" and len(node.args) == 3:
+            news += [ast.Call(node.func, [node.args[0], *node.args[:0:-1]], node.keywords), node.args[1], node.args[2]]
+    elif isinstance(node, ast.AugAssign) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+        yield ast.Pass(), f"{_text(node)} dropped"
+        if isinstance(node, ast.AugAssign) and type(node.op) in OPERATORS:
+            news = [ast.AugAssign(node.target, OPERATORS[type(node.op)](), node.value)]
+    for new in news:
+        yield new, f"{_text(node)} -> {_text(new)}"
+
+
+def _numbers(value: object, parent: ast.AST) -> list[bool | int | float]:
+    """What a number could have been."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        others: list[int | float] = [value + 1, value - 1, *([2 * value, value // 2] if abs(value) > 2 else [])]
+    elif isinstance(value, float):
+        others = [2 * value, value / 2, 1.0, 0.0] if value else [1.0, 2.0**-20]
+    else:
+        return []
+    if isinstance(parent, ast.BinOp) and isinstance(parent.op, (ast.Mult, ast.Div)):
+        others.append(1)
+    return [other for k, other in enumerate(others) if other != value and other not in others[:k]]
+
+
+def _bound(node: ast.AST) -> frozenset[str]:
+    """Names that are assigned or are arguments inside of a node, or are defined in it."""
+    names = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
+            names.add(each.id)
+        elif isinstance(each, ast.arg):
+            names.add(each.arg)
+    if isinstance(node, ast.Module):  # of what a function defines, others know nothing
+        names = {each.id for part in node.body if isinstance(part, (ast.Assign, ast.AnnAssign)) for each in ast.walk(part)
+                 if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}  # fmt: skip
+    return frozenset(names)
+
+
+def _text(node: ast.AST, length: int = 60) -> str:
+    text = " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives the mutant's code to whoever imports its module."""
+
+    def __init__(self, name: str, path: Path, code: types.CodeType) -> None:
+        self.name, self.path, self.code = name, path, code
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        exec(self.code, module.__dict__)
+
+
+def renew(package: str, root: Path, file: str, code: types.CodeType | None) -> None:
+    """Forget the package; its modules come anew at the next import, one of them with this code. Only in a child."""
+    for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
+        del sys.modules[name]
+    bare = types.ModuleType(package)
+    bare.__path__ = [str(root / package)]
+    sys.modules[package] = bare
+    if code is not None:
+        module = ".".join([package, *Path(file).with_suffix("").parts])
+        sys.meta_path.insert(0, _Finder(module, root / package / file, code))
+
+
+@dataclass
+class Result:
+    mutant: Mutant
+    outcome: str
+    detail: str
+    seconds: float
+    case: int | None = None  # the one that killed it
+
+
+class Trial:
+    """A fuzz, its cases, and the bounds of the unmutated code."""
+
+    def __init__(
+        self, fuzz: Any, seed: int = 0, package: str = PACKAGE, root: Path = SOURCE, thorough: bool = True
+    ) -> None:
+        """``thorough``: with `reference`, which only matters to mutants that survive."""
+        self.fuzz, self.package, self.root = fuzz, package, root
+        self.reference = getattr(fuzz, "reference", fuzz.run) if thorough else fuzz.run
+        self.cases = list(fuzz.inputs(seed))
+        self.kills: Counter[int] = Counter()
+        """How many mutants each case has killed: those that did are asked first."""
+        began = time.perf_counter()
+        self.bounds, self.violation, self.called = self._original()
+        self.seconds = time.perf_counter() - began
+
+    def _original(self) -> tuple[list[Any], str | None, list[set[str]]]:
+        """Of the code as it is: bounds, a violation, and the files each case calls; in a child too, so that the parent never sees the
+        package."""
+
+        def work() -> tuple[list[Any], str | None, list[set[str]]]:
+            renew(self.package, self.root, "", None)
+            bounds, called, seen = list[Any](), list[set[str]](), set[str]()
+            begins = str(self.root / self.package) + "/"
+
+            def called_now(frame: types.FrameType, event: str, _: Any) -> None:
+                if event == "call":
+                    seen.add(frame.f_code.co_filename)
+
+            for case in self.cases:
+                seen.clear()
+                sys.setprofile(called_now)
+                bounds.append(self.reference(case))
+                sys.setprofile(None)
+                called.append({name.removeprefix(begins) for name in seen if name.startswith(begins)})
+            found = (f"{case}: {self.fuzz.violations(case, each)}" for case, each in zip(self.cases, bounds, strict=True)
+                     if self.fuzz.violations(case, each) is not None)  # fmt: skip
+            return bounds, next(found, None), called
+
+        child = _Child(work)
+        result: Any = child.result(600)
+        if isinstance(result, str):
+            raise RuntimeError(f"the unmutated code: {result}")
+        return result
+
+    def judge(self, mutant: Mutant) -> tuple[str, str, int | None]:
+        """(outcome, detail, killing case); in a child."""
+        renew(self.package, self.root, mutant.file, mutant.code)
+        direct = getattr(self.fuzz, "direct", lambda *_: True)
+        relations: dict[bool, tuple[str, str]] = {True: ("identical", ""), False: ("identical", "")}
+        asked = [k for k, called in enumerate(self.called) if not mutant.local or mutant.file in called]
+        for k in sorted(asked, key=lambda k: -self.kills[k]):
+            case = self.cases[k]
+            try:
+                bounds = self.fuzz.run(case)
+            except Exception as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                return "killed", f"error: {type(error).__name__} in {where.name} ({str(error)[:60]})", k
+            found = self.fuzz.violations(case, bounds)
+            if found is not None:
+                return "killed", f"{case}: {found}", k
+            relation = self.fuzz.compare(self.bounds[k], bounds)
+            which = direct(case, mutant.file)
+            if OUTCOMES.index(relation) > OUTCOMES.index(relations[which][0]):
+                relations[which] = relation, str(case)
+        outcome, detail = relations[relations[True][0] != "identical"]
+        return outcome, detail, None
+
+    def results(self, todo: Sequence[Mutant], seconds: float, workers: int = 1) -> Iterator[Result]:
+        """As they come, in the order given if there is one worker."""
+        waiting, running = list(todo)[::-1], dict[_Child, Mutant]()
+        while waiting or running:
+            while waiting and len(running) < workers:
+                mutant = waiting.pop()
+                running[_Child(lambda mutant=mutant: self.judge(mutant))] = mutant  # type: ignore[misc]
+            left = min(child.began + seconds for child in running) - time.perf_counter()
+            multiprocessing.connection.wait([child.reader for child in running], max(left, 0))
+            for child in [child for child in running if child.ended(seconds)]:
+                mutant, answer = running.pop(child), child.result(0)
+                if isinstance(answer, str):
+                    answer = "killed", f"error: {answer}", None
+                outcome, detail, case = answer
+                if case is not None:
+                    self.kills[case] += 1
+                yield Result(mutant, outcome, detail, time.perf_counter() - child.began, case)
+
+
+class _Child:
+    """A function's result from a forked process; a text where it has none."""
+
+    def __init__(self, work: Any) -> None:
+        context = multiprocessing.get_context("fork")
+        self.reader, writer = context.Pipe(duplex=False)
+        self.began = time.perf_counter()
+        self.process: BaseProcess = context.Process(target=self._work, args=(work, writer), daemon=True)
+        self.process.start()
+        writer.close()
+
+    @staticmethod
+    def _work(work: Any, writer: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_DATA, (_data() + MEMORY, resource.RLIM_INFINITY))
+        sys.stderr = sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115 - warnings of mutants
+        try:
+            answer = work()
+        except BaseException as error:
+            answer = f"{type(error).__name__}: {str(error)[:80]}"
+        writer.send(answer)
+        writer.close()
+
+    def ended(self, seconds: float) -> bool:
+        return self.reader.poll() or time.perf_counter() - self.began > seconds
+
+    def result(self, seconds: float) -> Any:
+        answer: Any = "does not end"
+        if self.reader.poll(seconds):
+            try:
+                answer = self.reader.recv()
+            except EOFError:
+                answer = "the process crashed"
+        self.process.kill()
+        self.process.join()
+        self.reader.close()
+        return answer
+
+
+def _data() -> int:
+    """What RLIMIT_DATA counts of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def compared(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """For bounds that are a dictionary of float64 arrays center [...], slopes [d, ...], radius, lower and upper; and perhaps ``others``, a
+    list of such: what else would be right for each entry, by the original code."""
+    others = old.get("others", [])
+    if all(np.array_equal(old[name], new[name], equal_nan=True) for name in new):
+        return "identical"
+    if old["radius"].shape != new["radius"].shape:
+        return "tighter"
+    left = np.ones(new["radius"].shape, dtype=bool)
+    with np.errstate(invalid="ignore"):
+        for each in (old, *others):
+            left[left] = ~_contained(each, new, left)
+            if not left.any():
+                return "looser"
+    return "tighter"
+
+
+def _contained(old: dict[str, Any], new: dict[str, Any], where: Any) -> Any:
+    """Of these entries, which of the new forms contain the old ones, whatever the symbols, and so do their ends."""
+    a, b = ({name: each[name][..., where].astype(np.longdouble) for name in new} for each in (old, new))
+    d = max(len(a["slopes"]), len(b["slopes"]))
+    g, h = (np.concatenate([each, np.zeros((d - len(each), each.shape[1]))]) for each in (a["slopes"], b["slopes"]))
+    inside = np.abs(a["center"] - b["center"]) + np.abs(g - h).sum(0) + a["radius"] <= b["radius"]
+    same = (a["center"] == b["center"]) & (g == h).all(0) & (a["radius"] == b["radius"])
+    return (inside | same) & (b["lower"] <= a["lower"]) & (a["upper"] <= b["upper"])
+
+
+def default_files() -> list[str]:
+    """All that have a fuzz, but for those left out."""
+    found = sorted(str(path.relative_to(SOURCE / PACKAGE)) for path in (SOURCE / PACKAGE).rglob("*.py"))
+    return [file for file in found if fuzz_of(file) and not any(fnmatch.fnmatch(file, each) for each in LEFT_OUT)]
+
+
+def fuzz_of(file: str) -> str | None:
+    return next((name for glob, name in FUZZES if fnmatch.fnmatch(file, glob)), None)
+
+
+def argued() -> dict[tuple[str, str, str], str]:
+    from mechanical_survivors import ARGUED
+
+    return {(row.file, row.line, change): row.why for row in ARGUED for change in row.changes}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="mechanical mutants of source files, judged by a fuzz")
+    parser.add_argument("files", nargs="*", help="bounds/one_cell.py, or a path to it; by default all that have a fuzz")
+    parser.add_argument("--every", type=int, default=1, help="only every N-th mutant")
+    parser.add_argument("--begin", type=int, default=0, help="leave out that many mutants of each file")
+    parser.add_argument("--seconds", type=float, default=0, help="for a mutant; by default ten times the original's")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="only mutants of lines in which this expression is found")
+    parser.add_argument("--list", action="store_true", help="say what the mutants are, and try none")
+    parser.add_argument("--quiet", action="store_true", help="print suspects and sums alone")
+    options = parser.parse_args()
+    sys.path.insert(0, str(HERE))
+    import torch  # children inherit it
+
+    torch.set_num_threads(1)
+    files = [str(Path(file)) for file in options.files] or default_files()
+    files = [file.split(f"{PACKAGE}/")[-1] for file in files]
+    table, trials = argued(), dict[str, Trial]()
+    bad, total, began = 0, Counter[str](), time.perf_counter()
+    for file in files:
+        name = fuzz_of(file)
+        if name is None:
+            parser.error(f"no fuzz for {file}: {FUZZES}")
+        every = mutants(SOURCE / PACKAGE / file, file)
+        for key in [key for key in table if key[0] == file and key not in {mutant.key for mutant in every}]:
+            say(f"STALE      an argument fits no mutant: {key}")
+            bad += 1
+        todo = [mutant for mutant in every[options.begin :: options.every] if re.search(options.only, mutant.line)]
+        if options.list:
+            for mutant in todo:
+                say(f"{file}:{mutant.number}  {mutant.line}  [{mutant.change}]")
+            continue
+        if name not in trials:
+            trials[name] = Trial(importlib.import_module(name), options.seed)
+            say(f"{name}: {len(trials[name].cases)} cases, {trials[name].seconds:.1f} s for the original")
+            if trials[name].violation:
+                say(f"VIOLATION in the unmutated code: {trials[name].violation}")
+                return 2
+        trial, counts, start = trials[name], Counter[str](), time.perf_counter()
+        for k, result in enumerate(trial.results(todo, options.seconds or 10 * trial.seconds + 10, options.workers)):
+            outcome, why = result.outcome, table.get(result.mutant.key)
+            if outcome == "tighter":
+                outcome = "TIGHTER" if why is None else "argued"
+            elif outcome == "killed" and why is not None:
+                outcome = "REFUTED"
+            elif outcome == "killed" and result.detail.startswith("error: "):
+                outcome = "error"
+            bad += outcome in ("TIGHTER", "REFUTED")
+            counts[outcome] += 1
+            if not options.quiet or outcome in ("TIGHTER", "REFUTED"):
+                where = f"{file}:{result.mutant.number}"
+                say(f"{outcome:9} {result.seconds:5.1f} s {k + 1:4}/{len(todo)} {where}  {result.mutant.line}")
+                say(f"          [{result.mutant.change}]  {result.detail[:150]}")
+        total += counts
+        say(f"{file}: {len(todo)} of {len(every)} mutants, {words(counts)}, {time.perf_counter() - start:.0f} s")
+    say(f"all: {total.total()} mutants, {words(total)}, {time.perf_counter() - began:.0f} s")
+    return 1 if bad else 0
+
+
+def words(counts: Counter[str]) -> str:
+    names = ("killed", "error", "identical", "looser", "argued", "TIGHTER", "REFUTED")
+    return ", ".join(
+        f"{counts[name]} {'killed by an ' if name == 'error' else ''}{name}" for name in names if counts[name]
+    )
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
