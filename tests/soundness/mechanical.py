@@ -57,7 +57,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 PACKAGE = "tiltproof"
-FUZZES = [("bounds/*.py", "pixel_fuzz")]
+FUZZES = [
+    *((file, "network_fuzz") for file in ("network/*.py", "bounds/relax.py", "bounds/bow.py")),
+    ("bounds/*.py", "pixel_fuzz"),
+]
 """Which fuzz judges which files, by their paths in the package: the first row that fits."""
 LEFT_OUT = ["*_kernel.py", "*/fused*.py", "*/kernels.py", "*/trust.py", "*/check.py", "*/__init__.py"]
 """Of the files that are tried by default: what runs on GPUs alone, or only checks arguments."""
