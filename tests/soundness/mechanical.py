@@ -28,6 +28,13 @@ A fuzz is a module of this folder, chosen for a file by `FUZZES`, with four func
     compare(old: Bounds, new: Bounds) -> "identical" | "looser" | "tighter"
         Of one case; ``looser`` only if every bound in ``new`` contains the one in ``old``. `compared` below does so for affine forms.
 
+and perhaps
+
+    direct(case: Case, file: str) -> bool
+        Whether the bounds are what the file's functions return, and nothing is worked out from that. Later steps need not be monotone: they
+        may choose another slope for a larger set, and what comes out is not comparable, though as sound as what went in. So where all
+        direct cases are identical or looser, and some looser, a mutant is looser, whatever the others say. By default, all are direct.
+
 The fuzz may have more (a `main`, say). It must not start threads: children are forked.
 """
 
@@ -105,6 +112,8 @@ class Mutant:
     line: str
     change: str
     code: types.CodeType = field(compare=False, repr=False)
+    local: bool = False
+    """Inside of a function: cases that call none of the file's functions need not be asked."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -117,6 +126,7 @@ def mutants(path: Path, file: str) -> list[Mutant]:
     text = path.read_text()
     lines, tree, seen = text.splitlines(), ast.parse(text), Counter[tuple[str, str]]()
     result = []
+    local = {child for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for child in ast.walk(each)}
     for parent, name, index, old, new, change in _edits(tree, frozenset(_bound(tree))):
         _put(parent, name, index, new)
         try:
@@ -127,7 +137,7 @@ def mutants(path: Path, file: str) -> list[Mutant]:
         seen[line, change] += 1
         if seen[line, change] > 1:
             change += f" #{seen[line, change]}"
-        result.append(Mutant(file, old.lineno, line, change, code))
+        result.append(Mutant(file, old.lineno, line, change, code, parent in local))
     return result
 
 
@@ -300,18 +310,31 @@ class Trial:
         self.kills: Counter[int] = Counter()
         """How many mutants each case has killed: those that did are asked first."""
         began = time.perf_counter()
-        self.bounds, self.violation = self._original()
+        self.bounds, self.violation, self.called = self._original()
         self.seconds = time.perf_counter() - began
 
-    def _original(self) -> tuple[list[Any], str | None]:
-        """Of the code as it is, in a child too, so that the parent never sees the package."""
+    def _original(self) -> tuple[list[Any], str | None, list[set[str]]]:
+        """Of the code as it is: bounds, a violation, and the files each case calls; in a child too, so that the parent never sees the
+        package."""
 
-        def work() -> tuple[list[Any], str | None]:
+        def work() -> tuple[list[Any], str | None, list[set[str]]]:
             renew(self.package, self.root, "", None)
-            bounds = [self.fuzz.run(case) for case in self.cases]
+            bounds, called, seen = list[Any](), list[set[str]](), set[str]()
+            begins = str(self.root / self.package) + "/"
+
+            def called_now(frame: types.FrameType, event: str, _: Any) -> None:
+                if event == "call":
+                    seen.add(frame.f_code.co_filename)
+
+            for case in self.cases:
+                seen.clear()
+                sys.setprofile(called_now)
+                bounds.append(self.fuzz.run(case))
+                sys.setprofile(None)
+                called.append({name.removeprefix(begins) for name in seen if name.startswith(begins)})
             found = (f"{case}: {self.fuzz.violations(case, each)}" for case, each in zip(self.cases, bounds, strict=True)
                      if self.fuzz.violations(case, each) is not None)  # fmt: skip
-            return bounds, next(found, None)
+            return bounds, next(found, None), called
 
         child = _Child(work)
         result: Any = child.result(600)
@@ -322,8 +345,10 @@ class Trial:
     def judge(self, mutant: Mutant) -> tuple[str, str, int | None]:
         """(outcome, detail, killing case); in a child."""
         renew(self.package, self.root, mutant.file, mutant.code)
-        outcome, detail = "identical", ""
-        for k in sorted(range(len(self.cases)), key=lambda k: -self.kills[k]):
+        direct = getattr(self.fuzz, "direct", lambda case, file: True)
+        relations: dict[bool, tuple[str, str]] = {True: ("identical", ""), False: ("identical", "")}
+        asked = [k for k, called in enumerate(self.called) if not mutant.local or mutant.file in called]
+        for k in sorted(asked, key=lambda k: -self.kills[k]):
             case = self.cases[k]
             try:
                 bounds = self.fuzz.run(case)
@@ -334,8 +359,10 @@ class Trial:
             if found is not None:
                 return "killed", f"{case}: {found}", k
             relation = self.fuzz.compare(self.bounds[k], bounds)
-            if OUTCOMES.index(relation) > OUTCOMES.index(outcome):
-                outcome, detail = relation, str(case)
+            which = direct(case, mutant.file)
+            if OUTCOMES.index(relation) > OUTCOMES.index(relations[which][0]):
+                relations[which] = relation, str(case)
+        outcome, detail = relations[relations[True][0] != "identical"]
         return outcome, detail, None
 
     def results(self, todo: Sequence[Mutant], seconds: float, workers: int = 1) -> Iterator[Result]:

@@ -1,0 +1,866 @@
+"""Bounds of pixels and what they are made of, against true values: the fuzz of `bounds/`, for `mechanical.py`, which says what a fuzz is.
+
+    python tests/soundness/pixel_fuzz.py [--seed 0] [--rounds 1]
+
+tries the code itself. True values are `long_oracle`'s, 2^11 times as fine as float64, at the corners and the middle of each parameter box and
+at random places of it, and forms are judged with their symbols. Kinds of cases:
+
+    Pairs      `pair_bounds`: all methods, parts, paddings and dtypes; boxes from nothing to very large, many from a grid line or over one by
+               2^-51 to 0.05, some shared by several pairs; few pixels at a time, so that there are several chunks, and once as many as usual
+    Spots      `affine_of_exact` at positions made by hand: ends on and beside lines, forms that reach far beyond their boxes, tiny pictures
+    Places     `coordinates`, to the last bits
+    Sums       operations of affine forms and intervals, one by one
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from long_oracle import EPS, PI, SPATIAL, Long, positions, sampled, transformed
+from mechanical import compared
+
+Bounds = dict[str, np.ndarray]
+compare = compared
+SIZES = [(4, 5), (1, 1), (3, 3), (1, 7), (6, 1), (2, 2), (5, 3), (4, 9), (2, 1), (7, 4)]
+LIMITS = {"R": 360, "Tu": 64, "Tv": 64, "Sc": (-90, 400), "Sh": 300, "Scu": (-90, 400), "Scv": (-90, 400), "Shv": 300, "Roll": 360, "Yaw": 80,
+          "Pitch": 80, "C": 300, "B": 3, "G": (-90, 300), "S": (-200, 300), "H": 360, "Bl": (0, 2), "Mb": (0, 7)}  # fmt: skip
+"""What ranges the transformations have; boxes lie inside."""
+SPREADS = {"R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "Scu": 40, "Scv": 40, "Shv": 120, "Roll": 180, "Yaw": 12, "Pitch": 12, "C": 60,
+           "B": 0.6, "G": 60, "S": 100, "H": 180, "Bl": 1.2, "Mb": 5}  # fmt: skip
+"""How far from 0 the middle of a box lies."""
+MEDIUM = {"R": 3, "Tu": 0.4, "Tv": 0.4, "Sc": 4, "Sh": 5, "Scu": 4, "Scv": 4, "Shv": 5, "Roll": 3, "Yaw": 2, "Pitch": 2, "C": 6, "B": 0.05, "G": 6,
+          "S": 6, "H": 4, "Bl": 0.05, "Mb": 0.3}  # fmt: skip
+HUGE = {"R": 100, "Tu": 4, "Tv": 4, "Sc": 35, "Sh": 150, "Scu": 35, "Scv": 35, "Shv": 150, "Roll": 100, "Yaw": 60, "Pitch": 60, "C": 90, "B": 0.9,
+        "G": 60, "S": 90, "H": 100, "Bl": 0.8, "Mb": 3}  # fmt: skip
+STEPS = {"R": 90, "Tu": 1, "Tv": 1, "Sc": 100, "Sh": 100, "Scu": 100, "Scv": 100, "Shv": 100, "Roll": 90, "Yaw": 12, "Pitch": 12, "C": 100, "B": 0.5,
+         "G": 100, "S": 100, "H": 90, "Bl": 1, "Mb": 2}  # fmt: skip
+"""Multiples of these put pixels on grid lines, or are otherwise special."""
+
+
+@dataclass
+class Case:
+    """Bounds of entries [...] hold ``truth`` [T, ...] (NaN: nothing is known), off by ``doubt``, at symbols ``e`` [T, d, ...]."""
+
+    name: str
+    truth: np.ndarray
+    doubt: np.ndarray
+    e: np.ndarray
+    function: Callable[[], Bounds]
+    finite: bool = True
+    hinge: bool = False
+    """Symbols after e are 2 e^2 - 1 and one number of [-1, 1] for each row, which is not known."""
+    patches: dict[str, Any] = field(default_factory=dict)
+    """Values of module's constants, such as how many pixels are bounded at a time."""
+    kind: str = ""
+    last: str = ""
+    """Of pairs, the kind of their last stage; empty where an earlier one is of the same kind, or moves pixels too."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def direct(case: Case, file: str) -> bool:
+    name = Path(file).stem
+    kinds = {"interval": "intervals", "coordinates": "places", "horizon": "horizons"}
+    if name in ("rounding", "affine", "bow", "relax", "chosen"):
+        return case.kind == "sums"
+    if name in kinds:
+        return case.kind == kinds[name]
+    if name in ("values", "power", "filters", "kernels"):
+        return case.last == "photometric"
+    return name == "pixels" or case.kind == "spots" or case.last == "spatial"
+
+
+def run(case: Case) -> Bounds:
+    from importlib import import_module
+
+    with np.errstate(all="ignore"):
+        before = {}
+        for name, value in case.patches.items():
+            module, _, constant = name.rpartition(".")
+            before[name] = getattr(import_module(f"tiltproof.bounds.{module}"), constant)
+            setattr(import_module(f"tiltproof.bounds.{module}"), constant, value)
+        try:
+            return case.function()
+        finally:
+            for name, value in before.items():
+                module, _, constant = name.rpartition(".")
+                setattr(import_module(f"tiltproof.bounds.{module}"), constant, value)
+
+
+def violations(case: Case, bounds: Bounds) -> str | None:
+    with np.errstate(all="ignore"):
+        return _violations(case, bounds)
+
+
+def _violations(case: Case, bounds: Bounds) -> str | None:
+    c, g, r, lower, upper = (bounds[name] for name in ("center", "slopes", "radius", "lower", "upper"))
+    x = case.truth
+    if any(each.shape != x.shape[1:] for each in (c, r, lower, upper)) or g.shape[1:] != x.shape[1:]:
+        return "wrong shapes"
+    if case.finite and not all(np.isfinite(each).all() for each in bounds.values()):
+        return "a bound is not a finite number"
+    if np.isnan(lower).any() or np.isnan(upper).any():
+        return "an end is not a number"
+    if (r < 0).any():
+        return "a negative radius"
+    outside = np.maximum(lower - x, x - upper) - case.doubt
+    found = _worst(outside, "outside of the ends")
+    if found is not None:
+        return found
+    e = case.e
+    if case.hinge and len(g) > 1:
+        e = np.concatenate([e, 2 * e * e - 1], 1)
+    last = g[2] if case.hinge and len(g) > 2 else None
+    known = min(len(g), e.shape[1])
+    if len(g) > known + (last is not None):
+        return "too many symbols"
+    terms = [g[k] * e[:, k] for k in range(known)]
+    apart = x - c
+    size = np.abs(apart) + r + sum(map(np.abs, terms))
+    apart = apart - sum(terms)
+    doubt = case.doubt + size * (4 * EPS)
+    excess = np.abs(apart) - r - doubt - (0 if last is None else np.abs(last))
+    found = _worst(excess, "outside of the form")
+    if found is not None or last is None:
+        return found
+    # a number h of [-1, 1] that is the same for all pixels of a row
+    axes = tuple(range(2, apart.ndim))
+    room = r + doubt
+    one, two = ((apart + sign * room) / np.where(last == 0, np.nan, last) for sign in (-1, 1))
+    least = np.nanmax(np.minimum(one, two), axis=axes, initial=-1, where=~np.isnan(one))
+    greatest = np.nanmin(np.maximum(one, two), axis=axes, initial=1, where=~np.isnan(one))
+    return _worst(least - greatest - 1e-9, "no hinge fits all pixels")
+
+
+def _worst(excess: np.ndarray, what: str) -> str | None:
+    bad = excess > 0
+    if not bad.any():
+        return None
+    at = np.unravel_index(int(np.argmax(np.where(bad, excess, 0))), excess.shape)
+    return f"{int(bad.sum())} of {excess.size} {what}, one by {float(excess[at]):.3g} at {tuple(map(int, at))}"
+
+
+def arrays(form: Any, rows: int | None = None) -> Bounds:
+    """Of an affine form; float64 holds every float32."""
+    names = ("center", "slopes", "radius", "lower", "upper")
+    return {name: getattr(form, name).detach().double().numpy().copy() for name in names}
+
+
+def of_interval(interval: Any) -> Bounds:
+    lower, upper = (end.detach().double().numpy().copy() for end in (interval.lower, interval.upper))
+    plain = np.zeros_like(lower)
+    return {"center": plain, "slopes": plain[None][:0], "radius": plain + np.inf, "lower": lower, "upper": upper}
+
+
+# Parameters and pictures
+
+
+def names_of(letters: Sequence[str]) -> list[str]:
+    return [letter.partition("@")[0] for letter in letters]
+
+
+def text_of(letters: Sequence[str], padding: str) -> str:
+    parts = []
+    for letter in letters:
+        name, _, setting = letter.partition("@")
+        limits = LIMITS[name]
+        low, high = limits if isinstance(limits, tuple) else (-limits, limits)
+        parts.append(f"{name}({low}:{high}{'@' + setting if setting else ''})")
+    return ", ".join(parts) + f"; padding={padding}"
+
+
+def boxes(letters: Sequence[str], regime: str, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """[count, d] each: thin boxes are nothing to medium, by powers of two."""
+    lows, highs = [], []
+    for name in names_of(letters):
+        limits = LIMITS[name]
+        lowest, highest = limits if isinstance(limits, tuple) else (-limits, limits)
+        center = rng.uniform(max(lowest, -SPREADS[name]), SPREADS[name], count)
+        grid = STEPS[name] * rng.integers(-1, 3, count)
+        center = np.where(rng.random(count) < 0.4, grid, center)
+        if regime == "huge":
+            half = HUGE[name] * rng.uniform(0.1, 1, count)
+        elif regime == "medium":
+            half = MEDIUM[name] * rng.uniform(0.02, 1, count)
+        else:
+            half = MEDIUM[name] * 2.0 ** -rng.uniform(0, 53, count)
+        half = np.where(rng.random(count) < (0.1 if regime == "thin" else 0.02), 0.0, half)
+        side = rng.integers(-1, 2, count)  # the box begins, has its middle, or ends there
+        low, high = center - half * (side <= 0), center + half * (side >= 0)
+        lows.append(np.clip(np.minimum(low, high), lowest, highest))
+        highs.append(np.clip(np.maximum(low, high), lowest, highest))
+    return np.stack(lows, 1), np.stack(highs, 1)
+
+
+def members(low: np.ndarray, high: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Parameters [T, P, d] of boxes, and their symbols: ends, the middle, one end and a middle, any."""
+    low, high = low.astype(Long), high.astype(Long)
+    share = rng.random((count, *low.shape))
+    share[: min(count, 4)] = np.array([0.0, 1.0, 0.5, 0.25])[: min(count, 4), None, None]
+    corners = rng.random(share.shape) < 0.25
+    share = np.where(corners & (np.arange(count)[:, None, None] > 2), np.rint(share), share)
+    theta = np.clip(low + (high - low) * share.astype(Long), low, high)
+    width = high - low
+    e = np.where(width > 0, ((theta - low) - (high - theta)) / np.where(width > 0, width, 1), 0)
+    return theta, e
+
+
+def pictures_of(kind: int, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """[N, C, H, W] in [0, 1]."""
+    x = rng.random(shape)
+    kind %= 8
+    if kind == 1:
+        return np.rint(x)
+    if kind == 2:  # flat, but for a pixel of each
+        flat = np.full(shape, 0.7)
+        for picture in flat:
+            picture[..., rng.integers(shape[2]), rng.integers(shape[3])] = rng.choice([1.0, 0.7 + 2.0**-40])
+        return flat
+    if kind == 3:  # dark, but for a spot
+        dark = np.zeros(shape)
+        dark[..., : (shape[2] + 1) // 2, : (shape[3] + 1) // 2] = x[..., : (shape[2] + 1) // 2, : (shape[3] + 1) // 2]
+        return dark
+    if kind == 4:  # large numbers, small differences
+        return 1 - x * 2.0**-20
+    if kind == 5:
+        return x * 10.0 ** -rng.integers(0, 320, shape)
+    if kind == 6:
+        return np.broadcast_to((np.indices(shape[2:]).sum(0) % 2).astype(float), shape).copy()
+    return x
+
+
+# Kinds of cases
+
+
+def pairs(
+    letters: Sequence[str],
+    padding: str,
+    method: str,
+    regime: str,
+    rng: np.random.Generator,
+    *,
+    bent: bool = False,
+    dtype: str = "float64",
+    size: tuple[int, int] = (4, 5),
+    count: int = 20,
+    distinct: int | None = None,
+    points: int = 6,
+    pictures: np.ndarray | None = None,
+    kind: int = 0,
+    patches: dict[str, Any] | None = None,
+    given: tuple[np.ndarray, np.ndarray] | None = None,
+    cells: int | None = None,
+) -> Case:
+    names = names_of(letters)
+    channels = 3 if {"S", "H"} & set(names) else 1 + int(rng.random() < 0.4)
+    if pictures is None:
+        pictures = pictures_of(kind, (3, channels, *size), rng)
+    if dtype == "float32":
+        pictures = pictures.astype(np.float32).astype(float)
+    rows = rng.integers(len(pictures), size=count)
+    low, high = boxes(letters, regime, distinct or count, rng) if given is None else given
+    which = rng.integers(len(low), size=count) if distinct or given else np.arange(count)
+    low, high = low[which], high[which]
+    theta, e = members(low, high, points, rng)
+    flat = theta.reshape(-1, theta.shape[-1])
+    truth, doubt = transformed(pictures[np.tile(rows, points)], letters, flat, padding)
+    shape = points, count, *truth.shape[1:]
+    text = text_of(letters, padding)
+
+    def function() -> Bounds:
+        import torch
+
+        from tiltproof.bounds import pair_bounds
+        from tiltproof.transforms.notation import parse
+
+        tensors = (torch.tensor(each) for each in (pictures, rows))
+        box = (torch.tensor(each) for each in (low, high))
+        options = {"bent": bent, "dtype": getattr(torch, dtype), "cells": cells}
+        return arrays(pair_bounds(*tensors, parse(text), method, *box, **options))
+
+    name = f"{text} {method}{' bent' * bent} {regime} {dtype} {pictures.shape}"
+    spread = e[..., None, None, None].transpose(0, 2, 1, 3, 4, 5)
+    kinds = ["spatial" if each in SPATIAL else "values" if each in "CB" else "photometric" for each in names]
+    alone = kinds[-1] not in kinds[:-1] or set(kinds) == {"spatial"}
+    last = kinds[-1] if alone and regime != "two boxes" else ""
+    return Case(
+        name, truth.reshape(shape), doubt.reshape(shape), spread, function, True, bent, patches or {}, "pairs", last
+    )
+
+
+ENDS = np.array([
+    (0.25, 0.75), (0.0, 1.0), (1.0, 1.0), (1.5, 1.5), (0.0, 1 - 2.0**-53), (1 - 2.0**-53, 1.0), (2.0, 2 + 2.0**-51), (0.3, 0.3 + 2.0**-31),
+    (-1e-20, -1e-21), (-0.5, 2.0**-60), (-1.0, 2.0**-55), (-1.0, 0.0), (-0.25, -1e-17), (-1.75, -1.25), (-2.0, -1.0), (-7.5, -3.0),
+    (0.9, 1.1), (0.5, 2.5), (-0.25, 0.25), (-1.5, 3.25), (1.0, 3.0), (-3.0, 9.0), (3.5, 4.0), (4.2, 4.9), (5.1, 5.7), (6.0, 6.0),
+    (8.0, 40.0), (3.25, 4.0), (2.75, 3.5), (4.0, 5.0), (5.0, 6.0), (4.5, 5.5), (-2.5, -1.5), (1.0, 1.0 + 2.0**-30), (0.999, 1.001),
+    (2.0, 2.05), (1.95, 2.0), (3.0 - 2.0**-12, 3.0 + 2.0**-20), (2.0 - 2.0**-8, 2.0), (0.5, 1.0 + 2.0**-40), (0.25, 1.0 + 2.0**-25),
+])  # fmt: skip
+"""Where boxes begin and end along an axis: on grid lines and beside them, thin, a whole cell, outside, in several cells."""
+
+
+def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Forms of positions [count, area], center, slopes and radius, and ends of boxes, each in its form's range."""
+    shape = count, area
+    few = ENDS[[0, 1, 2, 4, 7, 9, 13, 25, 28, 33]] if kind == 1 else ENDS
+    ends = few[rng.integers(len(few), size=shape)]
+    if kind == 2:  # anywhere in one cell
+        begin = rng.integers(-1, 5, shape)
+        inside = np.sort(rng.random((*shape, 2)), -1)
+        ends = begin[..., None] + inside
+    aside = rng.choice([0.0, 0.0, 1e-9, 0.3, 40.0, 3000.0], shape) * rng.choice([-1, 1], shape)
+    if kind == 3:
+        aside = aside * 2.0**10
+    center = ends.mean(-1) + aside
+    reach = np.maximum(center - ends[..., 0], ends[..., 1] - center)
+    parts = np.moveaxis(rng.dirichlet(np.full(d + 1, 0.5), shape), -1, 0) * reach
+    parts[0] *= rng.random(shape) < 0.5  # half have no remainder
+    slopes = parts[1:] * rng.choice([-1, 1], parts[1:].shape)
+    lacking = reach - np.abs(slopes).sum(0) - parts[0]
+    slopes[0] += np.sign(slopes[0]) * np.maximum(lacking, 0) * (1 + 1e-12)
+    radius = parts[0] * (1 + 1e-12) + np.where(parts[0] > 0, 1e-15, 0)
+    return center, slopes, radius, ends
+
+
+def _places(parts: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Positions [T, P, area] for symbols, moved by as much of the radius as ``rest`` says, and into the box; NaN where they cannot be."""
+    center, slopes, radius, ends = (each.astype(Long) for each in parts)
+    middle = center + np.einsum("tkpa,kpa->tpa", e, slopes)
+    place = np.clip(middle + rest * radius * (1 - Long(2) ** -56), ends[..., 0], ends[..., 1])
+    return np.where(np.abs(place - middle) <= radius * (1 - Long(2) ** -57), place, np.nan)
+
+
+def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, count: int = 12, dtype: str = "float64", points: int = 12,
+          scale: str = "usual", shared: bool = False, left: float = 1.0) -> Case:  # fmt: skip
+    """Of `affine_of_exact`: positions as forms, boxes, pictures, all made by hand."""
+    height, width = ((4, 5), (3, 4), (1, 6), (5, 1))[int(rng.integers(4)) if kind == 0 else 0]
+    area, boxes_, size = height * width, max(1, count // 3) if shared else count, (3, 2, height, width)
+    x = rng.random(size) if rng.random() < 0.5 else pictures_of(int(rng.integers(8)), size, rng)
+    if scale == "signs":  # either sign, and sizes apart
+        x = (x - 0.5) * 10.0 ** rng.integers(-12, 6, size)
+    elif scale == "tiny":
+        x = x * 2.0 ** -rng.integers(1000, 1070)
+    elif scale == "close":
+        x = 1 - np.rint(x * 2) * 2.0**-30
+    elif scale == "alone":  # one picture in a batch with larger ones is not to be told by roundings alone
+        x = x - 0.5
+    rows = rng.integers(len(x), size=count)
+    column, row = (_axis(boxes_, area, d, kind, rng) for _ in range(2))
+    box_of = rng.integers(boxes_, size=count) if shared else None
+    e = rng.uniform(-1, 1, (points, d, boxes_, area))
+    e = np.where(rng.random(e.shape) < 0.5, np.rint(e), np.rint(e * 8) / 8).astype(Long)
+    # one or the other position has to be free to move into its box
+    aim = []
+    for parts in (column, row):
+        center, slopes, _, ends = (each.astype(Long) for each in parts)
+        if d == 1:
+            target = ends[..., 0] + (ends[..., 1] - ends[..., 0]) * rng.choice(
+                [0.0, 1.0, 0.5, 0.3, 0.9], (points, boxes_, area)
+            )
+            aim.append((target - center) / np.where(slopes[0] == 0, 1, slopes[0]))
+    for number, each in enumerate(aim):
+        e[number::3, 0] = np.clip(each, -1, 1)[number::3]
+    rest = rng.integers(-1, 2, (points, boxes_, area))
+    u, v = _places(column, e, rest), _places(row, e, -rest)
+    if box_of is not None:
+        u, v, e = u[:, box_of], v[:, box_of], e[:, :, box_of]
+    flat = (points * count, height, width)
+    truth = sampled(x[np.tile(rows, points)].astype(Long), u.reshape(flat), v.reshape(flat), padding)
+    truth = truth.reshape(points, count, 2, height, width)
+    reach = max(float(np.abs(parts[0]).max()) for parts in (column, row))
+    doubt = (
+        np.full((1, 1, 1, 1, 1), np.abs(x).max() * EPS * 8, Long)
+        if reach < 1e4
+        else np.abs(x).max() * EPS * (8 + reach / 100)
+    )
+    doubt = np.broadcast_to(doubt, truth.shape)
+    shape = boxes_, height, width
+
+    def function() -> Bounds:
+        import torch
+
+        from tiltproof.bounds import AffineForm, Interval
+        from tiltproof.bounds.coordinates import Coordinates
+        from tiltproof.bounds.resample import affine_of_exact
+
+        made = []
+        for center, slopes, radius, ends in (column, row):
+            stack = torch.tensor(np.concatenate([center[None], slopes])).view(1 + d, *shape)
+            form = AffineForm(stack, torch.tensor(radius).view(shape))
+            box = Interval(*(torch.tensor(ends[..., k].copy()).view(shape) for k in (0, 1)))
+            made.append((form, box))
+        place = Coordinates(made[0][0], made[1][0], made[0][1], made[1][1])
+        which = None if box_of is None else torch.tensor(box_of)
+        form = affine_of_exact(torch.tensor(x), torch.tensor(rows), place, padding, which, getattr(torch, dtype))
+        return arrays(form)
+
+    name = f"spots {kind} {padding} {d} symbols {scale} {dtype} {size}{' shared' * shared} left {left}"
+    e = e.reshape(points, d, count, 1, height, width)
+    patches = {"one_cell.MOST_LEFT": left, "one_cell.CACHED_PIXELS": int(rng.choice([2**15, 3 * area]))}
+    return Case(name, truth, doubt, e, function, True, False, patches, "spots")
+
+
+def places(
+    letters: Sequence[str], regime: str, rng: np.random.Generator, *, bent: bool = False, size: tuple[int, int] = (5, 4)
+) -> Case:
+    """Of `coordinates`: the forms, and the boxes as ends; some of the boxes, and single pixels of them."""
+    low, high = boxes(letters, regime, 24, rng)
+    theta, e = members(low, high, 8, rng)
+    column, row, depth = positions(letters, theta.reshape(-1, theta.shape[-1]), *size)
+    shape = 8, 24, *size
+    truth = np.stack([column.reshape(shape), row.reshape(shape)], 2)
+    doubt = (np.abs(truth) + 8) * (8 * EPS)
+    if any(
+        "@" in letter for letter in letters
+    ):  # a quotient: its numerator's error counts as often as the depth is small
+        doubt = doubt * 4 / np.minimum(np.abs(depth.reshape(8, 24, 1, *size)), 1)
+    text, camera = text_of(letters, "zeros"), any("@" in letter for letter in letters)
+    if camera and regime == "huge":  # an unbounded position is put elsewhere
+        truth = np.full_like(truth, np.nan)
+
+    def function() -> Bounds:
+        import torch
+
+        from tiltproof.bounds.coordinates import coordinates, symbols
+        from tiltproof.transforms.notation import parse
+
+        ends = [torch.tensor(each) for each in (low, high)]
+        place = coordinates(parse(text), list(range(len(letters))), symbols(*ends, bent), *ends, *size)
+        again = place.of(torch.arange(24)).of_pixels(torch.arange(24 * size[0] * size[1]))
+        result = []
+        for which in (place, again):
+            forms, ends = (which.column, which.row), (which.columns, which.rows)
+            found = [
+                arrays(form) | {"lower": end.lower.numpy(), "upper": end.upper.numpy()}
+                for form, end in zip(forms, ends, strict=True)
+            ]
+            result.append(
+                {
+                    name: np.stack([each[name].reshape(*each[name].shape[:-3], 24, *size) for each in found], -3)
+                    for name in found[0]
+                }
+            )
+        assert all(np.array_equal(result[0][name], result[1][name], equal_nan=True) for name in result[0]), (
+            "chosen boxes"
+        )
+        return result[0]
+
+    spread = e[..., None, None, None].transpose(0, 2, 1, 3, 4, 5)
+    return Case(f"places of {text} {regime}{' bent' * bent}", truth, doubt, spread, function, True, bent, {}, "places")
+
+
+# Operations of forms and intervals
+
+
+def random_form(
+    rng: np.random.Generator, d: int, positive: bool, small: bool, dtype: str, entries: int = 80
+) -> tuple[np.ndarray, ...]:
+    size = 10.0 ** rng.uniform(-9, 0.3 if small else 3, entries)
+    if positive:
+        center = size * rng.uniform(0.5, 1, entries)
+    else:
+        center = size * rng.normal(size=entries) * np.where(rng.random(entries) < 0.4, 1e-2, 1.0)
+    share = 10.0 ** rng.uniform(-17, -0.5, entries) * (rng.random(entries) > 0.25)
+    share = np.where(rng.random(entries) < 0.3, 1.0, share)
+    slopes = size * share * rng.uniform(-0.4, 0.4, (d, entries)) * (0.5 if positive else 1) / max(1, d - 1)
+    slopes *= rng.random((d, entries)) > 0.1
+    radius = size * share * rng.random(entries) * (0.1 if positive else 0.4) * (rng.random(entries) > 0.4)
+    return tuple(each.astype(dtype) for each in (center, slopes, radius))
+
+
+def _member(form: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray, bent: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Members [T, entries] for symbols [T, d], and the sizes of what was added."""
+    c, g, r = (each.astype(Long) for each in form)
+    symbols = [e[:, k, None] for k in range(e.shape[1])]
+    symbols += [2 * symbols[0] ** 2 - 1] if bent else []
+    terms = [g[k] * each for k, each in enumerate(symbols)]
+    return c + sum(terms) + rest * r, np.abs(c) + sum(map(np.abs, terms)) + r
+
+
+def clamped(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, 0, 1)
+
+
+Operation = tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
+"""A name, what the package does, what is true, and how much the result may move for a change of 1 in either operand."""
+
+
+def _relax(name: str) -> Callable[..., Any]:
+    def function(form: Any) -> Any:
+        from tiltproof.bounds import relax
+
+        if name == "lines":
+            return relax.by_lines(form)
+        return (
+            relax.clamp01(form)
+            if name == "clamp"
+            else relax.relax_kink(form, 0.1)
+            if name == "leaky"
+            else relax.relax_kink(form)
+        )
+
+    return function
+
+
+def _to(name: str) -> Callable[..., Any]:
+    def function(form: Any) -> Any:
+        import torch
+
+        return form.to(getattr(torch, name))
+
+    return function
+
+
+def _chosen(form: Any) -> Any:
+    import torch
+
+    from tiltproof.bounds.chosen import ChosenForm
+    from tiltproof.bounds.relax import relax_kink
+
+    form.reach()
+    chosen = ChosenForm(form, torch.tensor([0, 0]))
+    assert float((chosen.lower - form.lower).abs().max()) == 0
+    return relax_kink(chosen)[1:]
+
+
+def _between(form: Any) -> Any:
+    return type(form).between(form.lower, form.upper)
+
+
+def _with_tensor(form: Any, sign: int) -> Any:
+    return form + form.center * 0 - 0.75 if sign else form * (form.center * 0 - 0.75)
+
+
+ONE = lambda *x: 1.0  # noqa: E731
+UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "minus": (lambda f: -f, lambda x: -x, ONE),
+    "plus a number": (lambda f: f + 0.375, lambda x: x + Long(0.375), ONE),
+    "from a number": (lambda f: 1.0 - f, lambda x: 1 - x, ONE),
+    "less a number": (lambda f: f - 0.375, lambda x: x - Long(0.375), ONE),
+    "over a hundred": (lambda f: f / 100, lambda x: x / 100, ONE),
+    "times a number": (lambda f: f * -0.375, lambda x: x * Long(-0.375), ONE),
+    "plus a tensor": (lambda f: _with_tensor(f, 1), lambda x: x - Long(0.75), ONE),
+    "times a tensor": (lambda f: _with_tensor(f, 0), lambda x: x * Long(-0.75), ONE),
+    "in float32": (_to("float32"), lambda x: x, ONE),
+    "in float64": (_to("float64"), lambda x: x, ONE),
+    "between": (_between, lambda x: x, ONE),
+    "flipped": (lambda f: f.exactly(lambda x: x.flip(-1)).exactly(lambda x: x.flip(-1)), lambda x: x, ONE),
+    "relu": (_relax("relu"), lambda x: np.maximum(x, 0), ONE),
+    "relu by lines": (_relax("lines"), lambda x: np.maximum(x, 0), ONE),
+    "leaky relu": (_relax("leaky"), lambda x: np.maximum(x, Long(0.1) * x), ONE),
+    "clamp": (_relax("clamp"), clamped, ONE),
+    "relu of chosen rows": (_chosen, lambda x: np.maximum(x, 0), ONE),
+}
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "sin": (lambda f: f.sin(), np.sin, ONE),
+    "cos": (lambda f: f.cos(), np.cos, ONE),
+    "deg2rad": (lambda f: f.deg2rad(), lambda x: x * PI / 180, ONE),
+    "reciprocal": (lambda f: f.reciprocal(), lambda x: 1 / x, lambda x: 1 / (x * x)),
+}
+BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    "add": (lambda f, g: f + g, lambda x, y: x + y, ONE),
+    "sub": (lambda f, g: f - g, lambda x, y: x - y, ONE),
+    "mul": (lambda f, g: f * g, lambda x, y: x * y, lambda x, y: np.abs(x) + np.abs(y)),
+    "over": (lambda f, g: f.over(g), lambda x, y: x / y, lambda x, y: (1 + np.abs(x / y)) / np.abs(y)),
+}
+
+
+def sums(
+    name: str, rng: np.random.Generator, *, bent: bool = False, dtype: str = "float64", large: bool = False
+) -> Case:
+    """An operation on forms [1, entries]."""
+    function, exact, steep = (UNARY | FUNCTIONS | BINARY)[name]
+    two, d, points = name in BINARY, 2, 16
+    small = name in ("sin", "cos") and not large
+    forms = [
+        random_form(rng, d, name == "reciprocal" or (name == "over" and k == 1), small, dtype) for k in range(1 + two)
+    ]
+    if name == "over":  # much that cancels
+        share = forms[0][0] / forms[1][0]
+        forms[0][1][:, ::2] = (share * forms[1][1])[:, ::2]
+    e = rng.uniform(-1, 1, (points, 1 if bent else d)).astype(Long)
+    e[:8] = np.rint(e[:8])
+    e[:4] = np.where(e[:4] == 0, 1, e[:4])
+    found = [_member(form, e, rng.integers(-1, 2, (points, len(form[0]))), bent) for form in forms]
+    x = [each[0] for each in found]
+    if name == "reciprocal" or name == "over":
+        x[-1] = np.where(x[-1] > 0, x[-1], np.nan)
+    truth = exact(*x)
+    doubt = np.nan_to_num((sum(each[1] for each in found) * steep(*x) + np.abs(truth)) * (4 * EPS))
+    if name in UNARY:
+        doubt = doubt + 2 * EPS
+
+    def operate() -> Bounds:
+        import torch
+
+        from tiltproof.bounds import AffineForm
+
+        made = []
+        for center, slopes, radius in forms:
+            stack = torch.tensor(np.concatenate([center[None], slopes]))[:, None]
+            made.append(AffineForm(stack, torch.tensor(radius)[None], bent=bent))
+        return arrays(function(*made))
+
+    spread = e[:, :, None, None]
+    return Case(
+        f"{name}{' bent' * bent} {dtype}{' large' * large}",
+        truth[:, None],
+        doubt[:, None],
+        spread,
+        operate,
+        name not in ("reciprocal", "over"),
+        bent,
+        {},
+        "sums",
+    )
+
+
+INTERVALS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "add": (lambda a, b: a + b, lambda x, y: x + y),
+    "sub": (lambda a, b: a - b, lambda x, y: x - y),
+    "mul": (lambda a, b: a * b, lambda x, y: x * y),
+    "minus": (lambda a, b: -a, lambda x, y: -x),
+    "add a number": (lambda a, b: a + 0.7, lambda x, y: x + Long(0.7)),
+    "from a number": (lambda a, b: 0.7 - a, lambda x, y: Long(0.7) - x),
+    "times a number": (lambda a, b: a * -0.7, lambda x, y: x * Long(-0.7)),
+    "over a number": (lambda a, b: a / -3.0, lambda x, y: x / -3),
+    "sin": (lambda a, b: a.sin(), lambda x, y: np.sin(x)),
+    "cos": (lambda a, b: a.cos(), lambda x, y: np.cos(x)),
+    "deg2rad": (lambda a, b: a.deg2rad(), lambda x, y: x * PI / 180),
+    "reciprocal": (lambda a, b: a.reciprocal(), lambda x, y: np.where(x > 0, 1 / x, np.nan)),
+    "clamp01": (lambda a, b: a.clamp01(), lambda x, y: clamped(x)),
+    "exactly": (lambda a, b: a.exactly(lambda end: end.clone()), lambda x, y: x),
+}
+
+
+def intervals(name: str, rng: np.random.Generator) -> Case:
+    function, exact = INTERVALS[name]
+    count, points = 120, 12
+    turning = name in ("sin", "cos")
+    middle = (
+        rng.normal(size=(2, count)) * 10.0 ** rng.uniform(-9, 1, count)
+        if not turning
+        else rng.uniform(-8, 8, (2, count))
+    )
+    if turning:  # some around or beside a place where they turn
+        near = np.rint(middle / (np.pi / 2)) * (np.pi / 2)
+        middle = np.where(rng.random((2, count)) < 0.6, near, middle)
+    half = 10.0 ** rng.uniform(-17, 0.8, (2, count)) * (np.abs(middle) if not turning else 1)
+    if name == "reciprocal":
+        middle = np.abs(middle)
+    side = rng.integers(-1, 2, (2, count))
+    low, high = middle - half * (side <= 0), middle + half * (side >= 0)
+    if name == "mul":
+        low[0, :2], high[0, :2], high[1, :2] = 0.0, 1.0, np.inf
+    share = rng.random((points, 2, count))
+    share[:2] = np.array([0.0, 1.0])[:, None, None]
+    share[2:6] = np.rint(share[2:6])
+    with np.errstate(invalid="ignore"):
+        x = np.clip(low + (high - low).astype(Long) * share, low, high).astype(Long)
+        truth = exact(x[:, 0], x[:, 1])
+    if turning:  # the very top, where an interval holds it
+        turn = np.rint(middle[0].astype(Long) / (PI / 2)) * (PI / 2)
+        inside = (turn > low[0] + 1e-15) & (turn < high[0] - 1e-15)
+        truth[-1] = np.where(inside, exact(turn, turn), truth[-1])
+    doubt = np.nan_to_num(np.abs(truth) * (4 * EPS))
+
+    def operate() -> Bounds:
+        import torch
+
+        from tiltproof.bounds import Interval
+
+        made = [Interval(torch.tensor(low[k]), torch.tensor(high[k])) for k in (0, 1)]
+        return of_interval(function(*made))
+
+    return Case(f"interval {name}", truth, doubt, np.zeros((points, 0, 1)), operate, False, kind="intervals")
+
+
+def horizons(rng: np.random.Generator) -> Case:
+    """`check_horizon` refuses every box in which a pixel's depth goes below 1/16: where it does not, 1/16 bounds all depths."""
+    count, size = 6, (5, 7)
+    letters = ("Yaw@3", "Pitch@4")
+    reach = rng.uniform(0, 55, (count, 2))
+    theta, _ = members(-reach, reach, 12, rng)
+    depth = positions(letters, theta.reshape(-1, 2), *size)[2].reshape(12, count, -1).min(-1)
+
+    def function() -> Bounds:
+        import torch
+
+        from tiltproof.bounds import check_horizon
+        from tiltproof.errors import InputError
+        from tiltproof.transforms.notation import parse
+
+        lower = np.full(count, 0.0625)
+        for k in range(count):
+            try:
+                check_horizon(
+                    parse(text_of(letters, "zeros")),
+                    *size,
+                    torch.tensor(-reach[k : k + 1]),
+                    torch.tensor(reach[k : k + 1]),
+                )
+            except InputError:
+                lower[k] = -1e9
+        plain = np.zeros(count)
+        return {
+            "center": plain,
+            "slopes": plain[None][:0],
+            "radius": plain + np.inf,
+            "lower": lower,
+            "upper": plain + np.inf,
+        }
+
+    return Case("horizon", depth, depth * 0 + 1e-9, np.zeros((12, 0, 1)), function, False, kind="horizons")
+
+
+def inputs(seed: int = 0) -> list[Case]:
+    return list(_inputs(np.random.default_rng([seed, 20])))
+
+
+FAMILIES = [
+    ("R",), ("Tu",), ("Tv",), ("Sc",), ("Sh",), ("R", "Sh"), ("Tu", "Tv"), ("Sc", "R"), ("Yaw@9",), ("Pitch@7.5", "R"), ("Scu", "Shv"),
+    ("Tu", "C"), ("C", "R"), ("R", "C", "B"), ("B", "Tu", "C"), ("Tu", "G"), ("G",), ("S",), ("H", "S"), ("Bl@4",), ("Mb@30",), ("Mb@0", "Tu"),
+    ("R", "Bl@1"), ("C",), ("B", "C"), ("Roll", "Mb@90"), ("G", "R"), ("C", "Sh", "G"),
+]  # fmt: skip
+
+
+def _inputs(rng: np.random.Generator) -> Any:
+    for name in [*UNARY, *FUNCTIONS, *BINARY]:
+        for bent in (False, True):
+            yield sums(name, rng, bent=bent)
+            if name in UNARY or name in BINARY and name != "over":
+                yield sums(name, rng, bent=bent, dtype="float32")
+    for name in ("sin", "cos"):
+        yield sums(name, rng, large=True)
+    for name in INTERVALS:
+        yield intervals(name, rng)
+    for letters in FAMILIES:
+        if all(name in SPATIAL for name in names_of(letters)):
+            for regime in ("thin", "medium", "huge"):
+                yield places(letters, regime, rng)
+            if len(letters) == 1:
+                yield places(letters, "medium", rng, bent=True)
+    yield horizons(rng)
+    for number in range(10):
+        for scale in ("usual", "signs", "close", "tiny"):
+            options = {
+                "d": 1 + number % 2,
+                "scale": scale,
+                "shared": number % 3 == 1,
+                "dtype": "float32" if number % 5 == 4 else "float64",
+            }
+            padding = (
+                ("zeros", "border", "zeros", "border", "reflect")[number % 5]
+                if scale != "close"
+                else ("zeros", "border")[number % 2]
+            )
+            yield spots(number % 4, padding, rng, left=(1.0, 0.75)[number % 7 == 3], **options)
+    number = 0
+    for letters in FAMILIES:
+        names = names_of(letters)
+        spatial = names[0] in SPATIAL
+        for padding in ("zeros", "border", "reflect") if set(names) & {*SPATIAL, "Bl", "Mb"} else ("zeros",):
+            for method, regime in (
+                ("affine", "thin"),
+                ("affine", "medium"),
+                ("affine", "huge"),
+                ("hull", "medium"),
+                ("fgv", "medium"),
+                ("bent", "medium"),
+            ):
+                number += 1
+                if (method == "fgv" and set(names) & {"G", "S", "H", "Bl", "Mb"}) or (
+                    method == "bent" and not (spatial and len(names) == 1)
+                ):
+                    continue
+                if method in ("hull", "fgv"):
+                    regime = ("thin", "medium", "huge")[number % 3]
+                    if method == "fgv" and {"Yaw", "Pitch"} & set(names):  # it refuses to pad a picture too far
+                        regime = "medium"
+                options: dict[str, Any] = {
+                    "bent": method == "bent",
+                    "dtype": "float32" if number % 3 == 0 else "float64",
+                }
+                options |= {
+                    "size": SIZES[number % len(SIZES) if number % 3 else 0],
+                    "kind": number % 8 if number % 2 else 0,
+                }
+                if number % 4 == 1:
+                    options |= {"distinct": 5}
+                if number % 2:
+                    options["patches"] = {"one_cell.CACHED_PIXELS": 64, "resample.CACHED_ENTRIES": 50}
+                if "Bl" in names or "Mb" in names:
+                    options["count"] = 8
+                yield pairs(letters, padding, "affine" if method == "bent" else method, regime, rng, **options)
+    yield from _crossings(rng)
+    x = rng.random((120, 1, 28, 28))
+    ends = np.array([[-20.0], [10.0]])
+    yield pairs(("R",), "zeros", "affine", "two boxes", rng, pictures=x, count=120, points=2, given=(ends, ends + 0.01))
+
+
+def _crossings(rng: np.random.Generator) -> Any:
+    """Shifts over a grid line by 2^-51 to 0.1, of pictures with steps as large as they can be."""
+    steps = np.tile([0.0, 1.0], 3).reshape(1, 1, 1, 6)
+    width = 2.0 ** -np.arange(3, 52, 2.0)
+    for place in (0.0, 0.25, 0.5, 1.0):
+        for side in ((-1, 1), (0, 1), (-1, 0)):
+            given = tuple((place + end * width)[:, None] for end in side)
+            yield pairs(("Tu",), "zeros", "affine", "crossing", rng, pictures=steps, count=40, points=6, given=given)
+    for letters in (("Tv",), ("Tu",)):
+        given = ((0.5 - width)[:, None], (0.5 + width)[:, None])
+        yield pairs(
+            letters,
+            "border",
+            "affine",
+            "crossing",
+            rng,
+            pictures=rng.random((2, 1, 5, 6)),
+            count=30,
+            points=6,
+            given=given,
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="pixel bounds of the code itself against true values")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    bad = 0
+    for seed in range(options.seed, options.seed + options.rounds):
+        began = time.perf_counter()
+        cases = inputs(seed)
+        made, pixels, took = time.perf_counter() - began, 0, dict[str, float]()
+        for case in cases:
+            start = time.perf_counter()
+            found = violations(case, run(case))
+            took[str(case)] = time.perf_counter() - start
+            pixels += int(np.isfinite(case.truth).sum())
+            if found is not None:
+                bad += 1
+                print(f"seed {seed}: {case}: {found}", flush=True)  # noqa: T201
+        seconds = sum(took.values())
+        print(
+            f"seed {seed}: {len(cases)} cases, {pixels} true values in {seconds:.1f} s, made in {made:.1f} s",
+            flush=True,
+        )  # noqa: T201
+    for name, each in sorted(took.items(), key=lambda item: -item[1])[:10]:
+        print(f"    {each:.3f} s  {name}")  # noqa: T201
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
