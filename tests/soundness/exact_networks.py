@@ -68,10 +68,14 @@ class Rational:
     @classmethod
     def of(cls, values: Any) -> Rational:
         """Of floats, which are all finite."""
-        floats = np.asarray(values.detach().double().numpy() if isinstance(values, Tensor) else values, dtype=np.float64)
+        floats = np.asarray(
+            values.detach().double().numpy() if isinstance(values, Tensor) else values, dtype=np.float64
+        )
         parts, exponents = np.frexp(floats)
         whole = (parts * 2.0**53).astype(np.int64)
-        zeros = np.where(whole == 0, 0, np.log2((whole & -whole).astype(np.float64), where=whole != 0, out=np.zeros(floats.shape)))
+        zeros = np.where(
+            whole == 0, 0, np.log2((whole & -whole).astype(np.float64), where=whole != 0, out=np.zeros(floats.shape))
+        )
         lowest = np.where(whole == 0, 2000, exponents - 53 + zeros.astype(np.int64))
         least = int(lowest.min()) if floats.size and lowest.min() < 2000 else 0
         shifts = np.where(whole == 0, 0, exponents - 53 - least)
@@ -143,7 +147,10 @@ MOVES = (
 )  # fmt: skip
 SCALES = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor", "neg.default", "batch_norm.default")
 KINKED = {"relu.default": 0.0, "leaky_relu.default": None}
-SMOOTH: dict[str, Callable[[Any], Any]] = {"sigmoid.default": lambda x: 1 / (1 + mpmath.exp(-x)), "tanh.default": mpmath.tanh}
+SMOOTH: dict[str, Callable[[Any], Any]] = {
+    "sigmoid.default": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "tanh.default": mpmath.tanh,
+}
 
 
 def _basis(layer: Layer, shape: tuple[int, ...], args: list[Any]) -> np.ndarray:
@@ -179,7 +186,10 @@ def windows(layer: Layer, shape: tuple[int, ...]) -> np.ndarray:
     """Of max pooling: the entries [outputs, window], counted from 1, of each window; 0 where it reaches beside the picture."""
     _, kernel, stride, padding, dilation = layer.args
     channels, height, width = shape
-    tall, wide = ((size + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1 for k, size in enumerate((height, width)))
+    tall, wide = (
+        (size + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1
+        for k, size in enumerate((height, width))
+    )
     rows = []
     for c, i, j in np.ndindex(channels, tall, wide):
         row = []
@@ -202,7 +212,9 @@ def scale_and_shift(layer: Layer, shape: tuple[int, ...]) -> tuple[Rational, Rat
     def fractions(values: Any) -> list[Fraction]:
         if not isinstance(values, Tensor):
             return [Fraction(values)] * math.prod(shape)
-        values = values.double().view(-1, *[1] * (len(shape) - 1)) if layer.call.startswith("batch") else values.double()
+        values = (
+            values.double().view(-1, *[1] * (len(shape) - 1)) if layer.call.startswith("batch") else values.double()
+        )
         return [Fraction(value) for value in values.expand(1, *shape).flatten().tolist()]
 
     one, zero = [Fraction(1)] * math.prod(shape), [Fraction(0)] * math.prod(shape)
@@ -294,8 +306,8 @@ def _smooth(call: str, x: Rational) -> Rational:
 
 
 UNIT, TINY = 2.0**-24, np.float32(2.0**-126)
-LIBRARY = 31
-"""Units roundoff by which an evaluation's sigmoid or tanh is off here; the package allows for one more."""
+LIBRARY = 32
+"""Units roundoff by which a library's sigmoid or tanh may be off: what the package assumes."""
 
 
 class Float32:
@@ -367,7 +379,10 @@ class Float32:
         if layer.call in SMOOTH:
             wide = x.astype(np.float64)
             true = np.tanh(wide) if layer.call == "tanh.default" else 1 / (1 + np.exp(-wide))
-            return (true + self.rng.choice([-1, 0, 1], x.shape) * (LIBRARY - 1) * UNIT).astype(np.float32)
+            signs = self.rng.choice([-1, 0, 1], x.shape) if self.rng.random() < 0.3 else self.rng.choice([-1, 1])
+            wrong = (true + signs * LIBRARY * UNIT).astype(np.float32)
+            far = np.abs(wrong - true) > LIBRARY * UNIT * (1 - 2.0**-20)
+            return np.where(far, np.nextafter(wrong, true.astype(np.float32)), wrong)
         if layer.call == "max_pool2d.default":
             rows = windows(layer, known[0])
             return np.stack([flat[:, [k - 1 for k in row if k]].max(1) for row in rows], 1)
