@@ -311,10 +311,13 @@ LIBRARY = 32
 
 
 class Float32:
-    """One float32 evaluation: a random or unlucky order for every sum, perhaps fused multiply-add, perhaps flushing denormal numbers."""
+    """One float32 evaluation: sums from the largest term, from the smallest, or in a random order; perhaps by fused multiply-add,
+    perhaps with denormal numbers flushed to zero."""
 
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
+    ORDERS = 3
+
+    def __init__(self, rng: np.random.Generator, order: int) -> None:
+        self.rng, self.order = rng, order
         self.fused, self.flush = rng.random() < 0.4, rng.random() < 0.3
 
     def _flushed(self, x: np.ndarray) -> np.ndarray:
@@ -327,9 +330,8 @@ class Float32:
             x = np.concatenate([x, np.ones_like(x[:, :1])], 1)
             weight = np.concatenate([weight, bias[None]])
         size = np.abs(x).mean(0) * np.abs(weight).max(1)
-        orders = [self.rng.permutation(len(size)), np.argsort(size), np.argsort(-size)]
         total = np.zeros((len(x), weight.shape[1]), np.float32)
-        for k in orders[self.rng.integers(3)]:
+        for k in [np.argsort(-size, kind="stable"), np.argsort(size), self.rng.permutation(len(size))][self.order]:
             if self.fused:  # a product of float32 numbers is exact in float64
                 total = (total.astype(np.float64) + x[:, k, None].astype(np.float64) * weight[k]).astype(np.float32)
             else:

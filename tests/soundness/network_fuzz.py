@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from exact_networks import Float32, Layer, Of, Rational, evaluate
+from exact_networks import Float32, Layer, Of, Rational, evaluate, shapes
 from torch import Tensor
 
 LEAST = np.longdouble(2) ** -58
@@ -139,7 +139,6 @@ def described(form: Any) -> dict[str, np.ndarray]:
 def read(layers: Sequence[Layer], shape: tuple[int, ...]) -> Any:
     """The package's network of these calls, by its own table of ATen operations."""
     import tiltproof.network.aten_constants  # noqa: F401 - fills the table
-    from exact_networks import shapes
     from tiltproof.network.aten import CONVERTERS, Input
     from tiltproof.network.graph import Network, Operation, Reference
 
@@ -404,6 +403,8 @@ class Input:
     evaluation: bool = False
     lasting: int | None = None
     equal: bool = False  # all entries alike
+    centre: Tensor | None = None
+    barely: bool = False  # one end of each entry is zero, but for a rounding
     uneven: bool = False  # all of the radius in one entry, and all the others above zero
 
     def __str__(self) -> str:
@@ -433,12 +434,20 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
         g[1:] *= 0.1
         r *= 0.1
     c[rng.random(full) < 0.05] = 0
+    if given.centre is not None:
+        c = given.centre.numpy()
     if given.uneven:
         c, r = abs(c) + 3, 0 * r
         r[:, 0] = 2
     if given.point:
         g, r = 0 * g, 0 * r
     stack, radius = torch.from_numpy(np.concatenate([c[None], g])).to(given.dtype), torch.from_numpy(r).to(given.dtype)
+    if given.barely:
+        end = radius + stack[1:].abs().sum(0)
+        near = torch.from_numpy(1 + rng.integers(-1, 2, full) * (2.0**-23 if given.dtype == F32 else 2.0**-52)).to(
+            given.dtype
+        )
+        stack[0] = end * near * torch.from_numpy(rng.choice([-1.0, 1.0], full)).to(given.dtype)
     e, s = choose(rng, layers, stack, radius, given.bent, points)
     true = exact((stack, radius), e, s)
     count = e.shape[1]
@@ -455,7 +464,7 @@ def _evaluated(
 ) -> Case:
     """Each point by three float32 evaluations; the picture's pixels are rounded first."""
     x = true.nearest().astype(np.float32)
-    found = [Float32(rng).run(layers, x) for _ in range(3)]
+    found = [Float32(rng, order).run(layers, x) for order in range(Float32.ORDERS)]
     count = e.shape[1]
     known = {
         key: np.concatenate([each[key].reshape(given.rows, count, *each[key].shape[1:]) for each in found], 1).astype(
@@ -584,6 +593,7 @@ def activations(rng: Rng) -> Iterator[Case]:
             inputs = [
                 Input(8, 1, F32), Input(8, 3, F64), Input(4, 2, F32, wide=6), Input(4, 0, F64), Input(4, 1, F64, rest=0),
                 Input(3, 1, F64, evaluation=True), Input(4, 1, F64, point=True, evaluation=True, size=3.0),
+                Input(8, 3, F32, barely=True), Input(8, 2, F64, barely=True), Input(8, 1, F32, barely=True, rest=1e-4),
             ]  # fmt: skip
             if call == "relu.default":
                 inputs += [
@@ -591,7 +601,7 @@ def activations(rng: Rng) -> Iterator[Case]:
                     Input(8, 2, F64, size=1e-3, spread=1e3, rest=0, bent=True), Input(4, 2, F32, size=1e-33, wide=3),
                     Input(8, 2, F64, size=0.5, spread=2, rest=0, bent=True), Input(4, 2, F32, size=3e37, rest=0.3),
                 ]  # fmt: skip
-            for given in inputs if call == "relu.default" or args in ([], [0.1], [-0.3]) else inputs[:2]:
+            for given in inputs if call == "relu.default" or args in ([], [0.1], [-0.3], [0.01]) else inputs[:2]:
                 layers = [Layer("y", call, [X, *args])]
                 yield make(rng, f"{call} {args} {given}", layers, (7,), given, 20)
         given = Input(4, 1, F64, point=True, evaluation=True)
@@ -633,6 +643,21 @@ def linears(rng: Rng) -> Iterator[Case]:
                 Input(2, 1, F64, evaluation=True, point=k % 2 == 0),
                 4,
             )
+    one = np.full((1, 2, 6, 5), 0.97 * 2.0**-24)
+    one[:, :, 0, 0] = 1
+    lost = Input(1, 0, F64, evaluation=True, point=True, centre=torch.from_numpy(one))
+    sums = {
+        "conv": [Layer("y", "conv2d.default", [X, torch.ones(1, 2, 6, 5), None, [1, 1], [0, 0], [1, 1], 1])],
+        "conv of groups": [
+            Layer("y", "conv2d.default", [X, torch.ones(2, 1, 6, 5), torch.ones(2), [1, 1], [0, 0], [1, 1], 2])
+        ],
+        "avg": [Layer("y", "avg_pool2d.default", [X, [6, 5], [1, 1], [0, 0], False, True])],
+        "mean": [Layer("y", "mean.dim", [X, [2, 3], False])],
+        "mean of all": [Layer("y", "mean.dim", [X, [1, 2, 3], True])],
+        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), torch.ones(2, 60), torch.zeros(2)])],
+    }
+    for name, layers in sums.items():
+        yield make(rng, f"{name} of what is rounded away", layers, (2, 6, 5), lost, 1)
     third = [Layer("y", "mul.Tensor", [X, 0.3]), Layer("z", "add.Tensor", [Of("y"), -0.7])]
     picture = torch.from_numpy(rng.normal(size=(2, 1, 1))).float()
     singles: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
@@ -657,6 +682,10 @@ def linears(rng: Rng) -> Iterator[Case]:
                 Layer("y", "reshape.default", [Of("u"), [-1, 2, 8]]), flat("z", "y"),
             ],
             PICTURE,
+        ),
+        "unequal branches": (
+            [Layer("a", "mul.Tensor", [X, 1e4]), Layer("b", "add.Tensor", [X, Of("a")]), Layer("y", "sub.Tensor", [Of("b"), X])],
+            (4,),
         ),
         "branches": (
             [
@@ -764,14 +793,20 @@ NETWORKS: dict[str, Chain] = {
 def networks(rng: Rng) -> Iterator[Case]:
     for number, (name, build) in enumerate(NETWORKS.items()):
         inputs = [
-            (F32, Input(4, 2, F32)), (F64, Input(4, 1, F64)), (F32, Input(3, 1, F64, spread=1, rest=0)), (F32, Input(2, 0, F32, point=True)),
-            (F32, Input(2, 1, F64, evaluation=True, spread=0.01)), (F64, Input(6, 2, F64, spread=1, rest=0.03, bent=True)),
-        ]  # fmt: skip
+            (F32, Input(4, 2, F32)),
+            (F64, Input(4, 1, F64)),
+            (F32, Input(3, 1, F64, spread=1, rest=0)),
+            (F32, Input(2, 0, F32, point=True)),
+            (F32, Input(2, 1, F64, evaluation=True, spread=0.01)),
+            (F64, Input(6, 2, F64, spread=1, rest=0.03, bent=True)),
+        ]
         if name in ("dense", "lonely"):
             inputs += [
-                (F32, Input(4, 3, F32, lasting=1, spread=0.5, bent=True)), (F64, Input(8, 3, F64, spread=1, rest=0.001, bent=True, lasting=1)),
-                (F32, Input(2, 0, F64, evaluation=True, point=True)), (F32, Input(4, 3, F32, lasting=1, spread=0.01, uneven=True, bent=True)),
-            ]  # fmt: skip
+                (F32, Input(4, 3, F32, lasting=1, spread=0.5, bent=True)),
+                (F64, Input(8, 3, F64, spread=1, rest=0.001, bent=True, lasting=1)),
+                (F32, Input(2, 0, F64, evaluation=True, point=True)),
+                (F32, Input(4, 3, F32, lasting=1, spread=0.01, uneven=True, bent=True)),
+            ]
         for k, (dtype, given) in enumerate(inputs):
             if (name in ("tiny", "wide") and given.evaluation) or (
                 name not in ("dense", "lonely") and (k + number) % 3 == 0
