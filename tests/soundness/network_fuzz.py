@@ -405,6 +405,7 @@ class Input:
     equal: bool = False  # all entries alike
     centre: Tensor | None = None
     barely: bool = False  # one end of each entry is zero, but for a rounding
+    straight: bool = False  # bent, but of the first symbol alone: what is left is only the parabola's own
     uneven: bool = False  # all of the radius in one entry, and all the others above zero
 
     def __str__(self) -> str:
@@ -433,6 +434,8 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
     if given.bent:
         g[1:] *= 0.1
         r *= 0.1
+    if given.straight:
+        c, g, r = g[0] * np.clip(c, -1.02, 1.02), g * np.array([1.0, *[0.0] * (len(g) - 1)]).reshape(-1, *[1] * (c.ndim)), 0 * r
     c[rng.random(full) < 0.05] = 0
     if given.centre is not None:
         c = given.centre.numpy()
@@ -599,6 +602,8 @@ def activations(rng: Rng) -> Iterator[Case]:
                 inputs += [
                     Input(8, 2, F64, bent=True, rest=0.01), Input(8, 3, F32, bent=True, rest=0), Input(8, 2, F64, wide=5, bent=True),
                     Input(8, 2, F64, size=1e-3, spread=1e3, rest=0, bent=True), Input(4, 2, F32, size=1e-33, wide=3),
+                    Input(8, 2, F64, straight=True, bent=True),
+                    Input(8, 2, F32, straight=True, bent=True, wide=3),
                     Input(8, 2, F64, size=0.5, spread=2, rest=0, bent=True), Input(4, 2, F32, size=3e37, rest=0.3),
                 ]  # fmt: skip
             for given in inputs if call == "relu.default" or args in ([], [0.1], [-0.3], [0.01]) else inputs[:2]:
