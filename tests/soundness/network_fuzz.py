@@ -435,7 +435,11 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
         g[1:] *= 0.1
         r *= 0.1
     if given.straight:
-        c, g, r = g[0] * np.clip(c, -1.02, 1.02), g * np.array([1.0, *[0.0] * (len(g) - 1)]).reshape(-1, *[1] * (c.ndim)), 0 * r
+        c, g, r = (
+            g[0] * np.clip(c, -1.02, 1.02),
+            g * np.array([1.0, *[0.0] * (len(g) - 1)]).reshape(-1, *[1] * (c.ndim)),
+            0 * r,
+        )
     c[rng.random(full) < 0.05] = 0
     if given.centre is not None:
         c = given.centre.numpy()
@@ -665,6 +669,7 @@ def linears(rng: Rng) -> Iterator[Case]:
         yield make(rng, f"{name} of what is rounded away", layers, (2, 6, 5), lost, 1)
     third = [Layer("y", "mul.Tensor", [X, 0.3]), Layer("z", "add.Tensor", [Of("y"), -0.7])]
     picture = torch.from_numpy(rng.normal(size=(2, 1, 1))).float()
+    pixels, entries = (torch.from_numpy(rng.normal(size=size)).float() for size in ((2, 2), (4, 2, 2)))
     singles: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
         "avg": ([Layer("y", "avg_pool2d.default", [X, [3, 2], [1, 1], [1, 0], False, True])], PICTURE),
         "avg of what is there": ([Layer("y", "avg_pool2d.default", [X, [3, 2], [2, 1], [1, 1], True, False])], PICTURE),
@@ -685,6 +690,19 @@ def linears(rng: Rng) -> Iterator[Case]:
                 Layer("p", "pad.default", [X, [1, 0, 0, 2]]), Layer("t", "transpose.int", [Of("p"), 1, 3]),
                 Layer("s", "slice.Tensor", [Of("t"), 2, 1, 5, 2]), Layer("u", "permute.default", [Of("s"), [0, 3, 1, 2]]),
                 Layer("y", "reshape.default", [Of("u"), [-1, 2, 8]]), flat("z", "y"),
+            ],
+            PICTURE,
+        ),
+        "a scale beside its convolution": (
+            [conv(rng, "a", "x", (2, 2, 2, 2)), Layer("b", "mul.Tensor", [Of("a"), -0.6]), Layer("y", "add.Tensor", [Of("b"), Of("a")])],
+            PICTURE,
+        ),
+        "a scale of pixels": ([conv(rng, "a", "x", (4, 2, 3, 2)), Layer("y", "mul.Tensor", [Of("a"), pixels])], PICTURE),
+        "a scale of entries": ([conv(rng, "a", "x", (4, 2, 3, 2)), Layer("y", "mul.Tensor", [Of("a"), entries])], PICTURE),
+        "a shift alone": (
+            [
+                Layer("a", "conv2d.default", [X, torch.full((2, 2, 1, 1), 1e-12), torch.tensor([-5.3, 0.7]), [1, 1], [0, 0], [1, 1], 1]),
+                Layer("y", "mul.Tensor", [Of("a"), 0.3]),
             ],
             PICTURE,
         ),
