@@ -653,7 +653,7 @@ def linears(rng: Rng) -> Iterator[Case]:
                 4,
             )
     one = np.full((1, 2, 6, 5), 0.97 * 2.0**-24)
-    one[:, :, 0, 0] = 1
+    one[:, 0, 0, 0] = 1
     lost = Input(1, 0, F64, evaluation=True, point=True, centre=torch.from_numpy(one))
     sums = {
         "conv": [Layer("y", "conv2d.default", [X, torch.ones(1, 2, 6, 5), None, [1, 1], [0, 0], [1, 1], 1])],
@@ -663,7 +663,7 @@ def linears(rng: Rng) -> Iterator[Case]:
         "avg": [Layer("y", "avg_pool2d.default", [X, [6, 5], [1, 1], [0, 0], False, True])],
         "mean": [Layer("y", "mean.dim", [X, [2, 3], False])],
         "mean of all": [Layer("y", "mean.dim", [X, [1, 2, 3], True])],
-        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), torch.ones(2, 60), torch.zeros(2)])],
+        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), torch.tensor([[1.0], [-1.0]]).repeat(1, 60), None])],
     }
     for name, layers in sums.items():
         yield make(rng, f"{name} of what is rounded away", layers, (2, 6, 5), lost, 1)
