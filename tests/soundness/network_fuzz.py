@@ -442,7 +442,7 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
         )
     c[rng.random(full) < 0.05] = 0
     if given.centre is not None:
-        c = given.centre.numpy()
+        c = np.broadcast_to(given.centre.numpy(), full).copy()
     if given.uneven:
         c, r = abs(c) + 3, 0 * r
         r[:, 0] = 2
@@ -654,7 +654,9 @@ def linears(rng: Rng) -> Iterator[Case]:
             )
     one = np.full((1, 2, 6, 5), 0.97 * 2.0**-24)
     one[:, 0, 0, 0] = 1
-    lost = Input(1, 0, F64, evaluation=True, point=True, centre=torch.from_numpy(one))
+    signs = torch.tensor([[1.0], [-1.0], [0.0]]).repeat(1, 60)
+    behind = signs * (torch.arange(60) > 0)  # all but the one that is 1
+    lost = Input(6, 0, F64, evaluation=True, point=True, centre=torch.from_numpy(one))
     sums = {
         "conv": [Layer("y", "conv2d.default", [X, torch.ones(1, 2, 6, 5), None, [1, 1], [0, 0], [1, 1], 1])],
         "conv of groups": [
@@ -663,7 +665,11 @@ def linears(rng: Rng) -> Iterator[Case]:
         "avg": [Layer("y", "avg_pool2d.default", [X, [6, 5], [1, 1], [0, 0], False, True])],
         "mean": [Layer("y", "mean.dim", [X, [2, 3], False])],
         "mean of all": [Layer("y", "mean.dim", [X, [1, 2, 3], True])],
-        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), torch.tensor([[1.0], [-1.0]]).repeat(1, 60), None])],
+        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), signs, None])],
+        "biased linear": [
+            flat("f", "x"),
+            Layer("y", "linear.default", [Of("f"), behind, torch.tensor([1.0, -1.0, 0.0])]),
+        ],
     }
     for name, layers in sums.items():
         yield make(rng, f"{name} of what is rounded away", layers, (2, 6, 5), lost, 1)
