@@ -600,6 +600,7 @@ def activations(rng: Rng) -> Iterator[Case]:
             inputs = [
                 Input(8, 1, F32), Input(8, 3, F64), Input(4, 2, F32, wide=6), Input(4, 0, F64), Input(4, 1, F64, rest=0),
                 Input(3, 1, F64, evaluation=True), Input(4, 1, F64, point=True, evaluation=True, size=3.0),
+                Input(4, 0, F32, point=True, evaluation=True),
                 Input(8, 3, F32, barely=True), Input(8, 2, F64, barely=True), Input(8, 1, F32, barely=True, rest=1e-4),
             ]  # fmt: skip
             if call == "relu.default":
