@@ -666,7 +666,7 @@ def linears(rng: Rng) -> Iterator[Case]:
         "avg": [Layer("y", "avg_pool2d.default", [X, [6, 5], [1, 1], [0, 0], False, True])],
         "mean": [Layer("y", "mean.dim", [X, [2, 3], False])],
         "mean of all": [Layer("y", "mean.dim", [X, [1, 2, 3], True])],
-        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), signs, None])],
+        "linear": [flat("f", "x"), Layer("y", "linear.default", [Of("f"), signs, torch.zeros(3)])],
         "biased linear": [
             flat("f", "x"),
             Layer("y", "linear.default", [Of("f"), behind, torch.tensor([1.0, -1.0, 0.0])]),
@@ -674,6 +674,10 @@ def linears(rng: Rng) -> Iterator[Case]:
     }
     for name, layers in sums.items():
         yield make(rng, f"{name} of what is rounded away", layers, (2, 6, 5), lost, 1)
+    parts = [Layer("a", "slice.Tensor", [X, 1, 0, 2]), Layer("b", "slice.Tensor", [X, 1, 2, 4])]
+    for call in ("add.Tensor", "sub.Tensor"):
+        given = Input(6, 0, F64, evaluation=True, point=True, wide=4)
+        yield make(rng, f"{call} of unequal parts", [*parts, Layer("y", call, [Of("a"), Of("b")])], (4,), given, 2)
     third = [Layer("y", "mul.Tensor", [X, 0.3]), Layer("z", "add.Tensor", [Of("y"), -0.7])]
     picture = torch.from_numpy(rng.normal(size=(2, 1, 1))).float()
     pixels, entries = (torch.from_numpy(rng.normal(size=size)).float() for size in ((2, 2), (4, 2, 2)))
