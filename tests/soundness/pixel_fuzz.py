@@ -2,12 +2,13 @@
 
     python tests/soundness/pixel_fuzz.py [--seed 0] [--rounds 1]
 
-tries the code itself. True values are `long_oracle`'s, 2^11 times as fine as float64, at the corners and the middle of each parameter box and
-at random places of it, and forms are judged with their symbols. Kinds of cases:
+tries the code itself. True values are `long_oracle`'s, 2^11 times as fine as float64, at the corners and the middle of each parameter box
+and at random places of it, and forms are judged with their symbols. Kinds of cases:
 
-    Pairs      `pair_bounds`: all methods, parts, paddings and dtypes; boxes from nothing to very large, many from a grid line or over one by
-               2^-51 to 0.05, some shared by several pairs; few pixels at a time, so that there are several chunks, and once as many as usual
-    Spots      `affine_of_exact` at positions made by hand: ends on and beside lines, forms that reach far beyond their boxes, tiny pictures
+    Pairs      `pair_bounds`: all methods, parts, paddings and dtypes; boxes from nothing to very large, many from a grid line or over one
+               by 2^-51 to 0.05, some shared by several pairs; few pixels at a time, so that there are several chunks, and once as usual
+    Spots      `affine_of_exact` at positions made by hand: ends on and beside lines, forms that reach far beyond their boxes, all sizes
+               of pixels
     Places     `coordinates`, to the last bits
     Sums       operations of affine forms and intervals, one by one
 """
@@ -18,7 +19,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,29 @@ from mechanical import compared
 Bounds = dict[str, np.ndarray]
 compare = compared
 SIZES = [(4, 5), (1, 1), (3, 3), (1, 7), (6, 1), (2, 2), (5, 3), (4, 9), (2, 1), (7, 4)]
-LIMITS = {"R": 360, "Tu": 64, "Tv": 64, "Sc": (-90, 400), "Sh": 300, "Scu": (-90, 400), "Scv": (-90, 400), "Shv": 300, "Roll": 360, "Yaw": 80,
-          "Pitch": 80, "C": 300, "B": 3, "G": (-90, 300), "S": (-200, 300), "H": 360, "Bl": (0, 2), "Mb": (0, 7)}  # fmt: skip
+LIMITS = {
+    "R": 360, "Tu": 64, "Tv": 64, "Sc": (-90, 400), "Sh": 300, "Scu": (-90, 400), "Scv": (-90, 400), "Shv": 300,
+    "Roll": 360, "Yaw": 80, "Pitch": 80, "C": 300, "B": 3, "G": (-90, 300), "S": (-200, 300), "H": 360, "Bl": (0, 2),
+    "Mb": (0, 7),
+}  # fmt: skip
 """What ranges the transformations have; boxes lie inside."""
-SPREADS = {"R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "Scu": 40, "Scv": 40, "Shv": 120, "Roll": 180, "Yaw": 12, "Pitch": 12, "C": 60,
-           "B": 0.6, "G": 60, "S": 100, "H": 180, "Bl": 1.2, "Mb": 5}  # fmt: skip
+SPREADS = {
+    "R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "Scu": 40, "Scv": 40, "Shv": 120, "Roll": 180, "Yaw": 12,
+    "Pitch": 12, "C": 60, "B": 0.6, "G": 60, "S": 100, "H": 180, "Bl": 1.2, "Mb": 5,
+}  # fmt: skip
 """How far from 0 the middle of a box lies."""
-MEDIUM = {"R": 3, "Tu": 0.4, "Tv": 0.4, "Sc": 4, "Sh": 5, "Scu": 4, "Scv": 4, "Shv": 5, "Roll": 3, "Yaw": 2, "Pitch": 2, "C": 6, "B": 0.05, "G": 6,
-          "S": 6, "H": 4, "Bl": 0.05, "Mb": 0.3}  # fmt: skip
-HUGE = {"R": 100, "Tu": 4, "Tv": 4, "Sc": 35, "Sh": 150, "Scu": 35, "Scv": 35, "Shv": 150, "Roll": 100, "Yaw": 60, "Pitch": 60, "C": 90, "B": 0.9,
-        "G": 60, "S": 90, "H": 100, "Bl": 0.8, "Mb": 3}  # fmt: skip
-STEPS = {"R": 90, "Tu": 1, "Tv": 1, "Sc": 100, "Sh": 100, "Scu": 100, "Scv": 100, "Shv": 100, "Roll": 90, "Yaw": 12, "Pitch": 12, "C": 100, "B": 0.5,
-         "G": 100, "S": 100, "H": 90, "Bl": 1, "Mb": 2}  # fmt: skip
+MEDIUM = {
+    "R": 3, "Tu": 0.4, "Tv": 0.4, "Sc": 4, "Sh": 5, "Scu": 4, "Scv": 4, "Shv": 5, "Roll": 3, "Yaw": 2, "Pitch": 2,
+    "C": 6, "B": 0.05, "G": 6, "S": 6, "H": 4, "Bl": 0.05, "Mb": 0.3,
+}  # fmt: skip
+HUGE = {
+    "R": 100, "Tu": 4, "Tv": 4, "Sc": 35, "Sh": 150, "Scu": 35, "Scv": 35, "Shv": 150, "Roll": 100, "Yaw": 60,
+    "Pitch": 60, "C": 90, "B": 0.9, "G": 60, "S": 90, "H": 100, "Bl": 0.8, "Mb": 3,
+}  # fmt: skip
+STEPS = {
+    "R": 90, "Tu": 1, "Tv": 1, "Sc": 100, "Sh": 100, "Scu": 100, "Scv": 100, "Shv": 100, "Roll": 90, "Yaw": 12,
+    "Pitch": 12, "C": 100, "B": 0.5, "G": 100, "S": 100, "H": 90, "Bl": 1, "Mb": 2,
+}  # fmt: skip
 """Multiples of these put pixels on grid lines, or are otherwise special."""
 
 
@@ -81,6 +93,29 @@ def direct(case: Case, file: str) -> bool:
     return name == "pixels" or case.kind == "spots" or case.last == "spatial"
 
 
+WAYS = [
+    {"one_cell.MOST_LEFT": 2.0, "one_cell.MOST_FLAT": 64},
+    {"one_cell.MOST_LEFT": -1.0},
+    {"one_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 10**6},
+    {"one_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 0},
+]
+"""By the formula for one cell wherever it holds; by all points; these with slopes for any box; and without."""
+
+
+def reference(case: Case) -> Bounds:
+    """With what other ways to bound pixels say, each of them as sound."""
+    bounds = run(case)
+    hinge = case.hinge and len(bounds["slopes"]) > 2  # it is one for all pixels of a box
+    if (
+        not hinge
+        and (case.kind == "spots" or case.last == "spatial")
+        and "hull" not in case.name
+        and "fgv" not in case.name
+    ):
+        bounds["others"] = [run(replace(case, patches=case.patches | way)) for way in WAYS]  # type: ignore[assignment]
+    return bounds
+
+
 def run(case: Case) -> Bounds:
     from importlib import import_module
 
@@ -108,7 +143,7 @@ def _violations(case: Case, bounds: Bounds) -> str | None:
     x = case.truth
     if any(each.shape != x.shape[1:] for each in (c, r, lower, upper)) or g.shape[1:] != x.shape[1:]:
         return "wrong shapes"
-    if case.finite and not all(np.isfinite(each).all() for each in bounds.values()):
+    if case.finite and not all(np.isfinite(each).all() for each in (c, g, r, lower, upper)):
         return "a bound is not a finite number"
     if np.isnan(lower).any() or np.isnan(upper).any():
         return "an end is not a number"
@@ -151,7 +186,7 @@ def _worst(excess: np.ndarray, what: str) -> str | None:
     return f"{int(bad.sum())} of {excess.size} {what}, one by {float(excess[at]):.3g} at {tuple(map(int, at))}"
 
 
-def arrays(form: Any, rows: int | None = None) -> Bounds:
+def arrays(form: Any) -> Bounds:
     """Of an affine form; float64 holds every float32."""
     names = ("center", "slopes", "radius", "lower", "upper")
     return {name: getattr(form, name).detach().double().numpy().copy() for name in names}
@@ -293,7 +328,7 @@ def pairs(
     spread = e[..., None, None, None].transpose(0, 2, 1, 3, 4, 5)
     kinds = ["spatial" if each in SPATIAL else "values" if each in "CB" else "photometric" for each in names]
     alone = kinds[-1] not in kinds[:-1] or set(kinds) == {"spatial"}
-    last = kinds[-1] if alone and regime != "two boxes" else ""
+    last = kinds[-1] if alone else ""
     return Case(
         name, truth.reshape(shape), doubt.reshape(shape), spread, function, True, bent, patches or {}, "pairs", last
     )
@@ -309,6 +344,16 @@ ENDS = np.array([
 """Where boxes begin and end along an axis: on grid lines and beside them, thin, a whole cell, outside, in several cells."""
 
 
+def begin_of(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Places in cells of a picture, and a few on lines."""
+    return rng.integers(-1, 5, shape) + np.where(rng.random(shape) < 0.1, 0.0, rng.random(shape))
+
+
+def coarse(values: np.ndarray) -> np.ndarray:
+    """With few bits, so that sums with larger numbers are exact."""
+    return np.rint(values * 2**22) / 2**22
+
+
 def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Forms of positions [count, area], center, slopes and radius, and ends of boxes, each in its form's range."""
     shape = count, area
@@ -321,14 +366,29 @@ def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) ->
     aside = rng.choice([0.0, 0.0, 1e-9, 0.3, 40.0, 3000.0], shape) * rng.choice([-1, 1], shape)
     if kind == 3:
         aside = aside * 2.0**10
+    if kind >= 4:  # single points, of forms without or with a long way from their centers
+        ends = np.repeat(begin_of(shape, rng)[..., None], 2, -1)
+        aside = aside * 0
+    if kind == 5:
+        ends = coarse(ends)
+        aside = 2.0 ** rng.integers(5, 30, shape) * rng.choice([-1.0, 1.0], shape) + coarse(rng.random(shape))
+    if kind >= 6:  # boxes of kind - 5 cells or fewer, whose positions may be anywhere in them
+        begin, inside = rng.integers(-1, 5, shape), rng.random((2, *shape)) * rng.choice([0.5, 0.01], (2, *shape))
+        ends = np.stack([begin + inside[0], begin + (kind - 5) - inside[1]], -1)
+        aside = aside * 0
     center = ends.mean(-1) + aside
     reach = np.maximum(center - ends[..., 0], ends[..., 1] - center)
     parts = np.moveaxis(rng.dirichlet(np.full(d + 1, 0.5), shape), -1, 0) * reach
-    parts[0] *= rng.random(shape) < 0.5  # half have no remainder
+    parts[0] *= (rng.random(shape) < 0.5) & (kind < 4)  # half have no remainder
     slopes = parts[1:] * rng.choice([-1, 1], parts[1:].shape)
     lacking = reach - np.abs(slopes).sum(0) - parts[0]
     slopes[0] += np.sign(slopes[0]) * np.maximum(lacking, 0) * (1 + 1e-12)
+    if kind == 5:  # the point is at the form's very end
+        slopes = np.zeros_like(slopes)
+        slopes[0] = ends[..., 0] - center  # exactly
     radius = parts[0] * (1 + 1e-12) + np.where(parts[0] > 0, 1e-15, 0)
+    if kind >= 6:
+        slopes, radius = np.zeros_like(slopes), reach * (1 + 1e-12)
     return center, slopes, radius, ends
 
 
@@ -344,21 +404,37 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
           scale: str = "usual", shared: bool = False, left: float = 1.0) -> Case:  # fmt: skip
     """Of `affine_of_exact`: positions as forms, boxes, pictures, all made by hand."""
     height, width = ((4, 5), (3, 4), (1, 6), (5, 1))[int(rng.integers(4)) if kind == 0 else 0]
-    area, boxes_, size = height * width, max(1, count // 3) if shared else count, (3, 2, height, width)
+    height, width = (6, 7) if kind >= 6 else (height, width)
+    area, boxes_, size = (
+        height * width,
+        max(1, count // 3) if shared else count,
+        (3 if kind < 6 else 2, 2, height, width),
+    )
     x = rng.random(size) if rng.random() < 0.5 else pictures_of(int(rng.integers(8)), size, rng)
     if scale == "signs":  # either sign, and sizes apart
         x = (x - 0.5) * 10.0 ** rng.integers(-12, 6, size)
     elif scale == "tiny":
         x = x * 2.0 ** -rng.integers(1000, 1070)
     elif scale == "close":
-        x = 1 - np.rint(x * 2) * 2.0**-30
-    elif scale == "alone":  # one picture in a batch with larger ones is not to be told by roundings alone
+        x = 1 - np.rint(x * 2) * 2.0**-30 if kind < 4 else 0.5 + x * 2.0**-20
+    elif scale == "negative":
+        x = -(1 - x * 2.0**-20) if rng.random() < 0.5 else -x
+        x = x if kind < 4 else x / 2
+    elif (
+        scale == "steps"
+    ):  # differences twice as large as pixels, which are just above a power of two: roundings are largest there
+        x = (0.5 + rng.random(size) / 32) * (1 - 2 * (np.indices(size).sum(0) % 2))
+    elif scale == "signed":
         x = x - 0.5
     rows = rng.integers(len(x), size=count)
     column, row = (_axis(boxes_, area, d, kind, rng) for _ in range(2))
     box_of = rng.integers(boxes_, size=count) if shared else None
     e = rng.uniform(-1, 1, (points, d, boxes_, area))
     e = np.where(rng.random(e.shape) < 0.5, np.rint(e), np.rint(e * 8) / 8).astype(Long)
+    if kind == 5:
+        e[:, 0] = 1
+    if kind >= 6:  # all the same, but for a pixel
+        x = pictures_of(2, size, rng)
     # one or the other position has to be free to move into its box
     aim = []
     for parts in (column, row):
@@ -368,10 +444,10 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
                 [0.0, 1.0, 0.5, 0.3, 0.9], (points, boxes_, area)
             )
             aim.append((target - center) / np.where(slopes[0] == 0, 1, slopes[0]))
-    for number, each in enumerate(aim):
+    for number, each in enumerate(aim if kind < 4 else []):
         e[number::3, 0] = np.clip(each, -1, 1)[number::3]
-    rest = rng.integers(-1, 2, (points, boxes_, area))
-    u, v = _places(column, e, rest), _places(row, e, -rest)
+    rest = rng.integers(-1, 2, (2, points, boxes_, area))
+    u, v = _places(column, e, rest[0]), _places(row, e, rest[1])
     if box_of is not None:
         u, v, e = u[:, box_of], v[:, box_of], e[:, :, box_of]
     flat = (points * count, height, width)
@@ -541,7 +617,10 @@ def _with_tensor(form: Any, sign: int) -> Any:
     return form + form.center * 0 - 0.75 if sign else form * (form.center * 0 - 0.75)
 
 
-ONE = lambda *x: 1.0  # noqa: E731
+def ONE(*x: Any) -> float:  # noqa: ARG001, N802
+    return 1.0
+
+
 UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "minus": (lambda f: -f, lambda x: -x, ONE),
     "plus a number": (lambda f: f + 0.375, lambda x: x + Long(0.375), ONE),
@@ -580,7 +659,7 @@ def sums(
 ) -> Case:
     """An operation on forms [1, entries]."""
     function, exact, steep = (UNARY | FUNCTIONS | BINARY)[name]
-    two, d, points = name in BINARY, 2, 16
+    two, d, points = name in BINARY, 2, 48 if bent else 16
     small = name in ("sin", "cos") and not large
     forms = [
         random_form(rng, d, name == "reciprocal" or (name == "over" and k == 1), small, dtype) for k in range(1 + two)
@@ -591,6 +670,11 @@ def sums(
     e = rng.uniform(-1, 1, (points, 1 if bent else d)).astype(Long)
     e[:8] = np.rint(e[:8])
     e[:4] = np.where(e[:4] == 0, 1, e[:4])
+    if bent:
+        e[8:] = np.linspace(-1, 1, points - 8)[:, None]
+        for form in forms if name in UNARY else []:  # many that change their sign, at any place of the box
+            form[0][::2] = (form[1][0] * np.clip(rng.normal(size=form[0].shape), -1.5, 1.5).astype(dtype))[::2]
+            form[1][1][::4] = form[2][::4] = 0
     found = [_member(form, e, rng.integers(-1, 2, (points, len(form[0]))), bent) for form in forms]
     x = [each[0] for each in found]
     if name == "reciprocal" or name == "over":
@@ -625,26 +709,29 @@ def sums(
     )
 
 
-INTERVALS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+TWO_INTERVALS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add": (lambda a, b: a + b, lambda x, y: x + y),
     "sub": (lambda a, b: a - b, lambda x, y: x - y),
     "mul": (lambda a, b: a * b, lambda x, y: x * y),
-    "minus": (lambda a, b: -a, lambda x, y: -x),
-    "add a number": (lambda a, b: a + 0.7, lambda x, y: x + Long(0.7)),
-    "from a number": (lambda a, b: 0.7 - a, lambda x, y: Long(0.7) - x),
-    "times a number": (lambda a, b: a * -0.7, lambda x, y: x * Long(-0.7)),
-    "over a number": (lambda a, b: a / -3.0, lambda x, y: x / -3),
-    "sin": (lambda a, b: a.sin(), lambda x, y: np.sin(x)),
-    "cos": (lambda a, b: a.cos(), lambda x, y: np.cos(x)),
-    "deg2rad": (lambda a, b: a.deg2rad(), lambda x, y: x * PI / 180),
-    "reciprocal": (lambda a, b: a.reciprocal(), lambda x, y: np.where(x > 0, 1 / x, np.nan)),
-    "clamp01": (lambda a, b: a.clamp01(), lambda x, y: clamped(x)),
-    "exactly": (lambda a, b: a.exactly(lambda end: end.clone()), lambda x, y: x),
+}
+ONE_INTERVAL: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "minus": (lambda a: -a, lambda x: -x),
+    "add a number": (lambda a: a + 0.7, lambda x: x + Long(0.7)),
+    "from a number": (lambda a: 0.7 - a, lambda x: Long(0.7) - x),
+    "times a number": (lambda a: a * -0.7, lambda x: x * Long(-0.7)),
+    "over a number": (lambda a: a / -3.0, lambda x: x / -3),
+    "sin": (lambda a: a.sin(), np.sin),
+    "cos": (lambda a: a.cos(), np.cos),
+    "deg2rad": (lambda a: a.deg2rad(), lambda x: x * PI / 180),
+    "reciprocal": (lambda a: a.reciprocal(), lambda x: np.where(x > 0, 1 / x, np.nan)),
+    "clamp01": (lambda a: a.clamp01(), clamped),
+    "exactly": (lambda a: a.exactly(lambda end: end.clone()), lambda x: x),
 }
 
 
 def intervals(name: str, rng: np.random.Generator) -> Case:
-    function, exact = INTERVALS[name]
+    function, exact = (TWO_INTERVALS | ONE_INTERVAL)[name]
+    operands = 2 if name in TWO_INTERVALS else 1
     count, points = 120, 12
     turning = name in ("sin", "cos")
     middle = (
@@ -667,11 +754,11 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
     share[2:6] = np.rint(share[2:6])
     with np.errstate(invalid="ignore"):
         x = np.clip(low + (high - low).astype(Long) * share, low, high).astype(Long)
-        truth = exact(x[:, 0], x[:, 1])
+        truth = exact(*(x[:, k] for k in range(operands)))
     if turning:  # the very top, where an interval holds it
         turn = np.rint(middle[0].astype(Long) / (PI / 2)) * (PI / 2)
         inside = (turn > low[0] + 1e-15) & (turn < high[0] - 1e-15)
-        truth[-1] = np.where(inside, exact(turn, turn), truth[-1])
+        truth[-1] = np.where(inside, exact(turn), truth[-1])
     doubt = np.nan_to_num(np.abs(truth) * (4 * EPS))
 
     def operate() -> Bounds:
@@ -679,7 +766,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
 
         from tiltproof.bounds import Interval
 
-        made = [Interval(torch.tensor(low[k]), torch.tensor(high[k])) for k in (0, 1)]
+        made = [Interval(torch.tensor(low[k]), torch.tensor(high[k])) for k in range(operands)]
         return of_interval(function(*made))
 
     return Case(f"interval {name}", truth, doubt, np.zeros((points, 0, 1)), operate, False, kind="intervals")
@@ -728,9 +815,9 @@ def inputs(seed: int = 0) -> list[Case]:
 
 
 FAMILIES = [
-    ("R",), ("Tu",), ("Tv",), ("Sc",), ("Sh",), ("R", "Sh"), ("Tu", "Tv"), ("Sc", "R"), ("Yaw@9",), ("Pitch@7.5", "R"), ("Scu", "Shv"),
-    ("Tu", "C"), ("C", "R"), ("R", "C", "B"), ("B", "Tu", "C"), ("Tu", "G"), ("G",), ("S",), ("H", "S"), ("Bl@4",), ("Mb@30",), ("Mb@0", "Tu"),
-    ("R", "Bl@1"), ("C",), ("B", "C"), ("Roll", "Mb@90"), ("G", "R"), ("C", "Sh", "G"),
+    ("R",), ("Tu",), ("Tv",), ("Sc",), ("Sh",), ("R", "Sh"), ("Tu", "Tv"), ("Sc", "R"), ("Yaw@9",), ("Pitch@7.5", "R"),
+    ("Scu", "Shv"), ("Tu", "C"), ("C", "R"), ("R", "C", "B"), ("B", "Tu", "C"), ("Tu", "G"), ("G",), ("S",), ("H", "S"), ("Bl@4",),
+    ("Mb@30",), ("Mb@0", "Tu"), ("R", "Bl@1"), ("C",), ("B", "C"), ("Roll", "Mb@90"), ("G", "R"), ("C", "Sh", "G"),
 ]  # fmt: skip
 
 
@@ -738,11 +825,11 @@ def _inputs(rng: np.random.Generator) -> Any:
     for name in [*UNARY, *FUNCTIONS, *BINARY]:
         for bent in (False, True):
             yield sums(name, rng, bent=bent)
-            if name in UNARY or name in BINARY and name != "over":
+            if name in UNARY or name in ("add", "sub", "mul"):
                 yield sums(name, rng, bent=bent, dtype="float32")
     for name in ("sin", "cos"):
         yield sums(name, rng, large=True)
-    for name in INTERVALS:
+    for name in [*TWO_INTERVALS, *ONE_INTERVAL]:
         yield intervals(name, rng)
     for letters in FAMILIES:
         if all(name in SPATIAL for name in names_of(letters)):
@@ -752,7 +839,7 @@ def _inputs(rng: np.random.Generator) -> Any:
                 yield places(letters, "medium", rng, bent=True)
     yield horizons(rng)
     for number in range(10):
-        for scale in ("usual", "signs", "close", "tiny"):
+        for scale in ("usual", "signs", "close", "tiny", "negative"):
             options = {
                 "d": 1 + number % 2,
                 "scale": scale,
@@ -765,11 +852,19 @@ def _inputs(rng: np.random.Generator) -> Any:
                 else ("zeros", "border")[number % 2]
             )
             yield spots(number % 4, padding, rng, left=(1.0, 0.75)[number % 7 == 3], **options)
+    for kind, padding in ((4, "zeros"), (4, "border"), (5, "zeros"), (5, "border")):
+        for scale in ("usual", "negative", "steps", "close"):
+            yield spots(kind, padding, rng, scale=scale, count=600 if scale == "steps" else 200, points=1)
+    for kind in (6, 7, 8, 9, 10):
+        for padding in ("zeros", "border"):
+            yield spots(kind, padding, rng, count=30, points=8)
     number = 0
     for letters in FAMILIES:
         names = names_of(letters)
         spatial = names[0] in SPATIAL
-        for padding in ("zeros", "border", "reflect") if set(names) & {*SPATIAL, "Bl", "Mb"} else ("zeros",):
+        alone = set(names) <= set(SPATIAL)
+        turn = FAMILIES.index(letters) % 3
+        for padding in ("zeros", "border", "reflect") if alone else (("zeros", "border", "reflect")[turn],):
             for method, regime in (
                 ("affine", "thin"),
                 ("affine", "medium"),
@@ -839,11 +934,12 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(1)
-    bad = 0
+    bad, took = 0, dict[str, float]()
     for seed in range(options.seed, options.seed + options.rounds):
         began = time.perf_counter()
         cases = inputs(seed)
-        made, pixels, took = time.perf_counter() - began, 0, dict[str, float]()
+        made, pixels = time.perf_counter() - began, 0
+        took.clear()
         for case in cases:
             start = time.perf_counter()
             found = violations(case, run(case))
@@ -853,10 +949,8 @@ def main() -> int:
                 bad += 1
                 print(f"seed {seed}: {case}: {found}", flush=True)  # noqa: T201
         seconds = sum(took.values())
-        print(
-            f"seed {seed}: {len(cases)} cases, {pixels} true values in {seconds:.1f} s, made in {made:.1f} s",
-            flush=True,
-        )  # noqa: T201
+        text = f"{len(cases)} cases, {pixels} true values in {seconds:.1f} s, made in {made:.1f} s"
+        print(f"seed {seed}: {text}", flush=True)  # noqa: T201
     for name, each in sorted(took.items(), key=lambda item: -item[1])[:10]:
         print(f"    {each:.3f} s  {name}")  # noqa: T201
     return 1 if bad else 0
