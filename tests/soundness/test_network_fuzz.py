@@ -102,7 +102,7 @@ GROSS = [
 
 def test_gross_defects_are_refuted(cases):
     parts = {name: getattr(network_fuzz, name) for name in ("run", "violations", "compare")}
-    trial = mechanical.Trial(SimpleNamespace(inputs=lambda _: cases, **parts))
+    trial = mechanical.Trial(SimpleNamespace(inputs=lambda _: cases[::2], **parts))
     mutants = []
     for file, old, new in GROSS:
         text = (SOURCE / file).read_text()
