@@ -11,7 +11,8 @@ inputs, with their true values, in memory, so that a mutant costs what its bound
     looser      all bounds contain the original's: sound, as far as the original is
     TIGHTER     some bound does not contain the original's, and no true value refutes it: a suspect
 
-Every suspect has to be killed by better inputs, or stands with an argument in `mechanical_survivors.py`. Exit status 1: a suspect without
+Every suspect has to be killed by better inputs, or stands with an argument in
+`mechanical_survivors.py` (of networks: `mechanical_survivors_network.py`). Exit status 1: a suspect without
 an argument, an argument that fits no mutant any more, or one whose mutant is killed. Exit status 2: the code itself violates a bound.
 
 A fuzz is a module of this folder, chosen for a file by `FUZZES`, with four functions:
@@ -71,7 +72,10 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 PACKAGE = "tiltproof"
-FUZZES = [("bounds/*.py", "pixel_fuzz")]
+FUZZES = [
+    *((file, "network_fuzz") for file in ("network/*.py", "bounds/relax.py", "bounds/bow.py")),
+    ("bounds/*.py", "pixel_fuzz"),
+]
 """Which fuzz judges which files, by their paths in the package: the first row that fits."""
 LEFT_OUT = ["*_kernel.py", "*/fused*.py", "*/trust.py", "*/check.py", "*/__init__.py"]
 """Of the files that are tried by default: what runs on GPUs alone, or only checks arguments."""
@@ -478,8 +482,9 @@ def fuzz_of(file: str) -> str | None:
 
 def argued() -> dict[tuple[str, str, str], str]:
     from mechanical_survivors import ARGUED
+    from mechanical_survivors_network import ARGUED as OF_NETWORKS
 
-    return {(row.file, row.line, change): row.why for row in ARGUED for change in row.changes}
+    return {(row.file, row.line, change): row.why for row in [*ARGUED, *OF_NETWORKS] for change in row.changes}
 
 
 def main() -> int:

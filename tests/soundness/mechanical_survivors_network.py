@@ -1,0 +1,1095 @@
+# ruff: noqa: E501 - rows quote source lines
+"""As `mechanical_survivors.py`, for what `network_fuzz.py` judges: the rules of networks, the passes and the relaxations.
+
+Each kind of line has one argument for all of its mutants. Those that lower an allowance for roundings are unsound on paper; the argument says
+why inputs do not show it. Rows are there for every second mutant of a file, all of `bounds/relax.py`, every third of `network/pull.py`, and
+every eighth of `network/rules/base.py`: the others have not been judged.
+"""
+
+from __future__ import annotations
+
+from mechanical_survivors import Argued
+
+SLOPE = (
+    "Any slope from 0 to 1 gives a sound relaxation, with the offset that `relu_gap` finds for the slope in use: "
+    "other forms, of which neither contains the other."
+)
+EQUAL_TERMS = (
+    "At the chord's slope both terms of the maximum are the same number, and at slope 0 the second one is the "
+    "larger: either of them is right for the slopes in use, and a larger one is sound; they differ by roundings, "
+    "which the radius pays for."
+)
+LARGER = (
+    "What x can be above or below zero may be taken too large: the offset grows with both, for any slope from 0 to 1."
+)
+OFFSET = "The offset may be any number that is large enough; the centre moves by as much as the radius grows."
+ROUNDS = (
+    "Allows for fewer roundings than the comment beside it counts, but for more than inputs were found for: each "
+    "operation rounds by at most half a unit in the last place, and those of one entry hardly ever in the same "
+    "direction. No sampling can see it."
+)
+MORE = (
+    "Allows for more roundings than before; what comes after chooses other slopes for the wider forms, so that "
+    "these are no subsets, but each is sound."
+)
+UNDER = (
+    "Pays for underflows. SMALLEST is 2^26 (float64: 2^122) times the largest of them, so that no sum of a few "
+    "dozen of them comes near."
+)
+FLOOR = (
+    "Pays for underflows of a backward step, which are below 2^-126 times a coefficient; other terms of the error "
+    "are larger wherever coefficients are not tiny themselves."
+)
+CHOICE = "Chooses which of two sound bounds is taken, nothing else."
+LIB = (
+    "Allows for the error of float64's sigmoid and tanh, 2^-40, where libraries are off by 2^-52: no sampling can "
+    "tell 2^-40 from 2^-41, nor see a few roundings of 2^-53."
+)
+SMALLER_SLOPE = (
+    "Any slope below the derivatives at both ends is sound, also one below zero, since f less an s-fold x then "
+    "still increases. A slope that is too high by 2^-40 or a rounding costs less than the slack allowed beside it."
+)
+EQUI = (
+    "The two numbers of the fit may be any: the largest and the least value are found for those in use, whatever "
+    "they are."
+)
+CHEB = (
+    "At Chebyshev's fit the largest values of both branches are equal, and so are the least ones at the kink and at "
+    "the ends. So one of them may be wrong, or left out, as long as another is right; the fit's own roundings are "
+    "paid for by 256 units."
+)
+WIDERFIT = (
+    "The radius grows, and by more than the centre moves: the parabola's least value is not below zero, so that a "
+    "sum of both ends is no smaller than their difference."
+)
+BOW = (
+    "Larger than the largest value, or another formula for a case that the fit never meets (|a| < 4 bow holds for "
+    "both branches)."
+)
+SCALESIZE = (
+    "Of a leaky ReLU 16 roundings of this size are allowed for, twice what they are: half of the size is enough, or "
+    "a part of it that is as large wherever the slope is composed of two parts that do not cancel."
+)
+POOL = (
+    "Roundings of a difference of two forms: twice the symbols and 16 more are allowed for, relative to both "
+    "entries and the difference, of which one alone is at least a third."
+)
+POOLBACK = (
+    "Going back through max pooling moves coefficients and adds those of a few windows; the operation before allows "
+    "for as many roundings of the same coefficients, of at least the same lengths."
+)
+WINDOW = (
+    "How many products a sum has: fewer than there are, but 4 to 8 more are allowed for, and the error of a sum in "
+    "blocks, which is what libraries compute, grows with its logarithm."
+)
+DIFF = (
+    "The rounding of a difference of weights is covered a second time: going forward each product's allowance is "
+    "relative to both of the factors' sizes."
+)
+NOFOLD = (
+    "Whether a scale is folded at all: the convolution and the scale one after the other are the same function, and "
+    "bounded by their own rules."
+)
+COUNTS = (
+    "Allows for more, or fewer, roundings of folded constants: 8 and 6 are allowed for where at most 4 happen, and "
+    "inside the products that they are met with 4 to 8 more."
+)
+GIVEN_UP = "Which symbols are given up: those that are go into the radii, whole, so that either choice is sound."
+PAIR = (
+    "Two roundings are allowed for in a difference that rounds once, and each factor's own allowance covers it besides."
+)
+WIDE = (
+    "Rounding of one difference of biases in float64: 1025 roundings are allowed for where one happens, and the "
+    "biases of either row are enough."
+)
+JOIN = (
+    "Adding the coefficients of two branches rounds once; the operations that they came from allow for 8 roundings "
+    "and more, of the same coefficients and values."
+)
+PARABOLA = (
+    "In float64: 32 units are allowed for where fewer than 16 roundings happen, beside a bound's own 8 units "
+    "(2^-50), and a parabola's least value is rarely taken at a point that is a float."
+)
+SUMS = (
+    "Roundings of sums in float64, or of a second order: 1024 and more are allowed for where a few dozen happen, "
+    "and each step's own allowance is larger."
+)
+NOTHING = (
+    "Errors become so large, or infinite, that nothing is proved; bounds that are looked at on the way are then others."
+)
+
+ARGUED: list[Argued] = [
+    Argued(
+        "bounds/bow.py",
+        "if not (form.bent and form.unit and form.symbols > 1) or form.like.requires_grad:",
+        ("form.symbols > 1 -> form.symbols < 1",),
+        ("Leaves all parabolas out: lines are sound."),
+    ),
+    Argued(
+        "bounds/bow.py",
+        "k = kink.abs()",
+        ("kink.abs() -> kink",),
+        EQUI,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "middle = k <= 1 / 3",
+        ("k <= 1 / 3 -> k >= 1 / 3", "1 -> 2", "3 -> 4", "3 -> 6"),
+        EQUI,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "bow = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)",
+        (
+            "size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ... -> size / torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ...",
+            "torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k)... -> 0.25 / (1 + k)",
+            "0.25 / (1 + k) -> 0.25 * (1 + k)",
+            "0.25 -> 0.125",
+            "0.25 -> 0.0",
+            "1 + k -> 1",
+            "1 -> 2",
+            "2 * (1 - k) / (3 - k) ** 2 -> 2 * (1 - k) * (3 - k) ** 2",
+            "2 -> 3",
+            "1 - k -> 1 + k",
+            "1 - k -> k",
+            "3 - k -> 3 + k",
+            "3 - k -> k",
+            "3 -> 2",
+            "3 -> 1",
+            "2 -> 1 #2",
+        ),
+        EQUI,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "tilt = -kink.sign() * size * torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 - k)) ** 2)",
+        (
+            "-kink.sign() * size -> -kink.sign() / size",
+            "torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 ... -> torch.where(middle, 0.5 - 4 * ((1 - k) / (3 - k)) ** 2, k...",
+            "torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 ... -> 0.5 - 4 * ((1 - k) / (3 - k)) ** 2",
+            "1 + k -> 1 - k",
+            "1 + k -> k",
+            "1 -> 0",
+            "0.5 - 4 * ((1 - k) / (3 - k)) ** 2 -> 0.5",
+            "0.5 -> 1.0",
+            "0.5 -> 0.0",
+            "4 -> 5",
+            "4 -> 8",
+            "4 -> 1",
+            "(1 - k) / (3 - k) -> (1 - k) * (3 - k)",
+            "1 - k -> 1",
+            "1 -> 2 #2",
+            "3 - k -> 3 + k",
+            "3 - k -> k",
+            "3 -> 2",
+            "3 -> 1",
+            "2 -> 1",
+        ),
+        EQUI,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "highest = torch.maximum(*(_highest(sign * c / 2 + bow, sign * g / 2 - tilt, bow) for sign in (1, -1)))",
+        (
+            "sign * c / 2 + bow -> bow",
+            "sign * c -> sign / c",
+            "2 -> 1",
+            "sign * g / 2 - tilt -> sign * g / 2",
+            "sign * g / 2 -> sign * g * 2",
+            "1 -> 2",
+            "-1 -> 1",
+            "1 -> 0 #2",
+        ),
+        CHEB,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "lowest = -tilt * kink - bow * (2 * kink * kink - 1)",
+        (
+            "-tilt * kink - bow * (2 * kink * kink - 1) -> -tilt * kink",
+            "-tilt * kink -> -tilt / kink",
+            "bow * (2 * kink * kink - 1) -> bow / (2 * kink * kink - 1)",
+            "2 * kink * kink - 1 -> 2 * kink * kink",
+            "2 * kink * kink -> 2 * kink / kink",
+            "2 -> 3",
+            "1 -> 2",
+        ),
+        CHEB,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "for end in (1, -1):",
+        ("1 -> 2", "-1 -> 1", "1 -> 0 #2"),
+        CHEB,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - bow)",
+        (
+            "(c + end * g).abs() / 2 - end * tilt - bow -> (c + end * g).abs() / 2 - end * tilt",
+            "(c + end * g).abs() / 2 - end * tilt -> (c + end * g).abs() / 2 + end * tilt",
+            "(c + end * g).abs() / 2 - end * tilt -> end * tilt",
+            "(c + end * g).abs() -> c + end * g",
+            "c + end * g -> c",
+            "end * g -> end / g",
+            "2 -> 1",
+        ),
+        CHEB,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]",
+        (
+            "c.abs() + size + t -> c.abs() + size - t",
+            "c.abs() + size + t -> t",
+            "c.abs() + size -> c.abs()",
+            "c.abs() -> c",
+            "ROUNDINGS * SMALLEST[c.dtype] -> ROUNDINGS / SMALLEST[c.dtype]",
+        ),
+        (
+            "256 units are allowed for, relative to three sizes of which c is below g; fewer than 30 roundings happen, "
+            "and parabolas touch at points that are no floats."
+        ),
+    ),
+    Argued(
+        "bounds/bow.py",
+        "return Bows(where, part, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)",
+        ("highest - lowest -> highest + lowest", "highest - lowest -> lowest", "2 -> 1 #2"),
+        WIDERFIT,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)",
+        ("rows -> rows - 1",),
+        ("Where parabolas are tried, nothing else: any entries will do."),
+    ),
+    Argued(
+        "bounds/bow.py",
+        "return form.center.abs() < form.slopes[0].abs()",
+        ("form.center -> form.radius", "0 -> 1"),
+        (
+            "Where parabolas are tried, nothing else: for an entry without a kink the formulas hold as well, or give "
+            "no number."
+        ),
+    ),
+    Argued(
+        "bounds/bow.py",
+        "a, smallest = a.abs(), SMALLEST[a.dtype]",
+        ("a.abs() -> a",),
+        BOW,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "return p + torch.where(a < 4 * bow, a / 8 * (a / bow.clamp(min=smallest)), a - 2 * bow)",
+        (
+            "4 -> 8",
+            "a / 8 -> a * 8",
+            "8 -> 7",
+            "8 -> 4",
+            "bow.clamp(min=smallest) -> bow.clamp(max=smallest)",
+            "a - 2 * bow -> a + 2 * bow",
+            "a - 2 * bow -> 2 * bow",
+            "2 -> 3",
+        ),
+        BOW,
+    ),
+    Argued(
+        "bounds/bow.py",
+        "better = radius < result.radius[found.where]  # false for a NaN",
+        ("result.radius -> result.center",),
+        CHOICE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "above, below = (form.center + reach).clamp_(min=0), (reach - form.center).clamp_(min=0)",
+        ("0 -> 1", "0 -> 1 #2"),
+        LARGER,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "return above, below, above / (above + below + SMALLEST[above.dtype])",
+        ("above -> below #2", "above + below -> above", "below -> above #2"),
+        SLOPE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "return above, below, above / (above + below + SMALLEST[above.dtype])",
+        (
+            "above + below + SMALLEST[above.dtype] -> above + below - SMALLEST[above.dtype]",
+            "above + below + SMALLEST[above.dtype] -> above + below",
+        ),
+        (
+            "SMALLEST keeps 0 / 0 away where both are zero, and then nothing is proved (NaN). Elsewhere the sum is at "
+            "least 20 SMALLEST, twice what `reach` is widened by, so that the slope is still one from 0 to 1 but for a "
+            "rounding."
+        ),
+    ),
+    Argued(
+        "bounds/relax.py",
+        "return torch.maximum(slope * below, (1 - slope) * above)",
+        ("slope * below -> slope / below", "below -> above", "1 - slope -> 1 + slope", "1 - slope -> 1", "1 -> 2"),
+        EQUAL_TERMS,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "slope = torch.where(2 * form.radius > above, 0.0, slope)",
+        (
+            "torch.where(2 * form.radius > above, 0.0, slope) -> torch.where(2 * form.radius > above, slope, 0.0)",
+            "torch.where(2 * form.radius > above, 0.0, slope) -> slope",
+            "2 * form.radius > above -> 2 * form.radius < above",
+            "2 * form.radius -> 2 / form.radius",
+            "2 -> 3",
+            "2 -> 1",
+            "form.radius -> form.center",
+            "above -> below",
+            "0.0 -> 1.0",
+            "0.0 -> 9.5367431640625e-07",
+        ),
+        SLOPE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "gap = relu_gap(slope, above, below)",
+        ("below -> above",),
+        EQUAL_TERMS,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "size = torch.add(above, gap, alpha=2) if form.unit else None",
+        ("alpha=2 dropped", "2 -> 1"),
+        SCALESIZE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "size = size * (1 - negative_slope) + (above + below) * abs(negative_slope)",
+        (
+            "size * (1 - negative_slope) -> size / (1 - negative_slope)",
+            "1 - negative_slope -> 1 + negative_slope",
+            "1 - negative_slope -> 1",
+            "(above + below) * abs(negative_slope) -> (above + below) / abs(negative_slope)",
+            "above + below -> below",
+            "above -> below",
+        ),
+        SCALESIZE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "slope, gap = negative_slope + (1 - negative_slope) * slope, gap * (1 - negative_slope)",
+        ("1 -> 2 #2",),
+        OFFSET,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "half = gap / 2",
+        ("gap / 2 -> gap * 2", "2 -> 1"),
+        OFFSET,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "radius = radius.add_(size, alpha=(16 if negative_slope else 8) * form.unit).add_(16 * SMALLEST[radius.dtype])",
+        ("16 -> 15", "16 -> 8", "16 -> 15 #2", "16 -> 8 #2", "16 -> 1"),
+        UNDER,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))",
+        ("2 * smallest -> 2 / smallest",),
+        UNDER,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))",
+        (
+            "2 -> 3",
+            "2 -> 1",
+            "2 -> 3 #2",
+            "1 -> 2",
+            "2 * symbols + 4 -> 2 * symbols",
+            "2 * symbols + 4 -> 4",
+            "2 -> 3 #3",
+            "2 -> 1 #3",
+            "4 -> 3",
+            "4 -> 2",
+        ),
+        ROUNDS,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))",
+        ("(2 * symbols + 4) * unit -> (2 * symbols + 4) / unit", "4 -> 5", "4 -> 8"),
+        MORE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "slope = (above / width).clamp_(max=1)",
+        ("1 -> 0",),
+        SLOPE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "slope = torch.ops.aten.threshold_backward(slope, torch.add(above, form.radius, alpha=-2), 0)  # 0 where 2 r >= h",
+        (
+            "torch.add -> torch.sub",
+            "form.radius -> form.center",
+            "alpha=-2 dropped",
+            "-2 -> 2",
+            "2 -> 3",
+            "2 -> 1",
+            "0 -> 1",
+            "0 -> -1",
+        ),
+        SLOPE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "half = torch.addcmul(above, slope, above, value=-1).mul_(0.5)",
+        (
+            "torch.addcmul(above, slope, above, value=-1).mul_ -> torch.addcmul(above, slope, above, value=-1).div_",
+            "value=-1 dropped",
+            "-1 -> 1",
+            "1 -> 0",
+            "0.5 -> 1.0",
+        ),
+        OFFSET,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "size = torch.add(above, half, alpha=4)  # above + 2 t, as in `by_lines`",
+        ("alpha=4 dropped", "4 -> 3", "4 -> 2"),
+        ROUNDS,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "radius = radius.add_(size, alpha=7 * unit).add_(16 * smallest)",
+        ("alpha=7 * unit dropped", "7 * unit -> 7 / unit", "7 -> 14"),
+        MORE,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "radius = radius.add_(size, alpha=7 * unit).add_(16 * smallest)",
+        ("7 -> 6", "7 -> 3", "7 -> 1"),
+        ROUNDS,
+    ),
+    Argued(
+        "bounds/relax.py",
+        "radius = radius.add_(size, alpha=7 * unit).add_(16 * smallest)",
+        ("16 * smallest -> 16 / smallest", "16 -> 17", "16 -> 15", "16 -> 32", "16 -> 8", "16 -> 1"),
+        UNDER,
+    ),
+    Argued(
+        "network/backward.py",
+        "shifts * (backward_gamma(0, 1, unit) * (1 + 2.0**-10)),",
+        (
+            "backward_gamma(0, 1, unit) * (1 + 2.0 ** (-10)) -> backward_gamma(0, 1, unit) / (1 + 2.0 ** (-10))",
+            "1 -> 0",
+            "1 + 2.0 ** (-10) -> 1",
+        ),
+        WIDE,
+    ),
+    Argued(
+        "network/backward.py",
+        "theirs = gamma(weight.shape[1] + 8, network.evaluation)",
+        ("8 -> 7", "8 -> 4"),
+        WINDOW,
+    ),
+    Argued(
+        "network/backward.py",
+        "size = dot(weight[own].abs() + weight[other].abs(), reachable) * (1 + 2.0**-10)",
+        (
+            "dot(weight[own].abs() + weight[other].abs(), reachable) *... -> dot(weight[own].abs() + weight[other].abs(), reachable) /...",
+            "1 + 2.0 ** (-10) -> 1 - 2.0 ** (-10)",
+            "2.0 -> 4.0",
+            "10 -> 11",
+            "10 -> 20",
+        ),
+        ("The factor pays for the rounding of a sum of terms >= 0, which 8 more products than there are cover too."),
+    ),
+    Argued(
+        "network/backward.py",
+        "return a, torch.stack([row_norm(a.detach()), first - second, first.abs() + second.abs()], 1)",
+        ("first.abs() + second.abs() -> first.abs()", "first -> second #2", "second -> first #2"),
+        WIDE,
+    ),
+    Argued(
+        "network/fold.py",
+        "ROUNDINGS = 8",
+        ("8 -> 9", "8 -> 16"),
+        COUNTS,
+    ),
+    Argued(
+        "network/fold.py",
+        "OF_SCALES = 6",
+        ("6 -> 7", "6 -> 12"),
+        COUNTS,
+    ),
+    Argued(
+        "network/fold.py",
+        'before = result.get(operation.inputs[0]) if operation.kind == "scale" and len(operation.inputs) == 1 else None',
+        ("len(operation.inputs) == 1 -> len(operation.inputs) != 1", "1 -> 0"),
+        NOFOLD,
+    ),
+    Argued(
+        "network/fold.py",
+        "if before is not None and readers[before.name] == 1:",
+        ("1 -> 2",),
+        NOFOLD,
+    ),
+    Argued(
+        "network/fold.py",
+        "return all(x is None or x.ndim < 3 or tuple(x.shape[-2:]) == (1, 1) for x in constants) and all(",
+        ("x.ndim < 3 -> x.ndim > 3", "-2 -> 2", "2 -> 1", "1 -> 0", "1 -> 0 #2"),
+        NOFOLD,
+    ),
+    Argued(
+        "network/fold.py",
+        "x is None or x.ndim >= 3 or x.numel() == 1 for x in constants",
+        ("1 -> 2",),
+        NOFOLD,
+    ),
+    Argued(
+        "network/fold.py",
+        "size = shift.abs() if before is None else by_channel(before) * factor.abs()",
+        ("shift.abs() -> shift",),
+        COUNTS,
+    ),
+    Argued(
+        "network/fold.py",
+        'settings["roundings"] = settings.get("roundings", 0) + ROUNDINGS',
+        ("settings.get('roundings', 0) + ROUNDINGS -> ROUNDINGS", "0 -> -1"),
+        COUNTS,
+    ),
+    Argued(
+        "network/fold.py",
+        'settings["roundings"] = OF_SCALES + sum(each.settings.get("roundings", 0) for each in (first, second))',
+        (
+            "OF_SCALES + sum((each.settings.get('roundings', 0) for ea... -> OF_SCALES - sum((each.settings.get('roundings', 0) for ea...",
+            "OF_SCALES + sum((each.settings.get('roundings', 0) for ea... -> sum((each.settings.get('roundings', 0) for each in (first...",
+            "0 -> -1",
+        ),
+        COUNTS,
+    ),
+    Argued(
+        "network/forward.py",
+        "HARDLY = {1: 1e-3, 2: 0.03}",
+        ("1 -> 0", "2 -> 1", "0.001 -> 0.0005", "0.001 -> 0.0", "0.03 -> 0.0"),
+        GIVEN_UP,
+    ),
+    Argued(
+        "network/forward.py",
+        "bounds = evaluated(bounds, 2, network.evaluation)",
+        ("2 -> 1",),
+        ("Two roundings are allowed for where a pixel is rounded once."),
+    ),
+    Argued(
+        "network/forward.py",
+        "bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.bent)",
+        ("bounds.radius + SMALLEST[bounds.radius.dtype] -> bounds.radius",),
+        UNDER,
+    ),
+    Argued(
+        "network/forward.py",
+        "if kept > lasting and operation.kind in RELAXED:",
+        (
+            "kept > lasting and operation.kind in RELAXED -> kept > lasting or operation.kind in RELAXED",
+            "kept > lasting -> kept < lasting",
+        ),
+        GIVEN_UP,
+    ),
+    Argued(
+        "network/forward.py",
+        "*sizes, radius = torch.stack([*torch.linalg.vector_norm(slopes, 1, dims), form.radius.sum()]).tolist()",
+        ("1 -> 2", "form.radius -> form.center"),
+        GIVEN_UP,
+    ),
+    Argued(
+        "network/forward.py",
+        "while kept > lasting and sizes[kept - lasting - 1] < HARDLY.get(kept - 1, 0.0) * radius:",
+        (
+            "1 -> 2",
+            "HARDLY.get(kept - 1, 0.0) * radius -> HARDLY.get(kept - 1, 0.0) / radius",
+            "kept - 1 -> kept",
+            "1 -> 2 #2",
+        ),
+        GIVEN_UP,
+    ),
+    Argued(
+        "network/forward.py",
+        "kept -= 1",
+        ("1 -> 2",),
+        GIVEN_UP,
+    ),
+    Argued(
+        "network/forward.py",
+        "if form.symbols <= kept:",
+        ("form.symbols <= kept -> form.symbols < kept",),
+        ("Goes through the same sum with no symbol to give up: nothing is added but roundings."),
+    ),
+    Argued(
+        "network/forward.py",
+        "radius = widen(form.radius + extra, 0.0, form.symbols + 2, form.unit)",
+        ("0.0 -> 1.0",),
+        MORE,
+    ),
+    Argued(
+        "network/forward.py",
+        "radius = widen(form.radius + extra, 0.0, form.symbols + 2, form.unit)",
+        ("form.symbols + 2 -> form.symbols - 2", "form.symbols + 2 -> 2"),
+        ("`widen` allows for 8 roundings besides, of a sum of at most 4 terms."),
+    ),
+    Argued(
+        "network/forward.py",
+        "return AffineForm(form.stack[: 1 + kept], radius, form.unit, form.bent and kept > 1)",
+        ("1 -> 2",),
+        ("Whether a form may be bent decides on parabolas alone: without them, or with one symbol, lines are sound."),
+    ),
+    Argued(
+        "network/forward.py",
+        "radius = radius + lost * farthest(form).sum(1, keepdim=True)",
+        ("radius + lost * farthest(form).sum(1, keepdim=True) -> radius - lost * farthest(form).sum(1, keepdim=True)",),
+        UNDER,
+    ),
+    Argued(
+        "network/forward.py",
+        "error = size * (gamma(weight.shape[1] + 8, network.evaluation) * (1 + 2.0**-10))",
+        ("weight.shape[1] + 8 -> 8", "1 -> 0", "8 -> 7", "8 -> 4", "1 + 2.0 ** (-10) -> 1"),
+        WINDOW,
+    ),
+    Argued(
+        "network/forward.py",
+        '"roundings": 2,  # one of each difference, which the shift\'s slack covers for the bias',
+        ("2 -> 1",),
+        PAIR,
+    ),
+    Argued(
+        "network/forward.py",
+        'return Operation(last.name, "linear", last.inputs, settings, last.shape, vanishing=last.vanishing, kept=kept)',
+        ("vanishing=last.vanishing dropped",),
+        UNDER,
+    ),
+    Argued(
+        "network/forward.py",
+        "radius = widen(radius, stack.abs().sum(0), 2, form.unit)",
+        ("2 -> 1",),
+        PAIR,
+    ),
+    Argued(
+        "network/pull.py",
+        "self.steps = 2  # those at which something may underflow, and the products of a meeting",
+        ("2 -> 1",),
+        FLOOR,
+    ),
+    Argued(
+        "network/pull.py",
+        "if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:",
+        ("1 -> 2 #2",),
+        ("Where a bound is looked at on the way, nothing else: every form holds what its operation can give."),
+    ),
+    Argued(
+        "network/pull.py",
+        "allowance = form_lengths(self.forms[name]) * backward_gamma(3, row_size(a), self.unit)",
+        ("3 -> 1",),
+        JOIN,
+    ),
+    Argued(
+        "network/pull.py",
+        "self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])",
+        (
+            "self.error + dot(self.lengths(a), allowance + FLOOR[a.dty... -> self.error",
+            "allowance + FLOOR[a.dtype] -> allowance",
+        ),
+        JOIN,
+    ),
+    Argued(
+        "network/pull.py",
+        "bound, error = bound + least(first, second), error + (first.abs() + second.abs()) * 2.0**-48",
+        (
+            "error + (first.abs() + second.abs()) * 2.0 ** (-48) -> error - (first.abs() + second.abs()) * 2.0 ** (-48)",
+            "first.abs() + second.abs() -> second.abs()",
+            "second.abs() -> second",
+            "2.0 -> 4.0",
+            "48 -> 96",
+        ),
+        PARABOLA,
+    ),
+    Argued(
+        "network/pull.py",
+        "bound = bound - error.add_(bound.abs(), alpha=2.0**-50)",
+        ("50 -> 51",),
+        ("8 units of float64 are allowed for where a subtraction rounds once."),
+    ),
+    Argued(
+        "network/pull.py",
+        "if len(self.sums) > 1:",
+        ("1 -> 2",),
+        UNDER,
+    ),
+    Argued(
+        "network/pull.py",
+        "rows = (~(bound > enough)).nonzero().flatten()",
+        ("~(bound > enough) -> bound > enough",),
+        ("Which rows stay behind: each keeps the best bound that was proved for it."),
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "offset = relu_gap(chord, above, below) * (1 - negative)",
+        ("above -> below",),
+        EQUAL_TERMS,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "lower = (above > below).to(chord.dtype)",
+        ("above > below -> above < below", "below -> above"),
+        SLOPE,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))",
+        ("0 -> 1",),
+        (
+            "Coefficients up to 1 take the chord's slope instead, without its offset: relu(x) >= s x holds for any "
+            "slope from 0 to 1."
+        ),
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)",
+        (
+            "max(1.0, abs(negative)) + 1 - negative -> max(1.0, abs(negative)) + 1 + negative",
+            "max(1.0, abs(negative)) + 1 -> max(1.0, abs(negative))",
+            "1.0 -> 0.0",
+        ),
+        (
+            "8 roundings are allowed for, of which 5 happen: half of the size is not seen, since the ends of [l, h] "
+            "are rounded outward by as much again."
+        ),
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)",
+        ("result.allowance.add_(UNDERFLOW * ones_length(a) * allowa... dropped",),
+        FLOOR,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "under = torch.minimum(above, below) ** 2 / (above + below) / 2",
+        (
+            "torch.minimum(above, below) ** 2 / (above + below) -> torch.minimum(above, below) ** 2 * (above + below)",
+            "torch.minimum -> torch.maximum",
+            "below -> above",
+            "2 -> 1",
+            "above + below -> above",
+            "above -> below #2",
+            "2 -> 3 #2",
+        ),
+        CHOICE,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "better = found.rest < torch.where(weight > 0, under, offset / 2)  # false for a NaN",
+        (
+            "torch.where(weight > 0, under, offset / 2) -> torch.where(weight > 0, offset / 2, under)",
+            "torch.where(weight > 0, under, offset / 2) -> offset / 2",
+            "weight > 0 -> weight < 0",
+            "0 -> -1",
+            "2 -> 3",
+        ),
+        CHOICE,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "allowance = None if result.allowance is None else result.allowance * 8",
+        ("result.allowance is None -> result.allowance is not None", "8 -> 1"),
+        (
+            "Parabolas leave less than lines by much more than a rounding where they are taken, and where they are not "
+            "the lines' ends are rounded outward by a few units, beside which 8 roundings are not seen."
+        ),
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "slope = (slope - 2.0**-40).clamp(min=0).to(form.radius.dtype).double() * (1 - 2.0**-20)",
+        (
+            "(slope - 2.0 ** (-40)).clamp(min=0) -> (slope - 2.0 ** (-40)).clamp(max=0)",
+            "slope - 2.0 ** (-40) -> slope",
+            "2.0 -> 1.0",
+            "-40 -> 40",
+            "40 -> 39",
+            "40 -> 20",
+            "1 - 2.0 ** (-20) -> 1",
+            "2.0 -> 1.0 #2",
+            "-20 -> 20",
+            "20 -> 19",
+            "20 -> 10",
+        ),
+        SMALLER_SLOPE,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "slack = 2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0",
+        (
+            "2.0 ** (-40) * (1 + lower.abs() + upper.abs()) -> 2.0 ** (-40) / (1 + lower.abs() + upper.abs())",
+            "2.0 -> 4.0",
+            "40 -> 41",
+            "40 -> 80",
+            "1 + lower.abs() + upper.abs() -> upper.abs()",
+            "1 + lower.abs() -> 1",
+            "1 -> 2",
+            "upper.abs() -> upper",
+        ),
+        LIB,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half",
+        (
+            "gain * (form.center.abs() + form.reach()) + middle.abs() ... -> gain * (form.center.abs() + form.reach()) + middle.abs() ...",
+            "gain * (form.center.abs() + form.reach()) -> gain / (form.center.abs() + form.reach())",
+            "form.center.abs() + form.reach() -> form.center.abs()",
+        ),
+        (
+            "8 roundings are allowed for, relative to a sum of which each part is at least a fourth where it matters; "
+            "4 happen, in random directions."
+        ),
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation",
+        ("8 -> 7", "8 -> 4"),
+        ROUNDS,
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))",
+        (
+            "gain * farthest(form) + torch.maximum(low.abs(), high.abs... -> gain * farthest(form) - torch.maximum(low.abs(), high.abs...",
+            "gain * farthest(form) + torch.maximum(low.abs(), high.abs... -> torch.maximum(low.abs(), high.abs()).to(a.dtype)",
+            "torch.maximum -> torch.minimum",
+            "low -> high",
+            "high -> low",
+        ),
+        (
+            "9 roundings are allowed for where 2 happen, beside a slack of 2^-40; neither part of the size is ever the "
+            "smaller one by far."
+        ),
+    ),
+    Argued(
+        "network/rules/activations.py",
+        "return 1 - value * value",
+        ("1 -> 0",),
+        SMALLER_SLOPE,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510",
+        ("2.0 -> 4.0",),
+        UNDER,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "return length.mul_(1 + 2 * gamma(count + 8, UNIT[x.dtype])).add_(count * vanishing)",
+        ("count + 8 -> 8",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0",
+        ("gamma(count, unit) + gamma(entries + 1024, 2.0 ** (-53)) -> gamma(count, unit)", "1024 -> 512", "53 -> 106"),
+        SUMS,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}",
+        ("-50 -> 50",),
+        NOTHING,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "MORE = 1 + 2.0**-16",
+        ("16 -> 17",),
+        SUMS,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "return math.sqrt(a.shape[1]) * (1 + 2.0**-20) if a.ndim > 2 else 1.0",
+        ("20 -> 21",),
+        SUMS,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "OVERFLOW, UNDERFLOW = 2.0**120, SMALLEST[torch.float32]",
+        ("2.0 -> 0.0",),
+        NOTHING,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "radius, own, theirs = form.radius, gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)",
+        ("count + 4 -> 4",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "radius = torch.add(radius, farthest(form) + UNDERFLOW, alpha=theirs)",
+        ("farthest(form) + UNDERFLOW -> farthest(form)",),
+        UNDER,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "theirs = gamma(terms[0] + 8, operation.evaluation)",
+        ("8 -> 7",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "count = backward_gamma(terms[1] + 8, row_size(a), form.unit) + theirs",
+        ("terms[1] + 8 -> 8",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/base.py",
+        "count *= 1 + 2 * gamma(sum(terms) + 32, form.unit)",
+        (
+            "count *= 1 + 2 * gamma(sum(terms) + 32, form.unit) -> count /= 1 + 2 * gamma(sum(terms) + 32, form.unit)",
+            "2 -> 1",
+        ),
+        SUMS,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "return inputs + more, outputs + more",
+        ("inputs + more -> inputs - more",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "count = backward_gamma(terms[1] + 8, row_size(a), form.unit)",
+        ("terms[1] + 8 -> 8", "8 -> 7", "8 -> 4"),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        '[row_norm(weight) * count, (least + UNDERFLOW) * count + FLOOR[operation.settings["weight"].dtype]], 1',
+        (
+            "(least + UNDERFLOW) * count + FLOOR[operation.settings['w... -> (least + UNDERFLOW) * count",
+            "least + UNDERFLOW -> least",
+        ),
+        FLOOR,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        'inputs = operation.settings["weight"].shape[-1] + operation.settings["roundings"]',
+        (
+            "operation.settings['weight'].shape[-1] + operation.settin... -> operation.settings['weight'].shape[-1]",
+            "1 -> 0",
+        ),
+        DIFF,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "return (norm(parts, (1, 2)).amax(0) * (1 + 2.0**-20)).to(weight.dtype)[None, None]",
+        (
+            "norm(parts, (1, 2)).amax(0) * (1 + 2.0 ** (-20)) -> norm(parts, (1, 2)).amax(0) / (1 + 2.0 ** (-20))",
+            "1 + 2.0 ** (-20) -> 1 - 2.0 ** (-20)",
+            "2.0 -> 4.0",
+            "20 -> 21",
+            "20 -> 40",
+        ),
+        (
+            "The factor pays for the rounding of a length to float32, 2^-24; the length is met with a Euclidean norm, "
+            "which is larger than the sum it stands for by far more, unless all entries are in proportion."
+        ),
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "height_met, width_met = -(-height // window.stride[0]), -(-width // window.stride[1])",
+        ("height -> width", "1 -> 0"),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "return inputs * height * width + more, outputs // window.groups * height_met * width_met + more",
+        (
+            "inputs * height * width + more -> inputs * height * width",
+            "height -> width",
+            "outputs // window.groups * height_met * width_met + more -> outputs // window.groups * height_met * width_met - more",
+            "outputs // window.groups * height_met * width_met + more -> more",
+            "outputs // window.groups * height_met -> outputs // window.groups / height_met",
+        ),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        'more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand',
+        ("8 + operation.settings.get('roundings', 0) -> 8",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4",
+        (
+            "math.prod(shape[-2:]) + 4 -> math.prod(shape[-2:])",
+            "4 -> 3",
+            "4 -> 2",
+            "math.prod(operation.shape[-2:]) + 4 -> math.prod(operation.shape[-2:])",
+            "-2 -> 2 #2",
+            "2 -> 1 #2",
+            "4 -> 3 #2",
+            "4 -> 2 #2",
+        ),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/linear.py",
+        "length = math.prod(shape[1:]) + 4",
+        ("math.prod(shape[1:]) + 4 -> math.prod(shape[1:])",),
+        WINDOW,
+    ),
+    Argued(
+        "network/rules/maxpool.py",
+        "size = others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) + excess.abs()",
+        (
+            "others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) + ex... -> others.abs().sum(0) + best.abs().sum(0).unsqueeze(2)",
+            "others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) -> others.abs().sum(0) - best.abs().sum(0).unsqueeze(2)",
+            "others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) -> best.abs().sum(0).unsqueeze(2)",
+            "best.abs() -> best",
+        ),
+        POOL,
+    ),
+    Argued(
+        "network/rules/maxpool.py",
+        "excess = excess + size * gamma(2 * len(form.stack) + 16, form.unit)",
+        ("2 * len(form.stack) + 16 -> 16", "2 -> 3", "16 -> 17", "16 -> 32"),
+        POOL,
+    ),
+    Argued(
+        "network/rules/maxpool.py",
+        "radius = torch.where(excess > 0, widen(radius, stack[0].abs() + excess, 4, form.unit), radius)",
+        ("stack[0].abs() + excess -> stack[0].abs()", "0 -> -1 #2", "4 -> 3", "4 -> 2"),
+        ROUNDS,
+    ),
+    Argued(
+        "network/rules/maxpool.py",
+        'entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]',
+        ("0 -> 1",),
+        POOLBACK,
+    ),
+    Argued(
+        "network/rules/maxpool.py",
+        "size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])",
+        (
+            "farthest(form).flatten(2).gather(2, index) + excess -> farthest(form).flatten(2).gather(2, index) - excess",
+            "farthest(form).flatten(2).gather(2, index) + excess -> excess",
+        ),
+        POOLBACK,
+    ),
+    Argued(
+        "network/rules/maxpool.py",
+        "result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)",
+        ("entries + 9 -> 9", "9 -> 8", "9 -> 4"),
+        POOLBACK,
+    ),
+    Argued(
+        "network/rules/moves.py",
+        "return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)",
+        ("2 -> 1",),
+        ("Allows for two roundings where an evaluation makes one, beside the form's own."),
+    ),
+]
