@@ -67,7 +67,7 @@ def test_the_version_is_a_release_or_on_the_way_to_one():
         r"^## \[(\d+)\.(\d+)\.(\d+)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     newest = max(tuple(map(int, release)) for release in releases)
-    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)(\.dev0)?", tiltproof.__version__)
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)(\.dev\d+)?", tiltproof.__version__)
     own = tuple(map(int, match.groups()[:3]))
     assert own > newest if match[4] else own == newest
     cited = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)[1]
