@@ -1,0 +1,185 @@
+"""A record of what the package answers, to the last bit, so that code can be moved without a change of any answer.
+
+    python tests/golden/record.py            compare, and say what differs
+    python tests/golden/record.py --write    make the record anew: only when a change of answers is meant, and said in the commit
+
+Verdicts, numbers of boxes, tilings and counterexamples are the same on every machine. Margins and ranges are sums of floats, whose order
+depends on the processor: their bits are compared on a processor like the one that made the record, elsewhere their first digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import tiltproof
+from tiltproof import Budget, certify, certify_range
+from tiltproof.train import train
+from tiltproof.zoo import resolve_model
+
+FILE = Path(__file__).with_name("record.json")
+NETWORKS = {
+    "mnist-r30": "mnist-sample",
+    "mnist-tu2-tv2": "mnist-sample",
+    "mnist-sc5-r5-c5-b001": "mnist-sample",
+    "mnist-sh2-r2-sc2-c2-b0001": "mnist-sample",
+    "cifar10-r10": "cifar10-sample",
+    "cifar10-r2-sh2": "cifar10-sample",
+    "cifar10-sc1-r1-c1-b0001": "cifar10-sample",
+}
+TRANSFORMS = {  # of digits, of CIFAR-10's pictures
+    "rotation": ("R(8)", "R(1)"),
+    "translation": ("Tu(0.3), Tv(0.3)", "Tu(0.05), Tv(0.05)"),
+    "four parameters": ("Sc(1), R(1), C(1), B(0.01)", "Sc(0.2), R(0.2), C(0.2), B(0.001)"),
+}
+METHODS = ("affine", "hull", "fgv")
+IMAGES, BOXES = 3, 24
+DIGITS = 1e-4
+"""How much numbers may differ, relative to their size, on another processor."""
+
+
+def regression() -> nn.Module:
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(), nn.Linear(784, 16), nn.Tanh(), nn.Linear(16, 2)
+    )
+    return body.eval()
+
+
+def classes(name: str, text: str, method: str) -> list[dict[str, Any]]:
+    images, labels = tiltproof.load_data(NETWORKS[name])
+    certificate = certify(
+        resolve_model(name),
+        images[:IMAGES],
+        labels[:IMAGES],
+        text,
+        method=method,
+        samples=6,
+        budget=Budget(boxes=BOXES),
+    )
+    return [
+        {
+            "exact": [str(r.verdict), r.boxes, r.grid and list(r.grid), hashed(r.tree or ""), r.counterexample],
+            "bits": [r.margin],
+        }
+        for r in certificate.results
+    ]
+
+
+def ranges(text: str, method: str) -> list[dict[str, Any]]:
+    images, _ = tiltproof.load_data("mnist-sample")
+    certificate = certify_range(
+        regression(), images[:IMAGES], text, method=method, samples=6, budget=Budget(boxes=BOXES)
+    )
+    return [
+        {
+            "exact": [r.complete, r.boxes, list(r.grid), hashed(r.tree)],
+            "bits": [*r.lower, *r.upper, *r.inner_lower, *r.inner_upper],
+        }
+        for r in certificate.results
+    ]
+
+
+def hashed(tree: str) -> str:
+    return tree if len(tree) <= 16 else hashlib.sha256(tree.encode()).hexdigest()[:16]
+
+
+def jobs() -> dict[str, Callable[[], list[dict[str, Any]]]]:
+    made: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+    for name, data in NETWORKS.items():
+        for kind, texts in TRANSFORMS.items():
+            for method in METHODS:
+                text = texts[data.startswith("cifar10")]
+                made[f"{name}, {kind}, {method}"] = lambda name=name, text=text, method=method: classes(
+                    name, text, method
+                )
+    for kind, method in (("rotation", "affine"), ("four parameters", "hull")):
+        made[f"regression, {kind}, {method}"] = lambda kind=kind, method=method: ranges(TRANSFORMS[kind][0], method)
+    made["training"] = training
+    return made
+
+
+def training() -> list[dict[str, Any]]:
+    """Two epochs of the bundled recipe on 60 digits."""
+    images, labels = tiltproof.load_data("mnist-sample")
+    settings = ["train.epochs=2", "train.batch_size=20"]
+    recipe = tiltproof.read_recipe("mnist-r30").with_settings(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(recipe, images=images[:60], labels=labels[:60], out=Path(folder) / "run", device="cpu")
+    parameters = [p.detach().double() for p in result.model.parameters()]
+    return [
+        {
+            "exact": [len(parameters)],
+            "bits": [float(p.sum()) for p in parameters] + [float(p.norm()) for p in parameters],
+        }
+    ]
+
+
+def processor() -> str:
+    """What decides the order of sums: the instructions that libraries choose by, and the libraries."""
+    flags = ""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        flags += next((line for line in lines if line.startswith("vendor_id")), "")
+    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:12]}, torch {torch.__version__}"
+
+
+def encoded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"exact": json.loads(json.dumps(row["exact"])), "bits": [float(x).hex() for x in row["bits"]]} for row in rows
+    ]
+
+
+def differences(old: list[dict[str, Any]], new: list[dict[str, Any]], same_processor: bool) -> list[str]:
+    """A line for each row that is not as recorded."""
+    found = []
+    for number, (before, now) in enumerate(zip(old, new, strict=True)):
+        if before["exact"] != now["exact"]:
+            found.append(f"row {number}: {before['exact']} -> {now['exact']}")
+        then, today = ([float.fromhex(x) for x in row["bits"]] for row in (before, now))
+        if same_processor and before["bits"] != now["bits"]:
+            found.append(f"row {number}: {then} -> {today}, to the last bit")
+        elif not all(
+            math.isclose(a, b, rel_tol=DIGITS, abs_tol=DIGITS) or a == b for a, b in zip(then, today, strict=True)
+        ):
+            found.append(f"row {number}: {then} -> {today}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="make the record anew")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    recorded = {} if options.write else json.loads(FILE.read_text(encoding="utf-8"))
+    made, wrong = {"processor": processor(), "rows": {}}, 0
+    for name, job in jobs().items():
+        made["rows"][name] = encoded(job())
+        if not options.write:
+            same = recorded["processor"] == made["processor"]
+            found = differences(recorded["rows"][name], made["rows"][name], same)
+            wrong += len(found)
+            for line in found:
+                print(f"{name}: {line}")
+    if options.write:
+        text = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rows)}" for name, rows in made["rows"].items())
+        FILE.write_text(f'{{"processor": {json.dumps(made["processor"])}, "rows": {{\n{text}\n}}}}\n', encoding="utf-8")
+    print(f"{len(made['rows'])} jobs, " + ("written" if options.write else f"{wrong} differences"))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

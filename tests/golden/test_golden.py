@@ -1,0 +1,36 @@
+"""Every answer is as recorded, to the last bit (`record.py` says how to make the record anew). The short form takes every third job."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+from record import FILE, differences, encoded, jobs, processor
+
+RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
+SHORT = sorted(jobs())[::3]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in SHORT else pytest.mark.slow) for n in jobs()])
+def test_answers_are_as_recorded(name):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="no TensorBoard")
+        made = encoded(jobs()[name]())
+    assert differences(RECORDED["rows"][name], made, RECORDED["processor"] == processor()) == []
+
+
+def test_the_record_is_of_these_jobs():
+    assert sorted(RECORDED["rows"]) == sorted(jobs())
+    answers = {
+        row["exact"][0] for name, rows in RECORDED["rows"].items() for row in rows if name[:5] in ("mnist", "cifar")
+    }
+    assert {"certified", "unknown"} <= answers
+
+
+def test_a_difference_is_seen():
+    row = {"exact": ["certified", 3], "bits": [(0.5).hex()]}
+    for other in ({"exact": ["certified", 4]}, {"bits": [(0.5 + 2**-50).hex()]}):
+        assert differences([row], [row | other], same_processor=True)
+    assert not differences([row], [row | {"bits": [(0.5 + 2**-50).hex()]}], same_processor=False)
+    assert differences([row], [row | {"bits": [(0.6).hex()]}], same_processor=False)
