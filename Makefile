@@ -19,7 +19,7 @@ soundness: $(DEVELOPER)
 	$(BIN)/python tests/soundness/campaign.py --cases 100000 --seed 0 --workers 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness
 	$(BIN)/python tests/soundness/mutations.py --workers 2
-	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness/mechanical.py bounds/one_cell.py --workers 2 --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness/mechanical.py pixels/single_cell.py --workers 2 --quiet
 
 lint: $(DEVELOPER)
 	$(BIN)/ruff format --check .

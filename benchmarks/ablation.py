@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 import tiltproof
-from tiltproof.certify import Budget
 from tiltproof.data import load_pixels
-from tiltproof.train import Recipe, train
-from tiltproof.train.logs import FILE as LOG
-from tiltproof.train.outcome import CARD, WEIGHTS
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.training import Recipe, train
+from tiltproof.training.artefacts import CARD, WEIGHTS
+from tiltproof.training.artefacts import FILE as LOG
+from tiltproof.verify.results import Budget
 
 QUICK_EPOCHS, QUICK_BATCH, QUICK_SPLITS = 2, 50, 8
 QUICK_IMAGES = {"mnist": 1000, "cifar10": 1000, "tinyimagenet": 100}

@@ -17,13 +17,13 @@ from pathlib import Path
 import torch
 
 import tiltproof
-from tiltproof.certify.entry import check_inputs, proof_on
-from tiltproof.certify.memory import Halving
-from tiltproof.certify.prover import Prover
-from tiltproof.certify.start import Pilots
-from tiltproof.train.outcome import CARD, WEIGHTS
+from tiltproof.models import resolve_model
+from tiltproof.runtime.batch_size import Halving
+from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.transforms import parse
-from tiltproof.zoo import resolve_model
+from tiltproof.verify.initial_grid import Pilots
+from tiltproof.verify.inputs import check_inputs, proof_on
+from tiltproof.verify.prover import Prover
 
 SAMPLES = 41
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 import tiltproof
-from tiltproof.zoo import load_model, models
+from tiltproof.models import load_model, models
 
 ROOT = Path(__file__).parents[1]
 CARDS = {card.name: card for card in models()}
@@ -35,7 +35,7 @@ import json, sys, time
 import torch
 from safetensors.torch import load_file
 import tiltproof
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.models import ARCHITECTURES
 
 task = json.loads(sys.argv[1])
 if task["threads"]:

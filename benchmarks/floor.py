@@ -43,7 +43,7 @@ from floor_watch import STAGES, Watch
 from floor_work import Counts, copy_seconds, floor_seconds, highest, matrix_seconds, measured_ceilings
 
 import tiltproof
-from tiltproof.certify.entry import check_inputs
+from tiltproof.verify.inputs import check_inputs
 
 BASELINE = Path(__file__).parent / "baselines" / "cpu-one-thread.json"
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 import tiltproof
-from tiltproof.certify.entry import check_inputs
-from tiltproof.certify.gate import Gate, Promising
-from tiltproof.certify.memory import pairs_at_a_time
-from tiltproof.certify.prover import Prover
-from tiltproof.certify.tiling import Tiling
+from tiltproof.models import ARCHITECTURES, load_model, models, resolve_model
 from tiltproof.network import proof_arithmetic
-from tiltproof.train.outcome import CARD, WEIGHTS
-from tiltproof.zoo import ARCHITECTURES, load_model, models, resolve_model
+from tiltproof.runtime.batch_size import pairs_at_a_time
+from tiltproof.training.artefacts import CARD, WEIGHTS
+from tiltproof.verify.inputs import check_inputs
+from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import Prover
+from tiltproof.verify.refinement import Gate, Promising
 
 CARDS = {card.name: card for card in models()}
 CNN7, CNN7_TRANSFORM, CNN7_GRID = "cifar10_cnn7", "R(10)", 4096

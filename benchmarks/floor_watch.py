@@ -20,14 +20,15 @@ from unittest import mock
 import torch
 from floor_work import Counts, Tally
 
-from tiltproof.bounds import AffineForm, pair_bounds
-from tiltproof.bounds.coordinates import coordinates
-from tiltproof.certify.attack import Attacker
-from tiltproof.certify.entry import Inputs, check_inputs
-from tiltproof.certify.prover import Prover
-from tiltproof.certify.start import Pilots
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import margins, refine, run
 from tiltproof.network.backward import Pull
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.pixels.coordinates import coordinates
+from tiltproof.verify.attack import Attacker
+from tiltproof.verify.initial_grid import Pilots
+from tiltproof.verify.inputs import Inputs, check_inputs
+from tiltproof.verify.prover import Prover
 
 PACKAGE = "tiltproof"
 STAGES = ("coordinates", "pixels", "forward", "backward", "attack", "reading", "search")

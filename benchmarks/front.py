@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 
-from tiltproof.certify import Budget, certify
 from tiltproof.data import load_data
 from tiltproof.report import Point, front_picture
-from tiltproof.train import read_recipe, train
-from tiltproof.train.dataset import TrainingSet
+from tiltproof.training import read_recipe, train
+from tiltproof.training.dataset import TrainingSet
 from tiltproof.transforms import parse
+from tiltproof.verify.api import certify
+from tiltproof.verify.results import Budget
 
 WORST = ["loss.kind=worst-of", "loss.samples=4"]
 POINTS = {

@@ -28,10 +28,11 @@ import torch
 from ablation import device_name
 from sequential_rotation import Compiled, rotated
 
-from tiltproof.bounds import AffineForm, bound_pixels, pair_bounds
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.models import ARCHITECTURES
 from tiltproof.network import proof_arithmetic, read_network, run
+from tiltproof.pixels.api import bound_pixels, pair_bounds
 from tiltproof.transforms import parse
-from tiltproof.zoo import ARCHITECTURES
 
 
 class Row(NamedTuple):

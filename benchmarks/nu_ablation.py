@@ -19,7 +19,7 @@ import argparse
 
 from ablation import add_options, certified, network, parsed, report, shortened
 
-from tiltproof.train import read_recipe
+from tiltproof.training import read_recipe
 from tiltproof.transforms import parse
 
 SIZES = {"c": 0.0, "c+g/2": 0.5, "o": 1.0, "o+g/2": 1.5, "o+g": 2.0}

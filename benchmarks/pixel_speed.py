@@ -23,7 +23,9 @@ from pathlib import Path
 
 import torch
 
-from tiltproof.bounds import AffineForm, fused_pixels, pair_bounds
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
 
 PICTURES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224)}

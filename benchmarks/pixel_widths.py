@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from tiltproof.data import centre_crop, load_pixels
-from tiltproof.train import pixel_widths, read_recipe
+from tiltproof.training import pixel_widths, read_recipe
 
 METHODS = ("fgv", "hull", "affine")
 

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import tiltproof
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.models import ARCHITECTURES
 
 ROWS = {  # network: data set, architecture, transformation, the paper's splits, the paper's certified percentage
     "mnist-r30": ("mnist", "mnist_cnn", "R(30)", (240,), 94.2),

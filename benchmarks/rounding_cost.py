@@ -15,8 +15,9 @@ import torch
 from reference_networks import ROWS, load_row
 
 import tiltproof
-from tiltproof.bounds import AffineForm, pair_bounds
-from tiltproof.certify import prover
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.verify import prover
 
 
 def without_slack(*arguments, dtype=torch.float64, **named) -> AffineForm:

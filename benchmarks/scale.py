@@ -32,12 +32,12 @@ from torch import Tensor, nn
 
 import tiltproof
 from tiltproof import Budget, Rotation
-from tiltproof.bounds import pair_bounds
-from tiltproof.certify.entry import Inputs, check_inputs
-from tiltproof.certify.limit import Memory, parse_memory, shown_size
+from tiltproof.models.resnet import BasicBlock
 from tiltproof.network import margins, proof_arithmetic, refine, run
-from tiltproof.report.ink import FAINT, INK, OPEN, PROVED, SAMPLED
-from tiltproof.zoo.residual import BasicBlock
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.report.style import FAINT, INK, OPEN, PROVED, SAMPLED
+from tiltproof.runtime.batch_size import Memory, parse_memory, shown_size
+from tiltproof.verify.inputs import Inputs, check_inputs
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
 from svg import Chart, Sheet

@@ -18,11 +18,11 @@ import torch
 from reference_networks import ROWS, load_row
 
 import tiltproof
-from tiltproof.certify.entry import check_inputs
-from tiltproof.certify.memory import pairs_at_a_time
-from tiltproof.certify.prover import Prover
-from tiltproof.certify.tiling import Tiling
 from tiltproof.network import proof_arithmetic
+from tiltproof.runtime.batch_size import pairs_at_a_time
+from tiltproof.verify.inputs import check_inputs
+from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import Prover
 
 
 def fgv_seconds(model, images, labels, transform: str, splits: tuple[int, ...], sample: int) -> float:

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 import tiltproof
-from tiltproof.certify.writing import replace_bytes
+from tiltproof.models import resolve_model
 from tiltproof.report import Steering, steering_picture
-from tiltproof.train.outcome import CARD, WEIGHTS
-from tiltproof.zoo import resolve_model
+from tiltproof.runs.atomic_io import replace_bytes
+from tiltproof.training.artefacts import CARD, WEIGHTS
 
 PAPER = "paper (its larger data set): CGT certified / standard MAE 1.50, width 5.43 degrees"
 SAME = ("sha256", "frames", "excess", "device")

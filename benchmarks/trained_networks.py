@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 
 import tiltproof
-from tiltproof.certify import Budget, Certificate
-from tiltproof.train.outcome import CARD, WEIGHTS
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.training.artefacts import CARD, WEIGHTS
+from tiltproof.verify.results import Budget, Certificate
 
 STEPS = [2**k for k in range(15)]
 PART = 2_500

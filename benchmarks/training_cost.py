@@ -20,11 +20,11 @@ from typing import NamedTuple
 import torch
 from ablation import device_name, gpu_peak_mb
 
-from tiltproof.train import Recipe, read_recipe, recipe_names
-from tiltproof.train.arithmetic import training_arithmetic
-from tiltproof.train.dataset import TrainingSet
-from tiltproof.train.epoch import EpochRunner
-from tiltproof.train.processes import Processes
+from tiltproof.training import Recipe, read_recipe, recipe_names
+from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.distributed import Processes
+from tiltproof.training.epoch import EpochRunner
+from tiltproof.training.precision import training_arithmetic
 from tiltproof.transforms import parse
 
 

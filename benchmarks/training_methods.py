@@ -19,7 +19,7 @@ import argparse
 
 from ablation import add_options, certified, network, parsed, report, shortened
 
-from tiltproof.train import Recipe, read_recipe
+from tiltproof.training import Recipe, read_recipe
 
 PAPER = {  # clean %, certified %, seconds an epoch, MB of GPU memory
     "mnist-tu2-tv2": {

@@ -1,7 +1,7 @@
 """Train a network that can be proved, then prove it: a recipe, the package's loop, a certificate."""
 
 import tiltproof
-from tiltproof.train import train
+from tiltproof.training import train
 
 # The bundled sample has 100 images, enough to see every step. Leave images and labels out to train on all of MNIST.
 images, labels = tiltproof.load_data("mnist-sample")

@@ -17,7 +17,7 @@ import typer
 
 import tiltproof
 import tiltproof.report
-import tiltproof.train
+import tiltproof.training
 from tiltproof.cli import app
 from tiltproof.network.aten import CONVERTERS
 from tiltproof.transforms import LETTERS
@@ -108,7 +108,7 @@ def python() -> str:
             parts.append(f"## {heading[0].upper()}{heading[1:]}")
         elif line:
             parts.append(_entry(getattr(tiltproof, line.strip('",'))))
-    for module, heading in ((tiltproof.train, "tiltproof.train"), (tiltproof.report, "tiltproof.report")):
+    for module, heading in ((tiltproof.training, "tiltproof.training"), (tiltproof.report, "tiltproof.report")):
         names = sorted(set(module.__all__) - set(tiltproof.__all__))
         things = [thing for thing in (getattr(module, name) for name in names) if callable(thing)]
         parts += [f"## {heading}", *map(_entry, things)]

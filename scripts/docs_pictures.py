@@ -13,9 +13,8 @@ import torch
 from svg import Chart, Sheet
 
 import tiltproof
-from tiltproof.certify.tiling import Boxes, Tiling
-from tiltproof.certify.tree import leaves
-from tiltproof.report.ink import FAINT, INK, OPEN, PROVED, SAMPLED, coloured
+from tiltproof.report.style import FAINT, INK, OPEN, PROVED, SAMPLED, coloured
+from tiltproof.verify.partition import Boxes, Tiling, leaves
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 ROW, COLUMN = 25, 14

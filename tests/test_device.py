@@ -5,7 +5,7 @@ import torch
 
 from tiltproof import InputError, read_recipe
 from tiltproof.device import choose_device, few_threads
-from tiltproof.train import train
+from tiltproof.training import train
 
 
 @pytest.mark.parametrize("wanted", ["cpu", torch.device("cpu")])

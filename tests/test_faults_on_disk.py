@@ -14,21 +14,21 @@ import pytest
 
 from faults import Fault, sampled
 from tiltproof import InputError, certify, certify_range
-from tiltproof.certify.curve import CURVE, certified_curve, write_curve
-from tiltproof.certify.run import Run
-from tiltproof.certify.run_folder import RunFolder
 from tiltproof.checker import check_run
 from tiltproof.report import write_report
-from tiltproof.train import train
+from tiltproof.runs.curve import CURVE, certified_curve, write_curve
+from tiltproof.runs.folder import RunFolder
+from tiltproof.runs.run import Run
+from tiltproof.training import train
 
 for folder in ("certify", "train"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
 
 digits, small_regression, tiny_runs = map(importlib.import_module, ("digits", "small_regression", "tiny_runs"))
-run_folder = importlib.import_module("tiltproof.certify.run_folder")
-writing = importlib.import_module("tiltproof.certify.writing")
-checkpoint = importlib.import_module("tiltproof.train.checkpoint")
-training_loop = importlib.import_module("tiltproof.train.loop")
+run_folder = importlib.import_module("tiltproof.runs.folder")
+writing = importlib.import_module("tiltproof.runs.atomic_io")
+checkpoint = importlib.import_module("tiltproof.training.checkpoint")
+training_loop = importlib.import_module("tiltproof.training.loop")
 ERRORS = (OSError, MemoryError, KeyboardInterrupt)
 RANGE = "R(8), B(0.02)"
 SHORT = 2

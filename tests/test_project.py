@@ -16,7 +16,7 @@ import tiltproof
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a source checkout")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-CARRIED = ("data/sample/", "zoo/weights/", "train/recipes/", "report/web/", "py.typed")
+CARRIED = ("data/sample/", "models/weights/", "training/recipes/", "report/web/", "py.typed")
 
 
 @pytest.fixture(scope="session")

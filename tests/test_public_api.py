@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import tiltproof
-import tiltproof.train as training
+import tiltproof.training as training
 
 PUBLIC = {
     "AffineForm",
@@ -77,7 +77,7 @@ OF_TRAINING_ALONE = {
     "train",
     "tune",
 }
-"""Public in tiltproof.train and not in tiltproof, where the function's name is the subpackage's."""
+"""Public in tiltproof.training and not in tiltproof, where the function's name is the subpackage's."""
 
 
 def test_the_public_names_are_frozen():
@@ -89,7 +89,7 @@ def test_the_public_names_of_training_are_frozen():
     assert set(training.__all__) - PUBLIC == OF_TRAINING_ALONE
     for name in set(training.__all__) & PUBLIC:
         assert getattr(training, name) is getattr(tiltproof, name)
-    assert tiltproof.train is training  # a subpackage, whoever was imported first
+    assert tiltproof.training is training  # a subpackage, whoever was imported first
     assert callable(training.train)
 
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from tiltproof import load_data, read_recipe
 from tiltproof.cli import app
-from tiltproof.train import recipe_names, train
-from tiltproof.train.recipe import LossPart
-from tiltproof.train.recipe_parts import LOSSES, PARTS, Recipe
+from tiltproof.training import recipe_names, train
+from tiltproof.training.recipe import LossPart
+from tiltproof.training.recipe_schema import LOSSES, PARTS, Recipe
 
 GUIDE = Path(__file__).parent.parent / "docs" / "training.md"
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="not in a source checkout")

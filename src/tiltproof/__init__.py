@@ -7,38 +7,26 @@
 Training: the losses are here, for a loop of your own; the loop that comes with the package is the function `train` of the
 subpackage of the same name, where what goes with it (results, progress, `tune`) is found as well.
 
-    from tiltproof.train import train
+    from tiltproof.training import train
     train(tiltproof.read_recipe("mnist-r30"), out="runs/mine")
 
 A run folder as a page that opens offline: `tiltproof.report.write_report`. Results as rows, and problems for other verifiers:
 `tiltproof.export`.
 
-Everything a user needs is on this page, in `tiltproof.train`, `tiltproof.report` and `tiltproof.export`; transformations of your own
+Everything a user needs is on this page, in `tiltproof.training`, `tiltproof.report` and `tiltproof.export`; transformations of your own
 derive from `tiltproof.transforms.Spatial` or `tiltproof.transforms.Pixelwise` (docs/add-a-transformation.md). Nothing else is public.
 """
 
-import tiltproof.starting  # noqa: F401 - first of all
-from tiltproof.bounds import AffineForm, bound_pixels
-from tiltproof.certify import (
-    AttackResult,
-    Budget,
-    Certificate,
-    ImageResult,
-    Progress,
-    RangeCertificate,
-    RangeProgress,
-    RangeResult,
-    Verdict,
-    attack,
-    certify,
-    certify_range,
-)
+import tiltproof.startup  # noqa: F401 - first of all
 from tiltproof.checker import CheckFailed, CheckReport, check_run
-from tiltproof.cluster import RayWorkers
 from tiltproof.data import load_data
+from tiltproof.distributed import RayWorkers
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.models import load_model, load_onnx
 from tiltproof.network import bound_network
-from tiltproof.train import (
+from tiltproof.pixels.api import bound_pixels
+from tiltproof.training import (
     AugmentationLoss,
     CertifiedLoss,
     CertifiedRegressionLoss,
@@ -73,8 +61,11 @@ from tiltproof.transforms import (
     Yaw,
     parse,
 )
+from tiltproof.verify.api import certify
+from tiltproof.verify.attack import AttackResult, attack
+from tiltproof.verify.regression import RangeProgress, certify_range
+from tiltproof.verify.results import Budget, Certificate, ImageResult, Progress, RangeCertificate, RangeResult, Verdict
 from tiltproof.version import __version__ as __version__
-from tiltproof.zoo import load_model, load_onnx
 
 __all__ = [
     # what may happen to a picture
@@ -121,7 +112,7 @@ __all__ = [
     "bound_pixels",
     "bound_network",
     "AffineForm",
-    # train: losses for a loop of your own, and recipes for `tiltproof.train.train`
+    # train: losses for a loop of your own, and recipes for `tiltproof.training.train`
     "WorstOfLoss",
     "CertifiedLoss",
     "CertifiedRegressionLoss",

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from interpreted_pixels import compare, kernel, prepare
 
-from tiltproof.bounds import AffineForm, fused_pixels
-from tiltproof.bounds.fused_entries import written
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.kernels.matrix_program import written
 from tiltproof.transforms.notation import parse
 
 CASES = (

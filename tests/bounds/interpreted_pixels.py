@@ -16,9 +16,13 @@ import torch
 from places import agree, coordinates_of, padded
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from tiltproof.bounds import AffineForm, coordinates, fused_pixels, one_cell, pair_bounds
-from tiltproof.bounds.fused_entries import written
-from tiltproof.bounds.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.interval import Interval
+from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.kernels.matrix_program import written
+from tiltproof.pixels import coordinates
+from tiltproof.pixels import single_cell as one_cell
+from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Compose, Spatial
 from tiltproof.transforms.notation import parse
 

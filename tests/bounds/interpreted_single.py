@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 from interpreted_pixels import kernel, prepare
 
-from tiltproof.bounds import fused_pixels, pixel_kernel
-from tiltproof.bounds.fused_entries import written
-from tiltproof.bounds.single_kernel import cells_met, numbers_of, places
+from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.kernels.matrix_program import written
+from tiltproof.kernels.triton import pixels as pixel_kernel
+from tiltproof.kernels.triton.pixels_float32 import cells_met, numbers_of, places
 from tiltproof.transforms.notation import parse
 
 from exactly import symbols, violations  # isort: skip; beside the other soundness tests, where interpreted_pixels.py looks

@@ -2,10 +2,10 @@
 
 import torch
 
-from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.coordinates import coordinates, symbols
-from tiltproof.bounds.rounding import UNIT
-from tiltproof.bounds.wide import too_wide
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.rounding import UNIT
+from tiltproof.pixels.coordinates import coordinates, symbols
+from tiltproof.pixels.range_extrema import too_wide
 from tiltproof.transforms import Spatial
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tiltproof import InputError, bound_pixels, parse
-from tiltproof.bounds.interval import Interval
+from tiltproof.enclosures.interval import Interval
 
-algorithm1 = importlib.import_module("tiltproof.bounds.algorithm1")
+algorithm1 = importlib.import_module("tiltproof.pixels.fgv")
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflect"])

@@ -3,19 +3,20 @@
 import pytest
 import torch
 
-from tiltproof.bounds import AffineForm, fused
-from tiltproof.bounds.bow import kinked
-from tiltproof.bounds.fused import fused_relu
-from tiltproof.bounds.relax import by_lines, relax_kink
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.quadratic_relu import kinked
+from tiltproof.enclosures.relu import by_lines, relax_kink
+from tiltproof.kernels import relu as fused
+from tiltproof.kernels.relu import fused_relu
 
 PROGRAM = """
 import sys, warnings
 from fractions import Fraction
 import torch
-from tiltproof.bounds import AffineForm
-from tiltproof.bounds.bow import kinked
-from tiltproof.bounds.fused import fused_relu
-from tiltproof.bounds.relax import by_lines
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.quadratic_relu import kinked
+from tiltproof.kernels.relu import fused_relu
+from tiltproof.enclosures.relu import by_lines
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 torch.manual_seed(0)
@@ -51,7 +52,7 @@ def test_the_kernel_is_the_reference_and_sound(interpreted):
 
 
 def test_a_cpu_uses_the_reference(monkeypatch):
-    monkeypatch.setattr("tiltproof.bounds.relax.fused_relu", lambda *_: pytest.fail("not on a CPU"))
+    monkeypatch.setattr("tiltproof.enclosures.relu.fused_relu", lambda *_: pytest.fail("not on a CPU"))
     relax_kink(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
 
 
@@ -97,7 +98,7 @@ def test_the_kernel_on_a_gpu(dtype):
     found = fused_relu(form.stack, form.radius, form.unit)
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiltproof.bounds.relax.fused_relu", lambda *_: None)
+        patch.setattr("tiltproof.enclosures.relu.fused_relu", lambda *_: None)
         wanted = relax_kink(form)
     assert torch.equal(found[0], wanted.stack)
     assert torch.isclose(found[1], wanted.radius, rtol=4 * form.unit, atol=0.0).all()

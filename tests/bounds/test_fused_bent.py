@@ -7,8 +7,9 @@ import torch
 from places import agree, coordinates_of, padded
 from test_fused_pixels import COMPILE, needs_triton, run
 
-from tiltproof.bounds import fused_pixels, pair_bounds
-from tiltproof.bounds.fused_check import contains
+from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.kernels.selfcheck import contains
+from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
 
 

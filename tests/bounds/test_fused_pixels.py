@@ -12,7 +12,8 @@ import pytest
 import torch
 from places import agree, coordinates_of
 
-from tiltproof.bounds import fused_pixels, pair_bounds
+from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -20,7 +21,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 COMPILE = """
 import sys, torch
 from absent_gpu import compiled
-from tiltproof.bounds import fused_pixels
+from tiltproof.kernels import pixels as fused_pixels
 from tiltproof.transforms.notation import parse
 
 names = compiled(fused_pixels, "entries", "pixels", "smooth", "kinks")
@@ -123,7 +124,7 @@ def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
 @pytest.mark.parametrize("size", [(320, 320), (301, 301), (4000, 32), (2**13, 16), (3, 2**15), (17, 4099), (70, 1001)])
 def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtype, monkeypatch):
     """By the same block and arithmetic, with masks or without, and in strips; and few pixels, as the reference looks at them too."""
-    from tiltproof.bounds.pixel_kernel import pixels
+    from tiltproof.kernels.triton.pixels import pixels
 
     class Seen:
         def __getitem__(self, grid):

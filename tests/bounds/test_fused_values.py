@@ -4,7 +4,8 @@ import pytest
 import torch
 from test_fused_pixels import needs_triton, run
 
-from tiltproof.bounds import fused_values, pair_bounds
+from tiltproof.kernels import photometric as fused_values
+from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.base import Pixelwise
 from tiltproof.transforms.notation import parse
 
@@ -12,8 +13,10 @@ PROGRAM = """
 import warnings
 from fractions import Fraction
 import torch
-from tiltproof.bounds import AffineForm, fused_values, pair_bounds
-from tiltproof.bounds.fused_values import changes_of, reference
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.kernels import photometric as fused_values
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.kernels.photometric import changes_of, reference
 from tiltproof.transforms.notation import parse
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -92,7 +95,8 @@ print("ok")
 COMPILE = """
 import torch
 from absent_gpu import compiled
-from tiltproof.bounds import AffineForm, fused_values
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.kernels import photometric as fused_values
 from tiltproof.transforms.notation import parse
 
 names = compiled(fused_values, "entries", "values")

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from tiltproof.bounds import AffineForm, one_cell, pair_bounds, resample
-from tiltproof.bounds.coordinates import Coordinates, coordinates
-from tiltproof.bounds.coordinates import symbols as symbols_of
-from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.pixels import distinct
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels import single_cell as one_cell
+from tiltproof.pixels import spatial as resample
+from tiltproof.pixels.api import distinct, pair_bounds
+from tiltproof.pixels.coordinates import Coordinates, coordinates
+from tiltproof.pixels.coordinates import symbols as symbols_of
 from tiltproof.transforms.notation import parse
 
 HEIGHT, WIDTH = 4, 5

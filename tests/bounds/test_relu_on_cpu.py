@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
-from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.relax import by_lines, relax_kink
-from tiltproof.bounds.rounding import SMALLEST
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.relu import by_lines, relax_kink
+from tiltproof.enclosures.rounding import SMALLEST
 
 COUNT = 4000
 

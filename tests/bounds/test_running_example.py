@@ -3,9 +3,9 @@
 import torch
 
 from tiltproof import bound_pixels, parse
-from tiltproof.bounds.algorithm1 import interpolate, make_grid
-from tiltproof.bounds.coordinates import interval_coordinates
-from tiltproof.bounds.interval import Interval
+from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels.coordinates import interval_coordinates
+from tiltproof.pixels.fgv import interpolate, make_grid
 
 PICTURE = torch.tensor([[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]], dtype=torch.float64)
 LOWER = [[0.53, 0.49, 0.40], [0.52, 0.49, 0.50], [0.54, 0.61, 0.43]]

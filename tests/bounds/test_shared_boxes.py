@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tiltproof.bounds import pair_bounds, resample
-from tiltproof.bounds.pixels import distinct
+from tiltproof.pixels import spatial as resample
+from tiltproof.pixels.api import distinct, pair_bounds
 from tiltproof.transforms.notation import parse
 
 TRANSFORMS = [

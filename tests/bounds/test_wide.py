@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiltproof
-from tiltproof.bounds import bound_pixels, wide
-from tiltproof.bounds.cells import CellWalk
-from tiltproof.bounds.coordinates import Coordinates
-from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.resample import hull
-from tiltproof.transforms.sampling import PADDINGS, ring_index, sample, with_ring
+from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels import range_extrema as wide
+from tiltproof.pixels.api import bound_pixels
+from tiltproof.pixels.bilinear import CellWalk
+from tiltproof.pixels.coordinates import Coordinates
+from tiltproof.pixels.spatial import hull
+from tiltproof.transforms.interpolation import PADDINGS, ring_index, sample, with_ring
 
 WIDTHS = torch.tensor(
     [0.0, 0.3, 1.0, 7.5, 11.0, 11.5, 12.0, 12.5, 13.0, 20.0, 31.0, 32.0, 33.0, 80.0, torch.inf]

@@ -20,12 +20,12 @@ from torch import nn
 
 import tiltproof
 from tiltproof import InputError, certify, certify_range
-from tiltproof.certify.entry import check_inputs
-from tiltproof.certify.run import Batch
 from tiltproof.checker import check_run
 from tiltproof.checker import network as checker_network
-from tiltproof.cluster.member import Member, Package, versions
+from tiltproof.distributed.worker import Member, Package, versions
 from tiltproof.network import arithmetic, read_network, run
+from tiltproof.runs.run import Batch
+from tiltproof.verify.inputs import check_inputs
 
 CPU = torch.device("cpu")
 NEW_SETTINGS = hasattr(torch.backends, "fp32_precision")

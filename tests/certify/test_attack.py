@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from tiltproof import parse
-from tiltproof.certify.attack import Attacker, candidates
-from tiltproof.certify.entry import check_inputs
+from tiltproof.verify.attack import Attacker, candidates
+from tiltproof.verify.inputs import check_inputs
 
 BRIGHTNESS = parse("B(0.5)")
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import tiltproof
 from tiltproof import Budget, InputError, Rotation, Verdict
-from tiltproof.certify import memory
+from tiltproof.runtime import batch_size as memory
 
 
 class Brightness(nn.Module):
@@ -117,7 +117,7 @@ def test_uniform_splits_that_do_not_divide(small):
 
 
 def test_running_out_of_memory_halves_the_batch(small, monkeypatch):
-    from tiltproof.certify.prover import Prover
+    from tiltproof.verify.prover import Prover
 
     plain, sizes = Prover.bound, []
 

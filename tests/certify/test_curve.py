@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tiltproof.certify import Budget, certify, curve
-from tiltproof.certify.curve import CURVE, certified_curve, nested, read_curve, write_curve
-from tiltproof.certify.tree import leaves
 from tiltproof.errors import InputError
+from tiltproof.runs import curve
+from tiltproof.runs.curve import CURVE, certified_curve, nested, read_curve, write_curve
 from tiltproof.transforms import TranslationU as Translation
 from tiltproof.transforms import parse
+from tiltproof.verify.api import certify
+from tiltproof.verify.partition import leaves
+from tiltproof.verify.results import Budget
 
 SHARES = (0.1, 0.5, 1.0)
 

@@ -9,27 +9,25 @@ import torch
 from small_regression import network, pictures
 
 from faults import Fault, sampled
-from tiltproof.certify.attack import Attacker
-from tiltproof.certify.batch import ClassJob, Settings
-from tiltproof.certify.entry import check_inputs, check_model_and_images
-from tiltproof.certify.gate import Gate
-from tiltproof.certify.ledger import Ledger
-from tiltproof.certify.memory import Halving
-from tiltproof.certify.prover import Prover
-from tiltproof.certify.range_prover import RangeProver
-from tiltproof.certify.range_search import RangeSearch, Wanted
-from tiltproof.certify.reached import Reached
-from tiltproof.certify.regression import RangeJob, RangeSettings
-from tiltproof.certify.search import AdaptiveSearch
-from tiltproof.certify.splits import Splits
-from tiltproof.certify.tiling import Boxes, Tiling
-from tiltproof.certify.uniform import UniformSearch
-from tiltproof.certify.verdict import Budget, Verdict
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
+from tiltproof.runtime.batch_size import Halving
+from tiltproof.verify.attack import Attacker, Reached
+from tiltproof.verify.batch import ClassJob, Settings
+from tiltproof.verify.branch_and_bound import AdaptiveSearch
+from tiltproof.verify.inputs import check_inputs, check_model_and_images
+from tiltproof.verify.partition import Boxes, Splits, Tiling
+from tiltproof.verify.prover import Prover
+from tiltproof.verify.range_prover import RangeProver
+from tiltproof.verify.range_search import RangeSearch, Wanted
+from tiltproof.verify.refinement import Gate
+from tiltproof.verify.regression import RangeJob, RangeSettings
+from tiltproof.verify.results import Budget, Verdict
+from tiltproof.verify.state import Ledger
+from tiltproof.verify.uniform_grid import UniformSearch
 
-ledger = importlib.import_module("tiltproof.certify.ledger")
-range_search = importlib.import_module("tiltproof.certify.range_search")
+ledger = importlib.import_module("tiltproof.verify.state")
+range_search = importlib.import_module("tiltproof.verify.range_search")
 CPU = torch.device("cpu")
 BATCH, GRID = 16, (2,)
 SEARCH = [

@@ -9,10 +9,10 @@ import pytest
 from digits import problem
 
 from tiltproof import ImageResult, InputError, Verdict, certify
-from tiltproof.certify.curve import CurvePoint, write_curve
-from tiltproof.certify.entry import check_inputs, proof_on
-from tiltproof.certify.manifest import claim
-from tiltproof.certify.run_folder import RunFolder
+from tiltproof.runs.curve import CurvePoint, write_curve
+from tiltproof.runs.folder import RunFolder
+from tiltproof.runs.manifest import claim
+from tiltproof.verify.inputs import check_inputs, proof_on
 
 FOREIGN = {
     "manifest.json": '{"name": "my web app", "icons": []}',

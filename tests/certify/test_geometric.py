@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check_run, parse
-from tiltproof.certify.curve import certified_curve
 from tiltproof.report import write_report
-from tiltproof.train import CertifiedLoss, WorstOfLoss
+from tiltproof.runs.curve import certified_curve
+from tiltproof.training import CertifiedLoss, WorstOfLoss
 
 TEXTS = [
     "Scu(10), Scv(10)",

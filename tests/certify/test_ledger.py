@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import tiltproof
-from tiltproof.certify.ledger import Ledger, content
-from tiltproof.certify.tiling import Boxes, Tiling
-from tiltproof.certify.verdict import Verdict
+from tiltproof.verify.partition import Boxes, Tiling
+from tiltproof.verify.results import Verdict
+from tiltproof.verify.state import Ledger, content
 
 COUNT, GRID = 5, (2, 3)
 BOX = torch.zeros(2).double(), torch.ones(2).double()

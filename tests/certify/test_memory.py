@@ -12,9 +12,8 @@ from small_regression import network, pictures
 
 import tiltproof
 from tiltproof import Budget, InputError
-from tiltproof.certify import limit as limits
-from tiltproof.certify.limit import Memory, parse_memory
-from tiltproof.certify.memory import Halving
+from tiltproof.runtime import batch_size as limits
+from tiltproof.runtime.batch_size import Halving, Memory, parse_memory
 
 CPU = torch.device("cpu")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how much is taken is asked of Linux")
@@ -22,7 +21,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how muc
 PROGRAM = """
 import json, sys
 import tiltproof, torch
-from tiltproof.certify.limit import Memory
+from tiltproof.runtime.batch_size import Memory
 
 model, (images, labels) = tiltproof.load_model("mnist-r30"), tiltproof.load_data("mnist-sample")
 images, labels = images[:8], labels[:8]

@@ -20,12 +20,12 @@ from tiltproof import (
     check_run,
     parse,
 )
-from tiltproof.certify.curve import certified_curve, nested
 from tiltproof.checker.tiling import read_transform
 from tiltproof.report import write_report
 from tiltproof.report.sentences import in_words
-from tiltproof.train import pixel_widths, tune
-from tiltproof.train.tune import sample_parameters
+from tiltproof.runs.curve import certified_curve, nested
+from tiltproof.training import pixel_widths, tune
+from tiltproof.training.tune import sample_parameters
 
 TEXTS = [
     "G(20)",

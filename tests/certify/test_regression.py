@@ -9,7 +9,8 @@ from small_regression import network, pictures
 from torch import nn
 
 from tiltproof import InputError, check_run, parse
-from tiltproof.certify import Budget, certify_range
+from tiltproof.verify.regression import certify_range
+from tiltproof.verify.results import Budget
 
 TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tiltproof import AffineForm
-from tiltproof.certify.rounds import FEW, Rounds
 from tiltproof.network import Effort, margins, read_network, refine, run, shallow_share
+from tiltproof.verify.refinement import FEW, Rounds
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 
@@ -118,7 +118,7 @@ def test_a_hopeless_box_is_given_up_after_its_first_class():
 def test_no_more_at_a_time_than_memory_allows(most, monkeypatch):
     problem, seen = Problem("plain"), []
     share = shallow_share(problem.network)
-    module = importlib.import_module("tiltproof.certify.rounds")
+    module = importlib.import_module("tiltproof.verify.refinement")
 
     def counted(network, forms, labels, pairs, classes, enough, shared, effort, shallow):
         seen.append((len(pairs), shallow))

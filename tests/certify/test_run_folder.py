@@ -12,11 +12,11 @@ import torch
 from digits import IMAGES, evidence, problem, run
 
 from tiltproof import InputError, Verdict, certify
-from tiltproof.certify import run_folder
-from tiltproof.certify.writing import lock
 from tiltproof.checker import check_run
-from tiltproof.report.finished import read_finished
 from tiltproof.report.sentences import facts
+from tiltproof.runs import folder as run_folder
+from tiltproof.runs.atomic_io import lock
+from tiltproof.runs.reader import read_finished
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_another_version_does_not_go_on_with_a_run(whole, tmp_path, monkeypatch)
     """What an older version proved, perhaps wrongly, is not sealed together with what this one proves."""
     folder = copy_of(whole[0], tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr(importlib.import_module("tiltproof.certify.manifest"), "__version__", "9.9.9")
+    monkeypatch.setattr(importlib.import_module("tiltproof.runs.manifest"), "__version__", "9.9.9")
     with pytest.raises(InputError, match=r"another version of tiltproof.*9\.9\.9 now"):
         run(folder, resume=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

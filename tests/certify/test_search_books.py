@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tiltproof.certify.memory import Halving
-from tiltproof.certify.prover import Outcome
-from tiltproof.certify.search import AdaptiveSearch
-from tiltproof.certify.tiling import Tiling
-from tiltproof.certify.verdict import Budget, Verdict
+from tiltproof.runtime.batch_size import Halving
 from tiltproof.transforms.notation import parse
+from tiltproof.verify.branch_and_bound import AdaptiveSearch
+from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import Outcome
+from tiltproof.verify.results import Budget, Verdict
 
 
 class Stand:
@@ -69,7 +69,9 @@ class Search(AdaptiveSearch):
 def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
     """Also where middles of boxes look like counterexamples, and are none or are."""
     luck = random.Random(seed)
-    monkeypatch.setattr(importlib.import_module("tiltproof.certify.search"), "SUSPECTS", luck.choice([1, 3, 64]))
+    monkeypatch.setattr(
+        importlib.import_module("tiltproof.verify.branch_and_bound"), "SUSPECTS", luck.choice([1, 3, 64])
+    )
     suspicion = luck.choice([0.0, 0.02, 0.3, 1.0])
     text = luck.choice(["R(-10:25)", "Tu(-0.1:0.7), Tv(-0.2:0.5)", "Sc(-2:5), R(-1:5), B(-0.01:0.05)"])
     transform, images = parse(text), luck.randint(1, 5)
@@ -118,7 +120,7 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
 
 def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
     """Between two bounds, one image's halves go on to be halved while another's, which has spent more, wait to be proved: none is lost."""
-    monkeypatch.setattr(importlib.import_module("tiltproof.certify.search"), "EARLY", 0.15)
+    monkeypatch.setattr(importlib.import_module("tiltproof.verify.branch_and_bound"), "EARLY", 0.15)
     tiling = Tiling(parse("R(-10:25)"), (2,))
     prover = Stand(
         2,

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import tiltproof
-from tiltproof.bounds import pair_bounds
-from tiltproof.certify import prover as prover_module
-from tiltproof.certify.entry import check_inputs
-from tiltproof.certify.prover import Prover
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.verify import prover as prover_module
+from tiltproof.verify.inputs import check_inputs
+from tiltproof.verify.prover import Prover
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks"

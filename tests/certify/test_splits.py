@@ -8,10 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof.certify import splits as splits_module
-from tiltproof.certify.splits import Splits
-from tiltproof.certify.tiling import Boxes
-from tiltproof.certify.tree import AXES, halves, leaves
+from tiltproof.verify import partition as splits_module
+from tiltproof.verify.partition import AXES, Boxes, Splits, halves, leaves
 
 DEEPEST = 40  # halvings along one parameter
 

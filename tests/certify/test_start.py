@@ -7,11 +7,8 @@ import torch
 from torch import nn
 
 from tiltproof import certify, parse
-from tiltproof.certify.entry import check_inputs
-from tiltproof.certify.gate import WORTHWHILE
-from tiltproof.certify.memory import Halving
-from tiltproof.certify.prover import Prover
-from tiltproof.certify.start import (
+from tiltproof.runtime.batch_size import Halving
+from tiltproof.verify.initial_grid import (
     PASS_CALL,
     PASS_COST,
     PASS_STEPS,
@@ -21,6 +18,9 @@ from tiltproof.certify.start import (
     precision_pays,
     starting_grid,
 )
+from tiltproof.verify.inputs import check_inputs
+from tiltproof.verify.prover import Prover
+from tiltproof.verify.refinement import WORTHWHILE
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 
@@ -108,7 +108,7 @@ def test_a_grid_that_was_tried_is_not_tried_again():
 
 def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
     """As a GPU tries them: one call, in which every rung's backward passes are told apart."""
-    start = importlib.import_module("tiltproof.certify.start")
+    start = importlib.import_module("tiltproof.verify.initial_grid")
     plain, other, rows = prover(2), prover(2), torch.arange(4)
     grid = starting_grid(plain, rows, 20_000, Halving(4096), 0)
     monkeypatch.setattr(start, "single_pairs", lambda *_: True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltproof import Rotation, TranslationU, parse
-from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.verify.partition import Boxes, Tiling
 
 RANGES = [
     Rotation(30),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tiltproof import Brightness, Compose, TranslationU, parse
-from tiltproof.certify.tiling import Boxes, Tiling
+from tiltproof.verify.partition import Boxes, Tiling
 
 SMALLEST = 5e-324
 RANGES = {

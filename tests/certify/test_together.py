@@ -5,11 +5,11 @@ import importlib
 import torch
 
 from tiltproof import Budget, certify, check_run, load_data, load_model
-from tiltproof.certify.gate import BUCKETS, TRIES, WORTHWHILE, Gate
+from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, Gate
 
 
 def test_margins_refined_together_give_the_same_verdicts(monkeypatch):
-    prover = importlib.import_module("tiltproof.certify.prover")
+    prover = importlib.import_module("tiltproof.verify.prover")
     model = load_model("mnist-r30")
     images, labels = (tensor[:6] for tensor in load_data("mnist-sample"))
     plain = certify(model, images, labels, "R(30)")

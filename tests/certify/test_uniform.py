@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiltproof
-from tiltproof.certify import Verdict, uniform
-from tiltproof.certify.memory import Halving
-from tiltproof.certify.prover import Outcome
-from tiltproof.certify.tiling import Tiling
-from tiltproof.certify.uniform import UniformSearch, block_sizes
-from tiltproof.certify.verdict import Budget
+from tiltproof.runtime.batch_size import Halving
+from tiltproof.verify import uniform_grid as uniform
+from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import Outcome
+from tiltproof.verify.results import Budget, Verdict
+from tiltproof.verify.uniform_grid import UniformSearch, block_sizes
 
 COUNTS = {1: (1, 7, 255, 256, 300, 1100), 2: (1, 3, 20, 33), 3: (1, 7, 12)}
 PLACES = st.floats(-0.3, 1.3) | st.sampled_from([-0.02, -0.008, 1.004, 1.01])

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tiltproof.checker.hashes import image_digest, weights_digest
+from tiltproof.checker.folder import image_digest, weights_digest
 
 NAMES = ("certified", "falsified", "unknown", "misclassified")
 

@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tiltproof.checker.activations import relu
 from tiltproof.checker.form import UNIT32, Form
-from tiltproof.checker.layers import linear
-from tiltproof.checker.margins import bound_margins
 from tiltproof.checker.network import evaluation
+from tiltproof.checker.operations import linear, relu
+from tiltproof.checker.photometric import quotient, reciprocal, sine_and_cosine
 from tiltproof.checker.pixels import as_float32
-from tiltproof.checker.smooth import quotient, reciprocal, sine_and_cosine
+from tiltproof.checker.verdicts import bound_margins
 from tiltproof.errors import InputError
 
 

@@ -7,7 +7,7 @@ from run_folder import manifest_of, record, write_run
 
 from tiltproof.checker import CheckFailed, check_run
 from tiltproof.data import load_data
-from tiltproof.zoo import load_model
+from tiltproof.models import load_model
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from range_case import FIRST, TRANSFORM, RangeCase, read_records
 from run_folder import manifest_of, seal, write_run
 from small_regression import network, pictures
 
-from tiltproof.certify import certify_range
 from tiltproof.checker import CheckFailed
 from tiltproof.checker.folder import read_run
+from tiltproof.verify.regression import certify_range
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -(10**400), "1", True, [], {}]
 NOT_RE_PROVED = "leaves the range|could not be re-proved"

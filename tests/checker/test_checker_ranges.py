@@ -10,9 +10,10 @@ from range_case import TRANSFORM, range_record, read_records, write_ranges
 from small_regression import network, pictures
 from torch import nn
 
-from tiltproof.certify import Budget, certify_range
 from tiltproof.checker import CheckFailed, check_run
 from tiltproof.errors import InputError
+from tiltproof.verify.regression import certify_range
+from tiltproof.verify.results import Budget
 
 RUNS = {
     "one parameter": ("R(10)", 1, {}),

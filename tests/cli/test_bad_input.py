@@ -6,7 +6,7 @@ import typer
 from safetensors.torch import save_file
 
 from tiltproof.cli import app
-from tiltproof.zoo import mnist_cnn
+from tiltproof.models import mnist_cnn
 
 
 def refused(result, *words):

@@ -7,7 +7,7 @@ import threading
 import pytest
 from PIL import Image
 
-from tiltproof.cli.files import check_writable, write_atomically
+from tiltproof.cli.inputs import check_writable, write_atomically
 
 EXPECTED = ["certified", "certified", "falsified", "misclassified", "certified"]
 SUMMARY_KEYS = {"images", "correct", "certified", "falsified", "unknown", "boxes", "seconds", "method", "transform"}

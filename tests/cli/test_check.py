@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tiltproof.certify import certify_range
 from tiltproof.data import load_data
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.verify.regression import certify_range
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_a_second_run_needs_resume(train):
 
 
 def test_a_loss_that_goes_astray(train, monkeypatch):
-    from tiltproof.train import epoch
+    from tiltproof.training import epoch
 
     make = epoch.make_loss
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tiltproof import load_data
-from tiltproof.train import pixel_widths
+from tiltproof.training import pixel_widths
 
 
 def test_widths_of_a_box(tiltproof, workspace):

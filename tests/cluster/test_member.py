@@ -8,9 +8,9 @@ import torch
 from digits import TRANSFORM, problem
 
 from tiltproof import Budget, InputError, certify
-from tiltproof.certify.batch import ClassJob, Settings
-from tiltproof.certify.entry import check_inputs, proof_on
-from tiltproof.cluster.member import Member, Package, versions
+from tiltproof.distributed.worker import Member, Package, versions
+from tiltproof.verify.batch import ClassJob, Settings
+from tiltproof.verify.inputs import check_inputs, proof_on
 
 
 @pytest.fixture

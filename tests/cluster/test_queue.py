@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tiltproof import InputError
-from tiltproof.cluster.queue import MOST_LOSSES, Queue
+from tiltproof.distributed.ray_workers import MOST_LOSSES, Queue
 
 GRID = (4, 2)
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tiltproof import InputError, RayWorkers, certify, certify_range, check_run
 from tiltproof.cli import app
-from tiltproof.cluster import ray_workers
+from tiltproof.distributed import ray_workers
 
 ray = pytest.importorskip("ray")
 

@@ -13,7 +13,7 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     from tiltproof import RayWorkers
-    from tiltproof.cluster import ray_workers
+    from tiltproof.distributed import ray_workers
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     machines = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)]

@@ -9,9 +9,9 @@ import zlib
 import numpy as np
 import pytest
 
-from tiltproof.data.cifar_binary import read_cifar_binary
+from tiltproof.data.cifar10 import read_cifar_binary
 from tiltproof.data.compressed import PIECE, read_with
-from tiltproof.data.idx import MOST_BYTES, read_idx
+from tiltproof.data.mnist import MOST_BYTES, read_idx
 from tiltproof.errors import InputError
 
 PACKERS = pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 
 from tiltproof.data import load_data, load_frames
 from tiltproof.data.load import ROOT_VARIABLE, load_pixels
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.models import ARCHITECTURES
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from tiltproof.data.idx import read_idx
+from tiltproof.data.mnist import read_idx
 from tiltproof.errors import InputError
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)

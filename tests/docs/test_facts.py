@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import tiltproof.checker
-from tiltproof.certify.search import PRECISE_FROM
 from tiltproof.transforms import LETTERS
+from tiltproof.verify.branch_and_bound import PRECISE_FROM
 
 DOCS = Path(__file__).parents[2] / "docs"
 CHECKER = Path(tiltproof.checker.__file__).parent

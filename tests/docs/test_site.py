@@ -12,8 +12,8 @@ from blocks import PAGES, ROOT
 
 import tiltproof
 from tiltproof.cli.app import COMMANDS
+from tiltproof.models.bundled import models
 from tiltproof.transforms import LETTERS
-from tiltproof.zoo.bundled import models
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
 DATED = {"tiling"}

@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import tiltproof
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.models import ARCHITECTURES
 
 IMAGES = 2
 STEADY = '''

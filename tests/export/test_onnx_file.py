@@ -9,8 +9,8 @@ from torch import nn
 
 from tiltproof import InputError, UnsupportedOperation, certify, load_data, load_model, load_onnx
 from tiltproof.export import write_onnx
-from tiltproof.export.onnx_nodes import WRITERS
-from tiltproof.network.rules import REGISTRY
+from tiltproof.network.ops import REGISTRY
+from tiltproof.onnx.write_nodes import WRITERS
 
 
 class Function(nn.Module):

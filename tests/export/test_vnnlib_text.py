@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_reader import read_plain
 
-from tiltproof.export.vnnlib_text import TINY, decimal_above, decimal_below, pixel_box, vnnlib_1, vnnlib_2
+from tiltproof.export.vnnlib import TINY, decimal_above, decimal_below, pixel_box, vnnlib_1, vnnlib_2
 
 REALS = (
     st.floats(0, 1)

@@ -13,14 +13,13 @@ import torch
 from torch import nn
 
 from tiltproof import CheckFailed, InputError, certify
-from tiltproof.certify import certify_range
-from tiltproof.certify.batch import Settings
-from tiltproof.certify.entry import Inputs, check_inputs, proof_on
-from tiltproof.certify.folder_contents import RUN_FILES
-from tiltproof.certify.manifest import claim
-from tiltproof.certify.run_folder import RunFolder
-from tiltproof.certify.verdict import Budget
 from tiltproof.checker.folder import read_run
+from tiltproof.runs.folder import RUN_FILES, RunFolder
+from tiltproof.runs.manifest import claim
+from tiltproof.verify.batch import Settings
+from tiltproof.verify.inputs import Inputs, check_inputs, proof_on
+from tiltproof.verify.regression import certify_range
+from tiltproof.verify.results import Budget
 
 BUDGET = Budget(boxes=40)
 

@@ -28,8 +28,8 @@ from safetensors.torch import save
 from torch import nn
 
 from tiltproof.data import load_data, load_folder
-from tiltproof.train.recipe import FOLDER, from_dict, read_recipe
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.training.recipe import FOLDER, from_dict, read_recipe
 
 
 @dataclass(frozen=True)

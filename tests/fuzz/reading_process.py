@@ -19,7 +19,7 @@ from damage import mutants
 from file_kinds import KINDS, Kind, tiny
 
 from tiltproof.errors import InputError
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.models import ARCHITECTURES
 
 SPARE_BYTES = 200 * 2**20
 """What the process may take beyond what it has after start; the largest valid image needs a tenth of it."""

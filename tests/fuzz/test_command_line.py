@@ -10,7 +10,7 @@ from safetensors.torch import save
 from typer.testing import CliRunner
 
 from tiltproof.cli import app
-from tiltproof.zoo import mnist_cnn
+from tiltproof.models import mnist_cnn
 
 
 def torch_file(content):

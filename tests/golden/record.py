@@ -26,8 +26,8 @@ from torch import nn
 
 import tiltproof
 from tiltproof import Budget, certify, certify_range
-from tiltproof.train import train
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.training import train
 
 FILE = Path(__file__).with_name("record.json")
 NETWORKS = {

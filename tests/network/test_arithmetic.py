@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import tiltproof
 from tiltproof.errors import InputError
+from tiltproof.kernels.im2col import Reach
 from tiltproof.network import arithmetic
 from tiltproof.network.arithmetic import (
     Window,
@@ -21,7 +22,6 @@ from tiltproof.network.arithmetic import (
     proof_arithmetic,
     unfold_at_most,
 )
-from tiltproof.network.windows import Reach
 
 GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, height, width
     (3, 8, (3, 3), (1, 1), (1, 1), (1, 1), 1, 8, 9),

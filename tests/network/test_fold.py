@@ -7,7 +7,7 @@ from torch import nn
 
 from tiltproof import AffineForm, bound_network
 from tiltproof.network import read_network
-from tiltproof.network.rules import REGISTRY
+from tiltproof.network.ops import REGISTRY
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 

@@ -3,20 +3,20 @@
 import pytest
 import torch
 
-from tiltproof.bounds import AffineForm
-from tiltproof.bounds.chosen import ChosenForm
-from tiltproof.network.rules import fused_rows
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.gathered import ChosenForm
+from tiltproof.kernels import backward as fused_rows
 
 PROGRAM = """
 import warnings
 from fractions import Fraction
 import torch
 from torch import nn
-from tiltproof.bounds import AffineForm
-from tiltproof.bounds.chosen import ChosenForm
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.gathered import ChosenForm
 from tiltproof.network import proof_arithmetic, read_network, refine, run
-from tiltproof.network.pull import relaxation_shares
-from tiltproof.network.rules import fused_rows
+from tiltproof.network.backward import relaxation_shares
+from tiltproof.kernels import backward as fused_rows
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 fused_rows.BLOCK = 64

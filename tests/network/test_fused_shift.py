@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from tiltproof.network.rules import fused_shift
+from tiltproof.kernels import linear_epilogue as fused_shift
 
 PROGRAM = """
 import warnings
 import torch
 from torch import nn
-from tiltproof.bounds import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import proof_arithmetic, read_network, run
-from tiltproof.network.rules import fused_shift
+from tiltproof.kernels import linear_epilogue as fused_shift
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 device = torch.device("cpu")

@@ -10,7 +10,7 @@ from torch import nn
 
 from tiltproof import AffineForm
 from tiltproof.network import margins, read_network, run
-from tiltproof.network.rules import REGISTRY
+from tiltproof.network.ops import REGISTRY
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 

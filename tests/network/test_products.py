@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiltproof
-from tiltproof.bounds.rounding import gamma
+from tiltproof.enclosures.rounding import gamma
 from tiltproof.network import products, proof_arithmetic
 from tiltproof.network.products import product
 

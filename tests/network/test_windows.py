@@ -4,15 +4,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tiltproof.network import windows
-from tiltproof.network.windows import Reach, reference
+from tiltproof.kernels import im2col as windows
+from tiltproof.kernels.im2col import Reach, reference
 
 PROGRAM = """
 import warnings
 import torch
 import torch.nn.functional as F
-from tiltproof.network import arithmetic, windows
-from tiltproof.network.windows import Reach
+from tiltproof.network import arithmetic
+from tiltproof.kernels import im2col as windows
+from tiltproof.kernels.im2col import Reach
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 device = torch.device("cpu")

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof.certify import certify, certify_range
-from tiltproof.certify.curve import certified_curve, write_curve
 from tiltproof.report import write_report
+from tiltproof.runs.curve import certified_curve, write_curve
+from tiltproof.verify.api import certify
+from tiltproof.verify.regression import certify_range
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

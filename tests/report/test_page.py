@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof.certify import certify, certify_range
 from tiltproof.errors import InputError
 from tiltproof.report import page as page_module
 from tiltproof.report import write_report
-from tiltproof.report.finished import read_finished
 from tiltproof.report.page import SCRIPTS, order
 from tiltproof.report.sentences import WORDS, in_words, percent, quote
+from tiltproof.runs.reader import read_finished
 from tiltproof.transforms import LETTERS, parse
+from tiltproof.verify.api import certify
+from tiltproof.verify.regression import certify_range
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
 

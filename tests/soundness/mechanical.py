@@ -73,7 +73,7 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 PACKAGE = "tiltproof"
 FUZZES = [
-    *((file, "network_fuzz") for file in ("network/*.py", "bounds/relax.py", "bounds/bow.py")),
+    *((file, "network_fuzz") for file in ("network/*.py", "enclosures/relu.py", "enclosures/quadratic_relu.py")),
     ("bounds/*.py", "pixel_fuzz"),
 ]
 """Which fuzz judges which files, by their paths in the package: the first row that fits."""
@@ -489,7 +489,9 @@ def argued() -> dict[tuple[str, str, str], str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="mechanical mutants of source files, judged by a fuzz")
-    parser.add_argument("files", nargs="*", help="bounds/one_cell.py, or a path to it; by default all that have a fuzz")
+    parser.add_argument(
+        "files", nargs="*", help="pixels/single_cell.py, or a path to it; by default all that have a fuzz"
+    )
     parser.add_argument("--every", type=int, default=1, help="only every N-th mutant")
     parser.add_argument("--begin", type=int, default=0, help="leave out that many mutants of each file")
     parser.add_argument("--seconds", type=float, default=0, help="for a mutant; by default ten times the original's")

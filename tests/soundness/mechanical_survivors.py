@@ -45,27 +45,27 @@ UPWARD = (
 )
 
 ARGUED: list[Argued] = [
-    Argued("bounds/one_cell.py", "MOST_FLAT = 4", ("4 -> 3", "4 -> 2"), CHOICE),
+    Argued("pixels/single_cell.py", "MOST_FLAT = 4", ("4 -> 3", "4 -> 2"), CHOICE),
     Argued(
-        "bounds/one_cell.py",
+        "pixels/single_cell.py",
         "largest, spread = torch.maximum(-low, high), high - low",
         ("low -> high", "high -> low"),
         FLOOR_ENOUGH,
     ),
     Argued(
-        "bounds/one_cell.py",
+        "pixels/single_cell.py",
         "self.floor = (4 * largest + 40 * spread) * UNIT[torch.float64] + SMALLEST[torch.float64]",
         ("4 -> 3", "4 -> 2", "40 -> 39", "40 -> 20"),
         FLOOR,
     ),
     Argued(
-        "bounds/one_cell.py",
+        "pixels/single_cell.py",
         "torch.add(form.radius, form.reach(), alpha=24 * form.unit, out=cost)",
         ("24 -> 23", "24 -> 12"),
         REACH,
     ),
     Argued(
-        "bounds/one_cell.py",
+        "pixels/single_cell.py",
         "return first, end, (end - begin).abs_().mul_(0.5 + 4 * form.unit).add_(8 * form.unit)",
         (
             "(end - begin).abs_().mul_(0.5 + 4 * form.unit).add_ -> (end - begin).abs_().mul_(0.5 + 4 * form.unit).sub_",
@@ -81,7 +81,7 @@ ARGUED: list[Argued] = [
         HALF,
     ),
     Argued(
-        "bounds/one_cell.py",
+        "pixels/single_cell.py",
         "UPWARD = 1 + 2.0**-47",
         ("1 + 2.0 ** (-47) -> 1", "2.0 -> 4.0", "47 -> 48", "47 -> 94"),
         UPWARD,

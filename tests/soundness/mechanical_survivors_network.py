@@ -2,8 +2,8 @@
 """As `mechanical_survivors.py`, for what `network_fuzz.py` judges: the rules of networks, the passes and the relaxations.
 
 Each kind of line has one argument for all of its mutants. Those that lower an allowance for roundings are unsound on paper; the argument says
-why inputs do not show it. Rows are there for every second mutant of a file, all of `bounds/relax.py`, every third of `network/pull.py`, and
-every eighth of `network/rules/base.py`: the others have not been judged.
+why inputs do not show it. Rows are there for every second mutant of a file, all of `enclosures/relu.py`, every third of `network/backward.py`, and
+every eighth of `network/ops/base.py`: the others have not been judged.
 """
 
 from __future__ import annotations
@@ -120,25 +120,25 @@ NOTHING = (
 
 ARGUED: list[Argued] = [
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "if not (form.bent and form.unit and form.symbols > 1) or form.like.requires_grad:",
         ("form.symbols > 1 -> form.symbols < 1",),
         ("Leaves all parabolas out: lines are sound."),
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "k = kink.abs()",
         ("kink.abs() -> kink",),
         EQUI,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "middle = k <= 1 / 3",
         ("k <= 1 / 3 -> k >= 1 / 3", "1 -> 2", "3 -> 4", "3 -> 6"),
         EQUI,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "bow = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)",
         (
             "size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ... -> size / torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ...",
@@ -161,7 +161,7 @@ ARGUED: list[Argued] = [
         EQUI,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "tilt = -kink.sign() * size * torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 - k)) ** 2)",
         (
             "-kink.sign() * size -> -kink.sign() / size",
@@ -188,7 +188,7 @@ ARGUED: list[Argued] = [
         EQUI,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "highest = torch.maximum(*(_highest(sign * c / 2 + bow, sign * g / 2 - tilt, bow) for sign in (1, -1)))",
         (
             "sign * c / 2 + bow -> bow",
@@ -203,7 +203,7 @@ ARGUED: list[Argued] = [
         CHEB,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "lowest = -tilt * kink - bow * (2 * kink * kink - 1)",
         (
             "-tilt * kink - bow * (2 * kink * kink - 1) -> -tilt * kink",
@@ -217,13 +217,13 @@ ARGUED: list[Argued] = [
         CHEB,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "for end in (1, -1):",
         ("1 -> 2", "-1 -> 1", "1 -> 0 #2"),
         CHEB,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - bow)",
         (
             "(c + end * g).abs() / 2 - end * tilt - bow -> (c + end * g).abs() / 2 - end * tilt",
@@ -237,7 +237,7 @@ ARGUED: list[Argued] = [
         CHEB,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]",
         (
             "c.abs() + size + t -> c.abs() + size - t",
@@ -252,19 +252,19 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "return Bows(where, part, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)",
         ("highest - lowest -> highest + lowest", "highest - lowest -> lowest", "2 -> 1 #2"),
         WIDERFIT,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)",
         ("rows -> rows - 1",),
         ("Where parabolas are tried, nothing else: any entries will do."),
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "return form.center.abs() < form.slopes[0].abs()",
         ("form.center -> form.radius", "0 -> 1"),
         (
@@ -273,13 +273,13 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "a, smallest = a.abs(), SMALLEST[a.dtype]",
         ("a.abs() -> a",),
         BOW,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "return p + torch.where(a < 4 * bow, a / 8 * (a / bow.clamp(min=smallest)), a - 2 * bow)",
         (
             "4 -> 8",
@@ -294,25 +294,25 @@ ARGUED: list[Argued] = [
         BOW,
     ),
     Argued(
-        "bounds/bow.py",
+        "enclosures/quadratic_relu.py",
         "better = radius < result.radius[found.where]  # false for a NaN",
         ("result.radius -> result.center",),
         CHOICE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "above, below = (form.center + reach).clamp_(min=0), (reach - form.center).clamp_(min=0)",
         ("0 -> 1", "0 -> 1 #2"),
         LARGER,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "return above, below, above / (above + below + SMALLEST[above.dtype])",
         ("above -> below #2", "above + below -> above", "below -> above #2"),
         SLOPE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "return above, below, above / (above + below + SMALLEST[above.dtype])",
         (
             "above + below + SMALLEST[above.dtype] -> above + below - SMALLEST[above.dtype]",
@@ -325,13 +325,13 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "return torch.maximum(slope * below, (1 - slope) * above)",
         ("slope * below -> slope / below", "below -> above", "1 - slope -> 1 + slope", "1 - slope -> 1", "1 -> 2"),
         EQUAL_TERMS,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "slope = torch.where(2 * form.radius > above, 0.0, slope)",
         (
             "torch.where(2 * form.radius > above, 0.0, slope) -> torch.where(2 * form.radius > above, slope, 0.0)",
@@ -348,19 +348,19 @@ ARGUED: list[Argued] = [
         SLOPE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "gap = relu_gap(slope, above, below)",
         ("below -> above",),
         EQUAL_TERMS,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "size = torch.add(above, gap, alpha=2) if form.unit else None",
         ("alpha=2 dropped", "2 -> 1"),
         SCALESIZE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "size = size * (1 - negative_slope) + (above + below) * abs(negative_slope)",
         (
             "size * (1 - negative_slope) -> size / (1 - negative_slope)",
@@ -373,31 +373,31 @@ ARGUED: list[Argued] = [
         SCALESIZE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "slope, gap = negative_slope + (1 - negative_slope) * slope, gap * (1 - negative_slope)",
         ("1 -> 2 #2",),
         OFFSET,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "half = gap / 2",
         ("gap / 2 -> gap * 2", "2 -> 1"),
         OFFSET,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "radius = radius.add_(size, alpha=(16 if negative_slope else 8) * form.unit).add_(16 * SMALLEST[radius.dtype])",
         ("16 -> 15", "16 -> 8", "16 -> 15 #2", "16 -> 8 #2", "16 -> 1"),
         UNDER,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))",
         ("2 * smallest -> 2 / smallest",),
         UNDER,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))",
         (
             "2 -> 3",
@@ -414,19 +414,19 @@ ARGUED: list[Argued] = [
         ROUNDS,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))",
         ("(2 * symbols + 4) * unit -> (2 * symbols + 4) / unit", "4 -> 5", "4 -> 8"),
         MORE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "slope = (above / width).clamp_(max=1)",
         ("1 -> 0",),
         SLOPE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "slope = torch.ops.aten.threshold_backward(slope, torch.add(above, form.radius, alpha=-2), 0)  # 0 where 2 r >= h",
         (
             "torch.add -> torch.sub",
@@ -441,7 +441,7 @@ ARGUED: list[Argued] = [
         SLOPE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "half = torch.addcmul(above, slope, above, value=-1).mul_(0.5)",
         (
             "torch.addcmul(above, slope, above, value=-1).mul_ -> torch.addcmul(above, slope, above, value=-1).div_",
@@ -453,25 +453,25 @@ ARGUED: list[Argued] = [
         OFFSET,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "size = torch.add(above, half, alpha=4)  # above + 2 t, as in `by_lines`",
         ("alpha=4 dropped", "4 -> 3", "4 -> 2"),
         ROUNDS,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "radius = radius.add_(size, alpha=7 * unit).add_(16 * smallest)",
         ("alpha=7 * unit dropped", "7 * unit -> 7 / unit", "7 -> 14"),
         MORE,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "radius = radius.add_(size, alpha=7 * unit).add_(16 * smallest)",
         ("7 -> 6", "7 -> 3", "7 -> 1"),
         ROUNDS,
     ),
     Argued(
-        "bounds/relax.py",
+        "enclosures/relu.py",
         "radius = radius.add_(size, alpha=7 * unit).add_(16 * smallest)",
         ("16 * smallest -> 16 / smallest", "16 -> 17", "16 -> 15", "16 -> 32", "16 -> 8", "16 -> 1"),
         UNDER,
@@ -511,55 +511,55 @@ ARGUED: list[Argued] = [
         WIDE,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         "ROUNDINGS = 8",
         ("8 -> 9", "8 -> 16"),
         COUNTS,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         "OF_SCALES = 6",
         ("6 -> 7", "6 -> 12"),
         COUNTS,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         'before = result.get(operation.inputs[0]) if operation.kind == "scale" and len(operation.inputs) == 1 else None',
         ("len(operation.inputs) == 1 -> len(operation.inputs) != 1", "1 -> 0"),
         NOFOLD,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         "if before is not None and readers[before.name] == 1:",
         ("1 -> 2",),
         NOFOLD,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         "return all(x is None or x.ndim < 3 or tuple(x.shape[-2:]) == (1, 1) for x in constants) and all(",
         ("x.ndim < 3 -> x.ndim > 3", "-2 -> 2", "2 -> 1", "1 -> 0", "1 -> 0 #2"),
         NOFOLD,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         "x is None or x.ndim >= 3 or x.numel() == 1 for x in constants",
         ("1 -> 2",),
         NOFOLD,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         "size = shift.abs() if before is None else by_channel(before) * factor.abs()",
         ("shift.abs() -> shift",),
         COUNTS,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         'settings["roundings"] = settings.get("roundings", 0) + ROUNDINGS',
         ("settings.get('roundings', 0) + ROUNDINGS -> ROUNDINGS", "0 -> -1"),
         COUNTS,
     ),
     Argued(
-        "network/fold.py",
+        "network/folding.py",
         'settings["roundings"] = OF_SCALES + sum(each.settings.get("roundings", 0) for each in (first, second))',
         (
             "OF_SCALES + sum((each.settings.get('roundings', 0) for ea... -> OF_SCALES - sum((each.settings.get('roundings', 0) for ea...",
@@ -673,25 +673,25 @@ ARGUED: list[Argued] = [
         PAIR,
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "self.steps = 2  # those at which something may underflow, and the products of a meeting",
         ("2 -> 1",),
         FLOOR,
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:",
         ("1 -> 2 #2",),
         ("Where a bound is looked at on the way, nothing else: every form holds what its operation can give."),
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "allowance = form_lengths(self.forms[name]) * backward_gamma(3, row_size(a), self.unit)",
         ("3 -> 1",),
         JOIN,
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "self.error = self.error + dot(self.lengths(a), allowance + FLOOR[a.dtype])",
         (
             "self.error + dot(self.lengths(a), allowance + FLOOR[a.dty... -> self.error",
@@ -700,7 +700,7 @@ ARGUED: list[Argued] = [
         JOIN,
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "bound, error = bound + least(first, second), error + (first.abs() + second.abs()) * 2.0**-48",
         (
             "error + (first.abs() + second.abs()) * 2.0 ** (-48) -> error - (first.abs() + second.abs()) * 2.0 ** (-48)",
@@ -712,37 +712,37 @@ ARGUED: list[Argued] = [
         PARABOLA,
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "bound = bound - error.add_(bound.abs(), alpha=2.0**-50)",
         ("50 -> 51",),
         ("8 units of float64 are allowed for where a subtraction rounds once."),
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "if len(self.sums) > 1:",
         ("1 -> 2",),
         UNDER,
     ),
     Argued(
-        "network/pull.py",
+        "network/backward.py",
         "rows = (~(bound > enough)).nonzero().flatten()",
         ("~(bound > enough) -> bound > enough",),
         ("Which rows stay behind: each keeps the best bound that was proved for it."),
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "offset = relu_gap(chord, above, below) * (1 - negative)",
         ("above -> below",),
         EQUAL_TERMS,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "lower = (above > below).to(chord.dtype)",
         ("above > below -> above < below", "below -> above"),
         SLOPE,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))",
         ("0 -> 1",),
         (
@@ -751,7 +751,7 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)",
         (
             "max(1.0, abs(negative)) + 1 - negative -> max(1.0, abs(negative)) + 1 + negative",
@@ -764,13 +764,13 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)",
         ("result.allowance.add_(UNDERFLOW * ones_length(a) * allowa... dropped",),
         FLOOR,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "under = torch.minimum(above, below) ** 2 / (above + below) / 2",
         (
             "torch.minimum(above, below) ** 2 / (above + below) -> torch.minimum(above, below) ** 2 * (above + below)",
@@ -784,7 +784,7 @@ ARGUED: list[Argued] = [
         CHOICE,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "better = found.rest < torch.where(weight > 0, under, offset / 2)  # false for a NaN",
         (
             "torch.where(weight > 0, under, offset / 2) -> torch.where(weight > 0, offset / 2, under)",
@@ -796,7 +796,7 @@ ARGUED: list[Argued] = [
         CHOICE,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "allowance = None if result.allowance is None else result.allowance * 8",
         ("result.allowance is None -> result.allowance is not None", "8 -> 1"),
         (
@@ -805,7 +805,7 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "slope = (slope - 2.0**-40).clamp(min=0).to(form.radius.dtype).double() * (1 - 2.0**-20)",
         (
             "(slope - 2.0 ** (-40)).clamp(min=0) -> (slope - 2.0 ** (-40)).clamp(max=0)",
@@ -823,7 +823,7 @@ ARGUED: list[Argued] = [
         SMALLER_SLOPE,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "slack = 2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0",
         (
             "2.0 ** (-40) * (1 + lower.abs() + upper.abs()) -> 2.0 ** (-40) / (1 + lower.abs() + upper.abs())",
@@ -838,7 +838,7 @@ ARGUED: list[Argued] = [
         LIB,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half",
         (
             "gain * (form.center.abs() + form.reach()) + middle.abs() ... -> gain * (form.center.abs() + form.reach()) + middle.abs() ...",
@@ -851,13 +851,13 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation",
         ("8 -> 7", "8 -> 4"),
         ROUNDS,
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))",
         (
             "gain * farthest(form) + torch.maximum(low.abs(), high.abs... -> gain * farthest(form) - torch.maximum(low.abs(), high.abs...",
@@ -872,79 +872,79 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "network/rules/activations.py",
+        "network/ops/activations.py",
         "return 1 - value * value",
         ("1 -> 0",),
         SMALLER_SLOPE,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510",
         ("2.0 -> 4.0",),
         UNDER,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "return length.mul_(1 + 2 * gamma(count + 8, UNIT[x.dtype])).add_(count * vanishing)",
         ("count + 8 -> 8",),
         WINDOW,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "return gamma(count, unit) + gamma(entries + 1024, 2.0**-53) if unit else 0.0",
         ("gamma(count, unit) + gamma(entries + 1024, 2.0 ** (-53)) -> gamma(count, unit)", "1024 -> 512", "53 -> 106"),
         SUMS,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}",
         ("-50 -> 50",),
         NOTHING,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "MORE = 1 + 2.0**-16",
         ("16 -> 17",),
         SUMS,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "return math.sqrt(a.shape[1]) * (1 + 2.0**-20) if a.ndim > 2 else 1.0",
         ("20 -> 21",),
         SUMS,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "OVERFLOW, UNDERFLOW = 2.0**120, SMALLEST[torch.float32]",
         ("2.0 -> 0.0",),
         NOTHING,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "radius, own, theirs = form.radius, gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)",
         ("count + 4 -> 4",),
         WINDOW,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "radius = torch.add(radius, farthest(form) + UNDERFLOW, alpha=theirs)",
         ("farthest(form) + UNDERFLOW -> farthest(form)",),
         UNDER,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "theirs = gamma(terms[0] + 8, operation.evaluation)",
         ("8 -> 7",),
         WINDOW,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "count = backward_gamma(terms[1] + 8, row_size(a), form.unit) + theirs",
         ("terms[1] + 8 -> 8",),
         WINDOW,
     ),
     Argued(
-        "network/rules/base.py",
+        "network/ops/base.py",
         "count *= 1 + 2 * gamma(sum(terms) + 32, form.unit)",
         (
             "count *= 1 + 2 * gamma(sum(terms) + 32, form.unit) -> count /= 1 + 2 * gamma(sum(terms) + 32, form.unit)",
@@ -953,19 +953,19 @@ ARGUED: list[Argued] = [
         SUMS,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "return inputs + more, outputs + more",
         ("inputs + more -> inputs - more",),
         WINDOW,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "count = backward_gamma(terms[1] + 8, row_size(a), form.unit)",
         ("terms[1] + 8 -> 8", "8 -> 7", "8 -> 4"),
         WINDOW,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         '[row_norm(weight) * count, (least + UNDERFLOW) * count + FLOOR[operation.settings["weight"].dtype]], 1',
         (
             "(least + UNDERFLOW) * count + FLOOR[operation.settings['w... -> (least + UNDERFLOW) * count",
@@ -974,7 +974,7 @@ ARGUED: list[Argued] = [
         FLOOR,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         'inputs = operation.settings["weight"].shape[-1] + operation.settings["roundings"]',
         (
             "operation.settings['weight'].shape[-1] + operation.settin... -> operation.settings['weight'].shape[-1]",
@@ -983,7 +983,7 @@ ARGUED: list[Argued] = [
         DIFF,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "return (norm(parts, (1, 2)).amax(0) * (1 + 2.0**-20)).to(weight.dtype)[None, None]",
         (
             "norm(parts, (1, 2)).amax(0) * (1 + 2.0 ** (-20)) -> norm(parts, (1, 2)).amax(0) / (1 + 2.0 ** (-20))",
@@ -998,13 +998,13 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "height_met, width_met = -(-height // window.stride[0]), -(-width // window.stride[1])",
         ("height -> width", "1 -> 0"),
         WINDOW,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "return inputs * height * width + more, outputs // window.groups * height_met * width_met + more",
         (
             "inputs * height * width + more -> inputs * height * width",
@@ -1016,13 +1016,13 @@ ARGUED: list[Argued] = [
         WINDOW,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         'more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand',
         ("8 + operation.settings.get('roundings', 0) -> 8",),
         WINDOW,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4",
         (
             "math.prod(shape[-2:]) + 4 -> math.prod(shape[-2:])",
@@ -1037,13 +1037,13 @@ ARGUED: list[Argued] = [
         WINDOW,
     ),
     Argued(
-        "network/rules/linear.py",
+        "network/ops/linear.py",
         "length = math.prod(shape[1:]) + 4",
         ("math.prod(shape[1:]) + 4 -> math.prod(shape[1:])",),
         WINDOW,
     ),
     Argued(
-        "network/rules/maxpool.py",
+        "network/ops/pooling.py",
         "size = others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) + excess.abs()",
         (
             "others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) + ex... -> others.abs().sum(0) + best.abs().sum(0).unsqueeze(2)",
@@ -1054,25 +1054,25 @@ ARGUED: list[Argued] = [
         POOL,
     ),
     Argued(
-        "network/rules/maxpool.py",
+        "network/ops/pooling.py",
         "excess = excess + size * gamma(2 * len(form.stack) + 16, form.unit)",
         ("2 * len(form.stack) + 16 -> 16", "2 -> 3", "16 -> 17", "16 -> 32"),
         POOL,
     ),
     Argued(
-        "network/rules/maxpool.py",
+        "network/ops/pooling.py",
         "radius = torch.where(excess > 0, widen(radius, stack[0].abs() + excess, 4, form.unit), radius)",
         ("stack[0].abs() + excess -> stack[0].abs()", "0 -> -1 #2", "4 -> 3", "4 -> 2"),
         ROUNDS,
     ),
     Argued(
-        "network/rules/maxpool.py",
+        "network/ops/pooling.py",
         'entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]',
         ("0 -> 1",),
         POOLBACK,
     ),
     Argued(
-        "network/rules/maxpool.py",
+        "network/ops/pooling.py",
         "size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])",
         (
             "farthest(form).flatten(2).gather(2, index) + excess -> farthest(form).flatten(2).gather(2, index) - excess",
@@ -1081,13 +1081,13 @@ ARGUED: list[Argued] = [
         POOLBACK,
     ),
     Argued(
-        "network/rules/maxpool.py",
+        "network/ops/pooling.py",
         "result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)",
         ("entries + 9 -> 9", "9 -> 8", "9 -> 4"),
         POOLBACK,
     ),
     Argued(
-        "network/rules/moves.py",
+        "network/ops/reshape.py",
         "return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)",
         ("2 -> 1",),
         ("Allows for two roundings where an evaluation makes one, beside the form's own."),

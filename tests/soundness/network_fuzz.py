@@ -80,13 +80,12 @@ ENTERED: list[Any] = []
 
 
 def _claims(case: Case) -> Claims:
-    from tiltproof.bounds.affine import AffineForm
-    from tiltproof.bounds.chosen import ChosenForms
-    from tiltproof.network.backward import refine, refine_outputs
+    from tiltproof.enclosures.affine_form import AffineForm
+    from tiltproof.enclosures.gathered import ChosenForms
+    from tiltproof.network.backward import Pull, refine, refine_outputs
     from tiltproof.network.forward import margins, separate_margins
     from tiltproof.network.forward import run as forward
-    from tiltproof.network.pull import Pull
-    from tiltproof.network.rules.base import FLOOR, MORE
+    from tiltproof.network.ops.base import FLOOR, MORE
 
     claims = Claims()
     network = read(case.layers, tuple(case.radius.shape[1:])).live(case.radius.dtype, case.evaluation)

@@ -316,7 +316,7 @@ def pairs(
     def function() -> Bounds:
         import torch
 
-        from tiltproof.bounds import pair_bounds
+        from tiltproof.pixels.api import pair_bounds
         from tiltproof.transforms.notation import parse
 
         tensors = (torch.tensor(each) for each in (pictures, rows))
@@ -465,9 +465,10 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
     def function() -> Bounds:
         import torch
 
-        from tiltproof.bounds import AffineForm, Interval
-        from tiltproof.bounds.coordinates import Coordinates
-        from tiltproof.bounds.resample import affine_of_exact
+        from tiltproof.enclosures.affine_form import AffineForm
+        from tiltproof.enclosures.interval import Interval
+        from tiltproof.pixels.coordinates import Coordinates
+        from tiltproof.pixels.spatial import affine_of_exact
 
         made = []
         for center, slopes, radius, ends in (column, row):
@@ -507,7 +508,7 @@ def places(
     def function() -> Bounds:
         import torch
 
-        from tiltproof.bounds.coordinates import coordinates, symbols
+        from tiltproof.pixels.coordinates import coordinates, symbols
         from tiltproof.transforms.notation import parse
 
         ends = [torch.tensor(each) for each in (low, high)]
@@ -573,7 +574,7 @@ Operation = tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any
 
 def _relax(name: str) -> Callable[..., Any]:
     def function(form: Any) -> Any:
-        from tiltproof.bounds import relax
+        from tiltproof.enclosures import relu as relax
 
         if name == "lines":
             return relax.by_lines(form)
@@ -600,8 +601,8 @@ def _to(name: str) -> Callable[..., Any]:
 def _chosen(form: Any) -> Any:
     import torch
 
-    from tiltproof.bounds.chosen import ChosenForm
-    from tiltproof.bounds.relax import relax_kink
+    from tiltproof.enclosures.gathered import ChosenForm
+    from tiltproof.enclosures.relu import relax_kink
 
     form.reach()
     chosen = ChosenForm(form, torch.tensor([0, 0]))
@@ -687,7 +688,7 @@ def sums(
     def operate() -> Bounds:
         import torch
 
-        from tiltproof.bounds import AffineForm
+        from tiltproof.enclosures.affine_form import AffineForm
 
         made = []
         for center, slopes, radius in forms:
@@ -764,7 +765,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
     def operate() -> Bounds:
         import torch
 
-        from tiltproof.bounds import Interval
+        from tiltproof.enclosures.interval import Interval
 
         made = [Interval(torch.tensor(low[k]), torch.tensor(high[k])) for k in range(operands)]
         return of_interval(function(*made))
@@ -783,8 +784,8 @@ def horizons(rng: np.random.Generator) -> Case:
     def function() -> Bounds:
         import torch
 
-        from tiltproof.bounds import check_horizon
         from tiltproof.errors import InputError
+        from tiltproof.pixels.camera_depth import check_horizon
         from tiltproof.transforms.notation import parse
 
         lower = np.full(count, 0.0625)

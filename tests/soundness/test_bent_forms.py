@@ -14,7 +14,7 @@ from oracle import transformed
 from planted import fractions
 
 from tiltproof import AffineForm
-from tiltproof.bounds import pair_bounds
+from tiltproof.pixels.api import pair_bounds
 
 POINTS = [Fraction(-1), Fraction(-3, 4), Fraction(-1, 3), Fraction(0), Fraction(1, 5), Fraction(5, 8), Fraction(1)]
 REACH = {"R": 180.0, "Sc": 40.0, "Sh": 50.0, "Tu": 4.0, "Tv": 4.0}

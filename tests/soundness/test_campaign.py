@@ -13,7 +13,8 @@ from oracle import transformed
 from quick_check import arrays, outside
 
 from tiltproof import AffineForm, bound_pixels, parse
-from tiltproof.bounds import coordinates, resample
+from tiltproof.pixels import coordinates
+from tiltproof.pixels import spatial as resample
 
 
 @pytest.mark.parametrize("seed", [101, 202, 303])

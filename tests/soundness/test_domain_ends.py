@@ -19,9 +19,9 @@ from exactly import symbols, violations
 from oracle import exact_picture, transformed
 
 from tiltproof import Compose, InputError, bound_pixels
-from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.power import power_form, power_interval
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels.photometric import power_form, power_interval
 
 PARTS = {  # letter, with its setting after @ -> the ends of its domain, or values at which its formula changes
     "G": (math.nextafter(-100, 0),),

@@ -12,9 +12,9 @@ import torch
 from planted import fractions
 
 from tiltproof import AffineForm
-from tiltproof.bounds import Interval
-from tiltproof.bounds.coordinates import combine
-from tiltproof.bounds.relax import clamp01, relax_kink
+from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.relu import clamp01, relax_kink
+from tiltproof.pixels.coordinates import combine
 
 ENTRIES = 60
 

@@ -155,7 +155,7 @@ def test_the_fast_oracle_agrees_with_the_exact_one(letters, size, padding):
         assert abs(value - exact.fraction(*index)) <= Fraction(float(doubt[index])), index
 
 
-# Defects of `bounds/one_cell.py` that were written by somebody who had not seen the tests, but for those that are smaller allowances for
+# Defects of `pixels/single_cell.py` that were written by somebody who had not seen the tests, but for those that are smaller allowances for
 # rounding (see `mechanical_survivors.py`), or change nothing: at the last line of the table no box begins that sees a pixel
 DEFECTS = {
     "no reach for roundings": ("alpha=24 * form.unit", "alpha=0.0"),
@@ -216,7 +216,7 @@ def _judge(text: str) -> None:
     import torch
 
     torch.set_num_threads(1)
-    request, file = json.loads(text), "bounds/one_cell.py"
+    request, file = json.loads(text), "pixels/single_cell.py"
     path = mechanical.SOURCE / "tiltproof" / file
     source, todo = path.read_text(), []
     for old, new in request["defects"].values():
@@ -245,7 +245,7 @@ SAMPLE: list[tuple[str, str]] = [
 
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_defects_of_one_cell_are_killed():
-    answer = judged({"defects": DEFECTS, "keys": [("bounds/one_cell.py", *each) for each in SAMPLE]})
+    answer = judged({"defects": DEFECTS, "keys": [("pixels/single_cell.py", *each) for each in SAMPLE]})
     assert answer["violation"] is None  # of the code itself
     assert answer["cases"] > 100
     names = [*DEFECTS, *SAMPLE]
@@ -258,7 +258,7 @@ def test_defects_of_one_cell_are_killed():
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_no_suspect_is_left_in_one_cell():
     """As `make soundness` asks."""
-    command = [sys.executable, str(HERE / "mechanical.py"), "bounds/one_cell.py", "--quiet"]
+    command = [sys.executable, str(HERE / "mechanical.py"), "pixels/single_cell.py", "--quiet"]
     done = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
     )

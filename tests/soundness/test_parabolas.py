@@ -11,8 +11,8 @@ from planted import fractions
 from torch import nn
 
 from tiltproof import AffineForm
-from tiltproof.bounds.bow import bows, least
-from tiltproof.bounds.relax import relax_kink
+from tiltproof.enclosures.quadratic_relu import bows, least
+from tiltproof.enclosures.relu import relax_kink
 from tiltproof.network import read_network, refine, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from oracle import transformed
 
 from tiltproof import Compose, InputError, Pitch, Roll, Rotation, Yaw, bound_pixels, parse
-from tiltproof.bounds import check_horizon, pair_bounds
-from tiltproof.bounds.coordinates import coordinates, interval_coordinates, symbols
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.pixels.camera_depth import check_horizon
+from tiltproof.pixels.coordinates import coordinates, interval_coordinates, symbols
 
 SIZE = (5, 7)
 

@@ -30,10 +30,10 @@ from oracle import exact_picture, transformed
 from pixel_check import DTYPES, SIZES, assert_sound, random_box
 
 from tiltproof import InputError, attack, bound_pixels, certify, parse
-from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.kernels import enclose
-from tiltproof.bounds.power import power_form, power_interval
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels.blur import enclose
+from tiltproof.pixels.photometric import power_form, power_interval
 from tiltproof.transforms import GaussianBlur, MotionBlur
 
 OURS = ("affine", "hull")

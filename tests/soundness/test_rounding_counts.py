@@ -23,19 +23,26 @@ from rounding_counts import (
 )
 from torch import Tensor
 
-from tiltproof.bounds import affine, bent, bow, filters, kernels, one_cell, power, relax, resample
-from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.coordinates import Coordinates, combine, symbols
-from tiltproof.bounds.interval import Interval
-from tiltproof.bounds.rounding import gamma, widen
+from tiltproof.enclosures import affine_form as affine
+from tiltproof.enclosures import quadratic_relu as bow
+from tiltproof.enclosures import relu as relax
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.arithmetic import PROOF, Window, proof_arithmetic
 from tiltproof.network.backward import refine
 from tiltproof.network.forward import margins
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.rules import REGISTRY, Pullback, activations, base, linear
-from tiltproof.network.rules.base import lengths
-from tiltproof.transforms.gaussian_blur import GaussianBlur
-from tiltproof.transforms.motion_blur import MotionBlur
+from tiltproof.network.ops import REGISTRY, Pullback, activations, base, linear
+from tiltproof.network.ops.base import lengths
+from tiltproof.pixels import blur as filters
+from tiltproof.pixels import blur as kernels
+from tiltproof.pixels import photometric as power
+from tiltproof.pixels import quadratic as bent
+from tiltproof.pixels import single_cell as one_cell
+from tiltproof.pixels import spatial as resample
+from tiltproof.pixels.coordinates import Coordinates, combine, symbols
+from tiltproof.transforms.blur import GaussianBlur, MotionBlur
 
 U = UNIT[torch.float64]
 SIZES = (0.0, 1e-12, 1e-3, 1.0, 1e6)

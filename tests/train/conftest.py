@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from tiny_runs import DIGITS, make_recipe, write_mnist
 
-from tiltproof.train import train
+from tiltproof.training import train
 
 
 @pytest.fixture

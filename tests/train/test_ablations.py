@@ -11,8 +11,8 @@ from PIL import Image
 from tiny_runs import write_mnist
 
 import tiltproof
-from tiltproof.bounds import bound_pixels
-from tiltproof.train import read_recipe
+from tiltproof.pixels.api import bound_pixels
+from tiltproof.training import read_recipe
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SAMPLE = Path(tiltproof.__file__).parent / "data" / "sample" / "cifar10" / "test_batch.bin.xz"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiltproof.errors import InputError
-from tiltproof.train.augment import GREY, augment, draw, erase
+from tiltproof.training.augment import GREY, augment, draw, erase
 
 CLASSES = torch.arange(12)
 

@@ -12,9 +12,9 @@ import torch
 from tiny_runs import write_mnist
 
 import tiltproof
-from tiltproof.certify import Certificate
 from tiltproof.errors import InputError
-from tiltproof.zoo import Card, load_model, models
+from tiltproof.models import Card, load_model, models
+from tiltproof.verify.results import Certificate
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "trained_networks.py"
 

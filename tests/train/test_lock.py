@@ -8,8 +8,8 @@ import pytest
 from tiny_runs import start_program, start_two
 
 from tiltproof import load_data
-from tiltproof.certify.writing import lock
 from tiltproof.errors import InputError
+from tiltproof.runs.atomic_io import lock
 
 LONG = 5000
 NAMES_OF_THREADS = """
@@ -69,7 +69,7 @@ def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
 
 def test_a_run_that_came_in_between_is_not_overwritten(run, monkeypatch):
     """Both found the folder empty; the other one was faster, and is done by the time this one may write."""
-    from tiltproof.train import loop
+    from tiltproof.training import loop
 
     load = loop.TrainingSet
 

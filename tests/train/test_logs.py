@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from tiltproof.train.logs import EpochLog
+from tiltproof.training.artefacts import EpochLog
 
 
 def record(epoch):

@@ -9,10 +9,10 @@ from tiny_runs import DIGITS, IMAGES, LABELS, STEPS, same_weights, without_secon
 
 from tiltproof.cli.train import sentence
 from tiltproof.errors import InputError
-from tiltproof.train import TrainingFailed
-from tiltproof.train.dataset import TrainingSet
-from tiltproof.train.losses import LossValue
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.training import TrainingFailed
+from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.losses import LossValue
 
 
 def test_two_runs_are_equal_and_another_seed_is_not(run):
@@ -108,7 +108,7 @@ def test_bytes_are_kept_as_they_are_and_train_the_same(run):
 
 def test_crops_of_larger_pictures(run, monkeypatch):
     """Trained on crops anywhere in the picture, measured on its middle."""
-    from tiltproof.train import epoch
+    from tiltproof.training import epoch
 
     seen, corners, augment = [], set(), epoch.augment
     large = torch.zeros(100, 1, 32, 32)
@@ -150,7 +150,7 @@ class Watching:
 
 @pytest.mark.parametrize(("name", "signed"), [("driving", True), ("mnist", False)])
 def test_a_flipped_road_turns_the_other_way(run, monkeypatch, name, signed):
-    from tiltproof.train import epoch
+    from tiltproof.training import epoch
 
     loss = Watching()
     monkeypatch.setattr(epoch, "make_loss", lambda *_: loss)
@@ -193,7 +193,7 @@ def test_angles_are_part_of_what_a_run_began_with():
 
 
 def spoiled_loss(monkeypatch, at, value):
-    from tiltproof.train import epoch
+    from tiltproof.training import epoch
 
     make = epoch.make_loss
 
@@ -227,7 +227,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path, monkeypatch, valu
 
 def test_weights_that_are_not_finite_are_never_saved(run, tmp_path, monkeypatch):
     """The loss of the epoch's last step was still finite."""
-    from tiltproof.train import epoch
+    from tiltproof.training import epoch
 
     step = epoch.EpochRunner.step
 

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiltproof
-from tiltproof.bounds import pair_bounds
-from tiltproof.train import (
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.pixels.fgv import lines_needed, window_bounds
+from tiltproof.training import (
     AugmentationLoss,
     CertifiedLoss,
     CertifiedRegressionLoss,
@@ -20,9 +21,8 @@ from tiltproof.train import (
     read_recipe,
     recipes,
 )
-from tiltproof.train.choose import make_loss
-from tiltproof.train.outputs import LiveNetwork
-from tiltproof.train.window import lines_needed, window_bounds
+from tiltproof.training.bounded_network import LiveNetwork
+from tiltproof.training.loss_factory import make_loss
 
 TRANSFORM = "R(20), B(0.05)"
 

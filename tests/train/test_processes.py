@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from tiny_runs import start_program, start_two
 
 from tiltproof.errors import InputError
-from tiltproof.train.processes import Processes
+from tiltproof.training.distributed import Processes
 
 
 def test_two_processes_equal_one(tmp_path, data_root):

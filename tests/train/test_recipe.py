@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from tiltproof import InputError, parse
-from tiltproof.train import read_recipe, recipe_names, recipes
-from tiltproof.train.recipe import FOLDER, MOST_BYTES, from_dict
+from tiltproof.training import read_recipe, recipe_names, recipes
+from tiltproof.training.recipe import FOLDER, MOST_BYTES, from_dict
 
 ROWS = {
     "mnist-r30": ("R(30)", 240),

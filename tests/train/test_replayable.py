@@ -5,7 +5,7 @@ import torch
 from test_losses import every_loss, problem
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tiltproof.train import CertifiedLoss, WorstOfLoss
+from tiltproof.training import CertifiedLoss, WorstOfLoss
 
 LOOKS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "item", "lift_fresh")
 """The last is how a number of the host becomes a tensor, a copy that waits for the host."""

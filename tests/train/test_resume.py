@@ -12,8 +12,8 @@ import torch
 from tiny_runs import same_weights, without_seconds
 
 from tiltproof.errors import InputError
-from tiltproof.train.checkpoint import latest, save
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
+from tiltproof.training.checkpoint import latest, save
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tiltproof.train.quick import quickened
-from tiltproof.train.schedule import learning_rate
+from tiltproof.training.epoch import learning_rate
+from tiltproof.training.recipe import quickened
 
 
 def rates(recipe, steps_per_epoch=10):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tiltproof import InputError, bound_pixels, load_data, parse
-from tiltproof.train import pixel_widths, read_recipe, tune
-from tiltproof.train.tune import equal_effects, sample_parameters
+from tiltproof.training import pixel_widths, read_recipe, tune
+from tiltproof.training.tune import equal_effects, sample_parameters
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 
 import tiltproof
 from tiltproof import load_data
-from tiltproof.train import read_recipe
+from tiltproof.training import read_recipe
 
 RECIPE = """
 name = "tiny"

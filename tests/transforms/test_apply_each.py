@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from tiltproof.certify.attack import Attacker
-from tiltproof.certify.entry import check_inputs
+from tiltproof.models.convnet import Normalise
 from tiltproof.transforms import parse
-from tiltproof.zoo.plain import Normalise
+from tiltproof.verify.attack import Attacker
+from tiltproof.verify.inputs import check_inputs
 
 TEXTS = [
     "R(180)",

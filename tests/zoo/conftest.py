@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from tiltproof.zoo import mnist_cnn
+from tiltproof.models import mnist_cnn
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tiltproof.zoo import ARCHITECTURES, cifar10_cnn, mnist_cnn
-from tiltproof.zoo.residual import WideBlock
+from tiltproof.models import ARCHITECTURES, cifar10_cnn, mnist_cnn
+from tiltproof.models.resnet import WideBlock
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "tinyimagenet": (3, 56, 56), "driving": (3, 66, 200)}
 OUTPUTS = {"mnist": 10, "cifar10": 10, "tinyimagenet": 200, "driving": 1}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tiltproof.errors import InputError
-from tiltproof.zoo import card_of, resolve_model
+from tiltproof.models import card_of, resolve_model
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiltproof import Budget, Verdict, bound_network, bound_pixels, certify, certify_range, parse
-from tiltproof.zoo import ARCHITECTURES
+from tiltproof.models import ARCHITECTURES
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "tinyimagenet": (3, 56, 56), "driving": (3, 66, 200)}
 RANGE = "R(10:10.00001)"

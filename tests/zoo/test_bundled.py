@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiltproof.errors import InputError
-from tiltproof.train.recipe import from_dict
-from tiltproof.zoo import load_model, models
+from tiltproof.models import load_model, models
+from tiltproof.training.recipe import from_dict
 
 
 def edit_card(folder, **changes):

@@ -15,7 +15,9 @@ from torch import nn
 
 import tiltproof
 from tiltproof import InputError, load_onnx
-from tiltproof.zoo.onnx_model import file, layers, runtime
+from tiltproof.onnx import crosscheck as runtime
+from tiltproof.onnx import layers
+from tiltproof.onnx import protobuf as file
 
 
 def good(**options):

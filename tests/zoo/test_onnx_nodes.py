@@ -12,9 +12,9 @@ from onnx_files import DOUBLE, SHAPE, answers, message, node, random, with_head
 
 from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network, load_onnx
 from tiltproof.checker.form import Form
-from tiltproof.checker.margins import bound_margins
 from tiltproof.checker.network import evaluation
-from tiltproof.zoo.onnx_model.load import CONVERTERS
+from tiltproof.checker.verdicts import bound_margins
+from tiltproof.onnx.reader import CONVERTERS
 
 I64 = np.int64
 CONV = {"k": random(4, 2, 3, 3), "kb": random(4, seed=3)}

@@ -20,7 +20,7 @@ from tiltproof import (
     load_model,
     load_onnx,
 )
-from tiltproof.zoo import cifar10_cnn
+from tiltproof.models import cifar10_cnn
 
 BUDGET = Budget(boxes=200)
 

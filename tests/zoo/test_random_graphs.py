@@ -11,7 +11,7 @@ from onnx import helper
 from onnx_files import answers, message, random
 
 from readings import assert_same_network
-from tiltproof.zoo import load_onnx
+from tiltproof.models import load_onnx
 
 SIZE = 5
 KINDS = (

@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tiltproof.errors import InputError
-from tiltproof.zoo import ARCHITECTURES, cifar10_cnn, mnist_cnn, resolve_model
+from tiltproof.models import ARCHITECTURES, cifar10_cnn, mnist_cnn, resolve_model
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def test_a_weight_file_with_its_architecture(weights):
 
 
 def test_a_bundled_name(zoo_folder, monkeypatch):
-    monkeypatch.setattr("tiltproof.zoo.bundled.WEIGHTS_FOLDER", zoo_folder)
+    monkeypatch.setattr("tiltproof.models.bundled.WEIGHTS_FOLDER", zoo_folder)
     assert isinstance(resolve_model("tiny"), nn.Module)
 
 

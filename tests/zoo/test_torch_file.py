@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tiltproof.errors import InputError
-from tiltproof.zoo import mnist_cnn, resolve_model
+from tiltproof.models import mnist_cnn, resolve_model
 
 
 def resolve(path):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save
 
 from tiltproof.errors import InputError
-from tiltproof.zoo import mnist_cnn, resolve_model
+from tiltproof.models import mnist_cnn, resolve_model
 
 
 def refused(path, message):

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.checker.failed import CheckFailed
-from tiltproof.checker.folder import Run, read_run
-from tiltproof.checker.hashes import image_digest, weights_digest
+from tiltproof.checker.folder import Run, image_digest, read_run, weights_digest
 from tiltproof.checker.network import evaluation
-from tiltproof.checker.proving import Progress
+from tiltproof.checker.prover import Progress
 from tiltproof.checker.ranges import RangeProver
 from tiltproof.checker.verdicts import VerdictProver
 from tiltproof.errors import InputError

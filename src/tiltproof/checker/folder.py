@@ -1,17 +1,57 @@
-"""Reading a run folder, strictly: whatever is missing, misshapen, doubled, out of bounds or does not add up is refused."""
+"""sha256 of weights and images, as the run folder's format defines them."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor, nn
+
 from tiltproof.checker.failed import CheckFailed
-from tiltproof.checker.range_records import RangeRecord, Values, check_means, read_range, read_values
-from tiltproof.checker.strict import content, ensure, finite, get, natural, parsed, split
+from tiltproof.checker.records import (
+    RangeRecord,
+    Values,
+    VerdictRecord,
+    check_counts,
+    check_means,
+    read_labels,
+    read_range,
+    read_values,
+    read_verdict,
+)
+from tiltproof.checker.strict_json import content, ensure, finite, get, natural, parsed, split
 from tiltproof.checker.tiling import Transform, read_transform
-from tiltproof.checker.verdict_records import VerdictRecord, check_counts, read_labels, read_verdict
 from tiltproof.errors import InputError
+
+
+def content_digest(tensor: Tensor) -> bytes:
+    """A tensor's numbers, little-endian, in C order."""
+    array = tensor.detach().cpu().contiguous().reshape(-1)
+    raw = array.view(torch.uint8).numpy()
+    if sys.byteorder == "big":
+        raw = raw.reshape(-1, array.element_size())[:, ::-1]
+    return bytes(raw.tobytes())
+
+
+def image_digest(image: Tensor) -> str:
+    return hashlib.sha256(content_digest(image)).hexdigest()
+
+
+def weights_digest(model: nn.Module) -> str:
+    """All parameters and buffers, sorted by name: a line of JSON with name, type and shape, then the numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted([*model.named_parameters(), *model.named_buffers()], key=lambda pair: pair[0]):
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        digest.update(json.dumps([name, dtype, list(tensor.shape)]).encode() + b"\n")
+        digest.update(content_digest(tensor))
+    return digest.hexdigest()
+
+
+# Reading a run folder, strictly: whatever is missing, misshapen, doubled, out of bounds or does not add up is refused.
 
 
 class Run(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiltproof.checker import activations, moves  # noqa: F401  (their rules)
+from tiltproof.checker import operations  # noqa: F401  (registers their rules)
 from tiltproof.checker.form import REFUSED, Form
 from tiltproof.errors import InputError
-from tiltproof.exclusive import exclusive
+from tiltproof.process_lock import exclusive
 
 _evaluating: ContextVar[int | None] = ContextVar("evaluating", default=None)
 

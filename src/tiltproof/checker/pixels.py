@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
-from tiltproof.checker.padding import endless
-from tiltproof.checker.smooth import quotient, radians, reciprocal, sine_and_cosine
+from tiltproof.checker.photometric import changed, clamped, endless, quotient, radians, reciprocal, sine_and_cosine
 from tiltproof.checker.tiling import MOVES, Transform
-from tiltproof.checker.values import changed, clamped
 
 MOST_CELLS = 8  # a coordinate box that spans more is given the whole picture's range
 FARTHEST = 2.0**20

@@ -12,8 +12,8 @@ from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
 from tiltproof.checker.network import explained, outputs, own_answers
 from tiltproof.checker.pixels import as_float32
-from tiltproof.checker.proving import Ends, Progress, Prover, batched
-from tiltproof.checker.range_records import RangeRecord
+from tiltproof.checker.prover import Ends, Progress, Prover, batched
+from tiltproof.checker.records import RangeRecord
 
 
 class RangeProver(Prover[RangeRecord]):

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from tiltproof.checker.failed import CheckFailed
-from tiltproof.checker.strict import ensure, get
+from tiltproof.checker.strict_json import ensure, get
 
 MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"

@@ -11,18 +11,18 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from tiltproof.certify.manifest import package_version
 from tiltproof.cli import attack, bound, certify, check, demo, export, models, report, train, tune
-from tiltproof.cli.endings import PIPE_CLOSED, ending, terminable
+from tiltproof.cli.display import PIPE_CLOSED, ending, terminable
 from tiltproof.cli.options import examples
-from tiltproof.starting import finish_start, say_interrupted
+from tiltproof.runs.manifest import package_version
+from tiltproof.startup import finish_start, say_interrupted
 
 PARSER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """What typer raises for a command line that it cannot parse, and shows itself; its place depends on typer's version."""
 
 
 class Program(TyperGroup):
-    """Runs a command; whatever ends it early gets its exit code and one line on stderr (`tiltproof.cli.endings`)."""
+    """Runs a command; whatever ends it early gets its exit code and one line on stderr (`tiltproof.cli.display`)."""
 
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings(), terminable():

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tiltproof.certify import attack
 from tiltproof.cli import options
-from tiltproof.cli.files import STDOUT, check_text_file, write_json
-from tiltproof.cli.inputs import load_selection, model_and_transform, without_none
+from tiltproof.cli.display import print_rows
+from tiltproof.cli.inputs import STDOUT, check_text_file, load_selection, model_and_transform, without_none, write_json
 from tiltproof.cli.options import SEARCH
-from tiltproof.cli.tables import print_rows
 from tiltproof.device import choose_device
+from tiltproof.verify.attack import attack
 
 MOST_ROWS = 20
 EXAMPLES = options.examples(

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tiltproof.bounds import bound_pixels
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable, write_picture
-from tiltproof.cli.inputs import load_selection
+from tiltproof.cli.inputs import check_writable, load_selection, write_picture
 from tiltproof.errors import InputError
+from tiltproof.pixels.api import bound_pixels
 from tiltproof.report import bounds_picture
 from tiltproof.transforms import parse
 

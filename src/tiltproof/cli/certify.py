@@ -9,20 +9,27 @@ from typing import Annotated, Any
 import typer
 from torch import Tensor, nn
 
-from tiltproof.certify import Budget, Certificate, RangeCertificate, certify, certify_range
-from tiltproof.certify.curve import certified_curve, check_curve_file, write_curve
-from tiltproof.certify.limit import parse_memory
 from tiltproof.cli import options
-from tiltproof.cli.files import STDOUT, check_text_file, write_json
-from tiltproof.cli.inputs import load_selection, model_and_transform, parse_splits, without_none
-from tiltproof.cli.live import kept_after_interruption
+from tiltproof.cli.display import kept_after_interruption, live_progress, print_ranges, print_summary
+from tiltproof.cli.inputs import (
+    STDOUT,
+    check_text_file,
+    load_selection,
+    model_and_transform,
+    parse_splits,
+    without_none,
+    write_json,
+)
 from tiltproof.cli.options import RESULTS, SEARCH
-from tiltproof.cli.progress import live_progress
-from tiltproof.cli.tables import print_ranges, print_summary
-from tiltproof.cluster import RayWorkers
 from tiltproof.device import choose_device
+from tiltproof.distributed import RayWorkers
 from tiltproof.errors import InputError
+from tiltproof.runs.curve import certified_curve, check_curve_file, write_curve
+from tiltproof.runtime.batch_size import parse_memory
 from tiltproof.transforms import Transform
+from tiltproof.verify.api import certify
+from tiltproof.verify.regression import certify_range
+from tiltproof.verify.results import Budget, Certificate, RangeCertificate
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',

@@ -10,11 +10,11 @@ import typer
 
 from tiltproof.checker import CheckFailed, CheckReport, check_run
 from tiltproof.cli import options
-from tiltproof.cli.live import kept_after_interruption, live_count
+from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.options import SEARCH
 from tiltproof.data import load_data
 from tiltproof.device import choose_device
-from tiltproof.zoo import resolve_model
+from tiltproof.models import resolve_model
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30',

@@ -10,20 +10,20 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from tiltproof.bounds import bound_pixels
-from tiltproof.certify import Verdict, certify
-from tiltproof.certify.attack import margin_of
-from tiltproof.certify.curve import certified_curve, write_curve
 from tiltproof.cli import options
-from tiltproof.cli.files import make_folder, write_picture
-from tiltproof.cli.progress import live_progress
-from tiltproof.cli.tables import print_summary
+from tiltproof.cli.display import live_progress, print_summary
+from tiltproof.cli.inputs import make_folder, write_picture
 from tiltproof.data import load_data
+from tiltproof.models import load_model
 from tiltproof.network import bound_network
+from tiltproof.pixels.api import bound_pixels
 from tiltproof.report import bounds_picture, margin_picture, write_report
 from tiltproof.report.page import REPORT
+from tiltproof.runs.curve import certified_curve, write_curve
 from tiltproof.transforms import Rotation, Transform
-from tiltproof.zoo import load_model
+from tiltproof.verify.api import certify
+from tiltproof.verify.attack import margin_of
+from tiltproof.verify.results import Verdict
 
 MODEL, DATA, TRANSFORM = "mnist-r30", "mnist-sample", Rotation(30)
 SMALL_BOX = Rotation(10, 11)

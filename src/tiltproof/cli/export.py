@@ -11,17 +11,24 @@ import typer
 from torch import Tensor, nn
 
 from tiltproof.cli import options
-from tiltproof.cli.files import STDOUT, check_text_file, write_atomically
-from tiltproof.cli.inputs import images_of_run, model_and_transform, parse_splits, without_none
-from tiltproof.cli.live import kept_after_interruption, live_count
+from tiltproof.cli.display import kept_after_interruption, live_count
+from tiltproof.cli.inputs import (
+    STDOUT,
+    check_text_file,
+    images_of_run,
+    model_and_transform,
+    parse_splits,
+    without_none,
+    write_atomically,
+)
 from tiltproof.cli.options import IMAGES, RESULTS
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
-from tiltproof.export.confirmed import open_to_confirm
 from tiltproof.export.instances import TIMEOUT
-from tiltproof.report.finished import read_finished
-from tiltproof.zoo import resolve_model
+from tiltproof.export.results import open_to_confirm
+from tiltproof.models import resolve_model
+from tiltproof.runs.reader import read_finished
 
 EXAMPLES = options.examples(
     "tiltproof export runs/r30 --csv r30.csv --jsonl r30.jsonl",

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
+from tiltproof.models import Card, models
+from tiltproof.models.paper_results import PAPER_ROWS, SOURCE, PaperRow
 from tiltproof.transforms import parse
-from tiltproof.zoo import Card, models
-from tiltproof.zoo.paper_rows import PAPER_ROWS, SOURCE, PaperRow
 
 EXAMPLES = options.examples(
     "tiltproof models",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tiltproof.data import DATA_NAMES
-from tiltproof.zoo import ARCHITECTURES, models
+from tiltproof.models import ARCHITECTURES, models
 
 IMAGES, SEARCH, RESULTS = "Which images", "How hard to look", "Where the results go"
 

@@ -10,18 +10,17 @@ import typer
 from torch import Tensor, nn
 
 from tiltproof.cli import options
-from tiltproof.cli.files import check_writable
-from tiltproof.cli.inputs import images_of_run
-from tiltproof.cli.live import kept_after_interruption, live_count
+from tiltproof.cli.display import kept_after_interruption, live_count
+from tiltproof.cli.inputs import check_writable, images_of_run
 from tiltproof.cli.options import RESULTS
 from tiltproof.data import load_data
 from tiltproof.data.load import DATA_NAMES
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
+from tiltproof.models import models, resolve_model
 from tiltproof.report import write_report
-from tiltproof.report.finished import FinishedRun, check_images, check_model, read_finished
 from tiltproof.report.page import DETAILS, REPORT
-from tiltproof.zoo import models, resolve_model
+from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30 --curve',

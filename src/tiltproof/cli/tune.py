@@ -11,15 +11,15 @@ import torch
 import typer
 from torch import Tensor
 
-from tiltproof.bounds import check_method
 from tiltproof.cli import options
-from tiltproof.cli.files import STDOUT, check_text_file, write_json
+from tiltproof.cli.display import print_rows
+from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import IMAGES, RESULTS
-from tiltproof.cli.tables import print_rows
 from tiltproof.data import load_data
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.train.tune import SAMPLES, Widths, pixel_widths, tune
+from tiltproof.pixels.api import check_method
+from tiltproof.training.tune import SAMPLES, Widths, pixel_widths, tune
 from tiltproof.transforms import Transform, parse
 
 EXAMPLES = options.examples(

@@ -1,8 +1,8 @@
 """The data sets the commands know by name, a folder of the user's own images, and the bundled sample."""
 
-from tiltproof.data.crop import centre_crop
 from tiltproof.data.driving import Frame
 from tiltproof.data.folder import load_folder
+from tiltproof.data.image_file import centre_crop
 from tiltproof.data.load import DATA_NAMES, SIGNED_LABELS, load_data, load_frames, load_pixels
 
 __all__ = [

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tiltproof.data.labels_table import LABELS_FILE, checked_name, read_rows, shown
+from tiltproof.data.folder import LABELS_FILE, checked_name, read_rows, shown
 from tiltproof.data.pixel_cache import PixelCache
 from tiltproof.errors import InputError
 

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tiltproof.data.cifar_binary import read_cifar_binary
+from tiltproof.data.cifar10 import read_cifar_binary
 from tiltproof.data.compressed import find
 from tiltproof.data.download import fetch_cifar10, fetch_mnist
 from tiltproof.data.driving import Frame, read_driving, read_frames
-from tiltproof.data.folder import read_folder
-from tiltproof.data.idx import read_idx
-from tiltproof.data.labels_table import LABELS_FILE
+from tiltproof.data.folder import LABELS_FILE, read_folder
+from tiltproof.data.mnist import read_idx
 from tiltproof.data.tinyimagenet import CLASSES_FILE, FOLDER, read_tinyimagenet
 from tiltproof.errors import InputError
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.data.compressed import read_with
-from tiltproof.data.crop import centre_crop
+from tiltproof.data.image_file import centre_crop
 from tiltproof.data.pixel_cache import PixelCache
 from tiltproof.errors import InputError, shown
 

@@ -15,15 +15,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tiltproof.bounds import METHODS, bound_pixels
-from tiltproof.certify.entry import Inputs, check_inputs, check_splits, proof_on
-from tiltproof.certify.manifest import package_version, weights_digest
-from tiltproof.certify.tiling import Tiling
-from tiltproof.certify.writing import document, replace_bytes
 from tiltproof.errors import InputError, shown
-from tiltproof.export.onnx_file import onnx_bytes
-from tiltproof.export.vnnlib_text import VERSIONS, pixel_box
+from tiltproof.export.vnnlib import VERSIONS, pixel_box
+from tiltproof.onnx.writer import onnx_bytes
+from tiltproof.pixels.api import METHODS, bound_pixels
+from tiltproof.runs.atomic_io import document, replace_bytes
+from tiltproof.runs.manifest import package_version, weights_digest
+from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.transforms import Transform, parse
+from tiltproof.verify.inputs import Inputs, check_inputs, check_splits, proof_on
+from tiltproof.verify.partition import DEEPEST, Boxes, Tiling, leaves
+from tiltproof.verify.results import Verdict
 
 MOST_PROPERTIES = 20_000
 TIMEOUT = 100.0
@@ -212,3 +214,75 @@ def _finish(out: Path, inputs: Inputs, network: bytes, method: str, properties: 
     for version in VERSIONS:
         lines = "".join(f"{NETWORK},{prop.vnnlib},{timeout:g}\n" for prop in properties)
         replace_bytes(out / version / INSTANCES, lines.encode())
+
+
+# The boxes that a run proved as VNN-LIB properties, so that another tool can prove them again.
+
+
+def export_run(
+    folder: str | Path,
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    out: str | Path,
+    *,
+    numbers: Sequence[int] | None = None,
+    method: str | None = None,
+    timeout: float = TIMEOUT,
+    progress: Callable[[int, int], None] | None = None,
+) -> VnnlibFolder:
+    """Write the boxes that a run proved, of its certified images or of those named by ``numbers``.
+
+    Model, images and labels are compared with the run's digests. ``method``: by default the run's own if that bounds pixels by
+    intervals, as VNN-LIB does, else ``hull``.
+    """
+    run = read_finished(folder)
+    if run.regression:
+        raise InputError(
+            "the run proves ranges of outputs, not classes", got=str(folder), do="export it with --csv or --jsonl"
+        )
+    check_model(run, model)
+    stored = check_images(run, images, labels)
+    rows = _rows(run, numbers)
+    own = str(run.settings.get("method"))
+    inputs = inputs_for(model, stored[rows], torch.as_tensor([run.results[row].label for row in rows]), run.transform)
+    boxes = [_tiling(run, row) for row in rows]
+    chosen = method or (own if own in ("hull", "fgv") else "hull")
+    return write_folder(inputs, boxes, [run.first + row for row in rows], chosen, timeout, Path(out), progress)
+
+
+def _rows(run: FinishedRun, numbers: Sequence[int] | None) -> list[int]:
+    """Which images of the run: those that have a tiling."""
+    certified = [
+        row
+        for row, result in enumerate(run.results)
+        if result.verdict is Verdict.CERTIFIED and result.tree and result.grid
+    ]
+    if numbers is None:
+        if not certified:
+            raise InputError("the run has no certified image, and only those have boxes", got=str(run.folder))
+        return certified
+    for number in numbers:
+        row = number - run.first
+        if not 0 <= row < len(run.results):
+            last = run.first + len(run.results) - 1
+            raise InputError(f"the run is about images {run.first} to {last}", got=f"image {number}")
+        if row not in certified:
+            raise InputError(
+                f"image {number} has no boxes in the run",
+                got=f"the verdict {run.results[row].verdict}",
+                do="choose certified images, or give --transform and --splits instead of a run",
+            )
+    return [number - run.first for number in numbers]
+
+
+def _tiling(run: FinishedRun, row: int) -> Ends:
+    result = run.results[row]
+    nodes = leaves(result.grid, result.tree, MOST_PROPERTIES)
+    if nodes is None:
+        raise too_many(f"image {result.image} alone has more")
+    count = len(result.grid)
+    if any(part * 2**level > DEEPEST for node in nodes for part, level in zip(result.grid, node[count:], strict=True)):
+        raise InputError(f"the run in {run.folder} is damaged", got=f"image {result.image}: boxes too small to exist")
+    table = torch.tensor(nodes)
+    return Tiling(run.transform, result.grid).bounds(Boxes(table[:, :count], table[:, count:]))

@@ -1,10 +1,4 @@
-"""A run's results as flat rows in the words of the field: safe, unsafe, unknown. The columns are the same for every run of a task.
-
-safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An image that is
-misclassified is unsafe where the range holds the untransformed image and that is confirmed to be a counterexample
-(`tiltproof.export.confirmed`): the run evaluated it once, and rounding may have decided. Otherwise nothing was found out about the
-range, and that is unknown. `verdict` keeps this package's own word.
-"""
+"""Which misclassified images are wrong for certain: the run only evaluated them once, in the network's own precision."""
 
 from __future__ import annotations
 
@@ -17,12 +11,51 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from tiltproof.certify import ImageResult, RangeResult, Verdict
 from tiltproof.errors import InputError, shown
-from tiltproof.export.confirmed import confirmed
-from tiltproof.report.finished import FinishedRun, read_finished
+from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
+from tiltproof.verify.attack import Attacker
+from tiltproof.verify.inputs import check_inputs, proof_on
+from tiltproof.verify.results import ImageResult, RangeResult, Verdict
+
+
+def open_to_confirm(run: FinishedRun) -> list[int]:
+    """The misclassified images, by their place in the run, if the range holds the untransformed image; else there is none."""
+    if run.regression or not all(
+        low <= 0 <= high for low, high in zip(run.transform.low, run.transform.high, strict=True)
+    ):
+        return []
+    return [row for row, result in enumerate(run.results) if result.verdict is Verdict.MISCLASSIFIED]
+
+
+def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
+    """Those of them whose margin has an upper bound below zero, in exact arithmetic, where all parameters are 0.
+
+    ``model`` and ``images`` are compared with the run's digests first.
+    """
+    check_model(run, model)
+    stored, rows = check_images(run, images, None), open_to_confirm(run)
+    if not rows:
+        return set()
+    labels = torch.tensor([run.results[row].label for row in rows], device=stored.device)
+    with proof_on(stored):
+        inputs = check_inputs(model, stored[rows], labels, run.transform)
+        with inputs.eval_mode():
+            attacker = Attacker(inputs, 0, run.first)
+            untransformed = torch.zeros(len(rows), len(run.transform.parts), dtype=torch.float64)
+            attacker.confirm(torch.arange(len(rows)), untransformed)
+    return {row for row, wrong in zip(rows, attacker.falsified.tolist(), strict=True) if wrong}
+
+
+# A run's results as flat rows in the words of the field: safe, unsafe, unknown. The columns are the same for every run of a task.
+#
+# safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An image that is
+# misclassified is unsafe where the range holds the untransformed image and that is confirmed to be a counterexample
+# (`tiltproof.export.results`): the run evaluated it once, and rounding may have decided. Otherwise nothing was found out about the
+# range, and that is unknown. `verdict` keeps this package's own word.
+
 
 Row = dict[str, str | int | float | bool | None]
 SAFE, UNSAFE, UNKNOWN = "safe", "unsafe", "unknown"

@@ -3,14 +3,11 @@ backward."""
 
 from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic
-from tiltproof.network.backward import forward_shares, refine, refine_outputs
+from tiltproof.network.backward import Effort, better, forward_shares, refine, refine_outputs, shallow_share
 from tiltproof.network.bound import bound_network
-from tiltproof.network.effort import Effort, shallow_share
-from tiltproof.network.evaluation import eval_mode
-from tiltproof.network.export import export_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.pull import better
+from tiltproof.network.tracing import eval_mode, export_network
 
 __all__ = [
     "Effort",

@@ -21,14 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tiltproof.bounds.affine import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
-from tiltproof.network.evaluation import eval_mode
-from tiltproof.network.export import export_network
 from tiltproof.network.forward import margins, run
 from tiltproof.network.graph import Network
-from tiltproof.network.rules.base import REGISTRY, LinearRule
+from tiltproof.network.ops.base import REGISTRY, LinearRule
+from tiltproof.network.tracing import eval_mode, export_network
 
 UNITS, TIMES = 2.0**12, 64
 """For networks so deep that a rigorous bound of the rounding says little: units in the last place of the largest term, and how many

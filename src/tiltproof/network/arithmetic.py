@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.exclusive import exclusive
+from tiltproof.kernels.im2col import Reach, windows
 from tiltproof.network.products import by_onednn, onednn_is_right
-from tiltproof.network.windows import Reach, windows
+from tiltproof.process_lock import exclusive
 
 UNFOLD_BYTES = 2**31
 """Memory that the unfolded input of one convolution may take at a time, unless it is told to take less."""
@@ -70,7 +70,7 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
     """IEEE products and no autocast inside; the user's settings come back afterwards.
 
     The settings belong to the whole process, so the process lock is held: a second thread that enters waits until this one is done
-    (`tiltproof.exclusive`). Inside of another proof of this thread everything is set again, since code in between (a progress callback)
+    (`tiltproof.process_lock`). Inside of another proof of this thread everything is set again, since code in between (a progress callback)
     may have changed it. Whether the libraries below torch do what the settings say is asked of them by products whose results are
     known (`_ask`). What needs this arithmetic calls `require_proof`.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tiltproof.bounds.affine import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
 from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.bounds.affine import AffineForm
-from tiltproof.bounds.rounding import SMALLEST, gamma, widen
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
 from tiltproof.errors import InputError
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.rules import REGISTRY
-from tiltproof.network.rules.base import OVERFLOW, RELAXED, UNDERFLOW, evaluated, farthest
-from tiltproof.network.rules.linear import ROW_BY_ROW
+from tiltproof.network.ops import REGISTRY
+from tiltproof.network.ops.base import OVERFLOW, RELAXED, UNDERFLOW, evaluated, farthest
+from tiltproof.network.ops.linear import ROW_BY_ROW
 
 
 def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:

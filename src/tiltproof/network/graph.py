@@ -103,7 +103,7 @@ class Network:
             constants = {name: _own(_widened(x, dtype), x) for name, x in constants.items()}
         operations = [operation.resolve(constants, evaluation, dtype) for operation in self.operations]
         if dtype is not None and not evaluation:
-            from tiltproof.network.fold import folded
+            from tiltproof.network.folding import folded
 
             operations = folded(operations, self.output, dtype)
         return Network(

@@ -13,17 +13,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tiltproof.certify import ImageResult, Verdict
-from tiltproof.certify.entry import check_inputs, check_model_and_images, proof_on
-from tiltproof.certify.manifest import package_version
-from tiltproof.certify.writing import replace_bytes
 from tiltproof.errors import InputError
 from tiltproof.report.details import Details
-from tiltproof.report.finished import FinishedRun, check_images, check_model, read_finished
+from tiltproof.report.page_data import page_data, static_summary
 from tiltproof.report.picture_data import thumbnail_data
 from tiltproof.report.range_details import RangeDetails
-from tiltproof.report.rows import page_data, static_summary
 from tiltproof.report.sentences import facts, quote, scope
+from tiltproof.runs.atomic_io import replace_bytes
+from tiltproof.runs.manifest import package_version
+from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
+from tiltproof.verify.inputs import check_inputs, check_model_and_images, proof_on
+from tiltproof.verify.results import ImageResult, Verdict
 
 REPORT = "report.html"
 DETAILS = 100

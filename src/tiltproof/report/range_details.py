@@ -7,11 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.certify import RangeResult
-from tiltproof.certify.range_prover import RangeProver
-from tiltproof.report.details import Details, pictures
+from tiltproof.report.details import (
+    FEWER_LINE_POINTS,
+    LINE_POINTS,
+    MOST_CROSSED,
+    Details,
+    containing,
+    crossed,
+    pictures,
+)
 from tiltproof.report.picture_data import digits, digits_above, digits_below
-from tiltproof.report.slices import FEWER_LINE_POINTS, LINE_POINTS, MOST_CROSSED, containing, crossed
+from tiltproof.verify.range_prover import RangeProver
+from tiltproof.verify.results import RangeResult
 
 
 def widest_output(result: RangeResult) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tiltproof.report.finished import FinishedRun
+from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Part, Transform
 from tiltproof.transforms.base import number_text
 

@@ -1,19 +1,20 @@
 """What may happen to a picture: one small file per transformation, composition, and the text notation."""
 
 from tiltproof.transforms.base import Compose, Part, Photometric, Pixelwise, Spatial, Transform
-from tiltproof.transforms.brightness import Brightness
-from tiltproof.transforms.colour import Hue, Saturation
-from tiltproof.transforms.contrast import Contrast
-from tiltproof.transforms.filters import Filter
-from tiltproof.transforms.gamma import Gamma
-from tiltproof.transforms.gaussian_blur import GaussianBlur
-from tiltproof.transforms.motion_blur import MotionBlur
+from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
+from tiltproof.transforms.camera import Camera, Pitch, Roll, Yaw
+from tiltproof.transforms.geometric import (
+    Rotation,
+    Scaling,
+    ScalingU,
+    ScalingV,
+    Shearing,
+    ShearingV,
+    TranslationU,
+    TranslationV,
+)
 from tiltproof.transforms.notation import LETTERS, parse
-from tiltproof.transforms.perspective import Camera, Pitch, Roll, Yaw
-from tiltproof.transforms.rotation import Rotation
-from tiltproof.transforms.scaling import Scaling, ScalingU, ScalingV
-from tiltproof.transforms.shearing import Shearing, ShearingV
-from tiltproof.transforms.translation import TranslationU, TranslationV
+from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
 
 __all__ = [
     "LETTERS",

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.matrices import Matrix, multiply, pixel_coordinates
-from tiltproof.transforms.sampling import PADDINGS, sample, sample_each
+from tiltproof.transforms.homography import Matrix, multiply, pixel_coordinates
+from tiltproof.transforms.interpolation import PADDINGS, sample, sample_each
 
 
 def number_text(value: float) -> str:

@@ -9,17 +9,19 @@ import re
 
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Compose, Part, Transform
-from tiltproof.transforms.brightness import Brightness
-from tiltproof.transforms.colour import Hue, Saturation
-from tiltproof.transforms.contrast import Contrast
-from tiltproof.transforms.gamma import Gamma
-from tiltproof.transforms.gaussian_blur import GaussianBlur
-from tiltproof.transforms.motion_blur import MotionBlur
-from tiltproof.transforms.perspective import Pitch, Roll, Yaw
-from tiltproof.transforms.rotation import Rotation
-from tiltproof.transforms.scaling import Scaling, ScalingU, ScalingV
-from tiltproof.transforms.shearing import Shearing, ShearingV
-from tiltproof.transforms.translation import TranslationU, TranslationV
+from tiltproof.transforms.blur import GaussianBlur, MotionBlur
+from tiltproof.transforms.camera import Pitch, Roll, Yaw
+from tiltproof.transforms.geometric import (
+    Rotation,
+    Scaling,
+    ScalingU,
+    ScalingV,
+    Shearing,
+    ShearingV,
+    TranslationU,
+    TranslationV,
+)
+from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
 
 LETTERS: dict[str, type[Part]] = {
     part.letter: part

@@ -1,0 +1,399 @@
+"""Sums of products: linear layers, convolutions, batch norm, averages.
+
+y = W x + b is exact on centre and slopes; |W rho| <= |W| r. A sum of n products and a bias is computed with an error of
+at most gamma_(n+2) (|W| |x| + |b|) in any order of summation. Convolutions are written as a copy (F.unfold) and a matrix
+product, because other algorithms (Winograd, FFT) do not obey that inequality.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiltproof.checker.form import LARGE32, TINY, TINY32, UNIT, Form, enclose, gamma, no_rule, rule, tame
+
+MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**24, 2**28  # in a convolution's copy at a time
+Product = Callable[[Tensor, Tensor], Tensor]
+"""(numbers [rows, P, ...], weights) -> numbers [rows, P, ...], linear in both."""
+
+
+def sum_of_products(
+    x: Form, product: Product, weight: Tensor, bias: Tensor, n: int, sizes: tuple[Tensor, Tensor] | None = None
+) -> Form:
+    """W x + b; ``sizes`` are the magnitudes that roundings are relative to, where they are more than |W| and |b|."""
+    absolute = weight.abs()
+    weight_size, bias_size = sizes or (absolute, bias.abs())
+    middle = product(x.rows[:-1], weight)
+    middle[0] += bias
+    size = product((x.magnitude + (TINY32 if x.unit else TINY))[None], weight_size)[0] + bias_size
+    radius = product(x.radius[None], absolute)
+    radius[0] += gamma(n + 4, UNIT) * size + TINY
+    radius *= 1 + gamma(2 * n + 64, UNIT)
+    if x.unit:
+        radius[0] += torch.where(size < LARGE32, 1.001 * gamma(n + 2, x.unit) * size + TINY32, math.inf)
+        # flushed to zero, weights take up to 2^-126 |x| with them
+        if bool(((absolute > 0) & (absolute < 2.0**-126)).any()):
+            lost = x.magnitude.flatten(1).sum(1) * TINY32
+            radius[0] += lost.view(-1, *[1] * (radius.ndim - 2))
+    return Form(torch.cat([middle, radius]), x.unit)
+
+
+def exact(tensor: Any, like: Form) -> Tensor:
+    if isinstance(tensor, Form) or not tensor.dtype.is_floating_point:
+        raise no_rule("a layer", "whose weights depend on the picture or are no floating-point numbers")
+    return tensor.detach().to(like.device, torch.float64)
+
+
+def pair(value: Any, name: str) -> tuple[int, int]:
+    first, second = (value, value) if isinstance(value, int) else tuple(value) * (2 if len(value) == 1 else 1)
+    if type(first) is not int or type(second) is not int:
+        raise no_rule(name, f"with {value!r}")
+    return first, second
+
+
+@rule(F.linear)
+def linear(x: Form, weight: Tensor, bias: Tensor | None = None) -> Form:
+    weight = exact(weight, x)
+    bias = exact(bias, x) if bias is not None else weight.new_zeros(len(weight))
+    result = sum_of_products(x, lambda rows, w: rows @ w.T, weight, bias, weight.shape[1])
+    return Form(result.rows, x.unit, (Form(x.rows, x.unit), weight, bias) if x.ndim == 2 else None)
+
+
+def windows(x: Tensor, kernel: Any, stride: Any, padding: Any = 0, dilation: Any = 1) -> Tensor:
+    """[N, C, H, W] -> [N, C * kernel, output H, output W]: the numbers under the kernel at each place."""
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = (pair(v, "a window") for v in (kernel, stride, padding, dilation))
+    high = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    wide = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    return F.unfold(x, (kh, kw), (dh, dw), (ph, pw), (sh, sw)).unflatten(-1, (high, wide))
+
+
+@rule(torch.conv2d, F.conv2d)
+def conv2d(
+    input: Form, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Form:
+    x, weight = input, exact(weight, input)
+    if x.ndim != 4 or weight.ndim != 4:
+        raise no_rule("conv2d", f"on a tensor of shape {list(x.shape)}")
+    padding = 0 if padding == "valid" else padding
+    bias = exact(bias, x) if bias is not None else weight.new_zeros(len(weight))
+    n = weight[0].numel()
+
+    def product(rows: Tensor, w: Tensor) -> Tensor:
+        flat, outputs = rows.flatten(0, 1), []
+        most = MOST_NUMBERS_CUDA if flat.is_cuda else MOST_NUMBERS
+        step = max(1, most // (n * groups * flat[0, 0].numel()))
+        for part in flat.split(step):
+            columns = windows(part, weight.shape[2:], stride, padding, dilation)
+            grouped = columns.view(len(part), groups, n, -1)
+            outputs.append((w.view(groups, -1, n) @ grouped).view(len(part), -1, *columns.shape[2:]))
+        return torch.cat(outputs).unflatten(0, rows.shape[:2])
+
+    return sum_of_products(x, product, weight, bias.view(-1, 1, 1), n)
+
+
+@rule(F.batch_norm, torch.batch_norm)
+def batch_norm(
+    input: Form, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5, cudnn_enabled: bool = True,
+) -> Form:  # fmt: skip
+    """(x - mean) / sqrt(variance + eps) weight + bias, written as (x - mean) scale + bias; scale has 4 roundings."""
+    x = input
+    if training or running_mean is None or running_var is None:
+        raise no_rule("batch_norm", "in training mode or without running statistics")
+    column = [1, -1, *[1] * (x.ndim - 2)]
+    mean, variance = exact(running_mean, x).view(column), exact(running_var, x).view(column)
+    scale = (variance + eps).rsqrt() * (1 if weight is None else exact(weight, x).view(column))
+    shift = torch.zeros_like(mean) if bias is None else exact(bias, x).view(column)
+    spread = variance + eps
+    factors = [spread, spread.rsqrt() * 2.0**20, shift, mean]  # 1 / sqrt(spread) at most 2^20
+    factors += [] if weight is None else [exact(weight, x)]
+    size = torch.where(tame(x, *factors), (x.magnitude + mean.abs()) * scale.abs() + shift.abs(), math.inf)
+    data = x.rows * scale
+    data[0] = (x.centre - mean) * scale + shift
+    return enclose(data, size, 16, x.unit, 16)
+
+
+@rule(torch.mean, torch.Tensor.mean)
+def mean(x: Form, dim: Any = None, keepdim: bool = False) -> Form:
+    """A sum of n numbers over n."""
+    if dim is None:
+        raise no_rule("mean", "over the batch dimension")
+    dims = [positive(d, x, "mean") for d in ([dim] if isinstance(dim, int) else dim)]
+    n = math.prod(x.shape[d] for d in dims)
+    data = x.rows.sum([d + 1 for d in dims], keepdim) / n
+    total = x.magnitude.sum(dims, keepdim)
+    size = (
+        torch.where(total < LARGE32, total / n, math.inf) if x.unit else total / n
+    )  # the sum may overflow before it is divided
+    return enclose(data, size, n + 4, x.unit, n + 4)
+
+
+@rule(F.avg_pool2d, torch._C._nn.avg_pool2d)
+def avg_pool2d(
+    input: Form, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> Form:  # fmt: skip
+    x, padded = input, pair(padding, "avg_pool2d") != (0, 0)
+    if ceil_mode or divisor_override is not None or (padded and not count_include_pad) or x.ndim != 4:
+        raise no_rule("avg_pool2d", "with ceil_mode, divisor_override, count_include_pad=False or without a batch")
+    columns = windows(x.rows.flatten(0, 1), kernel_size, stride or kernel_size, padding)
+    return mean(Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit), dim=2)
+
+
+@rule(F.adaptive_avg_pool2d)
+def adaptive_avg_pool2d(input: Form, output_size: Any) -> Form:
+    """Output cell i of n is the mean of rows floor(i H / n) to ceil((i + 1) H / n)."""
+    x, wanted = input, [output_size] * 2 if isinstance(output_size, int) else list(output_size)
+    if x.ndim != 4:
+        raise no_rule("adaptive_avg_pool2d", "without a batch")
+
+    def cells(size: int, n: int | None) -> list[slice]:
+        n = size if n is None else n
+        return [slice(i * size // n, -((i + 1) * size // -n)) for i in range(n)]
+
+    rows, columns = cells(x.shape[2], wanted[0]), cells(x.shape[3], wanted[1])
+    return cat([cat([mean(x[:, :, a, b], (2, 3), True) for b in columns], 3) for a in rows], 2)
+
+
+# Activations and maxima: y = s x + [low, high] for a slope s and the exact range of y - s x.
+
+
+def lifted(x: Form, slope: Tensor, low: Tensor, high: Tensor, m: int = 0) -> Form:
+    """The form of s x + [low, high]."""
+    data = x.rows * slope
+    data[0] += (low + high) / 2
+    data[-1] += (high - low) / 2
+    return enclose(data, x.magnitude * slope.abs() + low.abs() + high.abs(), 8, x.unit, m)
+
+
+def bend(x: Form, a: float, m: int = 0) -> Form:
+    """y = max(x, a x) for 0 <= a <= 1, x in [l, h].
+
+    For every s in [a, 1] the function y - s x is convex with its minimum 0 at x = 0, so over [l, h] it lies in [0, t] with
+    t = max((a - s) l, (1 - s) h, 0), taken at an end. That holds for s as rounded. s = 1 gives t = 0 when l >= 0, and
+    s = a when h <= 0; otherwise the chord's slope (h - a l) / (h - l), or a where that leaves a smaller radius.
+    """
+    low, high = x.lower(), x.upper()
+
+    def top(s: Tensor) -> Tensor:
+        return torch.maximum((a - s) * low, (1 - s) * high).clamp(min=0) * (1 + 8 * UNIT)
+
+    chord = ((high - a * low) / (high - low)).clamp(a, 1.0)
+    flat = torch.full_like(chord, a)
+    chord = torch.where(flat * x.radius + top(flat) / 2 < chord * x.radius + top(chord) / 2, flat, chord)
+    slope = torch.where(low >= 0, torch.ones_like(chord), torch.where(high <= 0, flat, chord))
+    return lifted(x, slope, torch.zeros_like(low), top(slope), m)
+
+
+@rule(F.relu, torch.relu, torch.Tensor.relu)
+def relu(input: Form, inplace: bool = False) -> Form:
+    result = bend(input, 0.0)
+    return input.become(result, "relu") if inplace else result
+
+
+@rule(F.relu_, torch.relu_, torch.Tensor.relu_)
+def relu_(input: Form) -> Form:
+    return relu(input, inplace=True)
+
+
+@rule(F.leaky_relu, torch._C._nn.leaky_relu)
+def leaky_relu(input: Form, negative_slope: float = 0.01, inplace: bool = False) -> Form:
+    if not 0 <= negative_slope <= 1:
+        raise no_rule("leaky_relu", f"with slope {negative_slope}")
+    result = bend(input, float(negative_slope), 4)
+    return input.become(result, "leaky_relu") if inplace else result
+
+
+def s_shaped(x: Form, value: Any, derivative: Any) -> Form:
+    """The derivative rises and then falls, so over [l, h] it is at least s = min(f'(l), f'(h)) >= 0. Hence f(x) - s x does
+    not fall, and it lies between its values at l and h. Library functions are right to 16 u.
+    """
+    low, high = x.lower(), x.upper()
+    at_low, at_high = value(low), value(high)
+    slope = (torch.minimum(derivative(at_low), derivative(at_high)) - 32 * UNIT).clamp(min=0)
+    slack = 64 * UNIT * (1 + slope * x.magnitude)
+    result = lifted(x, slope, at_low - slope * low - slack, at_high - slope * high + slack)
+    result.rows[-1] += 2.0**-20 if x.unit else 0.0  # a float32 library function is right to 2^-20
+    return result
+
+
+@rule(torch.sigmoid, torch.Tensor.sigmoid, F.sigmoid)
+def sigmoid(x: Form) -> Form:
+    return s_shaped(x, torch.sigmoid, lambda f: f * (1 - f))
+
+
+@rule(torch.tanh, torch.Tensor.tanh, F.tanh)
+def tanh(x: Form) -> Form:
+    return s_shaped(x, torch.tanh, lambda f: (1 - f) * (1 + f))
+
+
+@rule(F.max_pool2d, torch.max_pool2d)
+def max_pool2d(
+    input: Form, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Form:  # fmt: skip
+    """max_j x_j = x_i + max_j (x_j - x_i) for any i, and the second term lies in [0, max(0, max_j upper(x_j - x_i))], in which
+    shared symbols cancel. Where it leaves a smaller radius: the interval [max_j lower(x_j), max_j upper(x_j)].
+    """
+    x, (high, wide) = input, pair(padding, "max_pool2d")
+    if ceil_mode or return_indices or x.ndim != 4 or pair(dilation, "max_pool2d") != (1, 1):
+        raise no_rule("max_pool2d", "with ceil_mode, return_indices, dilation or without a batch")
+    data = F.pad(x.rows, (wide, wide, high, high))
+    if high or wide:  # a padded place never wins: give it a number that no other is below
+        outside = F.pad(torch.zeros_like(x.centre[0, 0]), (wide, wide, high, high), value=1.0) > 0
+        data[0] = torch.where(outside, x.lower().min(), data[0])
+    columns = windows(data.flatten(0, 1), kernel_size, stride or kernel_size)
+    every = Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit)
+    best = every.centre.argmax(2, keepdim=True)
+    chosen = Form(every.rows.gather(3, best.expand(len(x.rows), *best.shape)), x.unit)
+    ahead = Form(every.rows - chosen.rows)
+    ahead.rows[-1] = (every.radius + chosen.radius + 4 * UNIT * (every.magnitude + chosen.magnitude)) * (1 + 8 * UNIT)
+    lead = ahead.upper().scatter(2, best, 0.0).amax(2).clamp(min=0)
+    chosen = Form(chosen.rows.squeeze(3), x.unit)
+    linear = lifted(chosen, torch.ones_like(lead), torch.zeros_like(lead), lead)
+    interval = lifted(chosen, torch.zeros_like(lead), every.lower().amax(2), every.upper().amax(2))
+    return Form(torch.where(interval.radius < linear.radius, interval.rows, linear.rows), x.unit)
+
+
+# Operations that only move numbers about: exact, and never across the batch dimension, whose pairs must not mix.
+
+
+def view_of(form: Form, data: Tensor, name: str) -> Form:
+    if data.ndim < 2 or data.shape[:2] != form.rows.shape[:2]:
+        raise no_rule(name, "across the batch dimension")
+    result = Form(data, form.unit)
+    form.shared = result.shared = Form.strided = True
+    return result
+
+
+def reshaped(form: Form, data: Tensor, name: str) -> Form:
+    """The same numbers in the same order: what is written in place through one is seen in the other, as in torch."""
+    if data.ndim < 2 or data.shape[:2] != form.rows.shape[:2]:
+        raise no_rule(name, "across the batch dimension")
+    result = Form(data, form.unit, store=form.store)
+    result.shared = form.shared
+    result.aliased = form.aliased = True
+    return result
+
+
+def positive(dim: int, form: Form, name: str) -> int:
+    """A dimension counted from the front; the batch dimension, 0, is refused."""
+    if not isinstance(dim, int) or not -form.ndim < dim < form.ndim or dim == 0:
+        raise no_rule(name, f"along dimension {dim} of {list(form.shape)}")
+    return dim % form.ndim
+
+
+def numbers(sizes: Sequence[Any]) -> list[int]:
+    return list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else list(sizes)
+
+
+@rule(torch.Tensor.size)
+def size(x: Form, dim: int | None = None) -> Any:
+    return x.shape if dim is None else x.shape[dim]
+
+
+@rule(torch.Tensor.dim)
+def dim(x: Form) -> int:
+    return x.ndim
+
+
+@rule(torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
+def reshape(x: Form, *sizes: Any, shape: Any = None) -> Form:
+    wanted = numbers(sizes if shape is None else (shape,))
+    if -1 in wanted:
+        rest = -math.prod(wanted)
+        wanted[wanted.index(-1)] = math.prod(x.shape) // rest if rest > 0 else 0
+    if not wanted or wanted[0] != x.shape[0] or math.prod(wanted) != math.prod(x.shape):
+        raise no_rule("reshape", f"to {wanted} from {list(x.shape)}: the batch dimension must stay")
+    return reshaped(x, x.rows.reshape(len(x.rows), *wanted), "reshape")
+
+
+@rule(torch.flatten, torch.Tensor.flatten)
+def flatten(x: Form, start_dim: int = 0, end_dim: int = -1) -> Form:
+    first = positive(start_dim, x, "flatten")
+    return reshaped(x, x.rows.flatten(first + 1, end_dim % x.ndim + 1), "flatten")
+
+
+@rule(torch.transpose, torch.Tensor.transpose)
+def transpose(x: Form, dim0: int, dim1: int) -> Form:
+    a, b = positive(dim0, x, "transpose"), positive(dim1, x, "transpose")
+    return view_of(x, x.rows.transpose(a + 1, b + 1), "transpose")
+
+
+@rule(torch.permute, torch.Tensor.permute)
+def permute(x: Form, *dims: Any) -> Form:
+    order = [d % x.ndim for d in numbers(dims)]
+    if order[:1] != [0]:
+        raise no_rule("permute", "of the batch dimension")
+    return view_of(x, x.rows.permute(0, *(d + 1 for d in order)), "permute")
+
+
+@rule(torch.unsqueeze, torch.Tensor.unsqueeze)
+def unsqueeze(x: Form, dim: int) -> Form:
+    place = dim if dim >= 0 else dim + x.ndim + 1
+    return view_of(x, x.rows.unsqueeze(place + 1), "unsqueeze") if place > 0 else _refuse("unsqueeze")
+
+
+@rule(torch.squeeze, torch.Tensor.squeeze)
+def squeeze(x: Form, dim: int | None = None) -> Form:
+    return (
+        view_of(x, x.rows.squeeze(positive(dim, x, "squeeze") + 1), "squeeze")
+        if dim is not None
+        else _refuse("squeeze")
+    )
+
+
+def _refuse(name: str) -> Form:
+    raise no_rule(name, "that may touch the batch dimension")
+
+
+@rule(torch.Tensor.__getitem__)
+def item(x: Form, index: Any) -> Form:
+    index = index if isinstance(index, tuple) else (index,)
+    if index[:1] not in ((Ellipsis,), (slice(None),)) or any(type(i) not in (slice, int, type(...)) for i in index):
+        raise no_rule("indexing", f"with {index}")
+    if index[0] is Ellipsis and len(index) - 1 >= x.ndim:
+        raise no_rule("indexing", "into the batch dimension")
+    return view_of(x, x.rows[(slice(None), *index)], "indexing")
+
+
+@rule(F.pad)
+def pad(input: Form, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Form:
+    """Zeros around the picture: centre, slopes and radius there are 0."""
+    sizes = list(pad)
+    if mode != "constant" or value not in (None, 0) or any(type(n) is not int or n < 0 for n in sizes):
+        raise no_rule("pad", f"by {sizes} with mode {mode!r} and value {value}")
+    if len(sizes) % 2 or len(sizes) > 2 * (input.ndim - 1):
+        raise no_rule("pad", "of the batch dimension")
+    return Form(F.pad(input.rows, sizes), input.unit)
+
+
+@rule(torch.cat, torch.concat)
+def cat(forms: Sequence[Any], dim: int = 0) -> Form:
+    if not all(isinstance(form, Form) for form in forms):
+        raise no_rule("cat", "with constants")
+    return Form(torch.cat([form.rows for form in forms], positive(dim, forms[0], "cat") + 1), forms[0].unit)
+
+
+@rule(torch.Tensor.contiguous)
+def contiguous(x: Form) -> Form:
+    """In torch the tensor itself or a copy, depending on its strides; so writing to either in place is refused."""
+    return view_of(x, x.rows, "contiguous")
+
+
+@rule(torch.clone, torch.Tensor.clone)
+def clone(x: Form) -> Form:
+    return Form(x.rows, x.unit, x.made_by)
+
+
+@rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout)
+def dropout(x: Form, p: float = 0.5, training: bool = True, inplace: bool = False) -> Form:
+    """In eval mode dropout is the identity."""
+    if training:
+        raise no_rule("dropout", "in training mode")
+    return x

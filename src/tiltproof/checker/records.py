@@ -1,0 +1,198 @@
+"""What a classification run says: one verdict an image, and their counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiltproof.checker.failed import CheckFailed
+from tiltproof.checker.strict_json import ensure, finite, flag, get, natural, same_number, vector
+from tiltproof.checker.tiling import Tiled, Transform, read_tiling
+
+VERDICTS = ("certified", "falsified", "unknown", "misclassified")
+
+
+@dataclass(frozen=True)
+class VerdictRecord(Tiled):
+    """What the run says of one image; only a certified one has a tiling."""
+
+    label: int
+    verdict: str
+    margin: float | None
+    counterexample: list[float]
+
+
+def read_labels(claim: dict[str, Any], count: int) -> list[int]:
+    labels: list[int] = get(claim, "labels", list)
+    ensure(all(type(label) is int and 0 <= label < 2**31 for label in labels), "a label is no class number")
+    ensure(count == len(labels), "the claim does not give one sha256 and one label for each image")
+    return labels
+
+
+def read_verdict(record: dict[str, Any], number: int, label: int, transform: Transform) -> VerdictRecord:
+    parts = len(transform.low)
+    try:
+        ensure(
+            natural(record, "image") == number, f"its record is missing or out of order: found image {record['image']}"
+        )
+        ensure(natural(record, "label") == label, f"its record has label {record['label']}, the claim {label}")
+        verdict = get(record, "verdict", str)
+        ensure(verdict in VERDICTS, f"unknown verdict {verdict[:40]!r}")
+        natural(record, "boxes"), finite(record, "seconds")
+        open_ended = verdict in ("unknown", "misclassified") and record.get("margin", 0) is None
+        margin = None if open_ended else finite(record, "margin")
+        for key, owner in {
+            "grid": "certified",
+            "tree": "certified",
+            "counterexample": "falsified",
+            "open_box": "unknown",
+        }.items():
+            ensure(key in record, f"{key} is missing")
+            ensure(verdict == owner or record[key] is None, f"{key} is given for a verdict {verdict}")
+        if verdict == "certified":
+            return VerdictRecord(number, *read_tiling(record, parts), label, verdict, margin, [])
+        point: list[float] = []
+        if verdict == "falsified":
+            point = vector(get(record, "counterexample", list), parts)
+        elif verdict == "unknown" and record["open_box"] is not None:
+            ends = get(record, "open_box", list)
+            ensure(len(ends) == 2 and all(type(end) is list for end in ends), "open_box is not [lows, highs]")
+            lows, highs = vector(ends[0], parts), vector(ends[1], parts)
+            ensure(
+                all(
+                    low <= a <= b <= high
+                    for low, a, b, high in zip(transform.low, lows, highs, transform.high, strict=True)
+                ),
+                "its open box is not a box inside the range",
+            )
+        return VerdictRecord(number, [], "", 0, label, verdict, margin, point)
+    except CheckFailed as error:
+        raise CheckFailed(error.what, number) from None
+
+
+def check_counts(summary: dict[str, Any], records: Sequence[VerdictRecord]) -> None:
+    verdicts = [record.verdict for record in records]
+    counts = {name: verdicts.count(name) for name in VERDICTS}
+    counts |= {"images": len(verdicts), "correct": len(verdicts) - counts["misclassified"]}
+    counts["unfalsified"] = counts["certified"] + counts["unknown"]
+    for name, number in counts.items():
+        ensure(natural(summary, name) == number, f"the summary says {name} {summary[name]}, the records say {number}")
+
+
+# What a regression run says: one proved range of every output an image, and the means of their widths and errors.
+
+
+Values = list[list[float]] | None
+"""The right answers: for each image one number an output; or None, where a run was not told them."""
+
+
+@dataclass(frozen=True)
+class RangeRecord(Tiled):
+    """What the run says of one image: lists with one entry an output. An end at which nothing is claimed is infinite."""
+
+    prediction: list[float]
+    lower: list[float]
+    upper: list[float]
+    inner_lower: list[float]
+    inner_upper: list[float]
+    lowest_at: list[list[float]]
+    highest_at: list[list[float]]
+    value: list[float] | None
+    complete: bool
+
+
+def read_values(claim: dict[str, Any], count: int) -> Values:
+    ensure("labels" not in claim, "a regression run's claim has labels")
+    ensure("values" in claim, "values is missing")
+    if claim["values"] is None:
+        return None
+    rows = get(claim, "values", list)
+    ensure(count == len(rows), "the claim does not give one sha256 and one row of values for each image")
+    ensure(all(type(row) is list and row for row in rows), "a row of values is not a list of numbers")
+    return [vector(row, len(rows[0]), "a row of values") for row in rows]
+
+
+def read_range(record: dict[str, Any], number: int, values: Values, place: int, transform: Transform) -> RangeRecord:
+    """The record of image ``number``, to which row ``place`` of the claim's values belongs."""
+    try:
+        ensure(
+            natural(record, "image") == number, f"its record is missing or out of order: found image {record['image']}"
+        )
+        natural(record, "boxes"), finite(record, "seconds")
+        outputs = len(get(record, "prediction", list))
+        ensure(outputs > 0, "it has no outputs")
+        prediction, inner_lower, inner_upper = (
+            vector(get(record, key, list), outputs, key) for key in ("prediction", "inner_lower", "inner_upper")
+        )
+        lower, upper = ends(record, "lower", outputs, -math.inf), ends(record, "upper", outputs, math.inf)
+        lowest_at, highest_at = (points(record, key, outputs, transform) for key in ("lowest_at", "highest_at"))
+        ensure("value" in record, "value is missing")
+        value = None if record["value"] is None else vector(get(record, "value", list), outputs, "value")
+        ensure(value == (None if values is None else values[place]), "its value is not that of the claim")
+        for low, reached_low, reached_high, high in zip(lower, inner_lower, inner_upper, upper, strict=True):
+            ensure(low <= high, "its range is empty")
+            # lower <= f(lowest_at) <= inner_lower and inner_upper <= f(highest_at) <= upper, or one of the claims is false
+            ensure(low <= reached_low and reached_high <= high, "its inner range is not inside the proved one")
+        return RangeRecord(
+            number,
+            *read_tiling(record, len(transform.low)),
+            prediction,
+            lower,
+            upper,
+            inner_lower,
+            inner_upper,
+            lowest_at,
+            highest_at,
+            value,
+            flag(record, "complete"),
+        )
+    except CheckFailed as error:
+        raise CheckFailed(error.what, number) from None
+
+
+def ends(record: dict[str, Any], key: str, length: int, nothing: float) -> list[float]:
+    """Finite numbers, or null where nothing is claimed."""
+    given = get(record, key, list)
+    ensure(len(given) == length, f"{key} has the wrong length")
+    return [nothing if value is None else vector([value], 1, key)[0] for value in given]
+
+
+def points(record: dict[str, Any], key: str, length: int, transform: Transform) -> list[list[float]]:
+    """One parameter vector an output, each inside the closed range exactly."""
+    rows = get(record, key, list)
+    ensure(len(rows) == length and all(type(row) is list for row in rows), f"{key} is not one vector an output")
+    found = [vector(row, len(transform.low), key) for row in rows]
+    for point in found:
+        inside = all(a <= x <= b for a, x, b in zip(transform.low, point, transform.high, strict=True))
+        ensure(inside, f"{key} is outside the range")
+    return found
+
+
+def check_means(summary: dict[str, Any], records: Sequence[RangeRecord]) -> None:
+    """The summary's numbers, from the records again; an infinite one is null."""
+    outputs = len(records[0].prediction)
+    ensure(all(len(r.prediction) == outputs for r in records), "the records have different numbers of outputs")
+    for name, number in (("images", len(records)), ("complete", sum(r.complete for r in records))):
+        ensure(natural(summary, name) == number, f"the summary says {name} {summary[name]}, the records say {number}")
+    widths = [max(map(float.__sub__, r.upper, r.lower)) for r in records]
+    inner = [max(map(float.__sub__, r.inner_upper, r.inner_lower)) for r in records]
+    same_number(summary.get("largest_width"), max(widths), max(widths), "the summary's largest_width")
+    means = {"mean_width": widths, "mean_inner_width": inner}
+    errors: list[
+        float
+    ] = []  # of the prediction, and the largest that the proved range allows: of each output of each image
+    largest_errors: list[float] = []
+    for r in records:
+        for k, right in enumerate(r.value or []):
+            errors.append(abs(r.prediction[k] - right))
+            largest_errors.append(max(abs(r.lower[k] - right), abs(r.upper[k] - right)))
+    for name, terms in (("mean_absolute_error", errors), ("certified_mean_absolute_error", largest_errors)):
+        if terms:
+            means[name] = terms
+        else:
+            ensure(name not in summary, f"the summary has a {name}, but the run has no values")
+    for name, terms in means.items():
+        mean, size = sum(terms) / len(terms), sum(map(abs, terms)) / len(terms)
+        same_number(summary.get(name), mean, size, f"the summary's {name}")

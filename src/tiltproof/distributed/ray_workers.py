@@ -1,0 +1,336 @@
+"""Which batch to do next, so that workers give each batch the starting grid that a single process would have given it.
+
+A single process takes the grid from the first batch in which an image needed one, and gives it to all batches after that. So as long as
+the grid is not known only the foremost batch is done, by itself; a second worker scouts: it finds the same grid from the same images
+without proving them, and when it has done so all other batches are open, in any order. The task of a worker that was lost is given to
+the next one as it was, with the same grid.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tiltproof.distributed.worker import Member, Package, versions
+from tiltproof.errors import InputError
+from tiltproof.runs.run import Batch, Grid, Job
+from tiltproof.verify.inputs import Inputs
+
+MOST_LOSSES = 3
+"""A batch whose workers died this often is not given to another."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A batch to prove with this grid, or, ``scouting``, only to find the grid of."""
+
+    rows: slice
+    grid: Grid | None
+    scouting: bool = False
+
+
+class Queue:
+    """The batches of a run that are not done; ``grid``: the starting grid, if it is known; ``needs_grid``: or whether it matters."""
+
+    def __init__(self, batches: Sequence[slice], grid: Grid | None, needs_grid: bool) -> None:
+        self.waiting, self.left = deque(batches), len(batches)
+        self.grid, self.open = grid, grid is not None or not needs_grid
+        self.front: slice | None = None  # the batch that is to find the grid, while it is under way
+        self.scouted = False  # or being scouted
+        self.again: list[Task] = []  # whose workers were lost
+        self.losses: Counter[int] = Counter()
+
+    def take(self) -> Task | None:
+        """Something to do now, or None while everything else depends on what is being done."""
+        if self.again:
+            return self.again.pop()
+        if self.waiting and (self.open or self.front is None):
+            rows = self.waiting.popleft()
+            if not self.open:
+                self.front, self.scouted = rows, False
+            return Task(rows, self.grid)
+        if not self.open and self.waiting and self.front is not None and not self.scouted:
+            self.scouted = True
+            return Task(self.front, None, scouting=True)
+        return None
+
+    def done(self, task: Task, grid: Grid | None) -> None:
+        """``grid``: what the task came to; None where none of its images needed one."""
+        if not self.open and grid is not None:
+            self.grid, self.open = grid, True
+        if not task.scouting:
+            self.left -= 1
+            if task.rows == self.front:
+                self.front = None
+
+    def lost(self, task: Task) -> None:
+        """Whoever did it is gone."""
+        self.losses[task.rows.start] += 1
+        if self.losses[task.rows.start] >= MOST_LOSSES:
+            raise InputError(
+                f"{MOST_LOSSES} workers died over the same images",
+                got=f"images {task.rows.start} to {task.rows.stop - 1} of this run",
+                why="more memory than their machines have",
+                do="fewer boxes at once (--batch-size), or fewer workers on a machine (ray start --num-cpus)",
+            )
+        self.again.append(task)
+
+
+# `RayWorkers`: the batches of a run on a Ray cluster; the only file that knows Ray, which it imports when it is used.
+#
+# This process hands out batches and takes results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
+# where there is none, for every CPU core. A worker that is idle is handed the next batch, so fast ones do more. The batch of a worker
+# that dies is done again by another, and a new worker is started in its place if its machine is still there; machines that join are used.
+
+
+LOOK_AROUND_SECONDS = 2.0
+PATIENCE_SECONDS = 180.0
+"""How long to wait for the first, or another, worker: one has to start Python and to load torch."""
+REACH_SECONDS = 10.0
+MOST_FAILURES = 2
+"""Workers that could not start on a machine before it is left alone."""
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(eq=False)
+class Hand:
+    """A worker, as this process sees it."""
+
+    actor: Any
+    node: str
+    host: str
+    device: str | None = None  # None until it has read the network
+    process: int = 0
+    task: Task | None = None
+
+
+class RayWorkers:
+    """Workers of the Ray cluster at ``address``: ``auto`` (the one this machine belongs to), ``HOST:PORT``, or ``local`` for one of this
+    machine alone, started for the run. ``device``: ``auto`` takes a machine's GPUs or, where it has none, its CPU cores; ``cpu`` and
+    ``cuda`` take one kind only.
+    """
+
+    def __init__(self, address: str = "auto", device: str = "auto") -> None:
+        if device not in DEVICES:
+            raise InputError(
+                "unknown kind of workers", got=device, do=f"use {', '.join(DEVICES)}: Ray chooses which GPU"
+            )
+        self.address, self.device = address, device
+        self.ray: Any = _ray()
+        self.connected = False  # by us
+
+    def work(
+        self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
+    ) -> Generator[Batch, None, None]:
+        """Every batch once, in the order in which they get done."""
+        if not batches:
+            return
+        packed = self._pack(Package.of(inputs, job, pairs))
+        self.connect()
+        crew = _Crew(self.ray, self.device, self.ray.put(packed), len(batches))
+        try:
+            queue = Queue(batches, grid, job.needs_grid)
+            while queue.left:
+                crew.hire()
+                for hand in crew.idle():
+                    if (task := queue.take()) is None:
+                        break
+                    part = inputs.part(task.rows)
+                    crew.start(hand, task, job.part(task.rows), part.images.cpu(), part.labels.cpu())
+                for device, task, answer in crew.wait(queue):
+                    results, found = answer
+                    queue.done(task, found)
+                    if not task.scouting:
+                        yield Batch(task.rows.start, results, found, device)
+        finally:
+            crew.dismiss()
+            if self.connected:
+                self.connected = False
+                self.ray.shutdown()
+
+    def _pack(self, package: Package) -> bytes:
+        try:
+            packed: bytes = self.ray.cloudpickle.dumps(package)
+        except Exception as error:  # whatever the model's own code raises
+            raise InputError(
+                "the model cannot be sent to other processes",
+                got=f"{type(error).__name__}: {error}",
+                why="it holds something that cannot be pickled: an open file, a lock, a generator",
+                do="keep such things out of the module, or certify without Ray",
+            ) from None
+        return packed
+
+    def connect(self) -> None:
+        """To the cluster, unless the program has done so itself; `work` leaves it at its end."""
+        if self.ray.is_initialized():
+            return
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
+        try:
+            host, _, port = self.address.rpartition(":")
+            if host and "/" not in host:  # Ray itself would try for minutes
+                socket.create_connection((host, int(port)), REACH_SECONDS).close()
+            with _own_sigterm():
+                self.ray.init(address=self.address, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+            self.connected = True
+        except Exception as error:  # Ray raises many kinds
+            raise InputError(
+                f"no Ray cluster can be reached at {self.address!r}",
+                got=(str(error).strip() or type(error).__name__).splitlines()[0],
+                why="none was started, this machine does not belong to it or has not its token (docs/many-machines.md), or its Python "
+                "or Ray is another version",
+                do="ray start --head on one machine, ray start --address=HEAD:6379 on the others, then this command on one of "
+                "them; or --ray local for this machine alone",
+            ) from None
+
+
+class _Crew:
+    """The workers there are, what they do, and the machines they are on."""
+
+    def __init__(self, ray: Any, device: str, package: Any, most: int) -> None:
+        self.ray, self.device, self.package, self.most = ray, device, package, most
+        self.hands: list[Hand] = []
+        self.calls: dict[Any, Hand] = {}  # what Ray will answer, and who is asked
+        self.failures: Counter[str] = Counter()  # of machines, on which workers could not start
+        self.reason = f"no machine of the cluster has a {'GPU' if device == 'cuda' else 'CPU core'} to offer"
+        self.looked, self.last_ready = 0.0, time.monotonic()
+        self.hopeless = self.ever = False
+
+    def hire(self) -> None:
+        """One worker for each GPU or core that has none, and no more workers than there are batches."""
+        now = time.monotonic()
+        if now - self.looked < LOOK_AROUND_SECONDS:
+            return
+        self.looked, offered = now, 0
+        for node in self.ray.nodes():
+            name, has = node["NodeID"], node["Resources"]
+            if not node["Alive"] or self.failures[name] >= MOST_FAILURES:
+                continue
+            gpus, cores = int(has.get("GPU", 0)), int(has.get("CPU", 0))
+            on_gpu = gpus > 0 and self.device != "cpu"
+            places = gpus if on_gpu else 0 if self.device == "cuda" else cores
+            offered += places
+            there = sum(hand.node == name for hand in self.hands)
+            for _ in range(min(places - there, self.most - len(self.hands))):
+                share = {"num_gpus": 1.0, "num_cpus": min(1.0, cores / gpus)} if on_gpu else {"num_cpus": 1.0}
+                self._add(name, node["NodeManagerHostname"], "cuda" if on_gpu else "cpu", share)
+        # machines that were there and have gone may come back
+        self.hopeless = not offered and (not self.ever or bool(self.failures))
+        self.ever = self.ever or bool(self.hands)
+
+    def _add(self, node: str, host: str, kind: str, share: dict[str, float]) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        actor = self.ray.remote(Member).options(**share, scheduling_strategy=here, max_restarts=0).remote()
+        hand = Hand(actor, node, host)
+        self.hands.append(hand)
+        self.calls[actor.prepare.remote(self.package, kind, versions())] = hand
+
+    def idle(self) -> list[Hand]:
+        """Workers that could begin something; GPUs first."""
+        ready = [hand for hand in self.hands if hand.device is not None and hand.task is None]
+        return sorted(ready, key=lambda hand: hand.device == "cpu")
+
+    def start(self, hand: Hand, task: Task, *what: Any) -> None:
+        hand.task = task
+        self.calls[hand.actor.batch.remote(*what, task.grid, task.scouting)] = hand
+
+    def wait(self, queue: Queue) -> list[tuple[str, Task, Any]]:
+        """(device, task, answer) of tasks that are done, none if nothing happened for a moment."""
+        self._be_patient()
+        if not self.calls:
+            time.sleep(LOOK_AROUND_SECONDS)
+            return []
+        answered, _ = self.ray.wait(list(self.calls), timeout=LOOK_AROUND_SECONDS)
+        finished = []
+        for call in answered:
+            hand = self.calls.pop(call)
+            try:
+                answer = self.ray.get(call)
+            except self.ray.exceptions.RayTaskError as error:  # raised by our code there
+                self._raised(hand, error.cause)
+            except self.ray.exceptions.RayError as error:  # the process or the machine is gone
+                self._gone(hand, queue, error)
+            else:
+                if hand.task is None:
+                    hand.device, hand.process = answer
+                else:
+                    finished.append((hand.device or "", hand.task, answer))
+                    hand.task = None
+        return finished
+
+    def _raised(self, hand: Hand, error: BaseException) -> None:
+        """A worker that cannot start is done without; an error in a proof ends the run, as it would in a single process."""
+        if hand.task is not None:
+            raise error
+        self.reason = f"on {hand.host}: {error}"
+        self.failures[hand.node] = MOST_FAILURES  # it would not be otherwise the next time
+        self._drop(hand)
+        self.looked = 0.0
+        warnings.warn(f"{hand.host} is not used: {error}", stacklevel=2)
+
+    def _gone(self, hand: Hand, queue: Queue, error: BaseException) -> None:
+        self._drop(hand)
+        self.looked = 0.0  # look for another at once
+        task = hand.task
+        if task is None:
+            self.failures[hand.node] += 1
+            self.reason = f"on {hand.host}: {str(error).strip().splitlines()[0]}"
+            return
+        which = f"images {task.rows.start} to {task.rows.stop - 1}"
+        who = f"worker {hand.process} on {hand.host}"
+        warnings.warn(f"{who} was lost; another one does its {which} again", stacklevel=2)
+        queue.lost(task)
+
+    def _drop(self, hand: Hand) -> None:
+        self.hands.remove(hand)
+        with suppress(Exception):  # it is gone, most likely
+            self.ray.kill(hand.actor)
+
+    def _be_patient(self) -> None:
+        now = time.monotonic()
+        if any(hand.device is not None for hand in self.hands):
+            self.last_ready = now
+        if self.hopeless or now - self.last_ready > PATIENCE_SECONDS:
+            waiting = f"{len(self.hands)} workers wait for a free GPU or CPU core" if self.hands else self.reason
+            raise InputError(
+                "the cluster has no worker for this run",
+                got=waiting,
+                why="tiltproof is not installed there in this version, or the machines are busy or gone",
+                do="look at ray status; what is in a run folder is kept, and --resume goes on with it",
+            )
+
+    def dismiss(self) -> None:
+        """The run is over, one way or another."""
+        for hand in list(self.hands):
+            self._drop(hand)
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Ray replaces the handler of SIGTERM by one that ends the process with code 15, whatever the program had in mind."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError(
+            "many machines need Ray, which is not installed", got=error, do="pip install 'tiltproof[ray]'"
+        ) from None
+    return ray

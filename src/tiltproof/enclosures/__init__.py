@@ -1,0 +1,1 @@
+"""Set arithmetic: outward-rounded intervals, affine forms and relaxations of ReLU. No images, no networks."""

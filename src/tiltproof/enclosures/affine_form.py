@@ -1,0 +1,269 @@
+"""The currency of every proof: ``center + sum_k slopes[k] * e_k + [-radius, radius]`` with each e_k in [-1, 1].
+
+The symbols e_k are the (scaled) transformation parameters of a box and are shared by every pixel, channel and neuron
+of a row; that is what lets errors cancel. A plain interval is the case of no symbols.
+
+Where one parameter alone varies, forms may carry a second symbol, ``2 e_1^2 - 1`` (``bent``): what is quadratic in the
+parameter is then shared by all pixels as well, and cancels too, instead of going into every radius. To whoever does not
+know that the two symbols hang together they are just two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.enclosures.rounding import SMALLEST, UNIT, widen
+
+
+class AffineForm:
+    """A batch of P sets of tensors; ``stack`` holds center and slopes, [1 + d, P, ...], ``radius`` [P, ...].
+
+    ``unit`` is the unit roundoff that the form's arithmetic absorbs into ``radius``; 0 turns that off, for
+    training, where a bound has to be differentiable and cheap but proves nothing. ``bent``: the symbols are e_1 and
+    2 e_1^2 - 1, and perhaps more functions of e_1; forms that meet in arithmetic share their symbols, so one that knows is
+    enough.
+    """
+
+    def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None, bent: bool = False) -> None:
+        self.stack, self.radius, self.bent = stack, radius, bent
+        self.unit = UNIT[stack.dtype] if unit is None else unit
+        self._reach: Tensor | None = None
+        self.lengths: Tensor | None = None  # of the values at each position, once somebody has worked them out
+        self.norms: Tensor | None = None  # of all values of each row, likewise
+        self._magnitude: Tensor | None = None
+        self.kinks: Tensor | None = None  # entries with a kink inside the box, once somebody has looked (`bounds.bow`)
+
+    @classmethod
+    def constant(cls, value: Tensor, symbols: int = 0, unit: float | None = None) -> AffineForm:
+        """An exactly known value, written over ``symbols`` symbols."""
+        stack = torch.cat([value[None], value.new_zeros(symbols, *value.shape)])
+        return cls(stack, torch.zeros_like(value), unit)
+
+    @classmethod
+    def between(cls, lower: Tensor, upper: Tensor, unit: float | None = None) -> AffineForm:
+        """The interval [lower, upper] as a form without symbols."""
+        center = (lower + upper) / 2
+        radius = torch.maximum(upper - center, center - lower)
+        unit = UNIT[lower.dtype] if unit is None else unit
+        return cls(center[None], widen(radius, center.abs(), 1, unit), unit)
+
+    @property
+    def center(self) -> Tensor:
+        return self.stack[0]
+
+    @property
+    def slopes(self) -> Tensor:
+        return self.stack[1:]
+
+    @property
+    def symbols(self) -> int:
+        return len(self.stack) - 1
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.radius.shape
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the form's dtype, on its device."""
+        return self.radius
+
+    def __len__(self) -> int:
+        return len(self.radius)
+
+    def __getitem__(self, rows: Any) -> AffineForm:
+        """Some of the P rows."""
+        form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.bent)
+        form._reach = None if self._reach is None else self._reach[rows]
+        return form
+
+    def deviation(self) -> Tensor:
+        """How far the set reaches from its center: radius + sum_k |slopes[k]|, rounded up."""
+        if not self.symbols:
+            return self.radius
+        return widen(self.radius + _size(self.slopes), 0.0, self.symbols, self.unit)
+
+    def magnitude(self) -> Tensor:
+        """At least |center| + sum_k |slopes[k]|: what the roundings of a linear map are relative to."""
+        return _size(self.stack) if self._magnitude is None else self._magnitude
+
+    def with_magnitude(self, magnitude: Tensor) -> AffineForm:
+        """The same form with a bound of its magnitude that was found on the way."""
+        self._magnitude = magnitude
+        return self
+
+    def reach(self) -> Tensor:
+        """``deviation`` made large enough that center - reach and center + reach, as rounded, are bounds."""
+        if self._reach is None:
+            deviation = self.radius + _size(self.slopes) if self.symbols else self.radius
+            self._reach = widen(deviation, self.center.abs(), self.symbols + 2, self.unit)
+        return self._reach
+
+    def extent(self) -> Tensor:
+        """At least |x| for every x of the form, but for a rounding for each symbol and two more; the cheaper way."""
+        return self.magnitude() + self.radius if self._reach is None else self.center.abs() + self._reach
+
+    @property
+    def lower(self) -> Tensor:
+        return self.center - self.reach()
+
+    @property
+    def upper(self) -> Tensor:
+        return self.center + self.reach()
+
+    @property
+    def width(self) -> Tensor:
+        return 2 * self.deviation()
+
+    def exactly(self, function: Callable[[Tensor], Tensor]) -> AffineForm:
+        """Apply a function that only moves entries about (reshape, permute, slice, pick): no rounding at all."""
+        rows = function(self.stack.flatten(0, 1))
+        stack = rows.view(len(self.stack), len(self), *rows.shape[1:])
+        form = AffineForm(stack, function(self.radius), self.unit, self.bent)
+        form._magnitude = None if self._magnitude is None else function(self._magnitude)
+        return form
+
+    def to(self, dtype: torch.dtype) -> AffineForm:
+        """The same set or a little more in another dtype; each rounded entry moves by at most u |entry|."""
+        if dtype == self.stack.dtype:
+            return self
+        unit = UNIT[dtype] if self.unit else 0.0
+        radius = self.radius if not unit else self.radius + self.magnitude() * (2 * unit)
+        radius = (radius * (1 + 4 * unit) + (8 * SMALLEST[dtype] if unit else 0.0)).to(dtype)
+        return AffineForm(self.stack.to(dtype), radius, unit, self.bent)
+
+    def __neg__(self) -> AffineForm:
+        return AffineForm(-self.stack, self.radius, self.unit, self.bent)
+
+    def __add__(self, other: AffineForm | Tensor | float) -> AffineForm:
+        """Sums of centers, of slopes, of radii; one rounding of each entry."""
+        bent = self.bent
+        if isinstance(other, AffineForm):
+            stack, radius, bent = self.stack + other.stack, self.radius + other.radius, bent or other.bent
+        else:
+            stack, radius = torch.cat([(self.center + other)[None], self.slopes]), self.radius
+        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit, bent)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: AffineForm | Tensor | float) -> AffineForm:
+        return self + (-other)
+
+    def __rsub__(self, other: Tensor | float) -> AffineForm:
+        return (-self) + other
+
+    def __mul__(self, other: AffineForm | Tensor | float) -> AffineForm:
+        """(c1 + D1)(c2 + D2) = c1 c2 + c1 D2 + c2 D1 + D1 D2 with |Di| <= deviation_i (method, section 1)."""
+        if not isinstance(other, AffineForm):
+            size = other.abs() if isinstance(other, Tensor) else abs(other)
+            stack = self.stack * other
+            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit, self.bent)
+        a, b, bent = self.center, other.center, self.bent or other.bent
+        stack = torch.cat([(a * b)[None], a * other.slopes + b * self.slopes])
+        radius = a.abs() * other.radius + b.abs() * self.radius
+        if bent:
+            square, rest = self.product_of_deviations(other)
+            stack[0] += square / 2
+            stack[2] += square / 2
+            radius = radius + rest
+        else:
+            radius = radius + self.deviation() * other.deviation()
+        magnitude = self.magnitude() * other.magnitude()
+        return AffineForm(stack, widen(radius, magnitude, 8 if bent else 4, self.unit), self.unit, bent)
+
+    def product_of_deviations(self, other: AffineForm) -> tuple[Tensor, Tensor]:
+        """(s, t) with |D1 D2 - s e^2| <= t for two bent forms c_i + D_i; note that s e^2 = s / 2 + s / 2 (2 e^2 - 1).
+
+        D_i = s_i e + R_i with |R_i| <= |b_i| + r_i (b_i: all slopes but s_i), so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and
+        |D2| <= deviation_2.
+        """
+        mine, others = (_size(form.slopes[1:]) + form.radius for form in (self, other))
+        first, second = self.slopes[0], other.slopes[0]
+        return first * second, first.abs() * others + mine * other.deviation()
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: float) -> AffineForm:
+        stack = self.stack / other
+        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit, self.bent)
+
+    def deg2rad(self) -> AffineForm:
+        """Times pi / 180: one rounding for the constant, one for the product (4 are allowed for)."""
+        stack = self.stack.deg2rad()
+        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit, self.bent)
+
+    def _taylor(self, value: Tensor, slope: Tensor, bend: Tensor, second: Tensor, third: Tensor) -> AffineForm:
+        """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= second D^2, where second >= max|f''| / 2 (method, section 1).
+
+        Bent: f(c + D) = f(c) + f'(c) D + bend D^2 + remainder, |remainder| <= third |D|^3, where bend = f''(c) / 2 and
+        6 third is at least the largest third derivative. 16 roundings cover library functions that are accurate to a few units
+        in the last place.
+        """
+        stack = torch.cat([value[None], slope * self.slopes])
+        deviation = self.deviation()
+        square, rest = deviation * deviation, second * deviation * deviation
+        if self.bent:
+            share, rest = self.product_of_deviations(self)
+            stack[0] += bend * share / 2
+            stack[2] += bend * share / 2
+            rest = bend.abs() * rest + third * square * deviation
+        magnitude = _size(stack) + 1 + deviation + bend.abs() * square
+        radius = widen(slope.abs() * self.radius + rest, magnitude, 16, self.unit)
+        return AffineForm(stack, radius, self.unit, self.bent)
+
+    def sin(self) -> AffineForm:
+        """|f''| = |sin| is at most |sin(c)| + deviation, because sine's slope is at most 1, and at most 1."""
+        sine, cosine = self.center.sin(), self.center.cos()
+        return self._taylor(sine, cosine, -sine / 2, self._bend(sine) / 2, torch.full_like(sine, 1 / 5))
+
+    def cos(self) -> AffineForm:
+        """The same of |f''| = |cos|."""
+        sine, cosine = self.center.sin(), self.center.cos()
+        return self._taylor(cosine, -sine, -cosine / 2, self._bend(cosine) / 2, torch.full_like(sine, 1 / 5))
+
+    def _bend(self, value: Tensor) -> Tensor:
+        return (value.abs() + self.deviation()).clamp(max=1)
+
+    def reciprocal(self) -> AffineForm:
+        """1 / t for t > 0: |f''| / 2 <= 1 / t_low^3, and the third derivative is at most 6 / t_low^4.
+
+        A set that reaches zero gets an infinite radius (nothing is proved).
+        """
+        low, deviation, value = self.lower, self.deviation(), self.center.reciprocal()
+        slope, bend = -value * value, value * value * value
+        cube = low * low * low
+        second, third = (torch.where(low > 0, 1 / power, torch.inf) for power in (cube, cube * low))
+        form = self._taylor(value, slope, bend, second, third)
+        # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
+        magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation) + bend.abs() * deviation * deviation
+        return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit, self.bent)
+
+    def over(self, divisor: AffineForm) -> AffineForm:
+        """x / w for w > 0. A divisor that reaches zero gives an infinite radius (nothing is proved).
+
+        For any number q, with n = x - q w: x / w = q + n / w and n / w = n / w_c - n (w - w_c) / (w w_c). With q the
+        quotient of the centers, n is of first order (what x and w have in common cancels in it), so the last term, at most
+        |n| deviation_w / (w_low w_c), is of second order.
+        """
+        low, middle = divisor.lower, divisor.center
+        quotient = self.center / middle
+        rest = self - divisor * quotient
+        stack = torch.cat([(rest.center / middle + quotient)[None], rest.slopes / middle])
+        size = rest.center.abs() + rest.deviation()
+        radius = rest.radius / middle + size * divisor.deviation() / (low * middle)
+        radius = torch.where(low > 0, radius, torch.inf)
+        return AffineForm(stack, widen(radius, _size(stack) + quotient.abs(), 4, self.unit), self.unit)
+
+
+def _size(planes: Tensor) -> Tensor:
+    """sum_k |planes[k]|: in one step on a GPU, plane by plane on CPUs, where a reduction over the leading dimension is slow."""
+    if planes.is_cuda:
+        return torch.linalg.vector_norm(planes, 1, 0)
+    total = planes[0].abs()
+    for plane in planes[1:]:
+        total = total + plane.abs()
+    return total

@@ -1,0 +1,1 @@
+"""Triton kernels for GPUs: each accelerates one reference function, and is compared with it before it is used."""

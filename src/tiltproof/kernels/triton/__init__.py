@@ -1,0 +1,1 @@
+"""Bodies of the Triton kernels. They are imported on a GPU only."""

@@ -1,0 +1,252 @@
+"""Rules of linear operations: convolution, fully connected, scaling by constants (batch norm, normalisation),
+averaging."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.network import arithmetic
+from tiltproof.network.graph import Operation
+from tiltproof.network.ops.base import (
+    FLOOR,
+    UNDERFLOW,
+    LinearRule,
+    Pullback,
+    backward_gamma,
+    farthest,
+    form_lengths,
+    form_norm,
+    norm,
+    row_norm,
+    row_size,
+    rule,
+)
+from tiltproof.network.products import product
+
+
+def _absolute(operation: Operation) -> Tensor:
+    return operation.once("absolute", lambda: operation.settings["weight"].abs())
+
+
+@rule("linear")
+class Linear(LinearRule):
+    """y = W x + b."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return product(x, operation.settings["weight"])
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return product(x, _absolute(operation))
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        weight = operation.settings["weight"]
+        if operation.kept is None:
+            return a @ weight
+        return product(a, operation.once("transposed", lambda: weight.T.contiguous()))
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        outputs, inputs = operation.settings["weight"].shape
+        more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
+        return inputs + more, outputs + more
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        return operation.settings["bias"]
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+        """Without a product with |W|: sum_j |a_j| sum_i |W_ji| |x_i| <= (sum_j |a_j| |W_j|_2) |x|_2, and |x|_2 is one number a box."""
+        (form,) = inputs
+        if not form.unit or operation.evaluation:
+            return super().backward(operation, a, inputs)
+        bias, terms = operation.settings["bias"], self.terms(operation, form.shape)
+        count = backward_gamma(terms[1] + 8, row_size(a), form.unit)
+        numbers = operation.once(f"sizes {count}", lambda: self._numbers(operation, count))
+        wide = a.double()
+        # of the sums of |a_j| times these numbers, the first goes with |x|_2
+        first, second = (wide.abs() @ numbers).unbind(1)
+        norms = form_norm(form)
+        return Pullback(
+            [self.transposed(operation, a, form.shape[1:])],
+            constant=0.0 if bias is None else wide @ operation.once("wide bias", bias.double),
+            error=torch.addcmul(second, first, norms),
+            # sum |x_i| <= sqrt(n) |x|_2
+            size=norms * (math.sqrt(math.prod(form.shape[1:])) * (1 + 2.0**-20)),
+        )
+
+    def _numbers(self, operation: Operation, count: float) -> Tensor:
+        """Of each output j, what a unit of |a_j| costs: ``count`` |W_j|_2 for each unit of |x|_2; and `FLOOR` and ``count`` times |b_j|."""
+        weight, bias = operation.settings["weight"].double(), operation.settings["bias"]
+        least = torch.zeros_like(weight[:, 0]) if bias is None else bias.double().abs()
+        return torch.stack(
+            [row_norm(weight) * count, (least + UNDERFLOW) * count + FLOOR[operation.settings["weight"].dtype]], 1
+        )
+
+
+class RowByRow(Linear):
+    """y = W_p x + b_p: weights [P, outputs, inputs] of their own for each row p, and biases [P, outputs]."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        """``x``: some times P rows."""
+        weight = operation.settings["weight"]
+        count = len(weight)
+        return self._product(weight, x.unflatten(0, (len(x) // max(1, count), count))).flatten(0, 1)
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return self._product(_absolute(operation), x.unsqueeze(0)).squeeze(0)
+
+    def _product(self, weight: Tensor, x: Tensor) -> Tensor:
+        """[K, P, inputs] -> [K, P, outputs]."""
+        return torch.bmm(weight, x.permute(1, 2, 0)).permute(2, 0, 1)
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        inputs = operation.settings["weight"].shape[-1] + operation.settings["roundings"]
+        return inputs, inputs
+
+
+ROW_BY_ROW = RowByRow()
+"""No kind of operation has it: margins are made with it, going forward alone."""
+
+
+@rule("conv2d")
+class Conv2d(LinearRule):
+    """Convolution with stride, padding, dilation and groups."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return arithmetic.conv2d(x, operation.settings["weight"], operation.settings["window"], operation.once)
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return arithmetic.conv2d(x, _absolute(operation), operation.settings["window"], operation.once, "absolute ")
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        weight, window = operation.settings["weight"], operation.settings["window"]
+        return arithmetic.conv2d_transposed(a, weight, window, (shape[-2], shape[-1]), operation.once)
+
+    def shifted(self, operation: Operation, a: Tensor, shift: Tensor) -> Tensor:
+        return a.sum((2, 3), dtype=torch.float64) @ operation.once("wide bias", operation.settings["bias"].double)
+
+    def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
+        """No product with |W| needed, but a convolution of one channel: with W_j the matrix at position j of the kernel,
+        sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; of groups the largest counts.
+        """
+        kernel = operation.once("kernel", lambda: self._kernel(operation))
+        window = replace(operation.settings["window"], groups=1)
+        values = form_lengths(form).to(kernel.dtype).unsqueeze(1)
+        return arithmetic.conv2d(values, kernel, window, operation.once, "kernel ").squeeze(1)
+
+    def _kernel(self, operation: Operation) -> Tensor:
+        weight = operation.settings["weight"]
+        parts = weight.double().unflatten(0, (operation.settings["window"].groups, -1))
+        return (norm(parts, (1, 2)).amax(0) * (1 + 2.0**-20)).to(weight.dtype)[None, None]
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        outputs, inputs, height, width = operation.settings["weight"].shape
+        more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
+        window = operation.settings["window"]
+        if window.dilation == (1, 1):  # strides: an input meets only so many of the kernel's positions
+            height_met, width_met = -(-height // window.stride[0]), -(-width // window.stride[1])
+        else:
+            height_met, width_met = height, width
+        return inputs * height * width + more, outputs // window.groups * height_met * width_met + more
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        bias = operation.settings["bias"]
+        return None if bias is None else bias.view(-1, 1, 1)
+
+    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
+        size = operation.settings.get("shift_size")
+        return shift.abs() if size is None else size.view(-1, 1, 1)
+
+
+@rule("scale")
+class Scale(LinearRule):
+    """y = scale * x + shift with constants: normalisation, arithmetic with constants, batch norm in eval mode.
+
+    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms``
+    allows for.
+    """
+
+    def _scale(self, operation: Operation, like: Tensor) -> Tensor:
+        return operation.once(f"scale {like.dtype}", lambda: operation.settings["scale"].to(like.dtype))
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return x * self._scale(operation, x)
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return x * operation.once(f"absolute {x.dtype}", lambda: self._scale(operation, x).abs())
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        return a * self._scale(operation, a)
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand
+        return more, more
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        shift = operation.settings["shift"]
+        if shift is None:
+            return None
+        return operation.once(f"shift {like.dtype}", lambda: shift.to(like.dtype).expand(operation.shape))
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        """Of an evaluation: its constants are at most 2^40, and with |x| < 2^60 no order of its few steps overflows."""
+        result = super().forward(operation, inputs)
+        if operation.evaluation:
+            result.radius = torch.where(farthest(inputs[0]) < 2.0**60, result.radius, torch.inf)
+        return result
+
+    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
+        size = operation.settings.get("shift_size")
+        return shift.abs() if size is None else size.to(shift.dtype).expand(operation.shape)
+
+
+class Average(LinearRule):
+    """Means over windows: weights are positive, so |L| = L; the transpose comes from automatic differentiation."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return self.signed(operation, x)
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))[1]
+        return pull(a.contiguous())[0]
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        """A window is no larger than the picture, and an entry lies in no more windows than there are, which may be more."""
+        return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
+
+    def divisor(self, operation: Operation, shape: torch.Size) -> int:
+        return max(self.terms(operation, shape)[0], operation.settings.get("divisor") or 1)
+
+
+@rule("avg_pool2d")
+class AvgPool2d(Average):
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        s = operation.settings
+        return F.avg_pool2d(
+            x, s["kernel_size"], s["stride"], s["padding"], s["ceil_mode"], s["count_include_pad"], s["divisor"]
+        )
+
+
+@rule("adaptive_avg_pool2d")
+class AdaptiveAvgPool2d(Average):
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, operation.settings["output_size"])
+
+
+@rule("mean")
+class Mean(Average):
+    """Mean over chosen dimensions (global average pooling written by hand)."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.mean(operation.settings["dim"], keepdim=operation.settings["keepdim"])
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        length = math.prod(shape[1:]) + 4
+        return length, length

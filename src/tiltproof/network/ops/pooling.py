@@ -1,0 +1,73 @@
+"""Rule of max pooling: follow the entry with the highest center, and pay for the others only as far as they can
+exceed it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.rounding import gamma, widen
+from tiltproof.network.graph import Operation
+from tiltproof.network.ops.base import Pullback, backward_gamma, dot, farthest, lengths, rule
+
+
+@rule("max_pool2d")
+class MaxPool2d:
+    """y = max_i x_i over a window. With m the entry of the highest center and E >= max_i (x_i - x_m), E >= 0:
+    x_m <= y <= x_m + E. The differences x_i - x_m are taken as affine forms, so what moves together cancels.
+    """
+
+    def _leader(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor]:
+        """Flat index of m in each channel's picture [P, C, windows], and E [P, C, windows]."""
+        s = operation.settings
+        geometry = {"stride": s["stride"], "padding": s["padding"], "dilation": s["dilation"]}
+        _, index = F.max_pool2d(form.center, s["kernel_size"], **geometry, return_indices=True)
+        index = index.flatten(2)
+        count, channels = form.shape[:2]
+        best = form.stack.flatten(3).gather(3, index.expand(len(form.stack), *index.shape))
+        best_radius = form.radius.flatten(2).gather(2, index)
+
+        def windows(x: Tensor, outside: float) -> Tensor:
+            """[N, C, H, W] -> [N, C, entries, windows]; what the padding adds is ``outside``."""
+            (top, left), (kh, kw) = s["padding"], s["kernel_size"]
+            x = F.pad(x, (left, left, top, top), value=outside)
+            x = F.unfold(x, (kh, kw), s["dilation"], 0, s["stride"])
+            return x.view(len(x), channels, kh * kw, -1)
+
+        height, width = form.shape[-2:]
+        places = torch.arange(height * width, dtype=torch.float64, device=index.device).view(1, 1, height, width)
+        places = windows(places.expand(1, channels, height, width), -1.0)
+        counts = (places >= 0) & (places != index.unsqueeze(2))  # neither padding nor the leader itself
+        others = windows(form.stack.flatten(0, 1), 0.0).view(len(form.stack), count, channels, -1, index.shape[-1])
+        difference = others - best.unsqueeze(3)
+        excess = difference[0] + difference[1:].abs().sum(0) + windows(form.radius, 0.0) + best_radius.unsqueeze(2)
+        size = others.abs().sum(0) + best.abs().sum(0).unsqueeze(2) + excess.abs()
+        excess = excess + size * gamma(2 * len(form.stack) + 16, form.unit)
+        excess = torch.where(counts, excess, 0.0).amax(2).clamp(min=0)
+        return index, excess
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        (form,) = inputs
+        index, excess = self._leader(operation, form)
+        stack = form.stack.flatten(3).gather(3, index.expand(len(form.stack), *index.shape)).clone()
+        stack[0] += excess / 2
+        radius = form.radius.flatten(2).gather(2, index) + excess / 2
+        radius = torch.where(excess > 0, widen(radius, stack[0].abs() + excess, 4, form.unit), radius)
+        shape = (len(form), *operation.shape)
+        return AffineForm(stack.view(len(stack), *shape), radius.view(shape), form.unit)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+        """a y >= a x_m for a >= 0, and a y >= a (x_m + E) for a < 0."""
+        (form,) = inputs
+        index, excess = self._leader(operation, form)
+        a = a.flatten(2)
+        target = a.new_zeros(len(a), form.shape[1], form.shape[2] * form.shape[3])
+        target.scatter_add_(2, index, a)
+        result = Pullback([target.view(len(a), *form.shape[1:])], constant=dot(a.clamp(max=0), excess))
+        if form.unit:
+            entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]
+            size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])
+            result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)
+        return result

@@ -1,0 +1,257 @@
+"""A module in eval mode for a while, and as it was afterwards, each submodule by itself."""
+
+from __future__ import annotations
+
+import io
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+
+from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.network import aten_constants  # noqa: F401  (its converters)
+from tiltproof.network.arithmetic import tracing_settings
+from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
+from tiltproof.network.graph import Network, Operation, Reference
+from tiltproof.process_lock import exclusive
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    with exclusive():  # a module has one mode for all threads
+        before = {module: module.training for module in model.modules()}
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in before.items():
+                module.training = training
+
+
+# In-place operations on something that has another name.
+#
+# torch.export rewrites in-place operations as ordinary ones and follows views while it does so. It does not know that dropout in eval mode
+# returns its very input: to it that is a copy. A write through one of the two names would then be missed under the other, so such a
+# module is refused.
+
+
+MAYBE_THE_SAME = ("dropout", "contiguous", "reshape", "flatten", "to", "type_as", "alias", "detach", "clone")
+"""Operations whose result may be their input although their schema does not say so (clone: so that nothing is missed)."""
+
+
+def refuse_hidden_writes(graph: Graph) -> None:
+    """Look for a write after a dropout, into storage that is read later under a name the write did not go through."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    root: dict[Node, Node] = {}
+    for node in graph.nodes:
+        source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+        root[node] = root[source] if source is not None and _same_storage(node.target) else node
+    for write in graph.nodes:
+        target = write.args[0] if write.args else None
+        if not (isinstance(target, Node) and writes(write.target)):
+            continue
+        names = [node for node in graph.nodes if root[node] is root[target] and order[node] < order[write]]
+        if not any("dropout" in str(node.target) for node in names):
+            continue
+        for name in names:
+            if name is not target and any(order[user] > order[write] for user in name.users):
+                raise UnsupportedOperation(
+                    f"operation {str(write.target).removeprefix('aten.')!r} at node {write.name!r} writes in place into a tensor that"
+                    f" is also read as {name.name!r}; in eval mode dropout returns its input itself",
+                    do="use the operation that is not in place, e.g. nn.ReLU(inplace=False)",
+                )
+
+
+def _schema(target: Any) -> Any:
+    return target._schema if isinstance(target, torch._ops.OpOverload) else None
+
+
+def writes(target: Any) -> bool:
+    """Whether the operation writes into one of its arguments."""
+    schema = _schema(target)
+    return schema is not None and schema.is_mutable
+
+
+def _same_storage(target: Any) -> bool:
+    schema = _schema(target)
+    if schema is None:
+        return False
+    listed = any(result.alias_info is not None for result in schema.returns)
+    return listed or any(name in schema.name.removeprefix("aten::") for name in MAYBE_THE_SAME)
+
+
+# From a torch module to a list of operations, through torch.export.
+#
+# Why torch.export and not torch.fx: it runs the module's real forward (Python control flow, ``len(x)``, shape checks,
+# any mix of modules, functions and methods) and hands back one vocabulary, ATen, in functional form; after that no
+# in-place operation is left, whose hidden writes a bound could miss. Parameters stay the module's own tensors, so
+# training can bound the live network.
+
+
+TRACE_BATCH = 2
+"""Batch size used while tracing; operations are then rewritten for any batch."""
+
+
+def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
+    """Trace a module (in eval mode) on pictures of ``shape`` [C, H, W] with the device and dtype of ``like``."""
+    # a picture of the user's: a layer that takes its first batch for its parameters is found out, but not misled
+    example = like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
+    runs = False
+    try:
+        with eval_mode(model), torch.no_grad(), _quiet():
+            answer = model(example)
+            runs = True
+            if not isinstance(answer, Tensor):
+                raise InputError(
+                    "the model must return one tensor", got=type(answer).__name__, do="wrap it in a module that does"
+                )
+            program = torch.export.export(model, (example,), strict=False)
+            refuse_hidden_writes(program.graph)
+            if _plain(program.graph):
+                program.graph.eliminate_dead_code()  # as decomposing does; nothing is written, so what has no users does nothing
+            else:
+                program = program.run_decompositions({})
+    except InputError:
+        raise
+    except Exception as error:
+        text = str(error).strip()
+        raise InputError(
+            "the model's forward cannot be traced" if runs else f"the model cannot run on pictures of shape {shape}",
+            got=text.splitlines()[0][:300] if text else type(error).__name__,
+            why="Python code in forward that depends on the values it computes"
+            if runs
+            else "pictures of another size, type or device",
+            do="write forward without such branches" if runs else "try model(images[:2]) first",
+        ) from error
+    return _read(program, shape)
+
+
+def _plain(graph: torch.fx.Graph) -> bool:
+    """Whether nothing is written in place and all operations are known as they stand, so that the longest step is not needed."""
+    targets = [node.target for node in graph.nodes if node.op == "call_function"]
+    known = (target is operator.getitem or str(target).removeprefix("aten.") in CONVERTERS for target in targets)
+    return not any(map(writes, targets)) and all(known)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch logs whole graphs when tracing fails; the error that follows says what matters."""
+    with exclusive():  # all of this is the process's
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+                warnings.simplefilter("ignore")
+                with tracing_settings():
+                    yield
+        finally:
+            logging.disable(before)
+
+
+def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Network:
+    leaves: dict[str, Callable[[], Tensor]] = {}
+    start = None
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            start = spec.arg.name
+        else:
+            store = program.constants if spec.kind == InputKind.CONSTANT_TENSOR else program.state_dict
+            source = store.get(spec.target, program.constants.get(spec.target))
+            leaves[spec.arg.name] = lambda tensor=source: tensor  # type: ignore[misc]
+    assert start is not None
+    network = Network(start, start, shape, [], leaves)
+    known = {start: shape}  # operations that depend on the input, with their shapes
+    names = {start: start}  # graph node -> operation name (a tuple's first element is the operation itself)
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            _add(network, known, names, node)
+        elif node.op == "output":
+            (result,) = node.args[0] if isinstance(node.args[0], (tuple, list)) and len(node.args[0]) == 1 else (None,)
+            if result is None or result.name not in names:
+                raise InputError(
+                    "the model must return one tensor that depends on its input", got=str(node.args[0])[:200]
+                )
+            network.output = names[result.name]
+    used = _needed(network)
+    network.operations = [operation for operation in network.operations if operation.name in used]
+    return network
+
+
+def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, str], node: torch.fx.Node) -> None:
+    inputs = [other for other in node.all_input_nodes if other.name in names]
+    if not inputs:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags or "empty" in str(node.target):
+            raise UnsupportedOperation(f"operation {node.target} at node {node.name!r} gives another value every time")
+        network.computed.append((node.name, _constant(node)))
+        return
+    if node.target is operator.getitem and node.args[1] == 0:
+        names[node.name] = names[inputs[0].name]
+        return
+    kind = str(node.target).removeprefix("aten.")
+    value = node.meta.get("val")
+    value = value[0] if isinstance(value, (tuple, list)) else value
+    where = f"operation {kind!r} at node {node.name!r}" + _source(node)
+    if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != TRACE_BATCH:
+        raise UnsupportedOperation(
+            f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value)
+        )
+    if kind not in CONVERTERS:
+        raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
+
+    def argument(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return known_name(value) if value.name in names else Reference(value.name)
+        return [argument(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+    def known_name(value: torch.fx.Node) -> Input:
+        return Input(names[value.name], known[names[value.name]])
+
+    shape = tuple(value.shape[1:])
+    try:
+        built = CONVERTERS[kind](shape, *map(argument, node.args), **{k: argument(v) for k, v in node.kwargs.items()})
+    except (Refused, TypeError) as refusal:
+        raise UnsupportedOperation(
+            f"{where} is used in a way that has no bound rule",
+            got=str(refusal),
+            do=f"supported operations: {supported()}",
+        ) from None
+    settings = dict(built.settings)
+    for key, compute in built.derived.items():  # constants worked out from live ones, e.g. batch norm's scale
+        name = f"{node.name}.{key}"
+        network.computed.append((name, compute))
+        settings[key] = Reference(name)
+    network.operations.append(Operation(node.name, built.kind, built.inputs, settings, shape))
+    known[node.name], names[node.name] = shape, node.name
+
+
+def _constant(node: torch.fx.Node) -> Callable[[dict[str, Any]], Any]:
+    """A node that no input reaches is computed as it stands, from live parameters."""
+
+    def compute(constants: dict[str, Any]) -> Any:
+        args = torch.fx.node.map_arg(node.args, lambda other: constants[other.name])
+        kwargs = torch.fx.node.map_arg(node.kwargs, lambda other: constants[other.name])
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    return compute
+
+
+def _source(node: torch.fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = [entry[0] for entry in stack.values() if entry[0]]
+    return f" (module {path[-1]!r})" if path else ""
+
+
+def _needed(network: Network) -> set[str]:
+    needed = {network.output}
+    for operation in reversed(network.operations):
+        if operation.name in needed:
+            needed.update(operation.inputs)
+    return needed

@@ -1,0 +1,228 @@
+"""How far rounding can take each output of an ONNX network, whatever order its sums are made in.
+
+A running error analysis of the steps: beside each value x it carries e with |computed x - real x| <= e. With the unit roundoff u and
+gamma_n = n u / (1 - n u), of which n counts a sum's products:
+
+    y = W x + b       e_y = |W| e + gamma_{n+4} (|W| (|x| + e) + |b|)
+    x + c, c x, x / c each as the real function changes e, and 2 u of the result
+    x + z             e_x + e_z, and 2 u of the result
+    activations       their Lipschitz constant times e, and `LIBRARY` units of 1 for those that libraries approximate
+    what rearranges   e, rearranged; of the largest of several numbers, the largest e
+
+It is worked out in float64, whose own roundings are far smaller than the factor by which results may exceed it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.errors import InputError, shown
+from tiltproof.onnx import arithmetic, layers
+from tiltproof.onnx import reshape as moves
+from tiltproof.onnx.module import OnnxModule, Step
+from tiltproof.onnx.protobuf import package
+
+LIBRARY = 64
+"""Units of 1 by which a library's sigmoid or tanh may be off."""
+
+Rule = Callable[[Step, list[Tensor], list[Tensor], Tensor, float], Tensor]
+"""From a step, the values it reads, their errors, its result and u to the error of its result."""
+
+
+def gamma(count: int, unit: float) -> float:
+    return count * unit / (1 - count * unit) if count * unit < 0.5 else math.inf
+
+
+def evaluated(model: OnnxModule, pictures: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+    """The outputs of a float64 copy of the network, and how far an evaluation with this unit roundoff may be from them."""
+    values, errors = {0: pictures}, {0: torch.zeros_like(pictures)}
+    for number, step in enumerate(model.steps.values(), 1):
+        assert isinstance(step, Step)
+        read = [values[place] for place in step.reads]
+        values[number] = step(*read)
+        rule = RULES.get(step.function)
+        errors[number] = (
+            torch.full_like(values[number], math.inf)
+            if rule is None
+            else rule(step, read, [errors[place] for place in step.reads], values[number], unit)
+        )
+    return values[model.result], errors[model.result]
+
+
+def _rearranged(step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, _unit: float) -> Tensor:
+    moved: Tensor = step.function(*errors, **step.settings)
+    return moved
+
+
+def _as_it_is(_step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, _unit: float) -> Tensor:
+    return errors[0]
+
+
+def _sum_of_products(step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
+    x, e, sizes = read[0], errors[0], {name: c.abs() for name, c in step.constants.items() if name != "bias"}
+
+    def absolute(values: Tensor) -> Tensor:
+        taken: Tensor = step.function(values, **sizes, **step.settings)
+        return taken
+
+    size = absolute(x.abs() + e)
+    if "bias" in step.names:
+        bias = step.constants["bias"].abs()
+        size = size + (bias if step.function is layers.linear else bias.view(-1, 1, 1))
+    return absolute(e) + gamma(_terms(step, x) + 4, unit) * size
+
+
+def _terms(step: Step, x: Tensor) -> int:
+    """How many products an output sums up, at most."""
+    if "weight" in step.names:
+        return step.constants["weight"][0].numel()
+    if step.function is layers.average:
+        return math.prod(step.settings["kernel"])
+    axes = step.settings.get("axes", (2, 3))
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def _normalised(step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
+    view = (-1, *[1] * (read[0].ndim - 2))
+    mean, variance, weight, bias = (step.constants[name].view(view) for name in ("mean", "variance", "weight", "bias"))
+    scale = (weight / (variance + step.settings["epsilon"]).sqrt()).abs()
+    size = scale * (read[0].abs() + errors[0] + mean.abs()) + bias.abs()
+    return scale * errors[0] + gamma(12, unit) * size
+
+
+def _with_constant(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    operation, constant = step.settings["operation"], step.constants["constant"].abs()
+    factor = (
+        constant if operation is torch.mul else 1 / constant if operation is torch.div else torch.ones_like(constant)
+    )
+    error = factor * errors[0]
+    return error + 2 * unit * (result.abs() + error)
+
+
+def _joined(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    error = errors[0] + errors[1]
+    return error + 2 * unit * (result.abs() + error)
+
+
+def _approximated(lipschitz: float) -> Rule:
+    def rule(_step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
+        return lipschitz * errors[0] + LIBRARY * unit
+
+    return rule
+
+
+def _leaky(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    return errors[0] + 4 * unit * (result.abs() + errors[0])  # slopes lie in [0, 1]
+
+
+RULES: dict[Any, Rule] = {
+    layers.linear: _sum_of_products,
+    layers.convolve: _sum_of_products,
+    layers.average: _sum_of_products,
+    layers.average_all: _sum_of_products,
+    moves.mean: _sum_of_products,
+    layers.normalise: _normalised,
+    layers.leaky: _leaky,
+    layers.FUNCTIONS["Relu"]: _as_it_is,
+    layers.FUNCTIONS["Neg"]: _as_it_is,
+    layers.FUNCTIONS["Sigmoid"]: _approximated(0.25),
+    layers.FUNCTIONS["Tanh"]: _approximated(1.0),
+    arithmetic.with_constant: _with_constant,
+    arithmetic.constant_with: _with_constant,
+    torch.add: _joined,
+    torch.sub: _joined,
+} | dict.fromkeys(
+    (layers.largest, layers.pad_zeros, moves.in_shape, moves.turned, moves.side_by_side, moves.cut), _rearranged
+)
+
+
+# What was read must compute what onnxruntime computes from the same message, up to float rounding.
+#
+# This catches a node that was read wrongly; it has no part in any bound. The steps are run in float64 on the file's weights, so that what
+# is left of a difference is onnxruntime's own rounding, which is about as large as torch's in the file's precision.
+
+
+ALONE, TOGETHER = 5, 3
+TWICE = 2
+"""How many times the bound of rounding onnxruntime may be off: the comparison's own side rounds too."""
+UNITS, TIMES = 2.0**12, 64
+"""For networks so deep that the bound says little: units in the last place of the largest output, and times of torch's own rounding."""
+
+
+def compare(
+    message: bytes, name: str, model: OnnxModule, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool
+) -> None:
+    """Run both on random pictures in [0, 1] and around it, one by one, and where the file takes any batch on three at once.
+
+    Every output is compared by itself, with what rounding can take it to.
+    """
+    session = _session(message)
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.rand(ALONE, *shape, generator=generator, dtype=torch.float64)
+    pictures = torch.cat([pictures, torch.randn(ALONE, *shape, generator=generator, dtype=torch.float64)]).to(dtype)
+    batches = [*pictures.split(1), *([pictures[:TOGETHER]] if any_batch else [])]
+    unit = torch.finfo(dtype).eps / 2
+    with torch.no_grad():
+        precise = copy.deepcopy(model).double()
+        for batch in batches:
+            theirs, own = _answer(session, name, batch), model(batch).double()
+            real, error = evaluated(precise, batch.double(), unit)
+            if theirs.shape != real.shape:
+                raise _differs(f"shape {list(theirs.shape)} instead of {list(real.shape)}")
+            if not bool(theirs.isfinite().all()) or not bool(real.isfinite().all()):
+                raise InputError("the network of the ONNX file gives NaN or infinity", why="training that diverged")
+            rounding = float((own - real).abs().max())
+            coarse = UNITS * 2 * unit * float(real.abs().max()) + TIMES * rounding
+            allowed = (TWICE * error + torch.finfo(dtype).tiny).clamp(max=coarse)
+            difference = (theirs - real).abs()
+            worst = int((difference - allowed).argmax())
+            if not bool((difference <= allowed).all()):
+                raise _differs(
+                    f"output {worst % real.shape[-1]} differs by {float(difference.flatten()[worst]):.3g}, where rounding "
+                    f"explains {float(allowed.flatten()[worst]):.2g}"
+                )
+
+
+def _session(message: bytes) -> Any:
+    """Without its optimiser: the nodes as the file lists them."""
+    runtime = package("onnxruntime")
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 4  # what is wrong is said by the exception
+    try:
+        return runtime.InferenceSession(message, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions have no common class
+        raise _failed(error) from None
+
+
+def _answer(session: Any, name: str, batch: Tensor) -> Tensor:
+    try:
+        (result,) = session.run(None, {name: batch.numpy()})
+    except Exception as error:
+        raise _failed(error) from None
+    return torch.from_numpy(result).double()
+
+
+def _failed(error: Exception) -> InputError:
+    return InputError(
+        "onnxruntime cannot run the ONNX file, so what was read of it cannot be checked",
+        got=shown(" ".join(str(error).split()), 300).rstrip("."),
+        do="if the network is float64, export it in float32: onnxruntime has no float64 convolution",
+    )
+
+
+def _differs(got: str) -> InputError:
+    return InputError(
+        "the ONNX file was not read as onnxruntime reads it, so nothing is proved about it",
+        got=got,
+        why="a node whose meaning is not the one that tiltproof gives it, or a network at the edge of overflow",
+        do="please report the file",
+    )

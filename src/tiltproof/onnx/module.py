@@ -1,0 +1,149 @@
+"""The module that an ONNX file becomes: a flat list of steps, each one plain torch function with its constants.
+
+Every function here is one that ``network/`` has a bound rule for and that the checker follows. Constants are parameters of
+their step; the file's sha256 is a buffer, so that a run folder's digest of the weights is also one of the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.errors import InputError, UnsupportedOperation, shown
+from tiltproof.onnx.protobuf import Node
+
+TRY_BATCH = 2
+MOST_NUMBERS = 2**26
+"""In one step's output for one picture."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A value that depends on the picture: the step that gives it (0: the input) and its shape without the batch."""
+
+    place: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Whole numbers out of shapes, such as a reshape's target; None stands for the batch size. One number may be a scalar."""
+
+    numbers: tuple[int | None, ...]
+    scalar: bool = False
+
+
+Value = Picture | Sizes | Tensor
+"""A tensor is a constant of the file."""
+
+
+class Step(nn.Module):
+    """One function of earlier steps' outputs."""
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        reads: tuple[int, ...],
+        constants: Mapping[str, Tensor],
+        settings: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.function, self.reads, self.settings = function, reads, dict(settings)
+        self.names = tuple(constants)
+        for name, tensor in constants.items():
+            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.names}
+
+    def forward(self, *values: Tensor) -> Tensor:
+        return self.function(*values, **self.constants, **self.settings)
+
+
+class OnnxModule(nn.Module):
+    """The network of an ONNX file: pictures [N, C, H, W] in, for any N."""
+
+    file_sha256: Tensor
+
+    def __init__(self, steps: Mapping[str, Step], result: int, shape: tuple[int, ...], content: bytes) -> None:
+        super().__init__()
+        self.steps, self.result, self.shape = nn.ModuleDict(steps), result, shape
+        digest = torch.tensor(list(hashlib.sha256(content).digest()), dtype=torch.uint8)
+        self.register_buffer("file_sha256", digest)
+        last = {place: number for number, step in enumerate(steps.values()) for place in step.reads}
+        self.forgets = [
+            tuple(place for place in {*step.reads} if last[place] == number and place != result)
+            for number, step in enumerate(steps.values())
+        ]
+
+    def forward(self, images: Tensor) -> Tensor:
+        if tuple(images.shape[1:]) != self.shape:
+            raise ValueError(f"the ONNX file takes pictures of shape {self.shape}, not {tuple(images.shape[1:])}")
+        values = {0: images}
+        for number, step in enumerate(self.steps.values()):
+            assert isinstance(step, Step)
+            values[number + 1] = step(*(values[place] for place in step.reads))
+            for place in self.forgets[number]:
+                del values[place]
+        return values[self.result]
+
+
+class Draft:
+    """The list while it is made; every step is tried at once, on tensors that have shapes and no numbers."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool) -> None:
+        self.dtype, self.any_batch = dtype, any_batch
+        self.labels: list[str] = []
+        self.steps: list[Step] = []
+        self.input = Picture(0, shape)
+
+    def add(
+        self,
+        node: Node,
+        function: Callable[..., Tensor],
+        pictures: tuple[Picture, ...],
+        constants: Mapping[str, Tensor] | None = None,
+        **settings: Any,
+    ) -> Picture:
+        """A new step at the end of the list."""
+        constants = constants or {}
+        for tensor in constants.values():
+            if tensor.dtype != self.dtype:
+                raise node.refusal(f"has constants of type {tensor.dtype} in a network of {self.dtype}")
+        tried = [torch.empty(TRY_BATCH, *picture.shape, dtype=self.dtype, device="meta") for picture in pictures]
+        try:
+            result = function(*tried, **{name: tensor.to("meta") for name, tensor in constants.items()}, **settings)
+        except UnsupportedOperation:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"ONNX operation {node} does not fit what it reads, {[list(picture.shape) for picture in pictures]}",
+                got=shown(" ".join(str(error).split()), 160),
+            ) from None
+        shape = tuple(result.shape[1:])
+        if result.ndim < 2 or result.shape[0] != TRY_BATCH or not 0 < math.prod(shape) <= MOST_NUMBERS:
+            raise node.refusal(f"gives a tensor of shape [N, {', '.join(map(str, shape))}] for a batch of N pictures")
+        label = re.sub(r"[^0-9A-Za-z]+", "_", f"{node.op}_{len(self.steps) + 1}_{node.name[:60]}").strip("_")
+        self.labels.append(label)
+        self.steps.append(Step(function, tuple(picture.place for picture in pictures), constants, settings))
+        return Picture(len(self.steps), shape)
+
+    def without(self, gone: set[int], result: int) -> int:
+        """Take out the steps at these places, which no other step reads; returns the new place of the step at ``result``."""
+        place, new = 0, {0: 0}
+        for old in range(1, len(self.steps) + 1):
+            place += old not in gone
+            new[old] = place
+        kept = [number for number in range(len(self.steps)) if number + 1 not in gone]
+        self.labels, self.steps = [self.labels[number] for number in kept], [self.steps[number] for number in kept]
+        for step in self.steps:
+            step.reads = tuple(new[read] for read in step.reads)
+        return new[result]

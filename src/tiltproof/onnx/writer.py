@@ -1,0 +1,125 @@
+"""A network as an ONNX file: one picture in, one row of outputs out, float32, and compared with onnxruntime before it is handed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.errors import InputError, UnsupportedOperation, shown
+from tiltproof.network import Network, eval_mode, proof_arithmetic, read_network, run
+from tiltproof.onnx.protobuf import package
+from tiltproof.onnx.write_nodes import WRITERS, Draft
+from tiltproof.runs.atomic_io import replace_bytes
+from tiltproof.runs.manifest import package_version
+
+OPSET, IR_VERSION = 13, 7
+"""Old enough for every verifier that reads ONNX at all."""
+INPUT, OUTPUT = "images", "outputs"
+PICTURES = 5
+UNITS, TIMES = 2.0**12, 64
+"""How far each output of onnxruntime may be away: units in its last place where it is largest, and times float32's own rounding error."""
+
+
+def write_onnx(model: nn.Module, shape: tuple[int, ...], path: str | Path) -> Path:
+    """Write a module as ONNX for one picture of ``shape`` [C, H, W]; refused unless onnxruntime computes the same from the file."""
+    weight = next((weight for weight in model.parameters() if weight.is_floating_point()), torch.zeros(0))
+    like = weight.new_zeros(1, *shape)
+    with proof_arithmetic(like.device), eval_mode(model):
+        content = onnx_bytes(read_network(model, shape, like))
+    try:
+        replace_bytes(Path(path).resolve(), content)
+    except OSError as error:
+        raise InputError("the ONNX file cannot be written", got=f"{path} ({error.strerror})") from None
+    return Path(path)
+
+
+def onnx_bytes(network: Network) -> bytes:
+    """The operations of a float32 network as an ONNX file; in the proof's arithmetic."""
+    onnx = package("onnx")
+    if network.dtype() != torch.float32:
+        raise InputError(
+            "networks are written as ONNX in float32",
+            got=f"a network of {network.dtype()}, of which float32 would make another one",
+            do="certify and export model.float()",
+        )
+    live = network.live(torch.float32)
+    names = {live.input: INPUT}
+    draft = Draft({INPUT: live.shape})
+    for operation in live.operations:
+        if operation.kind == "identity" and operation.name != live.output:
+            names[operation.name] = names[operation.inputs[0]]
+            continue
+        name = OUTPUT if operation.name == live.output else f"n_{operation.name}"
+        if operation.kind not in WRITERS:
+            raise UnsupportedOperation(
+                f"operation {operation.kind!r} at node {operation.name!r} cannot be written as ONNX"
+            )
+        WRITERS[operation.kind](draft, operation, [names[given] for given in operation.inputs], name)
+        names[operation.name], draft.shapes[name] = name, operation.shape
+    if live.output == live.input:
+        draft.add("Identity", [INPUT], OUTPUT)
+    ends = [
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, *shape])]
+        for name, shape in ((INPUT, live.shape), (OUTPUT, live.output_shape()))
+    ]
+    graph = onnx.helper.make_graph(draft.nodes, "network", *ends, initializer=draft.numbers)
+    opsets = [onnx.helper.make_opsetid("", OPSET)]
+    message = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tiltproof")
+    message.producer_version = package_version()
+    onnx.checker.check_model(message, full_check=True)
+    content: bytes = message.SerializeToString()
+    _compare(content, network)
+    return content
+
+
+def _compare(content: bytes, network: Network) -> None:
+    """onnxruntime on the file against the operations in float64, on random pictures."""
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.rand(PICTURES, *network.shape, generator=generator)
+    device = next((get().device for get in network.leaves.values()), torch.device("cpu"))
+    with torch.no_grad():
+        own, real = (_outputs(network, pictures.to(device, kind)) for kind in (torch.float32, torch.float64))
+    theirs = _run(content, pictures)
+    if not bool(real.isfinite().all()) or not bool(theirs.isfinite().all()):
+        raise InputError("the network gives NaN or infinity", why="training that diverged")
+    # each output by what rounding does to itself: beside a large one a small one would not be compared at all
+    largest, rounding = real.abs().amax(0), (own - real).abs().amax(0)
+    allowed = UNITS * torch.finfo(torch.float32).eps * largest + TIMES * rounding
+    if theirs.shape != real.shape or not bool(((theirs - real).abs() <= allowed).all()):
+        got = "another shape"
+        if theirs.shape == real.shape:
+            excess = ((theirs - real).abs() - allowed).amax(0).flatten()
+            worst = int(excess.argmax())
+            difference = float((theirs - real).abs().amax(0).flatten()[worst])
+            got = f"output {worst} differs by up to {difference:.3g}, where rounding explains {float(allowed.flatten()[worst]):.2g}"
+        raise InputError(
+            "onnxruntime does not compute the network from the ONNX file made of it, so nothing was written",
+            got=got,
+            why="weights at the edge of what float32 holds",
+            do="please report the network",
+        )
+
+
+def _outputs(network: Network, pictures: Tensor) -> Tensor:
+    live = network.live(pictures.dtype)
+    return run(live, AffineForm.constant(pictures))[live.output].center.double().cpu()
+
+
+def _run(content: bytes, pictures: Tensor) -> Tensor:
+    runtime = package("onnxruntime")
+    options: Any = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # what is wrong is said by the exception
+    try:
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        answers = [session.run([OUTPUT], {INPUT: picture[None].numpy()})[0] for picture in pictures]
+    except Exception as error:  # onnxruntime's exceptions have no common class
+        raise InputError(
+            "onnxruntime cannot run the ONNX file made of the network, so nothing was written",
+            got=shown(" ".join(str(error).split()), 300).rstrip("."),
+        ) from None
+    return torch.cat([torch.from_numpy(answer) for answer in answers]).double()

@@ -1,0 +1,1 @@
+"""Enclosures of every pixel of every transformed image, over a box of parameters."""

@@ -1,0 +1,157 @@
+"""Exact extremes of a bilinearly interpolated picture over coordinate boxes (method, section 3).
+
+Inside a grid cell the picture is a bilinear function, and so it stays when a plane is subtracted; a bilinear function
+on a rectangle has its extremes at the corners. So over a coordinate box it is enough to look at the points (box edges
+and grid lines in u) x (box edges and grid lines in v). Nothing else is assumed: cells between the border and the
+padding are cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels.coordinates import Coordinates
+from tiltproof.transforms.interpolation import pixels_at, ring_index, with_ring
+
+FAR = 2.0**30
+"""Positions of a reflected picture beyond this are taken to see any part of it."""
+
+
+@dataclass
+class Axis:
+    """The points to look at along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
+
+    base: Tensor  # the grid line at or below the box
+    index: Tensor  # ring indices of the grid lines base, base + 1, ..., base + cells, [cells + 1, P, H, W]
+    start: Tensor  # where the box begins inside the first cell, in [0, 1]
+    ends: Tensor  # where the box ends inside each cell, in [0, 1], [cells, P, H, W]
+    inside: Tensor  # whether the box reaches into that cell at all
+    last: Tensor  # where the box ends
+    points: Tensor  # the positions themselves: low edge, then the end of each cell, [cells + 1, P, H, W]
+    true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
+
+    def meets(self, cells: int) -> Tensor:
+        """Where the box lies in its first ``cells`` cells, their borders included, [P, H, W]."""
+        return self.last <= self.base + cells
+
+    def rows(self, which: Tensor | slice) -> Axis:
+        """The same for some of the boxes, with repetitions perhaps."""
+        index, ends, inside, points = (
+            some(each, which, 1) for each in (self.index, self.ends, self.inside, self.points)
+        )
+        base, start, last = (some(each, which) for each in (self.base, self.start, self.last))
+        return Axis(base, index, start, ends, inside, last, points, self.true)
+
+
+def some(values: Tensor, which: Tensor | slice, dim: int = 0) -> Tensor:
+    """Some of the rows of a dimension: a view where they are a slice, and no brackets else, at which CPUs are slow."""
+    if isinstance(which, slice):
+        return values[(slice(None),) * dim + (which,)]
+    return values.index_select(dim, which)
+
+
+def boxes_of(box_of: Tensor | None, pairs: Any) -> Any:
+    """The boxes of some pairs: ``box_of`` says which is whose; by default pair p's is number p."""
+    return pairs if box_of is None else box_of[pairs]
+
+
+def known_ends(box: Interval) -> tuple[Tensor, Tensor]:
+    """Of boxes; one that is not known is beyond everything."""
+    return box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
+
+
+def clipped(low: Tensor, high: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """What is left of boxes where zeros and border padding, constant below -1 and above ``size``, go on for one cell more."""
+    return low.clamp(-2, size + 1), high.clamp(-2, size + 1)
+
+
+def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Axis:
+    """Cells that each box meets: as many as the widest needs, or ``cells`` if the caller knows that none meets more.
+
+    Zeros and border padding are constant below -1 and above size, so cells further out add nothing: they are left out, and
+    the constant's two ends, the grid line next to the picture and the box's true edge, are both looked at.
+    """
+    low, high = known_ends(box)
+    first, last, true = low, high, True
+    if padding == "reflect" and size > 1:
+        everything = (low < -FAR) | (high > FAR) | (high - low > 2 * size)  # a whole period holds every value there is
+        true = not bool(everything.any())
+        first, last = torch.where(everything, 0.0, low), torch.where(everything, 2.0 * size, high)
+    else:
+        first, last = clipped(low, high, size)
+    base = first.floor()
+    if cells is None:
+        cells = max(1, int((last.ceil() - base).max().item()))
+    lines = base + torch.arange(cells + 1, device=base.device).view(-1, *[1] * base.ndim)
+    begins, beyond = lines[:-1], lines[1:]
+    points = torch.cat([low[None], torch.where(beyond < last, beyond, high)])
+    index = ring_index(lines.long(), size, padding)
+    return Axis(base, index, first - base, (last - begins).clamp(0, 1), last >= begins, last, points, true)
+
+
+class CellWalk:
+    """The picture's values at every point of every pixel's coordinate box."""
+
+    def __init__(self, pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
+        """``pictures`` [N, C, H, W]; ``rows_of`` [P] says which picture each pair looks at."""
+        _, _, height, width = pictures.shape
+        self.flat = with_ring(pictures).view(-1, pictures.shape[1])
+        self.area, self.stride = (height + 2) * (width + 2), width + 2
+        self.offset = rows_of.view(-1, 1, 1) * self.area
+        self.x = axis(place.columns, width, padding, place.cells)
+        self.y = axis(place.rows, height, padding, place.cells)
+
+    def pairs(self, rows_of: Tensor, boxes: Tensor | slice) -> CellWalk:
+        """The same pictures for other pairs, whose boxes are some of these; of pairs that share a box its lines are found once."""
+        walk = copy(self)
+        walk.offset, walk.x, walk.y = rows_of.view(-1, 1, 1) * self.area, self.x.rows(boxes), self.y.rows(boxes)
+        return walk
+
+    @property
+    def count(self) -> int:
+        return len(self.x.points) * len(self.y.points)
+
+    def pixel(self, column: int, row: int) -> Tensor:
+        """The pixel on these grid lines, counted from each box's first, [P, H, W, C]."""
+        return pixels_at(self.flat, self.offset + self.y.index[row] * self.stride + self.x.index[column])
+
+    def _line(self, j: int | slice) -> Tensor:
+        """Values at all points of the x axis [points, P, H, W, C], on grid line j (a row of the picture); of several, lines come second."""
+        start = self.offset + self.y.index[j] * self.stride
+        index = self.x.index if isinstance(j, int) else self.x.index.unsqueeze(1)
+        return _points(pixels_at(self.flat, start + index), self.x)
+
+    def values(self) -> Tensor:
+        """At all points at once, [y points, x points, P, H, W, C]."""
+        return _points(self._line(slice(None)).transpose(0, 1), self.y)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """One after the other, [P, H, W, C] each."""
+        above, below = self._line(0), self._line(1)
+        values = torch.lerp(above, below, self.y.start.unsqueeze(-1))
+        yield from values
+        for j, (end, inside) in enumerate(zip(self.y.ends, self.y.inside, strict=True)):
+            if j:
+                above, below = below, self._line(j + 1)
+            values = torch.where(inside.unsqueeze(-1), torch.lerp(above, below, end.unsqueeze(-1)), values)
+            yield from values
+
+
+def _points(pixels: Tensor, line: Axis) -> Tensor:
+    """Interpolate between neighbours along the leading dimension at the line's points; a cell the box does not reach repeats the last
+    point. The first it does: base <= start <= last.
+    """
+    shape = -1, *[1] * (pixels.ndim - 1 - line.ends.ndim), *line.start.shape, 1
+    ends, inside = line.ends.view(shape), line.inside.view(shape)
+    values = torch.lerp(pixels[:-1], pixels[1:], ends)
+    points = [torch.lerp(pixels[:1], pixels[1:2], line.start.view(shape)), values[:1]]
+    for k in range(1, len(values)):
+        points.append(torch.where(inside[k], values[k], points[-1]))
+    return torch.cat(points)

@@ -1,0 +1,162 @@
+"""Where each output pixel looks in the source picture, over all parameters of a box (method, section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.rounding import widen
+from tiltproof.transforms.base import Transform
+from tiltproof.transforms.homography import applied, centred_grid, keeps_plane
+
+
+@dataclass
+class Coordinates:
+    """Source column and row of every output pixel as affine forms [P, H, W], and the box they stay in.
+
+    The box is the meet of the forms' ranges with plain interval arithmetic: the first is tight for small boxes, the
+    second for large ones, and the true position lies in both.
+    """
+
+    column: AffineForm
+    row: AffineForm
+    columns: Interval
+    rows: Interval
+    cells: int | None = None
+    """Grid cells to look at along each axis, where it is known that no box meets more; proofs leave it out and have them counted."""
+
+    def of(self, boxes: Tensor | slice) -> Coordinates:
+        """Of some of the boxes, with repetitions perhaps."""
+        columns, rows = (interval.exactly(lambda end: end[boxes]) for interval in (self.columns, self.rows))
+        return Coordinates(self.column[boxes], self.row[boxes], columns, rows, self.cells)
+
+    def of_pixels(self, at: Tensor) -> Coordinates:
+        """Of single pixels, numbered by box and place, as pictures of one pixel."""
+
+        def chosen(values: Tensor) -> Tensor:
+            return values.flatten(-3).index_select(-1, at).view(*values.shape[:-3], -1, 1, 1)
+
+        column, row = (
+            AffineForm(chosen(form.stack), chosen(form.radius), form.unit, form.bent)
+            for form in (self.column, self.row)
+        )
+        columns, rows = (interval.exactly(chosen) for interval in (self.columns, self.rows))
+        return Coordinates(column, row, columns, rows, self.cells)
+
+
+def symbols(low: Tensor, high: Tensor, bent: bool = False) -> list[AffineForm]:
+    """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``bent``, for d = 1 only: see `AffineForm`."""
+    center = (low + high) / 2
+    half = torch.maximum(high - center, center - low)
+    count = low.shape[1]
+    stacks = low.new_zeros(count, 1 + count + bent, len(low))
+    stacks[:, 0] = center.T
+    stacks[:, 1 : 1 + count].diagonal().copy_(half)
+    # two roundings of magnitude |center| + half: of the half width, and of the midpoint
+    radii = widen(torch.zeros_like(center), center.abs() + half, 2, 2.0**-53).T
+    return [AffineForm(stack, radius, bent=bent) for stack, radius in zip(stacks, radii.contiguous(), strict=True)]
+
+
+def interval_coordinates(
+    transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
+) -> tuple[Interval, Interval]:
+    """The paper's line 5: inverse maps applied one after the other in interval arithmetic; columns and rows [P, H,
+    W].
+    """
+    columns, rows = _intervals(transform, run, low, high, height, width)
+    return _in_sight(columns, width), _in_sight(rows, height)
+
+
+def _intervals(
+    transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
+) -> tuple[Interval, Interval]:
+    """The same, infinite where a camera's depth may reach zero."""
+    grid_u, grid_v = centred_grid(height, width, low)
+    # one number for each column and for each row, until a map mixes them
+    u, v = Interval(grid_u, grid_u), Interval(grid_v, grid_v)
+    w: Interval | int = 1
+    for k in reversed(run):
+        value = Interval(low[:, k].view(-1, 1, 1), high[:, k].view(-1, 1, 1))
+        u, v, w = applied(transform.parts[k].inverse_matrix(value), u, v, w)
+    if isinstance(w, Interval):
+        inverse = w.reciprocal()  # infinite where w reaches zero, and so are then the positions
+        u, v = u * inverse, v * inverse
+    columns, rows = u + (width - 1) / 2, -v + (height - 1) / 2
+    shape = (len(low), height, width)
+    return columns.exactly(lambda end: end.expand(shape)), rows.exactly(lambda end: end.expand(shape))
+
+
+def combine(
+    row: tuple[object, object, object], u: Tensor, v: Tensor, like: AffineForm, sign: int, offset: float
+) -> AffineForm:
+    """+-(a u + b v + c) + offset for a row (a, b, c) of numbers and forms [P], over places u and v: [P, H, W].
+
+    ``like``: a form [P] over the symbols in question.
+    """
+    entries = [
+        entry
+        if isinstance(entry, AffineForm)
+        else AffineForm.constant(torch.full_like(like.center, float(entry)), like.symbols)  # type: ignore[arg-type]
+        for entry in row
+    ]
+    a, b, c = (entry.stack[:, :, None, None] for entry in entries)
+    stack = a * u + b * v + c
+    if sign < 0:
+        stack = -stack
+    stack[0].add_(offset)
+    # eight roundings of ma |u| + mb |v| + mc + |offset|, the entries' magnitudes, are divided among the entries' radii
+    ra, rb, rc = ((entry.radius + entry.magnitude() * (8 * 2.0**-53))[:, None, None] for entry in entries)
+    return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, abs(offset), 8, 2.0**-53), bent=like.bent)
+
+
+def coordinates(
+    transform: Transform,
+    run: list[int],
+    forms: list[AffineForm],
+    low: Tensor,
+    high: Tensor,
+    height: int,
+    width: int,
+    cells: int | None = None,
+) -> Coordinates:
+    """Six affine matrix entries per box (nine for a camera), then exact linear algebra over the pixel grid, and one division."""
+    matrix = transform.composed_inverse(run, [forms[k] for k in run])
+    columns, rows = _intervals(transform, run, low, high, height, width)
+    u, v = centred_grid(height, width, low)
+    middle = (width - 1) / 2, (height - 1) / 2
+    if keeps_plane(matrix):
+        column = combine(matrix[0], u, v, forms[0], 1, middle[0])
+        row = combine(matrix[1], u, v, forms[0], -1, middle[1])
+        return Coordinates(column, row, _meet(column, columns), _meet(row, rows), cells)
+    x, y, w = (combine(line, u, v, forms[0], 1, 0.0) for line in matrix)
+    column, columns = _projected(x.over(w) + middle[0], columns, width)
+    row, rows = _projected(-y.over(w) + middle[1], rows, height)
+    return Coordinates(column, row, columns, rows, cells)
+
+
+def _projected(form: AffineForm, interval: Interval, size: int) -> tuple[AffineForm, Interval]:
+    """A position and its box, where the form, the interval or both may be unbounded."""
+    known = torch.isfinite(form.stack).all(0) & torch.isfinite(form.reach())
+    both = _meet(form, interval)
+    lower, upper = torch.where(known, both.lower, interval.lower), torch.where(known, both.upper, interval.upper)
+    box = _in_sight(Interval(lower, upper), size)
+    plain = AffineForm.between(box.lower, box.upper)
+    flat = torch.cat([plain.stack, torch.zeros_like(form.slopes)])
+    return AffineForm(torch.where(known, form.stack, flat), torch.where(known, form.radius, plain.radius)), box
+
+
+def _in_sight(interval: Interval, size: int) -> Interval:
+    """An unbounded position is one of [-2, size + 1]: whatever the padding, each value of the endless picture is also found there.
+
+    Outside of [-1, size] zeros and borders go on for ever, and a reflection repeats [0, size - 1].
+    """
+    known = torch.isfinite(interval.lower) & torch.isfinite(interval.upper)
+    return Interval(torch.where(known, interval.lower, -2.0), torch.where(known, interval.upper, size + 1.0))
+
+
+def _meet(form: AffineForm, interval: Interval) -> Interval:
+    return Interval(torch.maximum(form.lower, interval.lower), torch.minimum(form.upper, interval.upper))

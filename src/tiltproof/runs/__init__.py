@@ -1,0 +1,1 @@
+"""Runs and run folders: batches, manifest, resumption, and the curve over nested ranges."""

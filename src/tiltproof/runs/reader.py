@@ -1,0 +1,175 @@
+"""A finished run, read from its folder, and the network and images it is about, compared with its digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.errors import InputError, shown
+from tiltproof.runs.curve import CURVE, CurvePoint, read_curve
+from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY, VERDICTS, VERSION
+from tiltproof.runs.manifest import image_digests, weights_digest
+from tiltproof.transforms import Transform, parse
+from tiltproof.verify.results import Certificate, ImageResult, RangeCertificate, RangeResult
+
+MOST_BYTES = 2**31
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run folder says. ``results``: of classification, or of ``regression``."""
+
+    folder: Path
+    claim: dict[str, Any]
+    settings: dict[str, Any]
+    notes: dict[str, Any]
+    environment: dict[str, Any]
+    resumed: list[dict[str, Any]]
+    """Other environments that the run was resumed in."""
+    summary: dict[str, Any]
+    transform: Transform
+    regression: bool
+    results: list[Any]
+    curve: list[CurvePoint] | None
+    notices: list[str]
+
+    @property
+    def first(self) -> int:
+        return int(self.claim["first"])
+
+    def name(self, kind: str) -> str:
+        """What the notes call the model or the data, or nothing."""
+        text = self.notes.get(kind)
+        return shown(text, 120) if isinstance(text, str) else ""
+
+
+def read_finished(folder: str | Path) -> FinishedRun:
+    """Refuse a folder that holds no complete run, or one whose files are not those that were sealed."""
+    folder = Path(folder)
+    if not (folder / MANIFEST).is_file():
+        raise InputError(
+            "there is no run folder here", got=folder, do="name a folder that tiltproof certify --out wrote"
+        )
+    if not (folder / SUMMARY).is_file():
+        raise InputError(
+            "the run is not complete", got=f"{folder} without {SUMMARY}", do="finish it with certify ... --resume"
+        )
+    content = {name: _bytes(folder / name) for name in RUN_FILES}
+    try:
+        manifest, summary = json.loads(content[MANIFEST]), json.loads(content[SUMMARY])
+        if (manifest["format"], manifest["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"{MANIFEST} is not of the format {FORMAT}, version {VERSION}")
+        digests = {name: hashlib.sha256(content[name]).hexdigest() for name in RUN_FILES if name != SUMMARY}
+        for name, digest in digests.items():
+            if summary["files"][name] != digest:
+                raise ValueError(f"{name} is not the file that the run wrote (its sha256 differs)")
+        claim = manifest["claim"]
+        regression = claim.get("task") == "regression"
+        kind = RangeResult if regression else ImageResult
+        results: list[Any] = [kind.of_record(json.loads(line)) for line in content[VERDICTS].splitlines()]
+        numbers = list(range(claim["first"], claim["first"] + len(claim["images_sha256"])))
+        if not numbers or [result.image for result in results] != numbers:
+            raise ValueError("records and claim are not about the same images")
+        transform = parse(claim["transform"])
+        if not isinstance(claim["weights_sha256"], str) or not isinstance(claim["semantics"], str):
+            raise ValueError("the claim's sha256 or semantics is no text")
+        for result in results:
+            _check_record(result, len(transform.parts))
+        settings, notes, environment = (dict(manifest[name]) for name in ("settings", "notes", "environment"))
+        resumed = [dict(each) for each in manifest.get(RESUMED, [])]
+        if not regression:
+            _same_counts(results, summary)
+        about = str(transform), str(settings.get("method", "affine")), str(claim["semantics"])
+        certificate = (RangeCertificate if regression else Certificate)(*about, results, float(summary["seconds"]))
+        summary = certificate.summary()  # counted from the records, whatever else the file says
+    except DAMAGED as error:
+        raise InputError(f"the run in {folder} is damaged", got=shown(error)) from None
+    curve, notices = None, []
+    if not regression:
+        curve = read_curve(folder, digests[VERDICTS], len(results))
+        if curve is None and (folder / CURVE).exists():
+            notices.append(f"{CURVE} belongs to other verdicts than this run's and was left out.")
+    return FinishedRun(
+        folder, claim, settings, notes, environment, resumed, summary, transform, regression, results, curve, notices
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} is too large to be a run's")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path.name} of the run cannot be read", got=f"{path} ({error.strerror})") from None
+
+
+def _check_record(result: ImageResult | RangeResult, parameters: int) -> None:
+    """Numbers where numbers belong, and as many as there are parameters or outputs; ValueError otherwise."""
+    vectors: list[tuple[Any, int]]
+    if isinstance(result, RangeResult):
+        outputs = len(result.prediction)
+        names = ("prediction", "inner_lower", "inner_upper")
+        vectors = [(getattr(result, name), outputs) for name in names]
+        vectors += [(point, parameters) for point in (*result.lowest_at, *result.highest_at)]
+        vectors += [] if result.value is None else [(result.value, outputs)]
+        lengths = {len(ends) for ends in (result.lower, result.upper, result.lowest_at, result.highest_at)}
+        right = outputs > 0 and lengths == {outputs} and not any(map(math.isnan, (*result.lower, *result.upper)))
+    else:
+        points = [result.counterexample, *(result.open_box or ())]
+        vectors = [(point, parameters) for point in points if point is not None]
+        right = type(result.label) is int and 0 <= result.label < 2**31 and not math.isnan(result.margin)
+    grid = () if result.grid is None else result.grid
+    right = right and all(type(n) is int and n > 0 for n in grid) and len(grid) in (0, parameters)
+    right = right and isinstance(result.tree, str | None) and type(result.boxes) is int
+    vectors.append(((result.seconds,), 1))
+    for vector, length in vectors:
+        right = right and len(vector) == length and all(type(x) in (int, float) and abs(x) < 1e300 for x in vector)
+    if not right:
+        raise ValueError(f"the record of image {result.image} does not hold what belongs there")
+
+
+def _same_counts(results: list[ImageResult], summary: dict[str, Any]) -> None:
+    for name in ("certified", "falsified", "unknown", "misclassified"):
+        count = sum(str(result.verdict) == name for result in results)
+        if summary[name] != count:
+            raise ValueError(f"the summary says {name} {summary[name]}, the records say {count}")
+
+
+def check_model(run: FinishedRun, model: nn.Module) -> None:
+    """Only the very weights of the run may be drawn from."""
+    digest = weights_digest(model)
+    if digest != run.claim["weights_sha256"]:
+        raise InputError(
+            "the network's weights are not those of the run",
+            got=f"sha256 {digest} instead of {shown(run.claim['weights_sha256'], 64)}",
+            do="give the model that the run was made with",
+        )
+
+
+def check_images(run: FinishedRun, images: Tensor, labels: Tensor | None) -> Tensor:
+    """The run's images in the run's precision; only the very pixels and labels of the run may be shown."""
+    try:
+        stored = images.to({"float32": torch.float32, "float64": torch.float64}[run.claim["dtype"]])
+    except (KeyError, TypeError):
+        raise InputError(f"the run in {run.folder} is damaged", got=f"dtype {shown(run.claim.get('dtype'))}") from None
+    if len(stored) != len(run.results):
+        raise InputError(f"the run is about {len(run.results)} images", got=f"{len(stored)} images")
+    wanted = run.claim["images_sha256"]
+    differs = [k for k, digest in enumerate(image_digests(stored)) if digest != wanted[k]]
+    if differs:
+        raise InputError(
+            f"image {run.first + differs[0]} is not the run's (its pixels' sha256 differs)",
+            got=f"{len(differs)} of {len(wanted)} images that differ",
+            do="give the data that the run was made with",
+        )
+    if labels is not None and not run.regression and labels.tolist() != [result.label for result in run.results]:
+        raise InputError("the labels are not those of the run", do="give the data that the run was made with")
+    return stored

@@ -1,0 +1,170 @@
+"""A run while it lasts: the results so far and how it goes on; `RunFolder` is one that survives on disk."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tiltproof.device import few_threads
+from tiltproof.errors import InputError
+from tiltproof.runtime.batch_size import Halving, keep_freed_memory
+from tiltproof.verify.inputs import Inputs
+
+Grid = tuple[int, ...]
+
+
+class Result(Protocol):
+    """What a run keeps for one image: something that becomes a record and comes back from it."""
+
+    @property
+    def image(self) -> int: ...
+
+    def record(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> Result: ...
+
+
+class Job(Protocol):
+    """How the images of a run are proved; it can be sent to another process. A batch's results depend on nothing but its images,
+    the job, the grid it is given and the number of pairs bounded at once."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Pairs bounded at once, if the user says so."""
+        ...
+
+    @property
+    def needs_grid(self) -> bool:
+        """Whether a batch that is given no starting grid looks for one, for itself and those after it."""
+        ...
+
+    def part(self, rows: slice) -> Job:
+        """The job for these of its images alone."""
+        ...
+
+    def pairs(self, inputs: Inputs) -> int:
+        """How many pairs to bound at once on the inputs' device, where no batch size is given."""
+        ...
+
+    def each(self, inputs: Inputs) -> int:
+        """Bytes that a pair is believed to take."""
+        ...
+
+    def grid(self, inputs: Inputs, pairs: Halving) -> Grid | None:
+        """The grid that `batch` would find, and no proof."""
+        ...
+
+    def batch(
+        self, inputs: Inputs, grid: Grid | None, pairs: Halving, reporter: Any = None
+    ) -> tuple[Sequence[Any], Grid | None]:
+        """Results of the images, and the starting grid (None as long as no image needed one)."""
+        ...
+
+
+class Listener(Protocol):
+    """Is told of every batch that is done."""
+
+    def finished(self, results: Sequence[Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What became of the images from ``start`` on."""
+
+    start: int
+    results: Sequence[Any]
+    grid: Grid | None
+    device: str
+
+
+class Workers(Protocol):
+    """Other processes that prove batches, such as `RayWorkers`."""
+
+    def connect(self) -> None:
+        """InputError if there are none; asked before a run folder is made."""
+        ...
+
+    def work(
+        self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
+    ) -> Generator[Batch, None, None]:
+        """Every batch once, in whatever order they get done; ``grid``: the starting grid, where it is known already."""
+        ...
+
+
+SMALLEST_BATCH, LARGEST_BATCH = 16, 16_384
+LARGEST_SHARED_BATCH = 64
+"""Where workers share a run, so that there is something to share; the same whatever their number, so that results are too."""
+
+
+def plan_batches(
+    images: int, pairs: int, batch_size: int | None, batch_images: int | None = None, workers: Workers | None = None
+) -> dict[str, int]:
+    """How a run is cut up: equal batches of about as many images as pairs are bounded at once, so that each is a few dozen steps
+    of work, or of at most ``batch_images``. A resumed run keeps the plan it began with."""
+    if batch_images is not None and batch_images < 1:
+        raise InputError("a batch has at least one image", got=f"batch_images {batch_images}")
+    if workers is not None and not hasattr(workers, "work"):
+        raise InputError("workers is an object such as RayWorkers", got=repr(workers), do="e.g. RayWorkers('auto')")
+    largest = LARGEST_BATCH if workers is None else LARGEST_SHARED_BATCH
+    size = batch_images or max(1 if batch_size else SMALLEST_BATCH, min(largest, pairs))
+    return {"pairs_at_once": pairs, "images_per_batch": math.ceil(images / math.ceil(images / size))}
+
+
+class Run:
+    """``settings``: what was asked for; ``grid``: the starting grid, once a batch has chosen one; ``seconds``: of all batches."""
+
+    def __init__(self, settings: dict[str, Any], plan: dict[str, int]) -> None:
+        self.settings, self.plan = settings, plan
+        self.results: list[Any] = []
+        self.grid: Grid | None = None
+        self.seconds = 0.0
+        self.devices: set[str] = set()
+
+    def work(self, inputs: Inputs, job: Job, reporter: Listener, workers: Workers | None = None) -> None:
+        """All batches, from wherever the run stands. Workers may finish them in any order; they are kept in the images' order, so
+        that a run is always whole up to some image."""
+        size, images, began = self.plan["images_per_batch"], len(inputs.images), time.perf_counter()
+        batches = [slice(k, min(k + size, images)) for k in range(len(self.results), images, size)]
+        early: dict[int, Batch] = {}
+        device = inputs.images.device
+        with inputs.eval_mode(), few_threads(device):
+            if workers is None:
+                done = self._alone(inputs, job, batches, reporter)
+            else:
+                done = workers.work(inputs, job, batches, self.grid, self.plan["pairs_at_once"])
+            with inputs.memory.watched() if workers is None else nullcontext(), closing(done):
+                for batch in done:
+                    early[batch.start] = batch
+                    reporter.finished(batch.results)
+                    while (start := len(self.results)) in early:
+                        next_one, now = early.pop(start), time.perf_counter()
+                        self.append(next_one.results, next_one.grid, next_one.device, now - began)
+                        began = now
+
+    def _alone(
+        self, inputs: Inputs, job: Job, batches: Sequence[slice], reporter: Listener
+    ) -> Generator[Batch, None, None]:
+        """One batch after the other, in this process."""
+        keep_freed_memory(inputs.memory)
+        pairs = Halving(self.plan["pairs_at_once"], inputs.memory, job.each(inputs))
+        device = str(inputs.images.device)
+        for rows in batches:
+            yield Batch(rows.start, *job.part(rows).batch(inputs.part(rows), self.grid, pairs, reporter), device)
+
+    def append(self, results: Sequence[Result], grid: Grid | None, device: str, seconds: float) -> None:
+        """One batch's results."""
+        self.results += results
+        self.grid = self.grid or grid
+        self.seconds += seconds
+        self.devices.add(device)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """All batches are done."""
+
+    def close(self) -> None:
+        """The run ends, finished or not."""

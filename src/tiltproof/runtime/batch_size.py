@@ -1,0 +1,306 @@
+"""How much memory a run has taken and may take: what batches are sized by.
+
+A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by the peak that the
+first batches reach, and are halved when memory runs out (`certify.memory`). What the operating system does to a process that takes
+too much is its own business: cgroups, ``systemd-run`` and ``ulimit`` set hard limits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from tiltproof.device import is_out_of_memory
+from tiltproof.errors import InputError
+from tiltproof.network import Network
+from tiltproof.network.arithmetic import unfold_at_most
+
+UNITS = {"": 1, "B": 1} | {
+    f"{letter}{middle}B": base**power
+    for middle, base in (("", 1000), ("I", 1024))
+    for power, letter in enumerate("KMGT", start=1)
+}
+FREE_SHARE = 0.4
+"""Without a limit: the share of free memory that batches may take."""
+RESERVE = 24 * 2**20
+"""Under a limit on a CPU: bytes kept for what grows beside tensors, such as library pages loaded on first use."""
+UNFOLDED_SHARE = 1 / 16
+"""Under a limit on a GPU: the share of it that the unfolded input of one convolution may take."""
+
+
+def parse_memory(size: int | str | None) -> int | None:
+    """A limit in bytes: a whole number, or text such as 500MB (1000s), 1.5GiB (1024s).
+
+    >>> parse_memory("1.5GiB"), parse_memory("500MB"), parse_memory("2 GB")
+    (1610612736, 500000000, 2000000000)
+    """
+    if size is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", str(size))
+    unit = UNITS.get(found[2].upper()) if found else None
+    if found is None or unit is None or isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise InputError(
+            "a memory limit is a number of bytes or a size", got=repr(size), do="write e.g. 500MB, 2GB or 1.5GiB"
+        )
+    result = math.floor(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+    if result < 1:
+        raise InputError("a memory limit is more than nothing", got=repr(size), do="write e.g. 500MB, 2GB or 1.5GiB")
+    return result
+
+
+def shown_size(size: float) -> str:
+    """Bytes for people.
+
+    >>> shown_size(1_610_612_736)
+    '1.61 GB'
+    """
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the device that a run computes on; ``limit`` in bytes, None for what is free.
+
+    On a CPU the resident set of the whole process counts (interpreter, torch, network and images included), on a GPU what torch
+    has allocated there for tensors.
+    """
+
+    device: torch.device
+    limit: int | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def taken(self) -> int:
+        """Bytes in use now; on a CPU with what the C library has freed and not yet returned."""
+        return torch.cuda.memory_allocated(self.device) if self.on_gpu else _resident("VmRSS")
+
+    def peak(self) -> int:
+        """The most bytes ever in use; 0 where the system does not say."""
+        return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else _resident("VmHWM")
+
+    def room(self, taken: int | None = None) -> int:
+        """Bytes that batches may take beside the bytes ``taken`` (by default those in use now)."""
+        if self.limit is not None:
+            return max(0, self.limit - (self.taken() if taken is None else taken) - (0 if self.on_gpu else RESERVE))
+        if self.on_gpu:
+            cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+            return int(FREE_SHARE * (torch.cuda.mem_get_info(self.device)[0] + cached))
+        return int(FREE_SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+    def check(self, each: int) -> None:
+        """Raise if the limit leaves no room for a single item of ``each`` bytes."""
+        if self.limit is None or self.room() >= each:
+            return
+        where = "tensors on the GPU" if self.on_gpu else "Python, torch, the network and the images"
+        raise InputError(
+            "the memory limit leaves no room for a single image and box",
+            got=f"a limit of {shown_size(self.limit)}; {shown_size(self.taken())} are taken already by {where}, "
+            f"and one image and box needs about {shown_size(each)}",
+            do="give more memory, or fewer images at once",
+        )
+
+    def record(self) -> dict[str, int]:
+        """Of a run under a limit: the limit, and the peak so far."""
+        return {} if self.limit is None else {"memory_limit": self.limit, "memory_peak": self.peak()}
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Around a run: memory that runs out anywhere is an InputError, and a peak above the limit is a warning."""
+        before = self.peak()
+        try:
+            with unfold_at_most(int(self.limit * UNFOLDED_SHARE) if self.limit is not None and self.on_gpu else None):
+                yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise InputError(
+                "memory ran out, in batches of any size",
+                got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                do="free memory, or take fewer images at once",
+            ) from error
+        if self.limit is not None and self.peak() > max(self.limit, before):
+            text = f"memory reached {shown_size(self.peak())}, above the {shown_size(self.limit)} that batches were sized for"
+            warnings.warn(text, stacklevel=3)
+
+
+def _resident(key: str) -> int:
+    """``VmRSS``: resident bytes of this process; ``VmHWM``: the most there ever were. Where only the peak is known, it stands for both."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+# How many things to compute at a time: from the room in memory, and fewer after an out-of-memory error.
+
+
+CPU_BYTES = 2**27
+"""Working set aimed at on a CPU: larger batches only fall out of its caches."""
+MOST_PAIRS_GPU, MOST_PAIRS_CPU = 65_536, 4096
+FORMS_TWICE, PIXEL_STAGE = 1.7, 3.5
+"""What pairs took at most, relative to the guess: the backward pass copies forms and holds coefficients; bounding pixels, temporaries."""
+USED_SHARE = 0.7
+"""Under a limit: the share of the room that a batch is planned to take."""
+FIRST_SHARE, GROWTH = 1 / 8, 2
+"""Under a limit: the first batch is this share of what the estimate says fits; a later one at most this many times the largest so far."""
+
+
+LARGEST_HEAP_BLOCK = 2**25 - 2**16
+"""Just below the largest block that glibc ever takes from its heap."""
+
+
+def keep_freed_memory(memory: Memory) -> None:
+    """Let the C library keep what a step frees for the next one, where no limit was set.
+
+    glibc returns freed memory to the system once more is free than twice the largest block it has ever freed, and the system clears every
+    page anew when it comes back: a tenth of a run's seconds and more. So one large block is freed here, untouched (mallopt(3), dynamic
+    M_MMAP_THRESHOLD). Elsewhere this does nothing.
+    """
+    if memory.limit is None and not memory.on_gpu:
+        torch.empty(LARGEST_HEAP_BLOCK, dtype=torch.uint8, device="cpu")
+
+
+def pairs_at_a_time(network: Network, symbols: int, device: torch.device, memory: Memory | None = None) -> int:
+    """A first guess: all forms of all operations are kept for the backward pass, plus the pixel stage in float64."""
+    memory = memory or Memory(device)
+    per_pair = sum(_pair(network, symbols))
+    fits = memory.room() / per_pair
+    if memory.limit is not None:
+        fits = USED_SHARE * memory.room() / pair_bytes(network, symbols)
+    if device.type == "cuda":
+        return int(max(1, min(MOST_PAIRS_GPU, fits)))
+    return int(max(1, min(MOST_PAIRS_CPU, CPU_BYTES / per_pair, fits)))
+
+
+def pair_bytes(network: Network, symbols: int) -> int:
+    """What a pair takes at most, as far as is known beforehand; in float64 twice that."""
+    forms, pixels = _pair(network, symbols)
+    return int(FORMS_TWICE * forms + PIXEL_STAGE * pixels)
+
+
+def fewest_together(network: Network, symbols: int) -> int:
+    """Backward passes that are worth making together though fewer pairs were bounded: small ones, which cost more apart."""
+    return max(1, min(64, CPU_BYTES // pair_bytes(network, symbols)))
+
+
+def _pair(network: Network, symbols: int) -> tuple[int, int]:
+    """Forms of all operations, and the pixel stage."""
+    pixels = math.prod(network.shape)
+    return _entries(network) * 4 * (symbols + 4), pixels * 8 * (30 + 4 * symbols)
+
+
+def _entries(network: Network) -> int:
+    return math.prod(network.shape) + sum(math.prod(operation.shape) for operation in network.operations)
+
+
+def picture_bytes(network: Network, gradient: bool) -> int:
+    """What evaluating the network on one transformed picture takes at most, with all that a gradient needs or without."""
+    largest = max([math.prod(network.shape), *(math.prod(operation.shape) for operation in network.operations)])
+    return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
+
+
+class Changing(Protocol):
+    """Something that a step of a search changes: ``STATE`` names the attributes that hold its whole state."""
+
+    STATE: ClassVar[tuple[str, ...]]
+
+
+class Halving:
+    """Runs a function on batches of items, and halves the batch size, for good, whenever memory runs out.
+
+    A function that failed is called again, so it must leave nothing behind: either it changes nothing, or the objects it changes are named,
+    and whatever it raises their state is put back.
+
+    Under a limit of ``memory`` the batch size follows from what an item takes: first the estimate ``each``, then what the largest batch so
+    far was measured to take. A peak above the limit counts as memory that ran out.
+    """
+
+    def __init__(self, size: int, memory: Memory | None = None, each: int = 0) -> None:
+        self.size, self.each, self.largest = size, max(1, each), 0
+        self.memory = memory if memory is not None and memory.limit is not None else None
+        # what was in use before the first batch: later readings on a CPU count memory that was freed and not returned
+        self.taken = 0 if self.memory is None else self.memory.taken()
+
+    def run(self, function: Callable[[int], Any], changes: Sequence[Changing] = ()) -> Any:
+        """``function(size)`` works on at most ``size`` items; ``changes``: the objects whose state it changes."""
+        while True:
+            size = self.fitting()
+            peak = 0 if self.memory is None else self.memory.peak()
+            before: list[tuple[Changing, dict[str, Any]]] = []
+            try:
+                before = [(each, {name: _copied(getattr(each, name)) for name in each.STATE}) for each in changes]
+                result = function(size)
+            except BaseException as error:
+                for each, state in before:
+                    vars(each).update(state)
+                if not is_out_of_memory(error):
+                    raise
+                if size == 1:
+                    raise InputError(
+                        "not enough memory for a single image and box",
+                        got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+                        do="free memory, use a device with more, or a smaller network or image",
+                    ) from error
+            else:
+                # the function has succeeded and is never called again, whatever happens here
+                with suppress(MemoryError):
+                    self._learn(size, peak)
+                return result
+            self.size = max(1, size // 2)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def fitting(self) -> int:
+        """How many items to take now."""
+        if self.memory is None:
+            return self.size
+        fits = USED_SHARE * self.memory.room(self.taken) / self.each
+        most = min(fits, GROWTH * self.largest) if self.largest else FIRST_SHARE * fits
+        return min(self.size, _rounded(max(1, math.floor(most))))
+
+    def _learn(self, size: int, peak: int) -> None:
+        """What an item takes, from the peak after a batch of ``size`` items and the ``peak`` before it.
+
+        Small batches are a poor measure, since what is allocated once weighs on few items; so a batch counts only if none was larger. If
+        the peak has not risen, an item took at most its share of the old one.
+        """
+        if self.memory is None or self.memory.limit is None:
+            return
+        reached = self.memory.peak()
+        if reached > max(peak, self.memory.limit):
+            self.size = max(1, size // 2)
+        if size >= self.largest:
+            share = max(1, (reached - self.taken) // size)
+            self.each = share if reached > peak else min(self.each, share)
+            self.largest = size
+
+
+def _copied(value: Any) -> Any:
+    """A copy that later changes in place do not reach."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, (list, dict)) else value
+
+
+def _rounded(size: int) -> int:
+    """Down to three binary digits: libraries compile programs and tables for every size, and keep them."""
+    digits = max(0, size.bit_length() - 3)
+    return size >> digits << digits

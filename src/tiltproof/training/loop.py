@@ -1,0 +1,201 @@
+"""`train`: a recipe becomes a network, epoch by epoch, and nothing done is lost or left to chance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tiltproof.data import load_pixels
+from tiltproof.device import choose_device
+from tiltproof.errors import InputError
+from tiltproof.runs.atomic_io import document, replace_bytes
+from tiltproof.training import checkpoint as checkpoints
+from tiltproof.training.artefacts import CARD, FILE, RECIPE, WEIGHTS, EpochLog, write_outcome, writing, writing_alone
+from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.distributed import Processes, joined
+from tiltproof.training.epoch import EpochRunner
+from tiltproof.training.evaluate import (
+    CLASSES,
+    NUMBERS,
+    CertifiedRanges,
+    CertifiedShare,
+    accuracy,
+    certified_figures,
+    mean_absolute_error,
+)
+from tiltproof.training.precision import training_arithmetic
+from tiltproof.training.recipe import Recipe, quickened
+from tiltproof.training.results import TrainingFailed, TrainProgress, TrainResult
+from tiltproof.transforms import parse
+
+CHECKPOINTS = "checkpoint"
+
+
+def train(
+    recipe: Recipe,
+    *,
+    data_root: str | Path | None = None,
+    device: str | torch.device = "auto",
+    out: str | Path,
+    resume: bool = False,
+    progress: Callable[[TrainProgress], None] | None = None,
+    quick: bool = False,
+    stop_after: int | None = None,
+    certify_images: int = 200,
+    certify_every: int = 0,
+    images: Tensor | None = None,
+    labels: Tensor | None = None,
+) -> TrainResult:
+    """Train the recipe's network and write it to the folder ``out``, with its card, its log and checkpoints.
+
+    Test images are never touched: what is measured is measured on the recipe's ``hold_out`` share of the training set.
+    ``resume`` goes on after the last whole checkpoint, and ends, on a CPU, with the weights that an uninterrupted run has, bit
+    for bit. ``quick`` cuts the recipe down to some ten minutes on two CPU cores. ``certify_images``: so many held-out images are certified
+    at the end, and every ``certify_every`` epochs. ``stop_after``: stop when so many epochs of the run are done.
+    ``images`` (float in [0, 1], or unsigned bytes) and ``labels`` replace the recipe's training set.
+    Started by torchrun, processes share each mini-batch.
+    """
+    recipe = quickened(recipe) if quick else recipe
+    folder = Path(out)
+    _check_folder(folder, resume)
+    with joined(choose_device(device)) as (processes, place):
+        if images is None or labels is None:
+            images, labels = _load(recipe, data_root, processes)
+        part = recipe.data
+        data = TrainingSet(images, labels, part.hold_out, recipe.train.seed, place, part.crop_size, part.hold_out_run)
+        run = _Run(recipe, folder, data, processes, progress, certify_images, certify_every)
+        with writing_alone(folder, processes, place):
+            _check_folder(folder, resume)  # once more: another run may have been here since, and nobody can be now
+            return run.go(resume, stop_after)
+
+
+class _Run:
+    """One run in its folder."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: Path,
+        data: TrainingSet,
+        processes: Processes,
+        progress: Callable[[TrainProgress], None] | None,
+        certify_images: int,
+        certify_every: int,
+    ) -> None:
+        self.recipe, self.folder, self.data, self.processes = recipe, folder, data, processes
+        self.certify_images, self.certify_every = certify_images, certify_every
+        self.transform = parse(recipe.transform)
+        self.runner = EpochRunner(recipe, self.transform, data, processes, progress if processes.first else None)
+        self.about = {"recipe": recipe.to_dict(), "data_sha256": data.sha256}
+        self.good: Path | None = None  # the last checkpoint's weights
+
+    def go(self, resume: bool, stop_after: int | None) -> TrainResult:
+        began = time.perf_counter()
+        done = self._restore() if resume else 0
+        epochs = self.recipe.train.epochs
+        last = epochs if stop_after is None else min(epochs, stop_after)
+        self.processes.wait()  # nobody writes before all have looked
+        log = None
+        if self.processes.first:
+            with writing(self.folder):
+                replace_bytes(self.folder / RECIPE, document(self.recipe.to_dict()))
+            log = EpochLog(self.folder, done)
+        try:
+            with training_arithmetic(self.data.device):
+                for epoch in range(done, last):
+                    self._epoch(epoch, log)
+        finally:
+            if log is not None:
+                log.close()
+        done = max(done, last)
+        result = TrainResult(self.runner.model.eval(), self.folder, done, done == epochs)
+        if result.finished and self.processes.first:
+            self._finish(result)
+        result.log = [] if log is None else log.records
+        result.seconds = time.perf_counter() - began
+        return result
+
+    def _restore(self) -> int:
+        found = checkpoints.latest(self.folder / CHECKPOINTS)
+        if found is None:
+            return 0
+        checkpoints.agree(found, self.about)
+        found.restore(self.runner.model, self.runner.optimizer)
+        self.good = found.path
+        return found.epoch
+
+    def _epoch(self, epoch: int, log: EpochLog | None) -> None:
+        runner, began = self.runner, time.perf_counter()
+        try:
+            record = {"epoch": epoch + 1, "step": (epoch + 1) * runner.steps} | runner.run(epoch)
+        except FloatingPointError as error:
+            what, step = error.args
+            raise TrainingFailed(what, epoch + 1, step, self.good) from None
+        self.processes.average_buffers(runner.model)
+        if log is None:
+            return
+        measure = mean_absolute_error if runner.regression else accuracy
+        name = "validation_error" if runner.regression else "validation_accuracy"
+        record[name] = measure(runner.model, self.data.held_pixels, self.data.held_labels)
+        if self.certify_every and (epoch + 1) % self.certify_every == 0 and epoch + 1 < self.recipe.train.epochs:
+            found, main = self._certify(), CLASSES[1] if not runner.regression else NUMBERS[1]
+            record[main] = None if found is None else found.figures()[main]
+        record["seconds"] = time.perf_counter() - began
+        log.append(record)
+        self.good = checkpoints.save(self.folder / CHECKPOINTS, epoch + 1, self.about, runner.model, runner.optimizer)
+
+    def _certify(self) -> CertifiedShare | CertifiedRanges | None:
+        if not self.certify_images or not len(self.data.held_labels):
+            return None
+        self.runner.say("certify")
+        images, labels = self.data.first_held_out(self.certify_images)
+        return certified_figures(self.runner.model, images, labels, self.transform, self.recipe.certify)
+
+    def _finish(self, result: TrainResult) -> None:
+        model, data = self.runner.model, self.data
+        figures: dict[str, float | None] = dict.fromkeys(NUMBERS if self.runner.regression else CLASSES)
+        if self.runner.regression:
+            figures["mean_absolute_error"] = mean_absolute_error(model, data.held_pixels, data.held_labels)
+        else:
+            clean = accuracy(model, data.held_pixels, data.held_labels)
+            figures["clean_percent"] = None if clean is None else 100 * clean
+        found = self._certify()
+        if found is not None:
+            figures |= found.figures()
+            result.certified_images = found.images
+        write_outcome(
+            self.folder, self.recipe, model, data.device, len(data.held_labels), figures, result.certified_images
+        )
+        for name, value in figures.items():
+            setattr(result, name, value)
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
+    """A folder that holds a run is gone on with, or left alone."""
+    try:
+        found = [name for name in (CHECKPOINTS, WEIGHTS, CARD, FILE) if (folder / name).exists()]
+        usable = folder.is_dir() or not folder.exists()
+    except OSError as error:
+        raise InputError("the run folder cannot be used", got=f"{folder} ({error.strerror})") from None
+    if not usable:
+        raise InputError("the run folder is not a folder", got=folder, do="choose another name")
+    if found and not resume:
+        raise InputError(
+            "the run folder holds a training run already",
+            got=f"{folder} with {', '.join(found)}",
+            do="choose another folder, or --resume (resume=True) to go on with the run it holds",
+        )
+
+
+def _load(recipe: Recipe, data_root: str | Path | None, processes: Processes) -> tuple[Tensor, Tensor]:
+    """The training set; the first process loads it before the others, in case it has to be downloaded or decoded."""
+    if not processes.first:
+        processes.wait()
+    images, labels = load_pixels(recipe.data.name, data_root, split="train")
+    if processes.first:
+        processes.wait()
+    return images, labels

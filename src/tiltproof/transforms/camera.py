@@ -1,0 +1,121 @@
+"""Perspective: what a camera sees when it turns on the spot, by yaw, pitch and roll.
+
+The camera's axes are X to the right, Y upwards and Z forwards; pixel (u, v) shows what lies along the ray (u, v, f),
+f being the focal length in pixels. A camera that has turned sees along R (u, v, f), and the source picture shows that
+direction where its ray meets the plane Z = f: a projective map of the picture, whatever the scene is.
+
+The focal length is in pixels because that is what a calibrated camera comes with (the entry f of its matrix K), and
+shifts are in pixels too; a lens with the field of view a across a picture W pixels wide has f = W / (2 tan(a / 2)).
+It is exactly the float given. Parts that follow each other turn the camera about its own, already turned axes: ``"Yaw(5@300),
+Pitch(3@300), Roll(2)"`` is the usual yaw, then pitch, then roll, and the picture is interpolated once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiltproof.errors import InputError
+from tiltproof.transforms.base import Spatial, number_text
+from tiltproof.transforms.geometric import Rotation
+from tiltproof.transforms.homography import Matrix
+
+LEAST_FOCAL, MOST_FOCAL, MOST_DEGREES = 0.01, 1e6, 85.0
+
+
+class Camera(Spatial):
+    """A camera that turns about an axis other than its own line of sight; it has a focal length."""
+
+    unit = "degrees"
+    setting = ("focal length", "pixels")
+
+    def __init__(
+        self, low_degrees: float, high_degrees: float | None = None, focal_pixels: float | None = None
+    ) -> None:
+        name = type(self).__name__
+        if focal_pixels is None:
+            raise InputError(
+                f"{name} needs the camera's focal length in pixels",
+                got="none",
+                do=f"write {name}(5@300), in Python {name}(5, focal_pixels=300); a picture 300 pixels wide then shows 53 degrees",
+            )
+        try:
+            focal = float(focal_pixels)
+        except (TypeError, ValueError):
+            raise InputError(f"{name}'s focal length is a number of pixels", got=repr(focal_pixels)) from None
+        if not LEAST_FOCAL <= focal <= MOST_FOCAL:
+            raise InputError(
+                f"{name}'s focal length must lie between {LEAST_FOCAL:g} and {MOST_FOCAL:g} pixels",
+                got=number_text(focal),
+                why="millimetres or metres instead of pixels",
+                do="divide the focal length by the size of a pixel on the sensor; as a rule it is about the picture's width",
+            )
+        self.fixed = focal
+        super().__init__(low_degrees, high_degrees)
+
+    @property
+    def focal_pixels(self) -> float:
+        assert self.fixed is not None
+        return self.fixed
+
+    def check(self, low: float, high: float) -> None:
+        if not (low >= -MOST_DEGREES and high <= MOST_DEGREES):
+            raise InputError(
+                f"{type(self).__name__} must stay within {MOST_DEGREES:g} degrees: beyond, nothing in the picture was seen before",
+                got=f"{number_text(low)} to {number_text(high)} degrees",
+                do="choose a smaller range; a turn about the line of sight is Roll or R",
+            )
+
+
+class Yaw(Camera):
+    """Turn the camera sideways by an angle in degrees: ``Yaw(5, focal_pixels=300)`` is -5 to 5; text ``Yaw(5@300)``.
+
+    Convention
+        axes:     u to the right, v upwards, origin at the picture's centre, which is where the camera looks
+        sign:     positive turns the camera to the right, so the content moves to the left
+        inverse:  u' = (u cos(a) + f sin(a)) / w, v' = v / w with w = cos(a) - (u / f) sin(a), which must stay above 1/16
+                  for every pixel; a range for which it does not is refused
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Yaw"
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        cosine, sine, f = *_turn(value), self.focal_pixels
+        return (cosine, 0, sine * f), (0, 1, 0), (-(sine / f), 0, cosine)
+
+
+class Pitch(Camera):
+    """Turn the camera up and down by an angle in degrees: ``Pitch(5, focal_pixels=300)``; text ``Pitch(5@300)``.
+
+    Convention
+        axes:     u to the right, v upwards, origin at the picture's centre, which is where the camera looks
+        sign:     positive turns the camera upwards, so the content moves down
+        inverse:  u' = u / w, v' = (v cos(a) + f sin(a)) / w with w = cos(a) - (v / f) sin(a), which must stay above 1/16
+                  for every pixel; a range for which it does not is refused
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Pitch"
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        cosine, sine, f = *_turn(value), self.focal_pixels
+        return (1, 0, 0), (0, cosine, sine * f), (0, -(sine / f), cosine)
+
+
+class Roll(Rotation):
+    """Turn the camera about its line of sight by an angle in degrees: ``Roll(5)`` is -5 to 5; text ``Roll(5)``.
+
+    Convention
+        centre:   the middle of the picture; the focal length does not matter
+        axes:     u to the right, v upwards
+        sign:     positive turns the camera clockwise, so the content turns counter-clockwise, as with ``R``
+        inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Roll"
+
+
+def _turn(degrees: Any) -> tuple[Any, Any]:
+    angle = degrees.deg2rad()
+    return angle.cos(), angle.sin()

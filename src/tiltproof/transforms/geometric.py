@@ -1,0 +1,191 @@
+"""Rotation about the picture's centre."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiltproof.errors import InputError
+from tiltproof.transforms.base import Spatial
+from tiltproof.transforms.homography import Matrix
+
+
+class Rotation(Spatial):
+    """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30, ``Rotation(-10, 25)`` is asymmetric; text
+    ``R(30)``.
+
+    Convention
+        centre:   the middle of the picture, between the pixels when the size is even
+        axes:     u to the right, v upwards
+        sign:     positive turns the picture counter-clockwise
+        inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
+        padding:  from the composition (zeros by default)
+    """
+
+    letter, unit = "R", "degrees"
+
+    def __init__(self, low_degrees: float, high_degrees: float | None = None) -> None:
+        super().__init__(low_degrees, high_degrees)
+
+    def check(self, low: float, high: float) -> None:
+        if low < -360 or high > 360:
+            raise InputError(
+                "a rotation goes no further than a full turn",
+                got=f"{low} to {high} degrees",
+                why="radians or another unit mixed up with degrees",
+                do="keep the range within -360 to 360",
+            )
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        angle = value.deg2rad()
+        cosine, sine = angle.cos(), angle.sin()
+        return (cosine, sine, 0), (-sine, cosine, 0)
+
+
+# Translation by a number of pixels, which need not be whole.
+
+
+class TranslationU(Spatial):
+    """Shift horizontally by a (fractional) number of pixels: ``TranslationU(2)``; text ``Tu(2)``.
+
+    Convention
+        axes:     u to the right
+        sign:     positive moves the picture's content to the right
+        inverse:  u' = u - t, v' = v
+        padding:  from the composition (zeros by default)
+    """
+
+    letter, unit = "Tu", "pixels"
+
+    def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
+        super().__init__(low_pixels, high_pixels)
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return (1, 0, -value), (0, 1, 0)
+
+
+class TranslationV(Spatial):
+    """Shift vertically by a (fractional) number of pixels: ``TranslationV(2)``; text ``Tv(2)``.
+
+    Convention
+        axes:     v upwards
+        sign:     positive moves the picture's content up
+        inverse:  u' = u, v' = v - t
+        padding:  from the composition (zeros by default)
+    """
+
+    letter, unit = "Tv", "pixels"
+
+    def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
+        super().__init__(low_pixels, high_pixels)
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return (1, 0, 0), (0, 1, -value)
+
+
+# Scaling about the picture's centre: both ways alike, or one way alone.
+
+
+class Scaling(Spatial):
+    """Scale by a percentage: ``Scaling(5)`` is -5 % to +5 %; text ``Sc(5)``.
+
+    Convention
+        centre:   the middle of the picture
+        sign:     positive enlarges the content, by the factor 1 + percent / 100
+        inverse:  u' = u / (1 + s), v' = v / (1 + s) with s = percent / 100
+        padding:  from the composition (zeros by default)
+    """
+
+    letter, unit = "Sc", "percent"
+
+    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
+        super().__init__(low_percent, high_percent)
+
+    def check(self, low: float, high: float) -> None:
+        if low <= -100:
+            raise InputError(
+                "scaling must stay above -100 %, where the picture has shrunk to a point",
+                got=f"{low} to {high} percent",
+                why="a factor such as 0.9 to 1.1 has to be given as -10 to 10 percent",
+                do="choose a lower end above -100",
+            )
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        factor = (value / 100 + 1).reciprocal()
+        return (factor, 0, 0), (0, factor, 0)
+
+
+class ScalingU(Scaling):
+    """Scale the width alone by a percentage: ``ScalingU(5)`` is -5 % to +5 %; text ``Scu(5)``.
+
+    Convention
+        centre:   the middle column stays where it is
+        axes:     u to the right
+        sign:     positive makes the content wider, by the factor 1 + percent / 100
+        inverse:  u' = u / (1 + s), v' = v with s = percent / 100
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Scu"
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return ((value / 100 + 1).reciprocal(), 0, 0), (0, 1, 0)
+
+
+class ScalingV(Scaling):
+    """Scale the height alone by a percentage: ``ScalingV(5)`` is -5 % to +5 %; text ``Scv(5)``.
+
+    Convention
+        centre:   the middle row stays where it is
+        axes:     v upwards
+        sign:     positive makes the content taller, by the factor 1 + percent / 100
+        inverse:  u' = u, v' = v / (1 + s) with s = percent / 100
+        padding:  from the composition (zeros by default)
+    """
+
+    letter = "Scv"
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return (1, 0, 0), (0, (value / 100 + 1).reciprocal(), 0)
+
+
+# Shearing, horizontal and vertical.
+
+
+class Shearing(Spatial):
+    """Shear horizontally by a percentage: ``Shearing(2)`` is -2 % to +2 %; text ``Sh(2)``.
+
+    Convention
+        centre:   the middle row stays where it is
+        axes:     u to the right, v upwards
+        sign:     positive moves the upper half to the right, by percent / 100 pixels for each row above the centre
+        inverse:  u' = u - (percent / 100) v, v' = v
+        padding:  from the composition (zeros by default)
+    """
+
+    letter, unit = "Sh", "percent"
+
+    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
+        super().__init__(low_percent, high_percent)
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return (1, -(value / 100), 0), (0, 1, 0)
+
+
+class ShearingV(Spatial):
+    """Shear vertically by a percentage: ``ShearingV(2)`` is -2 % to +2 %; text ``Shv(2)``.
+
+    Convention
+        centre:   the middle column stays where it is
+        axes:     u to the right, v upwards
+        sign:     positive moves the right half up, by percent / 100 pixels for each column right of the centre
+        inverse:  u' = u, v' = v - (percent / 100) u
+        padding:  from the composition (zeros by default)
+    """
+
+    letter, unit = "Shv", "percent"
+
+    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
+        super().__init__(low_percent, high_percent)
+
+    def inverse_matrix(self, value: Any) -> Matrix:
+        return (1, 0, 0), (-(value / 100), 1, 0)

@@ -1,0 +1,365 @@
+"""Looking for counterexamples: corners, a grid and random parameters, then gradient steps in parameter space."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.errors import InputError
+from tiltproof.network import margins, run
+from tiltproof.pixels.api import pair_bounds
+from tiltproof.transforms import Transform
+from tiltproof.verify.inputs import Inputs, check_inputs, not_finite, proof_on
+
+FEW_OF, FAR = 4, 0.5
+"""A hasty attack first tries every fourth of its parameters, and the corners unless they are many; the others where the least margin is
+below half of what margins differ by. On 3,490 images of the paper authors' networks it finds the 280 counterexamples of all 24 samples."""
+
+
+@dataclass
+class AttackResult:
+    """One entry per image. ``parameters``: a checked counterexample or None; ``margins``: the lowest margin seen."""
+
+    parameters: list[tuple[float, ...] | None]
+    margins: list[float]
+    correct: list[bool]
+
+
+def attack(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    transform: Transform | str,
+    *,
+    samples: int = 200,
+    steps: int = 10,
+    seed: int = 0,
+    first: int = 0,
+) -> AttackResult:
+    """Search each image's range of parameters for one that makes the network answer wrong.
+
+    Every counterexample is checked again in float64 on the exact transformation before it is reported. ``first``: the number of the
+    first image, for messages about one of them.
+    """
+    with proof_on(images):
+        inputs = check_inputs(model, images, labels, transform)
+        with inputs.eval_mode():
+            attacker = Attacker(inputs, seed, first)
+            attacker.search(attacker.alive(), samples, steps)
+        return AttackResult(attacker.found, attacker.margin.tolist(), attacker.correct.tolist())
+
+
+class Attacker:
+    """Evaluates margins at concrete parameters; also used by the search at the boxes it cannot prove."""
+
+    STATE: ClassVar[tuple[str, ...]] = ("margin", "found", "falsified")
+
+    def __init__(self, inputs: Inputs, seed: int, first: int = 0) -> None:
+        self.answers, self.images, self.labels, self.transform = (
+            inputs.answers,
+            inputs.images,
+            inputs.labels,
+            inputs.transform,
+        )
+        self.pictures = inputs.pictures
+        self.exact = inputs.live(torch.float64)
+        self.low, self.high = (
+            torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        # on a GPU steps are dear, not pictures
+        most, points = (65_536, 2048) if inputs.images.is_cuda else (256, 128)
+        self.batch, self.gradients = inputs.evaluations(most), inputs.evaluations(most, gradient=True)
+        self.points = inputs.points(points)
+        with torch.no_grad():
+            clean, finite = self.batch.run(self._clean)
+        if not bool(finite.all()):
+            row = int((~finite).int().argmax())
+            with torch.no_grad():
+                raise not_finite(first + row, self.answers(self.images[row : row + 1])[0])
+        self.correct = (clean > 0).cpu()
+        self.margin = clean.double().cpu()
+        self.found: list[tuple[float, ...] | None] = [None] * len(self.images)
+        self.falsified = torch.zeros(len(self.images), dtype=torch.bool)
+
+    def _clean(self, size: int) -> tuple[Tensor, Tensor]:
+        """Margins, and which images have finite outputs."""
+        margins, finite = [], []
+        for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
+            outputs = self.answers(images)
+            margins.append(margin_of(outputs, labels))
+            finite.append(outputs.isfinite().all(1))
+        return torch.cat(margins), torch.cat(finite)
+
+    def _margin(self, pictures: Tensor, labels: Tensor) -> Tensor:
+        return margin_of(self.answers(pictures), labels)
+
+    def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
+        """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype; on the device that these are on."""
+        images, values = rows.to(self.images.device), parameters.to(self.images.device, self.images.dtype)
+
+        def work(size: int) -> Tensor:
+            pieces = []
+            for index, value in zip(images.split(size), values.split(size), strict=True):
+                pieces.append(self._margin(self.transform.apply(self.images[index], value), self.labels[index]))
+            return torch.cat(pieces)
+
+        if not len(rows):
+            return torch.empty_like(rows, dtype=torch.float64)
+        with torch.no_grad():
+            return self.batch.run(work).to(rows.device).double()
+
+    @torch.no_grad()
+    def margins_of_each(self, rows: Tensor, parameters: Tensor) -> Tensor:
+        """Margins of images ``rows`` [Q], each at all ``parameters`` float64 [S, d]: [Q, S], as `margins_at`."""
+        device = self.images.device
+        images, values = rows.to(device), parameters.to(device, self.images.dtype)
+
+        def work(size: int) -> Tensor:
+            columns = []
+            for some in values.split(size):
+                parts = images.split(max(1, size // len(some)))
+                margins = [self._margins_of_each(part, some) for part in parts]
+                columns.append(torch.cat(margins).view(len(rows), len(some)))
+            return torch.cat(columns, 1).cpu()
+
+        if not (len(rows) and len(parameters)):
+            return torch.empty(len(rows), len(parameters), dtype=torch.float64)
+        result: Tensor = self.batch.run(work)
+        return result.double()
+
+    def _margins_of_each(self, rows: Tensor, values: Tensor) -> Tensor:
+        pictures = self.transform.apply_each(self.images[rows], values)
+        return self._margin(pictures, self.labels[rows].repeat_interleave(len(values)))
+
+    @torch.no_grad()
+    def confirm(self, rows: Tensor, parameters: Tensor) -> None:
+        """Check candidates in float64 on the exact transformation, with error bounds, and record those that hold."""
+        rows, parameters = rows[~self.falsified[rows]], parameters[~self.falsified[rows]]
+        if not len(rows):
+            return
+        margin = self.points.run(lambda size: self._largest_margins(rows, parameters, size))
+        for k in (margin < 0).nonzero().flatten().tolist():
+            row = int(rows[k])
+            if self.found[row] is None:
+                self.found[row] = tuple(parameters[k].tolist())
+                self.falsified[row] = True
+                self.margin[row] = margin[k]
+
+    def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
+        """Upper bounds of the exact margins, ``size`` at a time."""
+        pieces = []
+        for chunk in torch.arange(len(rows)).split(size):
+            index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
+            labels = self.labels[index]
+            pixels = pair_bounds(self.pictures, index, self.transform, "affine", values, values)
+            form = margins(self.exact, run(self.exact, pixels, outputs=False), labels)
+            pieces.append(form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1).cpu())
+        return torch.cat(pieces)
+
+    def alive(self) -> Tensor:
+        """Images that are classified right and not falsified yet."""
+        return (self.correct & ~self.falsified).nonzero().flatten()
+
+    def at(self, unit: Tensor) -> Tensor:
+        """Parameters for positions in [-1, 1]^d; both ends of the range are met exactly."""
+        t = (unit + 1) / 2
+        return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
+
+    def search(self, rows: Tensor, samples: int, steps: int, hasty: bool = False) -> None:
+        """Attack images ``rows``: first sampled parameters, then gradient steps from each image's worst one. ``hasty``: see `_seen`."""
+        if samples < 1 or steps < 0:
+            raise InputError(
+                "the attack needs at least one sample and no negative number of steps", got=(samples, steps)
+            )
+        best = torch.zeros(len(self.images), len(self.low), dtype=torch.float64)
+        units = candidates(samples, len(self.low), self.generator)
+        for chunk in units.split(max(1, min(len(units), 32))):
+            rows = rows[~self.falsified[rows]]
+            if not len(rows):
+                return
+            least, which = self._seen(rows, chunk, hasty).min(1)
+            lower = least < self.margin[rows]
+            best[rows[lower]] = chunk[which[lower]]
+            self.margin[rows[lower]] = least[lower]
+            self.confirm(rows[least < 0], self.at(chunk[which[least < 0]]))
+        self._descend(rows, best, steps)
+
+    def _seen(self, rows: Tensor, units: Tensor, hasty: bool) -> Tensor:
+        """Margins of images [R] at positions [U], [R, U]. ``hasty``: only a few positions of images whose margins there are far from zero,
+        compared with how much they differ; infinity at the others. Such images are about to be proved: a counterexample
+        that is missed costs the work on some boxes, at whose middles it is looked for again."""
+        ends = 1 + 2 ** units.shape[1]  # the center and the corners
+        ends = ends if 3 * ends <= len(units) else 0
+        first = (torch.arange(len(units)) - ends) % (FEW_OF if hasty else 1) == 0
+        first[:ends] = True
+        table = torch.full((len(rows), len(units)), torch.inf, dtype=torch.float64)
+        table[:, first] = self.margins_of_each(rows, self.at(units[first]))
+        if hasty:
+            least, most = table[:, first].aminmax(dim=1)
+            near = (~(least > FAR * (most - least))).nonzero()
+            table[near, (~first).nonzero().T] = self.margins_of_each(rows[near.flatten()], self.at(units[~first]))
+        return table
+
+    def _descend(self, rows: Tensor, start: Tensor, steps: int) -> None:
+        """Signed gradient steps on the margin, from each image's best point so far; the step halves every
+        third time."""
+        for number in range(steps):
+            rows = rows[~self.falsified[rows]]
+            if not len(rows):
+                return
+            step = 0.2 * 0.5 ** (number // 3)
+            moved = self.gradients.run(lambda size: self._moved(rows, start, step, size))  # noqa: B023 (run at once)
+            reached = self.margins_at(rows, self.at(moved))
+            better = reached < self.margin[rows]
+            start[rows[better]] = moved[better]
+            self.margin[rows[better]] = reached[better]
+            self.confirm(rows[reached < 0], self.at(moved[reached < 0]))
+
+    def _moved(self, rows: Tensor, start: Tensor, step: float, size: int) -> Tensor:
+        """One signed step of ``rows`` from where they are, ``size`` at a time; float64 on the CPU."""
+        device, dtype = self.images.device, self.images.dtype
+        low, high = self.low.to(device, dtype), self.high.to(device, dtype)
+        pieces = []
+        for chunk in rows.split(size):
+            index = chunk.to(device)
+            unit = start[chunk].to(device, dtype).requires_grad_()
+            with torch.enable_grad():  # whatever the caller's setting is
+                pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
+                margin = self._margin(pictures, self.labels[index])
+                (gradient,) = torch.autograd.grad(margin.sum(), unit)
+            pieces.append((unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double())
+        return torch.cat(pieces)
+
+
+def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:
+    """f_label - max over the other classes, [N]."""
+    own = outputs.gather(1, labels.unsqueeze(1)).squeeze(1)
+    others = outputs.scatter(1, labels.unsqueeze(1), -torch.inf)
+    return own - others.amax(1)
+
+
+def candidates(samples: int, d: int, generator: torch.Generator) -> Tensor:
+    """Center, corners, a grid and random points of [-1, 1]^d, ``samples`` in all, each once (float64 [S, d]); corners count beyond five
+    parameters as random."""
+    points = [torch.zeros(1, d, dtype=torch.float64)]
+    if d <= 5:
+        points.append(torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d)), dtype=torch.float64))
+    left = max(0, samples - sum(map(len, points)))
+    per_axis = left if d == 1 else int((left / 2) ** (1 / d))
+    if per_axis > 1:
+        line = torch.linspace(-1, 1, per_axis, dtype=torch.float64)
+        points.append(torch.cartesian_prod(*[line] * d).view(-1, d))
+    left = max(0, samples - sum(map(len, points)))
+    points.append(torch.rand(left, d, dtype=torch.float64, generator=generator) * 2 - 1)
+    every = torch.cat(points)[: max(samples, 1)].tolist()
+    return torch.tensor(list(dict.fromkeys(map(tuple, every))), dtype=torch.float64)  # corners lie on the grid too
+
+
+# Outputs that are known to be reached: the inner range beside the certified outer one, found by evaluating and by gradient steps.
+
+
+CONFIRMED_AT_ONCE = 128
+
+
+class Reached:
+    """For each image and output the lowest and highest value seen so far [N, K], and the parameters that gave them [N, K, d]."""
+
+    STATE: ClassVar[tuple[str, ...]] = ("low", "high", "lowest_at", "highest_at")
+
+    def __init__(self, inputs: Inputs, seed: int) -> None:
+        self.inputs = inputs
+        self.low_end, self.high_end = (
+            torch.tensor(end, dtype=torch.float64) for end in (inputs.transform.low, inputs.transform.high)
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.batch, self.gradients = inputs.evaluations(1024), inputs.evaluations(1024, gradient=True)
+        with torch.no_grad():
+            self.prediction = self.batch.run(self._predictions)
+        count, outputs = self.prediction.shape
+        self.low = torch.full((count, outputs), torch.inf, dtype=torch.float64)
+        self.high = -self.low
+        self.lowest_at = torch.zeros(count, outputs, len(self.low_end), dtype=torch.float64)
+        self.highest_at = self.lowest_at.clone()
+
+    def _predictions(self, size: int) -> Tensor:
+        return torch.cat([self.inputs.answers(part).double().cpu() for part in self.inputs.images.split(size)])
+
+    def evaluate(self, rows: Tensor, parameters: Tensor) -> None:
+        """Outputs of images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype."""
+
+        def work(size: int) -> Tensor:
+            pieces = []
+            for chunk in torch.arange(len(rows)).split(size):
+                images = self.inputs.images[rows[chunk].to(self.inputs.images.device)]
+                turned = self.inputs.transform.apply(images, parameters[chunk].to(images))
+                pieces.append(self.inputs.answers(turned).cpu())
+            return torch.cat(pieces)
+
+        with torch.no_grad():
+            outputs = self.batch.run(work).double()
+        for output in range(outputs.shape[1]):
+            for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
+                # the first row of each image that is best comes last in this order, and stays
+                order = (sign * outputs[:, output]).argsort(descending=True)
+                better = order[sign * outputs[order, output] < sign * best[rows[order], output]]
+                best[rows[better], output] = outputs[better, output]
+                at[rows[better], output] = parameters[better]
+
+    def search(self, samples: int, steps: int) -> None:
+        """Corners, a grid and random parameters, then signed gradient steps from each output's lowest and highest."""
+        units = candidates(samples, len(self.low_end), self.generator)
+        everything = torch.arange(len(self.low))
+        for chunk in units.split(32):
+            rows, points = everything.repeat_interleave(len(chunk)), chunk.repeat(len(everything), 1)
+            self.evaluate(rows, self._at(points))
+        for number in range(steps):
+            for output in range(self.low.shape[1]):
+                for at, sign in ((self.lowest_at, 1), (self.highest_at, -1)):
+                    step = 0.2 * 0.5 ** (number // 3) * (self.high_end - self.low_end) / 2
+                    slope = self.gradients.run(functools.partial(self._slopes, at[:, output], output))
+                    moved = (at[:, output] - sign * step * slope.sign()).clamp(self.low_end, self.high_end)
+                    self.evaluate(everything, moved)
+
+    def _at(self, unit: Tensor) -> Tensor:
+        t = (unit + 1) / 2
+        return (self.low_end * (1 - t) + self.high_end * t).clamp(self.low_end, self.high_end)
+
+    def _slopes(self, parameters: Tensor, output: int, size: int) -> Tensor:
+        """Gradient of one output with respect to the parameters, [N, d]; ``size`` images at a time."""
+        pieces = []
+        for chunk in torch.arange(len(parameters)).split(size):
+            images = self.inputs.images[chunk.to(self.inputs.images.device)]
+            values = parameters[chunk].to(images).requires_grad_()
+            with torch.enable_grad():  # whatever the caller's setting is
+                result = self.inputs.answers(self.inputs.transform.apply(images, values))[:, output]
+                pieces.append(torch.autograd.grad(result.sum(), values)[0].cpu().double())
+        return torch.cat(pieces)
+
+    @torch.no_grad()
+    def confirmed(self) -> tuple[Tensor, Tensor]:
+        """What is reached for certain, [N, K] each: at the parameters found the exact output lies below the first and above the second
+        number, by float64 bounds of single points."""
+        low, high = self.low.clone(), self.high.clone()
+        points = self.inputs.points(CONFIRMED_AT_ONCE)
+        for output in range(low.shape[1]):
+            low[:, output] = points.run(functools.partial(self._ends, self.lowest_at[:, output]))[1][:, output]
+            high[:, output] = points.run(functools.partial(self._ends, self.highest_at[:, output]))[0][:, output]
+        return low, high
+
+    def _ends(self, parameters: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds of every image's outputs at its own parameters, ``size`` images at a time."""
+        inputs, network, device = self.inputs, self.inputs.live(torch.float64), self.inputs.images.device
+        lower, upper = [], []
+        for chunk in torch.arange(len(parameters)).split(size):
+            point = parameters[chunk].to(device)
+            pixels = pair_bounds(inputs.pictures, chunk.to(device), inputs.transform, "affine", point, point)
+            form = run(network, pixels)[network.output]
+            lower.append(form.lower.cpu())
+            upper.append(form.upper.cpu())
+        return torch.cat(lower), torch.cat(upper)

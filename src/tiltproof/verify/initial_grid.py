@@ -1,0 +1,225 @@
+"""Where the search begins: how finely to cut the range before adaptive splitting takes over.
+
+Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A ladder of ever
+finer grids is tried, from its middle up and down, on a few random (image, box) pairs each; on a GPU, where steps are dear, several
+rungs at once. The rung with the least expected number of bounds is taken. This only decides where work is spent; whatever grid is
+chosen, every box still has to be proved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from tiltproof.kernels.pixels import single_pairs
+from tiltproof.pixels.coordinates import coordinates, symbols
+from tiltproof.runtime.batch_size import Halving
+from tiltproof.transforms import Spatial, Transform
+from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import Prover
+from tiltproof.verify.refinement import WORTHWHILE
+
+FEWEST_PAIRS, MOST_PAIRS = 32, 256
+"""Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
+PASS_COST, PASS_STEPS, PASS_CALL = 1.0, 12e6, 2.5e10
+"""What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
+way, and count as that. On a GPU the host's steps come to as much as so many products (runs of the paper authors' networks: 2.7 bounds of
+7 million products each, 0.8 of 25 million); and a pass, of however few margins, to so many (5 ms, in which 3,800 boxes are bounded)."""
+FEWEST_FAILED = 6
+"""Pilot pairs that have to fail before it is believed how halves of such boxes fare."""
+PRECISE_COST = 2.0
+"""What a bound in float64 costs, in bounds of float32."""
+ENOUGH, MOSTLY = 0.98, 0.8
+"""Share proved forward from which on no finer grid is tried; share proved on the last rung below which float64 is tried."""
+MIDDLE, HOPELESS = 4, 0.1
+"""The rung that is tried first (16 boxes); share proved below which no coarser one is tried."""
+BESIDE = (0, 1, -1, 2, -2, 3)
+"""Rungs, counted from the middle, that are tried at once where that takes hardly longer: all that most networks need."""
+PIXEL_CONTRAST = 0.2
+"""Typical change of a pixel's value from one pixel to the next."""
+
+
+@lru_cache(8)
+def influence(transform: Transform, height: int, width: int) -> Tensor:
+    """Roughly how far each parameter's whole range moves pixel values, [d]."""
+    low = torch.tensor([transform.low], dtype=torch.float64)
+    high = torch.tensor([transform.high], dtype=torch.float64)
+    center, half = (low + high) / 2, (high - low) / 2
+    small = 2.0**-10
+    result = half[0].clone()
+    for kind, run in transform.stages():
+        if kind is Spatial:
+            box = center - half * small, center + half * small
+            place = coordinates(transform, run, symbols(*box), *box, height, width)
+            moved = place.column.slopes.abs() + place.row.slopes.abs()
+            for k in run:
+                result[k] = moved[k].mean() / small * PIXEL_CONTRAST
+        else:
+            for k in run:
+                result[k] = half[0, k] * transform.parts[k].effect
+    return result
+
+
+def ladder(effect: Tensor, most: int) -> list[tuple[int, ...]]:
+    """Grids from one box upwards; each rung halves the axis that moves pixels most."""
+    splits = torch.ones(len(effect), dtype=torch.int64)
+    rungs = [tuple(splits.tolist())]
+    while math.prod(rungs[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
+        rungs.append(finer(effect, rungs[-1]))
+        splits = torch.tensor(rungs[-1])
+    return rungs
+
+
+def finer(effect: Tensor, grid: tuple[int, ...]) -> tuple[int, ...]:
+    """The grid with the axis halved that moves pixels most."""
+    axis = int((effect / torch.tensor(grid)).argmax())
+    return tuple(count * (1 + (k == axis)) for k, count in enumerate(grid))
+
+
+@dataclass
+class Pilot:
+    """What some random pairs of images and boxes of one grid cost on average, in forward passes, and the share of them proved."""
+
+    cost: float
+    forward: float  # share proved by the forward pass
+    passed: float
+
+
+class Pilots:
+    """Tries grids on a few random pairs of these images."""
+
+    def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
+        self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
+        self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
+        self.pass_cost, self.pass_call = PASS_COST, 0.0
+        if prover.labels.is_cuda:
+            products = max(1, prover.products * (2 + len(prover.transform.parts)))
+            self.pass_cost, self.pass_call = PASS_COST + PASS_STEPS / products, PASS_CALL / products
+
+    def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
+        """Once for each grid: the prover remembers. All grids are tried on the same images."""
+        if (grid, dtype) not in self.prover.pilots:
+            self._try([grid], dtype)
+        result: Pilot = self.prover.pilots[grid, dtype]
+        return result
+
+    def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Some rungs that `ladder` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
+        if not single_pairs(self.prover.pictures, self.prover.transform):
+            return
+        places = [k for k in (min(MIDDLE, len(rungs) - 1) + beside for beside in BESIDE) if 0 <= k < len(rungs)]
+        self._try([rungs[k] for k in places[: self.prover.few // self.pairs]], dtype)
+
+    def _try(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """The same random images for every grid, and its own random boxes."""
+        if not grids:
+            return
+        prover, chosen, low, high = self.prover, [], [], []
+        for grid in grids:
+            tiling = Tiling(prover.transform, grid)
+            boxes, generator = tiling.first(), torch.Generator().manual_seed(self.seed)
+            chosen.append(self.rows[torch.randint(len(self.rows), (self.pairs,), generator=generator)])
+            below, above = tiling.bounds(boxes[torch.randint(len(boxes), (self.pairs,), generator=generator)])
+            low.append(below)
+            high.append(above)
+        given = [torch.cat(each).to(prover.labels.device) for each in (chosen, low, high)]
+        precise = dtype != prover.dtype
+
+        def work(size: int) -> Tensor:
+            parts = zip(*(each.split(max(1, size // 2) if precise else size) for each in given), strict=True)
+            outcomes = [prover.bound(images, below, above, dtype) for images, below, above in parts]
+            columns = [torch.stack([each.passes, each.forward > 0, each.bound > 0]) for each in outcomes]
+            return torch.cat(columns, 1).unflatten(1, (len(grids), -1)).mean(2).T.cpu()
+
+        for grid, (passes, forward, passed) in zip(grids, self.batch.run(work).tolist(), strict=True):
+            cost = (1 + self.pass_cost * passes) * (PRECISE_COST if precise else 1)
+            prover.pilots[grid, dtype] = Pilot(cost, forward, passed)
+
+    def ladder(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+        """(expected cost of an image, the rung it is least for, share proved on the last rung tried)."""
+        tried: dict[int, Pilot] = {}
+        middle = min(MIDDLE, len(rungs) - 1)
+        for k in range(middle, len(rungs)):
+            tried[k] = self.run(rungs[k], dtype)
+            if tried[k].forward >= ENOUGH:
+                break
+        finest = max(tried)
+        for k in reversed(range(middle)):
+            if tried[k + 1].passed < HOPELESS:
+                break
+            tried[k] = self.run(rungs[k], dtype)
+        # boxes are looked at on a rung if it is the first, or where the box they are halves of failed on the rung before; on rungs that
+        # were not tried, as on the finest that was
+        last = tried[finest]
+        onward = 2 * math.prod(rungs[finest]) * (1 - last.passed) * last.cost / max(last.passed, 1 / self.pairs)
+        best, least = finest, math.inf
+        for k in sorted(tried, reverse=True):
+            boxes, pilot = math.prod(rungs[k]), tried[k]
+            if boxes * pilot.cost + onward <= least:
+                best, least = k, boxes * pilot.cost + onward
+            if k - 1 in tried:
+                onward += boxes * (1 - tried[k - 1].passed) * pilot.cost
+        return least, rungs[best], tried[finest].passed
+
+
+def starting_grid(prover: Prover, rows: Tensor, budget_boxes: int, batch: Halving, seed: int) -> tuple[int, ...]:
+    """The rung of least expected cost; where the model's own precision proves little however fine the grid, float64 is tried too."""
+    height, width = prover.pictures.shape[-2:]
+    rungs = ladder(influence(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots = Pilots(prover, rows, batch, seed)
+    pilots.beside_middle(rungs, prover.dtype)
+    cost, grid, passed = pilots.ladder(rungs, prover.dtype)
+    if passed < MOSTLY and prover.dtype != torch.float64:
+        pilots.beside_middle(rungs, torch.float64)
+        more, other, _ = pilots.ladder(rungs, torch.float64)
+        grid = other if more < cost else grid
+    return grid
+
+
+def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int) -> bool:
+    """Whether boxes of this grid are better bounded in float64 from the start.
+
+    The roundings that a bound must absorb grow with every layer; a deep network's float32 bounds may fail on any box. A box
+    that fails is halved, and halves again if need be, so the number of bounds falls steeply with the share proved. Where nearly all boxes
+    of a finer grid are proved in float32, it is not rounding that keeps these open, and only in a single parameter is there more to win.
+    """
+    finer_grids = [
+        pilot.passed
+        for (other, dtype), pilot in prover.pilots.items()
+        if dtype == prover.dtype and math.prod(other) > math.prod(grid)
+    ]
+    if prover.dtype == torch.float64 or (len(grid) > 1 and max(finer_grids, default=0.0) >= ENOUGH):
+        return False
+    pilots = Pilots(prover, rows, batch, seed)
+    plain = pilots.run(grid, prover.dtype)
+    if plain.cost <= PRECISE_COST * plain.passed**2:  # float64 costs no less than that, and proves all at best
+        return False
+    precise = pilots.run(grid, torch.float64)
+    return precise.cost * plain.passed**2 < plain.cost * precise.passed**2
+
+
+def backward_pays(
+    prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int, dtype: torch.dtype
+) -> tuple[float, int]:
+    """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box; and for how many
+    boxes at least.
+
+    Halved until all is proved forward, a box that fails takes T = 2 + 2 (1 - q) T more bounds, where q is the share of halves that are
+    proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on, and
+    one that costs so much more, however few its boxes are, if for as many boxes T times their number is more.
+    """
+    pilots = Pilots(prover, rows, batch, seed)
+    effect = influence(prover.transform, *prover.pictures.shape[-2:])
+    rungs = [*ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    # of a coarser grid's boxes, where hardly any of this one's fail
+    for whole, halves in reversed([*itertools.pairwise(rungs)]):
+        failed = 1 - pilots.run(whole, dtype).forward
+        if failed * pilots.pairs >= FEWEST_FAILED:
+            spared = max(0.0, 0.5 - (1 - pilots.run(halves, dtype).forward) / failed)  # 1 / T
+            return max(WORTHWHILE, pilots.pass_cost * spared), int(pilots.pass_call * spared)
+    return WORTHWHILE, 0

@@ -1,0 +1,231 @@
+"""The door: everything handed to `certify` and `attack` is checked here, once, and trusted afterwards."""
+
+from __future__ import annotations
+
+import functools
+import math
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from tiltproof.device import is_out_of_memory
+from tiltproof.errors import InputError, shown
+from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
+from tiltproof.pixels.api import METHODS, check_images
+from tiltproof.pixels.camera_depth import check_horizon
+from tiltproof.runtime.batch_size import Halving, Memory, pair_bytes, picture_bytes
+from tiltproof.transforms import Transform, parse
+from tiltproof.verify.results import Budget
+
+MOST_PARAMETERS = 26  # one letter each in a tiling's text
+SEMANTICS = {"real": 0.0, "float32": 2.0**-24}
+"""Which evaluations of the network are certified: unit roundoff of each."""
+
+
+@dataclass
+class Inputs:
+    """Checked inputs, on one device, or a batch of their images."""
+
+    model: nn.Module
+    network: Network
+    images: Tensor
+    labels: Tensor
+    transform: Transform
+    semantics: str = "real"
+    lives: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
+    limit: int | None = None  # bytes that may be taken, if the user says so
+    halvings: dict[str, Halving] = field(default_factory=dict)  # shared by all batches
+
+    def part(self, rows: slice) -> Inputs:
+        """Some of the images."""
+        return replace(self, images=self.images[rows], labels=self.labels[rows])
+
+    @functools.cached_property
+    def pictures(self) -> Tensor:
+        """The images in float64, in which pixel bounds are computed."""
+        return self.images.double()
+
+    def answers(self, pictures: Tensor) -> Tensor:
+        """What the module itself answers to pictures [N, C, H, W]; whatever its code raises is its own, and said so."""
+        try:
+            outputs: Tensor = self.model(pictures)
+        except InputError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            text = " ".join(str(error).split())
+            raise InputError(
+                "the model failed on transformed pictures, though not on the one that it was traced with",
+                got=f"{type(error).__name__}: {shown(text, 300)} ({last.filename}:{last.lineno})",
+                why="code in forward that depends on the values of pictures, or on how many there are",
+                do="try model(images) with batches of other sizes",
+            ) from error
+        return outputs
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.images.device, self.limit)
+
+    def evaluations(self, most: int, gradient: bool = False) -> Halving:
+        """Transformed pictures to evaluate at once, at most ``most``."""
+        return self._halving(f"pictures {gradient}", most, picture_bytes(self.network, gradient))
+
+    def points(self, most: int) -> Halving:
+        """Boxes of a single point to bound at once, in float64, at most ``most``."""
+        return self._halving("points", most, 2 * pair_bytes(self.network, len(self.transform.parts)))
+
+    def _halving(self, name: str, most: int, each: int) -> Halving:
+        if name not in self.halvings:
+            memory = self.memory
+            self.halvings[name] = Halving(max(1, min(most, memory.room() // each)), memory, each)
+        return self.halvings[name]
+
+    def live(self, dtype: torch.dtype, semantics: str = "real") -> Network:
+        """The network with its weights in ``dtype``, for bounds of real or of float32 evaluations."""
+        key = dtype, SEMANTICS[semantics]
+        if key not in self.lives:
+            self.lives[key] = self.network.live(*key)
+        return self.lives[key]
+
+    def eval_mode(self) -> AbstractContextManager[None]:
+        """The model in eval mode inside, with a notice if it was not, and as it was afterwards."""
+        if any(module.training for module in self.model.modules()):
+            text = "the model is in training mode; it is evaluated in eval mode and handed back as it was"
+            warnings.warn(text, stacklevel=3)
+        return eval_mode(self.model)
+
+
+def proof_on(images: Tensor) -> AbstractContextManager[None]:
+    """The proof's arithmetic on the device of the images; whatever is no tensor is refused inside, by `check_inputs`."""
+    return proof_arithmetic(images.device if isinstance(images, Tensor) else torch.device("cpu"))
+
+
+def check_inputs(
+    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, semantics: str = "real"
+) -> Inputs:
+    """Inputs of a classifier."""
+    inputs = check_model_and_images(model, images, transform, semantics)
+    return replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
+
+
+def check_model_and_images(
+    model: nn.Module, images: Tensor, transform: Transform | str, semantics: str = "real"
+) -> Inputs:
+    """Inputs without labels (an empty tensor stands for them)."""
+    if semantics not in SEMANTICS:
+        raise InputError("unknown semantics", got=repr(semantics), do=f"use one of {', '.join(SEMANTICS)}")
+    if not isinstance(model, nn.Module):
+        raise InputError("the model must be a torch.nn.Module", got=type(model).__name__)
+    transform = parse(transform) if isinstance(transform, str) else transform
+    if not isinstance(transform, Transform):
+        raise InputError(
+            "the transform must be a Transform or its notation as text", got=repr(transform), do='e.g. "R(30)"'
+        )
+    if len(transform.parts) > MOST_PARAMETERS:
+        raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
+    check_images(images)
+    check_horizon(transform, *images.shape[-2:])
+    transform.check_channels(images.shape[1])
+    tensors = [*model.parameters(), *model.buffers()]
+    for tensor in tensors:
+        if nn.parameter.is_lazy(tensor):
+            raise InputError(
+                "the model has parameters that only its first call makes",
+                got="a lazy module",
+                do="call model(images) once",
+            )
+        if tensor.device != images.device:
+            raise InputError(
+                "the model and the images are on different devices",
+                got=f"model on {tensor.device}, images on {images.device}",
+                do="move one of them: model.to(images.device)",
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(
+                "the model's weights contain NaN or infinity", why="training that diverged, or a damaged file"
+            )
+    kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+        raise InputError(
+            "the model must be all float32 or all float64", got=", ".join(map(str, kinds)), do="model.float()"
+        )
+    if kinds and kinds != {images.dtype}:
+        if kinds == {torch.float32}:
+            narrowed = images.float()
+            if not bool((narrowed.double() == images).all()):
+                raise InputError(
+                    "images are float64 but the model is float32",
+                    do="use model.double(), or images.float() if rounding the pixels is what you want",
+                )
+            images = narrowed
+        else:
+            images = images.double()
+    if semantics == "float32" and images.dtype != torch.float32:
+        raise InputError(
+            "evaluations in float32 can be certified for float32 models only",
+            got="a float64 model",
+            do="model.float(), or leave semantics at 'real'",
+        )
+    network = read_network(model, tuple(images.shape[1:]), images, _transformed(images[:2], transform))
+    return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
+
+
+def _transformed(images: Tensor, transform: Transform) -> Tensor:
+    """Pictures that the run is about: these images at both ends of the range and at random parameters."""
+    generator = torch.Generator().manual_seed(0)
+    low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
+    share = torch.cat([torch.zeros(1, len(low)), torch.ones(1, len(low)), torch.rand(3, len(low), generator=generator)])
+    parameters = (low + share.double() * (high - low)).to(images)
+    with torch.no_grad():
+        return torch.cat([transform.apply(image.expand(len(parameters), *image.shape), parameters) for image in images])
+
+
+def not_finite(image: int, outputs: Tensor) -> InputError:
+    """The network has no answer to this image; ``outputs``: what it computes for it."""
+    output = int((~outputs.isfinite()).int().argmax())
+    return InputError(
+        f"the network's outputs for image {image} are not finite numbers",
+        got=f"{float(outputs[output])} as output {output}",
+        why="weights so large that numbers overflow, or a division by zero",
+        do="look at the weights and at what the layers compute for this image; finished batches of a run folder are kept",
+    )
+
+
+def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> Budget:
+    """How hard to look, for classes and for ranges; returns the budget, or the default one."""
+    if method not in METHODS:
+        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    if batch_size is not None and batch_size < 1:
+        raise InputError("the batch size must be at least 1", got=batch_size)
+    if samples < 1:
+        raise InputError("the attack needs at least one sample", got=f"samples {samples}")
+    budget = Budget() if budget is None else budget
+    if not isinstance(budget, Budget):
+        raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
+    return budget
+
+
+def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:
+    """One positive number of splits per parameter; a single number is spread over one parameter only."""
+    count = len(transform.parts)
+    numbers = (splits,) if isinstance(splits, int) else tuple(splits)
+    if len(numbers) == 1 and count > 1:
+        root = round(numbers[0] ** (1 / count)) if isinstance(numbers[0], int) and numbers[0] > 0 else 0
+        if root**count == numbers[0]:
+            numbers = (root,) * count
+    if len(numbers) != count or not all(isinstance(n, int) and n >= 1 for n in numbers):
+        raise InputError(
+            f"splits must be {count} positive whole number(s), one per parameter of {transform}",
+            got=splits,
+            do="e.g. splits=240 for one parameter, or splits=(20, 80, 2, 1)",
+        )
+    if math.prod(numbers) > 2**26:
+        raise InputError("that is more boxes than can be listed", got=math.prod(numbers))
+    return numbers

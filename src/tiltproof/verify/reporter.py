@@ -1,0 +1,70 @@
+"""Tells the caller how far a run has come."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from tiltproof.verify.results import ImageResult, Progress, Verdict
+from tiltproof.verify.state import Ledger
+
+
+class Reporter:
+    """Adds up finished batches and the search under way, and hands a `Progress` to the caller's function, if there is one."""
+
+    def __init__(self, images: int, began: float, callback: Callable[[Progress], None] | None) -> None:
+        self.images, self.began, self.callback = images, began, callback
+        self.verdicts: Counter[Verdict] = Counter()
+        self.boxes = self.earlier = 0
+        self.search: Ledger | None = None
+
+    def resumed(self, results: Sequence[ImageResult]) -> None:
+        """Results of an earlier process: done, but not in this one's time."""
+        self.earlier = len(results)
+        self.verdicts.update(result.verdict for result in results)
+
+    def attacking(self) -> None:
+        self._say("attack")
+
+    def proving(self, search: Ledger) -> None:
+        self.search = search
+        self.report()
+
+    def finished(self, results: Sequence[ImageResult]) -> None:
+        """A batch is done."""
+        self.search = None
+        self.verdicts.update(result.verdict for result in results)
+        self.boxes += sum(result.boxes for result in results)
+        self.report()
+
+    def report(self) -> None:
+        self._say("prove")
+
+    def _say(self, phase: str) -> None:
+        if self.callback is None:
+            return
+        counts, boxes = self.verdicts.copy(), self.boxes
+        if self.search is not None:
+            attacker = self.search.attacker
+            for verdict, which in ((Verdict.CERTIFIED, self.search.certified), (Verdict.UNKNOWN, self.search.unknown)):
+                counts[verdict] += int((which.cpu() & ~attacker.falsified).sum())
+            counts[Verdict.FALSIFIED] += int(attacker.falsified.sum())
+            counts[Verdict.MISCLASSIFIED] += int((~attacker.correct).sum())
+            boxes += int(self.search.boxes.sum())
+        seconds, done = time.perf_counter() - self.began, counts.total()
+        here = done - self.earlier
+        self.callback(
+            Progress(
+                images=self.images,
+                done=done,
+                certified=counts[Verdict.CERTIFIED],
+                falsified=counts[Verdict.FALSIFIED],
+                unknown=counts[Verdict.UNKNOWN],
+                misclassified=counts[Verdict.MISCLASSIFIED],
+                boxes=boxes,
+                seconds=seconds,
+                phase=phase,
+                seconds_left=seconds * (self.images - done) / here if here and phase == "prove" else None,
+            )
+        )

@@ -1,0 +1,287 @@
+"""The four verdicts, what a verdict may cost, and how far a run has come."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from torch import Tensor
+
+from tiltproof.errors import InputError
+
+
+class Verdict(StrEnum):
+    """The four things that can be said of an image."""
+
+    CERTIFIED = "certified"  # proved: the network answers right for every parameter of the range
+    FALSIFIED = "falsified"  # a parameter was found for which it does not
+    UNKNOWN = "unknown"  # neither, within the budget
+    MISCLASSIFIED = "misclassified"  # wrong already on the untransformed image
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much one image may cost before it is given up as unknown."""
+
+    boxes: int = 20_000
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.boxes, int) or self.boxes < 1:
+            raise InputError("the budget needs at least one box per image", got=self.boxes)
+        if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
+            raise InputError("the budget needs a positive number of seconds per image", got=self.seconds)
+
+    def spent(self, boxes: Tensor, seconds: Tensor) -> Tensor:
+        """Which of the images that took so many boxes and seconds may take no more."""
+        spent = boxes >= self.boxes
+        return spent if self.seconds is None else spent | (seconds >= self.seconds)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; handed to the ``progress`` callback after every batch."""
+
+    images: int
+    done: int
+    certified: int
+    falsified: int
+    unknown: int
+    misclassified: int
+    boxes: int
+    seconds: float
+    phase: str  # "attack" or "prove"
+    seconds_left: float | None = None
+
+
+# What a run says: one result per image, with its evidence, and a summary.
+
+
+Box = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)  # slots: there are many, and they are made faster
+class ImageResult:
+    """One image: its verdict, and what it rests on."""
+
+    image: int
+    label: int
+    verdict: Verdict
+    margin: float
+    """certified: proved lower bound over the whole range; falsified: at the counterexample; unknown: best bound proved;
+    misclassified: of the image itself."""
+    grid: tuple[int, ...] | None  # certified: how the range was cut to begin with ...
+    tree: str | None  # ... and how the cells were halved (docs/run-folder.md)
+    counterexample: tuple[float, ...] | None
+    open_box: Box | None
+    boxes: int
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """A plain dictionary, ready for JSON."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return values | {"verdict": str(self.verdict), "margin": self.margin if math.isfinite(self.margin) else None}
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> ImageResult:
+        """The result that `record` was made of."""
+        margin, box = record["margin"], record["open_box"]
+        changed = {
+            "verdict": Verdict(record["verdict"]),
+            "margin": -math.inf if margin is None else float(margin),
+            "open_box": None if box is None else (tuple(box[0]), tuple(box[1])),
+        }
+        for name in ("grid", "counterexample"):
+            changed[name] = None if record[name] is None else tuple(record[name])
+        return cls(**(record | changed))
+
+
+@dataclass
+class Results:
+    """What every run comes to; ``results`` has one entry per image, in the order given."""
+
+    transform: str
+    method: str
+    semantics: str
+    results: list[Any] = field(repr=False)
+    seconds: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """Totals as plain numbers."""
+        raise NotImplementedError
+
+    def records(self) -> list[dict[str, Any]]:
+        """One plain dictionary per image, ready for JSON."""
+        return [result.record() for result in self.results]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.summary() | {"records": self.records()}
+
+
+@dataclass
+class Certificate(Results):
+    """The result of `certify`; ``results`` has one entry per image, in the order given, and so have all lists made of it."""
+
+    results: list[ImageResult] = field(repr=False)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [result.verdict for result in self.results]
+
+    @property
+    def margins(self) -> list[float]:
+        return [result.margin for result in self.results]
+
+    @property
+    def counterexamples(self) -> list[tuple[float, ...] | None]:
+        return [result.counterexample for result in self.results]
+
+    @property
+    def open_boxes(self) -> list[Box | None]:
+        return [result.open_box for result in self.results]
+
+    @property
+    def boxes(self) -> list[int]:
+        return [result.boxes for result in self.results]
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(result.verdict is verdict for result in self.results)
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and totals as plain numbers; ``unfalsified`` is certified plus unknown."""
+        counts = Counter(str(result.verdict) for result in self.results)
+        images, certified, boxes = len(self.results), counts["certified"], sum(self.boxes)
+        return {
+            "transform": self.transform,
+            "method": self.method,
+            "semantics": self.semantics,
+            "images": images,
+            "correct": images - counts["misclassified"],
+            "certified": certified,
+            "falsified": counts["falsified"],
+            "unknown": counts["unknown"],
+            "misclassified": counts["misclassified"],
+            "unfalsified": certified + counts["unknown"],
+            "certified_percent": 100 * certified / images,
+            "boxes": boxes,
+            "boxes_per_image": boxes / images,
+            "seconds": self.seconds,
+            "settings": self.settings,
+        }
+
+
+# What a regression run says: for each image a range that no output leaves, and how tight it is known to be.
+
+
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RangeResult:
+    """One image. All tuples have one entry an output, parameters one a parameter of the transform."""
+
+    image: int
+    prediction: Values  # on the untransformed image
+    lower: Values  # proved: no transformed image has a smaller output
+    upper: Values
+    inner_lower: Values  # reached, up to the rounding of one evaluation, at ...
+    inner_upper: Values
+    lowest_at: tuple[Values, ...]  # ... these parameters, one vector for each output
+    highest_at: tuple[Values, ...]
+    value: Values | None  # the right answer, where it was given
+    complete: bool  # False: the budget ended before the range was as tight as asked for
+    grid: tuple[int, ...]  # how the parameters' range was cut to begin with ...
+    tree: str  # ... and how the cells were halved (docs/run-folder.md)
+    boxes: int
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """A plain dictionary, ready for JSON; an end that could not be bounded is null."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("lower", "upper"):
+            values[name] = [x if abs(x) != float("inf") else None for x in values[name]]
+        return values
+
+    @classmethod
+    def of_record(cls, record: dict[str, Any]) -> RangeResult:
+        """The result that `record` was made of."""
+        changed: dict[str, Any] = {name: tuple(map(tuple, record[name])) for name in ("lowest_at", "highest_at")}
+        for name, missing in (("lower", -float("inf")), ("upper", float("inf"))):
+            changed[name] = tuple(missing if x is None else float(x) for x in record[name])
+        for name in ("prediction", "inner_lower", "inner_upper", "grid"):
+            changed[name] = tuple(record[name])
+        changed["value"] = None if record["value"] is None else tuple(record["value"])
+        return cls(**(record | changed))
+
+    @property
+    def width(self) -> float:
+        """Of the widest output's range."""
+        return max(b - a for a, b in zip(self.lower, self.upper, strict=True))
+
+    @property
+    def inner_width(self) -> float:
+        """Of the widest range that evaluations are known to reach; the certified width cannot be less.
+
+        Ends of an output that does not move at all are rounded, and may stand in the wrong order.
+        """
+        return max(0.0, *(b - a for a, b in zip(self.inner_lower, self.inner_upper, strict=True)))
+
+    @property
+    def error(self) -> float | None:
+        """Mean absolute error of the prediction."""
+        return (
+            None
+            if self.value is None
+            else _mean([abs(p - v) for p, v in zip(self.prediction, self.value, strict=True)])
+        )
+
+    @property
+    def certified_error(self) -> float | None:
+        """Mean over the outputs of the largest absolute error that the proved range allows."""
+        if self.value is None:
+            return None
+        triples = zip(self.lower, self.upper, self.value, strict=True)
+        return _mean([max(abs(low - v), abs(high - v)) for low, high, v in triples])
+
+
+@dataclass
+class RangeCertificate(Results):
+    """The result of `certify_range`; ``results`` has one entry per image, in the order given."""
+
+    results: list[RangeResult] = field(repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """Means over the images as plain numbers, None where one is infinite; errors only where right answers were given."""
+        images, boxes = len(self.results), sum(result.boxes for result in self.results)
+        valued = [result for result in self.results if result.value is not None]
+        errors = {}
+        if valued:
+            errors = {
+                "mean_absolute_error": _mean([result.error or 0.0 for result in valued]),
+                "certified_mean_absolute_error": _mean([result.certified_error or 0.0 for result in valued]),
+            }
+        summary = {
+            "task": "regression",
+            "transform": self.transform,
+            "method": self.method,
+            "semantics": self.semantics,
+            "images": images,
+            "complete": sum(result.complete for result in self.results),
+            "mean_width": _mean([result.width for result in self.results]),
+            "largest_width": max(result.width for result in self.results),
+            "mean_inner_width": _mean([result.inner_width for result in self.results]),
+            **errors,
+            "boxes": boxes,
+            "boxes_per_image": boxes / images,
+            "seconds": self.seconds,
+            "settings": self.settings,
+        }
+        return {key: None if value == float("inf") else value for key, value in summary.items()}
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

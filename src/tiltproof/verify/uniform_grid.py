@@ -1,0 +1,243 @@
+"""Uniform splitting, the paper's way: a fixed grid, many images at a time, so that images share a box's coordinates.
+
+A bound over a block of neighbouring boxes holds over each of them, so the grid is covered by blocks as large as can be proved, at a
+fraction of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it
+is not. How large blocks can be depends on the image and on where in the range they lie, and neighbours are much alike: the middle of each
+region is tried first, from the whole region down, and tells the size for the rest of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.runtime.batch_size import Halving
+from tiltproof.verify.attack import Attacker
+from tiltproof.verify.partition import Boxes, Tiling
+from tiltproof.verify.prover import Prover
+from tiltproof.verify.results import Budget
+from tiltproof.verify.state import Ledger
+
+FEWEST_REGIONS, SPREAD = 64, 8
+"""Blocks are made larger so long as there are so many; one in so many regions is scouted from the whole region down, the others from the
+largest size that an image had in those."""
+TOGETHER, MOST_PAIRS = 64, 2**20
+"""Images whose regions are worked on together: enough to share boxes, and few, so that images are finished all along; blocks of those
+that are looked at in one go."""
+
+
+@dataclass
+class Blocks:
+    """Pairs of images ``rows`` [P] and blocks of the grid: numbers of their first boxes [P, d], and which of the sizes they have [P]."""
+
+    rows: Tensor
+    corners: Tensor
+    size: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Tensor | slice) -> Blocks:
+        return Blocks(self.rows[which], self.corners[which], self.size[which])
+
+    @staticmethod
+    def join(parts: list[Blocks]) -> Blocks:
+        return Blocks(*(torch.cat(each) for each in zip(*((p.rows, p.corners, p.size) for p in parts), strict=True)))
+
+
+class UniformSearch(Ledger):
+    """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else
+    unknown.
+    """
+
+    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling) -> None:
+        super().__init__(prover, attacker, tiling)
+        self.sizes = torch.tensor(block_sizes(tuple(tiling.base.tolist())))  # [sizes, d], in boxes
+        self.largest = len(self.sizes) - 1
+
+    def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
+        prove = functools.partial(self._prove, batch=batch, budget=budget, report=report)
+        images = self.attacker.alive()
+        self.waiting[images] = int(self.tiling.base.prod())
+        found, bound = self._scout(images, prove)
+        # an image that cannot be proved fails where blocks must be small and bounds are low: one such region of every image, first
+        found = found[bound.argsort()]
+        found = found[(found.rows * len(self.sizes) + found.size).argsort(stable=True)]
+        counts = found.rows.unique_consecutive(return_counts=True)[1]
+        first = torch.zeros(len(found), dtype=torch.bool)
+        first[counts.cumsum(0) - counts] = True
+        self._cover(found[first], prove)
+        start = 0
+        for group in counts.split(TOGETHER):
+            end = start + int(group.sum())
+            rest = found[start:end][~first[start:end]]
+            self._cover(rest, prove)
+            self.settle_certified(found.rows[start:end])
+            start = end
+            report()
+
+    def _scout(self, images: Tensor, prove: Callable[[Blocks], Tensor]) -> tuple[Blocks, Tensor]:
+        """Regions of images by their first boxes, each with the largest size of block that is proved in its middle, and its bound.
+        Images leave where not even a single box is."""
+        regions = self._regions()
+        spread = torch.arange(len(regions)) % SPREAD == 0
+        start, found, bounds = torch.full((len(self.waiting),), self.largest), [], []
+        for part in (regions[spread], regions[~spread]):
+            rows, corners = images.repeat(len(part)), part.repeat_interleave(len(images), 0)
+            size, bound = torch.full_like(rows, -1), torch.full((len(rows),), -torch.inf).double()
+            for each in reversed(range(len(self.sizes))):
+                left = ((size < 0) & (each <= start[rows])).nonzero().flatten()
+                bound[left] = prove(self._middles(Blocks(rows[left], corners[left], torch.full_like(left, each))))
+                size[left[bound[left] > 0]] = each
+            start = torch.full_like(start, -1).scatter_reduce(0, rows, size, "amax")
+            found.append(Blocks(rows, corners, size)[size >= 0])
+            bounds.append(bound[size >= 0])
+        return Blocks.join(found), torch.cat(bounds)
+
+    def _cover(self, regions: Blocks, prove: Callable[[Blocks], Tensor]) -> None:
+        """Prove the rest of regions whose middles are proved: in blocks of the same size, and where these fail in smaller ones."""
+        regions = regions[self._open()[regions.rows]]
+        regions = regions[self._flat(regions.corners).argsort(stable=True)]
+        parts = (self.sizes[-1] // self.sizes[regions.size]).prod(1).cumsum(0) // MOST_PAIRS
+        start = 0
+        for count in parts.unique_consecutive(return_counts=True)[1].tolist():
+            left = self._around(regions[start : start + count])
+            start += count
+            while len(left):
+                failed = ~(prove(left) > 0)
+                left = self._halved(left[failed & (left.size > 0) & self._open()[left.rows]])
+
+    def _prove(self, blocks: Blocks, batch: Halving, budget: Budget, report: Callable[[], None]) -> Tensor:
+        """Bounds, as many at a time as fit, neighbours together. Images leave at boxes that are not proved, and nothing more of them is
+        looked at: minus infinity."""
+        result = torch.full((len(blocks),), -torch.inf).double()
+        left, alive = self._flat(blocks.corners).argsort(stable=True), -1
+        while len(left):
+            self._stop_late(blocks[left[: batch.size]], budget)
+            still = self._open()
+            if alive != (alive := int(still.sum())):
+                left = left[still[blocks.rows[left]]]
+                continue
+            bound = batch.run(functools.partial(self._step, blocks[left[: batch.size]]), self.changes())
+            result[left[: len(bound)]] = bound
+            left = left[len(bound) :]
+            report()
+        return result
+
+    def _step(self, blocks: Blocks, size: int) -> Tensor:
+        """Bounds of the first ``size`` pairs. Images leave at single boxes that are not proved."""
+        began, blocks = time.perf_counter(), blocks[:size]
+        bound, low, high = self._piece(blocks)
+        boxes = (self._ends(blocks) - blocks.corners + 1).prod(1)
+        passed = self.record(blocks.rows, bound, low, high, time.perf_counter() - began, boxes)
+        alone = (~passed & (blocks.size == 0)).nonzero().flatten()
+        self._leave(blocks[alone], bound[alone])
+        return bound
+
+    def _piece(self, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
+        """Bounds of pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
+        it open."""
+        ends = self._bounds(blocks)
+        bound = self.bound(blocks.rows, *ends).bound
+        failed = (~(bound > 0) & (blocks.size == 0)).nonzero().flatten()
+        if len(failed) and self.prover.dtype != torch.float64:
+            precise = torch.ones(len(failed), dtype=torch.bool)
+            bound[failed] = self.bound(blocks.rows[failed], ends[0][failed], ends[1][failed], precise).bound
+        return bound, *ends
+
+    def _regions(self) -> Tensor:
+        """The first box of every block of the largest size, [regions, d]."""
+        axes = [
+            torch.arange(0, count, step)
+            for count, step in zip(self.tiling.base.tolist(), self.sizes[-1].tolist(), strict=True)
+        ]
+        return torch.cartesian_prod(*axes).view(-1, len(axes))
+
+    def _middles(self, regions: Blocks) -> Blocks:
+        """For each region the block of its size that holds the region's middle."""
+        last = torch.minimum(regions.corners + self.sizes[-1], self.tiling.base) - 1
+        step = self.sizes[regions.size]
+        return Blocks(regions.rows, regions.corners + (last - regions.corners) // 2 // step * step, regions.size)
+
+    def _around(self, regions: Blocks) -> Blocks:
+        """All blocks of each region that have its size, but for the one in the middle."""
+        found = [regions[:0]]
+        for size in regions.size.unique().tolist():
+            mine = regions[regions.size == size]
+            steps = [
+                torch.arange(0, *ends) for ends in zip(self.sizes[-1].tolist(), self.sizes[size].tolist(), strict=True)
+            ]
+            corners = mine.corners.unsqueeze(1) + torch.cartesian_prod(*steps).view(1, -1, len(steps))
+            there = (corners < self.tiling.base).all(2) & (corners != self._middles(mine).corners.unsqueeze(1)).any(2)
+            found.append(
+                Blocks(mine.rows.repeat_interleave(there.sum(1)), corners[there], torch.full((int(there.sum()),), size))
+            )
+        return Blocks.join(found)
+
+    def _halved(self, blocks: Blocks) -> Blocks:
+        """Both halves of each block, one where the grid ends before the other."""
+        size = blocks.size - 1
+        second = Blocks(blocks.rows, blocks.corners + self.sizes[blocks.size] - self.sizes[size], size)
+        there = (second.corners < self.tiling.base).all(1)
+        return Blocks.join([Blocks(blocks.rows, blocks.corners, size), second[there]])
+
+    def _flat(self, corners: Tensor) -> Tensor:
+        """The place of each box in the grid's order."""
+        strides = self.tiling.base.flip(0).cumprod(0).flip(0) // self.tiling.base
+        return (corners * strides).sum(1)
+
+    def _ends(self, blocks: Blocks) -> Tensor:
+        """The last box of each block; blocks at the range's end may be smaller."""
+        return torch.minimum(blocks.corners + self.sizes[blocks.size], self.tiling.base) - 1
+
+    def _bounds(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        """Lower and upper parameter values of each block."""
+        first, last = (
+            self.tiling.bounds(Boxes(index, torch.zeros_like(index))) for index in (blocks.corners, self._ends(blocks))
+        )
+        return torch.minimum(first[0], last[0]), torch.maximum(first[1], last[1])
+
+    def _leave(self, blocks: Blocks, bound: Tensor) -> None:
+        """Images leave because of the first boxes of these."""
+        if not len(blocks):
+            return
+        boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
+        low, high = self.tiling.bounds(boxes)
+        self.attacker.confirm(*self.wrong_middles(blocks.rows, low, high))
+        alone = int(self.tiling.base.prod()) == 1
+        still = self._open().tolist()
+        for k, image in enumerate(blocks.rows.tolist()):
+            if still[image]:
+                still[image] = False
+                # the boxes not looked at have no bound, so with more than one there is none for the whole range
+                self.settle_unknown(image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
+
+    def _stop_late(self, blocks: Blocks, budget: Budget) -> None:
+        """Images that have had their seconds leave; each because of the first of its blocks among these, which are still to prove."""
+        if budget.seconds is None:
+            return
+        late = ((self.seconds[blocks.rows] >= budget.seconds) & self._open()[blocks.rows]).nonzero().flatten()
+        images, number = blocks.rows[late].unique(return_inverse=True)
+        first = torch.full_like(images, len(blocks)).scatter_reduce(0, number, late, "amin")
+        self._leave(blocks[first], torch.full((len(images),), -torch.inf).double())
+
+    def _open(self) -> Tensor:
+        """For each image whether it is neither settled nor falsified."""
+        return ~(self.certified | self.unknown | self.attacker.falsified)
+
+
+def block_sizes(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Blocks of a grid in boxes along each axis, from single boxes to the largest: each size two of the one before."""
+    sizes = [(1,) * len(grid)]
+    pieces = list(grid)
+    while math.prod(pieces) >= 2 * FEWEST_REGIONS:
+        axis = pieces.index(max(pieces))
+        sizes.append(tuple(step * (1 + (k == axis)) for k, step in enumerate(sizes[-1])))
+        pieces = [-(-count // step) for count, step in zip(grid, sizes[-1], strict=True)]
+    return sizes
