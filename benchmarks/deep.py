@@ -4,7 +4,7 @@
 
 RUN is the folder of a finished training run whose transform has one parameter. Pairs are random: an image that no one of 41 sampled
 parameters makes the network get wrong, and a box of a uniform grid. Columns: forward bounds alone, with the backward pass, and both with
-bent forms (second order in the parameter, and a kink); all in float64, and for comparison forward bounds in float32.
+quadratic forms (second order in the parameter, and a kink); all in float64, and for comparison forward bounds in float32.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import torch
 
 import tiltproof
 from tiltproof.models import resolve_model
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.transforms import parse
-from tiltproof.verify.initial_grid import Pilots
+from tiltproof.verify.initial_grid import PilotRuns
 from tiltproof.verify.inputs import check_inputs, proof_on
 from tiltproof.verify.prover import Prover
 
@@ -44,12 +44,12 @@ def robust(
 def row(prover: Prover, rows: torch.Tensor, grid: int, pairs: int, batch: int) -> dict:
     """Shares proved on a grid of so many boxes."""
     found: dict[str, float] = {"boxes": grid}
-    for name, dtype, bent in (
+    for name, dtype, quadratic in (
         ("float32", torch.float32, False),
         ("", torch.float64, False),
-        ("bent", torch.float64, True),
+        ("quadratic", torch.float64, True),
     ):
-        pilots, prover.bent = Pilots(prover, rows, Halving(batch), seed=0), bent
+        pilots, prover.quadratic = PilotRuns(prover, rows, AdaptiveBatchSize(batch), seed=0), quadratic
         pilots.pairs = pairs
         began = time.perf_counter()
         pilot = pilots.run((grid,), dtype)
@@ -86,13 +86,13 @@ def main() -> None:
     print(f"{card['name']}, {card['architecture']}: {len(rows)} of {len(images)} images right at {SAMPLES} parameters")
     with proof_on(images):
         prover = Prover(check_inputs(model, images, labels, transform, "real"), "affine")
-        columns = ("float32 backward", "forward", "backward", "bent forward", "bent backward")
-        print(f"{'boxes':>7}" + "".join(f"{name:>18}" for name in columns) + f"{'bent ms a pair':>18}")
+        columns = ("float32 backward", "forward", "backward", "quadratic forward", "quadratic backward")
+        print(f"{'boxes':>7}" + "".join(f"{name:>18}" for name in columns) + f"{'quadratic ms a pair':>18}")
         table = []
         for grid in map(int, arguments.grids.split(",")):
             table.append(row(prover, rows, grid, arguments.pairs, arguments.batch))
             shares = "".join(f"{100 * table[-1][name]:>16.1f} %" for name in columns)
-            print(f"{grid:>7}{shares}{1000 * table[-1]['bent seconds']:>18.2f}", flush=True)
+            print(f"{grid:>7}{shares}{1000 * table[-1]['quadratic seconds']:>18.2f}", flush=True)
             if arguments.json is not None:
                 arguments.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 

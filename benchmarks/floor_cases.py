@@ -19,7 +19,7 @@ from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import Gate, Promising
+from tiltproof.verify.refinement import BackwardPolicy, Promising
 
 CARDS = {card.name: card for card in models()}
 CNN7, CNN7_TRANSFORM, CNN7_GRID = "cifar10_cnn7", "R(10)", 4096
@@ -83,7 +83,7 @@ class Propagation(Case):
         return work
 
 
-class OpenGate(Gate):
+class OpenGate(BackwardPolicy):
     """Lets every box through to the backward pass, whatever its chances."""
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:

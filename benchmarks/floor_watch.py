@@ -22,11 +22,11 @@ from floor_work import Counts, Tally
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import margins, refine, run
-from tiltproof.network.backward import Pull
+from tiltproof.network.backward import BackwardPass
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.coordinates import coordinates
 from tiltproof.verify.attack import Attacker
-from tiltproof.verify.initial_grid import Pilots
+from tiltproof.verify.initial_grid import PilotRuns
 from tiltproof.verify.inputs import Inputs, check_inputs
 from tiltproof.verify.prover import Prover
 
@@ -71,8 +71,8 @@ class Watch:
                 put(owner, name, self._wrapped(getattr(owner, name), stage, None))
             put(AffineForm, "to", self._wrapped_to(AffineForm.to))
             put(Prover, "bound", self._wrapped_bound(Prover.bound))
-            put(Pilots, "run", self._wrapped_pilots(Pilots.run))
-            put(Pull, "step", self._wrapped_step(Pull.step))
+            put(PilotRuns, "run", self._wrapped_pilots(PilotRuns.run))
+            put(BackwardPass, "step", self._wrapped_step(BackwardPass.step))
             self._last = self._now()
             try:
                 yield

@@ -1,6 +1,6 @@
 """What bounds cost at the least, counted from the network, and what a device can do at most, measured; shared by `floor.py`.
 
-No program by itself. Formulae, for a pair of an image and a box; d: symbols, so a form has d + 2 planes (centre, d slopes, radius);
+No program by itself. Formulae, for a pair of an image and a box; d: symbols, so a form has d + 2 planes (center, d slopes, radius);
 b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out, n_in: entries of an operation's output and inputs:
 
     pixels     bytes  = b_picture n_pixels + (d + 2) b n_pixels                      the picture read, its form written, nothing between
@@ -62,7 +62,7 @@ class Counts:
     """Counts one network's work; ``network`` is what `read_network` gives, so that later folding and fusing does not move the floor."""
 
     def __init__(self, network: Network, picture_bytes: int) -> None:
-        live = network.live()
+        live = network.network_as()
         self.operations, self.input, self.picture_bytes = live.operations, live.input, picture_bytes
         self.entries = {live.input: math.prod(live.shape)} | {
             each.name: math.prod(each.shape) for each in live.operations

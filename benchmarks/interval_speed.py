@@ -44,7 +44,7 @@ class Row(NamedTuple):
     transform: str
     nu: float
     semantify: float
-    algorithm1: float
+    fgv: float
     propagate: float
     algorithm1_cpu: float
 
@@ -110,7 +110,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict:
     network = read_network(ARCHITECTURES[row.architecture]().eval().to(place.device), row.shape, place[:2])
     propagate = {}
     with proof_arithmetic(place.device):
-        live = network.live(torch.float32)
+        live = network.network_as(torch.float32)
         for method in OURS:
             batch[method] = seconds(lambda m=method: bounds(m, place, row, low, high), arguments.device, repeats)
             form = bounds(method, place, row, low, high)
@@ -147,7 +147,7 @@ def show(rows: list[dict], arguments: argparse.Namespace) -> None:
             paper.semantify,
             "",
             "",
-            paper.algorithm1,
+            paper.fgv,
             f"{speedups[0]}",
             paper.propagate,
             f"{speedups[1]}",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from tiltproof.data import centre_crop, load_pixels
+from tiltproof.data import center_crop, load_pixels
 from tiltproof.training import pixel_widths, read_recipe
 
 METHODS = ("fgv", "hull", "affine")
@@ -52,7 +52,7 @@ def training_images(name: str, root: str, count: int | None, seed: int, crop_siz
     pixels, _ = load_pixels(name, root, "train")
     if count is not None:
         pixels = pixels[torch.randperm(len(pixels), generator=torch.Generator().manual_seed(seed))[:count]]
-    return (centre_crop(pixels, crop_size) if crop_size else pixels).to(torch.float32).div_(255)
+    return (center_crop(pixels, crop_size) if crop_size else pixels).to(torch.float32).div_(255)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from tiltproof.verify import prover
 
 def without_slack(*arguments, dtype=torch.float64, **named) -> AffineForm:
     form = pair_bounds(*arguments, **named)
-    return AffineForm(form.stack, form.radius, unit=0.0, bent=form.bent).to(dtype)
+    return AffineForm(form.stack, form.radius, unit=0.0, quadratic=form.quadratic).to(dtype)
 
 
 def main() -> None:

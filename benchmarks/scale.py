@@ -123,7 +123,7 @@ def cost(inputs: Inputs, pairs: int, repeats: int, wide: bool) -> dict[str, floa
     others = (labels + 1) % inputs.network.output_shape()[0]
     found: dict[str, float] = {}
     with torch.no_grad(), proof_arithmetic(inputs.images.device):
-        live = inputs.live(torch.float32)
+        live = inputs.network_as(torch.float32)
         for number in range(repeats + 1):  # the first one warms up
             stages: dict[str, tuple[float, float]] = {}
             *stages["pixels"], bounds = meter(

@@ -6,7 +6,7 @@
 
 Each argument is the folder of a finished training run. Prints a line for each network: clean, certified, unfalsified, unknown,
 boxes per image, seconds. --zoo writes NAME.safetensors and its card NAME.json, NAME being the recipe's, as they lie in
-src/tiltproof/zoo/weights; --curve FILE keeps, for each network, the share certified with at most so many boxes an image.
+src/tiltproof/models/weights; --curve FILE keeps, for each network, the share certified with at most so many boxes an image.
 --seconds is a limit for each network: no image then takes more than twice the seconds that are left for it, and figures are of the images
 that were reached.
 """

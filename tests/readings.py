@@ -27,7 +27,7 @@ def enclosures(model: nn.Module, pictures: Tensor) -> dict[str, tuple[Tensor, Te
     with proof_arithmetic(pictures.device), torch.no_grad():
         network = read_network(model, tuple(pictures.shape[1:]), pictures)
         for name, unit in (("real, by the prover", 0.0), ("float32, by the prover", 2.0**-24)):
-            live = network.live(torch.float64, unit)
+            live = network.network_as(torch.float64, unit)
             form = run(live, AffineForm.constant(pictures.double()))[live.output]
             found[name] = form.lower, form.upper
     with evaluation(model, pictures.device):

@@ -1,4 +1,4 @@
-"""The kernels of bent forms in Triton's interpreter, on the CPU; run by test_fused_bent.py in a process of its own.
+"""The kernels of quadratic forms in Triton's interpreter, on the CPU; run by test_fused_bent.py in a process of its own.
 
 As in interpreted_pixels.py their forms have to be the reference's, or to contain them, where the machine allows it.
 """
@@ -40,8 +40,8 @@ def same() -> None:
         transform = parse(text)
         picture = torch.rand(2, *shape, dtype=torch.float64, generator=generator)
         picture = picture.round() if number % 3 == 2 else picture
-        found = compare(picture, transform, *boxes(middle, half, transform), torch.float64, bent=True)
-        assert found.bent
+        found = compare(picture, transform, *boxes(middle, half, transform), torch.float64, quadratic=True)
+        assert found.quadratic
         hinged += int((found.stack[3] != 0).sum())
         smooth += int((found.stack[2] != 0).sum())
     assert hinged > 60, "too few kinks to say anything about them"
@@ -52,17 +52,17 @@ def odd() -> None:
     """What is not finite proves nothing, or what the reference proves; float32 is asked for at the end."""
     picture, turn = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("R(5)")
     high = torch.tensor([[torch.nan], [torch.inf], [1e300], [0.25]], dtype=torch.float64)
-    compare(picture, turn, high.clamp(max=1e300), high, torch.float64, exact=False, bent=True)
+    compare(picture, turn, high.clamp(max=1e300), high, torch.float64, exact=False, quadratic=True)
     for value in (torch.nan, torch.inf):
         broken = picture.clone()
         broken[0, 0, 1, 2] = value
         box = torch.full((1, 1), 0.25, dtype=torch.float64)
-        assert not kernel(broken, torch.tensor([0]), turn, "affine", box, box, bent=True).radius.isfinite().any()
+        assert not kernel(broken, torch.tensor([0]), turn, "affine", box, box, quadratic=True).radius.isfinite().any()
     low = torch.tensor([[-0.5], [2.0]], dtype=torch.float64)
     arguments = picture, torch.tensor([0, 0]), turn, "affine", low, low + 0.4
-    wanted = kernel(*arguments, bent=True).to(torch.float32)
-    found = kernel(*arguments, bent=True, dtype=torch.float32)
-    assert found.bent
+    wanted = kernel(*arguments, quadratic=True).to(torch.float32)
+    found = kernel(*arguments, quadratic=True, dtype=torch.float32)
+    assert found.quadratic
     assert torch.equal(found.stack, wanted.stack)
     assert torch.equal(found.radius, wanted.radius)
 
@@ -85,7 +85,7 @@ def sound() -> None:
         )
         low, high = center - half, center + half
         box = [torch.tensor([[end]], dtype=torch.float64) for end in (low, high)]
-        form = kernel(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, bent=True)
+        form = kernel(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
         middle = (Fraction(low) + Fraction(high)) / 2
         for e in POINTS:
             truth = transformed(picture, [letter], [middle + e * (Fraction(high) - middle)], padding)
@@ -96,13 +96,13 @@ def sound() -> None:
 def damaged() -> None:
     """The look at the kernels before they are used notices results that are wrong in one respect."""
     transform, run, results = parse("R(20)"), [0], []
-    entries, launch = written(transform, run, bent=True), fused_pixels._launch
+    entries, launch = written(transform, run, quadratic=True), fused_pixels._launch
     fused_pixels.shares = lambda *_: True  # looked at in interpreted_pixels.py
 
     def verdict(harm) -> bool:
         def harmed(*arguments):
             results.extend([] if results else [launch(*arguments)])
-            form = AffineForm(results[0].stack.clone(), results[0].radius.clone(), bent=True)
+            form = AffineForm(results[0].stack.clone(), results[0].radius.clone(), quadratic=True)
             harm(form)
             return form
 

@@ -20,8 +20,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.kernels import pixels as fused_pixels
 from tiltproof.kernels.matrix_program import written
-from tiltproof.pixels import coordinates
-from tiltproof.pixels import single_cell as one_cell
+from tiltproof.pixels import coordinates, single_cell
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Compose, Spatial
 from tiltproof.transforms.notation import parse
@@ -72,7 +71,7 @@ def prepare() -> None:
 def reference(*arguments, own=False, **named) -> AffineForm:
     """By points, as on a GPU; ``own``: with the boxes of the positions' forms alone."""
     fused_pixels._on_gpu, meet = lambda _: False, coordinates._meet
-    one_cell.applies = lambda *_: False
+    single_cell.applies = lambda *_: False
     if own:
         coordinates._meet = lambda form, _: Interval(form.lower, form.upper)
     form = pair_bounds(*arguments, **named)
@@ -94,16 +93,16 @@ def holds(form, other) -> torch.Tensor:
     return (apart == 0) & (form.radius == other.radius) | (apart + other.radius.double() <= form.radius.double())
 
 
-def compare(picture, transform, low, high, dtype, exact=EXACT, bent=False) -> AffineForm:
+def compare(picture, transform, low, high, dtype, exact=EXACT, quadratic=False) -> AffineForm:
     """All pairs at once by the kernel, each by itself by the reference."""
     rows_of = torch.arange(len(low)) % len(picture)
-    found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype, bent=bent)
+    found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype, quadratic=quadratic)
     for k in range(len(low)):
         arguments = rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1]
         mine, alike = found[k : k + 1], []
         place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *picture.shape[-2:])
         for own in (False, True):
-            wanted = padded(reference(picture, *arguments, own=own, dtype=dtype, bent=bent), len(found.stack))
+            wanted = padded(reference(picture, *arguments, own=own, dtype=dtype, quadratic=quadratic), len(found.stack))
             given_up = (wanted.slopes == 0).all()  # because of one of the pixels' boxes
             near = agree(mine, wanted, place, transform.padding).all()
             alike.append(bool(near) and (not exact or bool(given_up) or bool(holds(mine, wanted).all())))

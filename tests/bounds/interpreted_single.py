@@ -1,4 +1,4 @@
-"""`single_kernel.py` in Triton's interpreter, on exact numbers; run by test_fused_pixels.py in a process of its own."""
+"""`triton/pixels_float32.py` in Triton's interpreter, on exact numbers; run by test_fused_pixels.py in a process of its own."""
 
 import sys
 import warnings
@@ -261,7 +261,7 @@ def lines() -> None:
 
 
 def room() -> None:
-    """Radii of boxes that are hardly more than points have what `single_kernel.py` counts, of the largest pixel around them."""
+    """Radii of boxes that are hardly more than points have what `triton/pixels_float32.py` counts, of the largest pixel around them."""
     generator = torch.Generator().manual_seed(11)
     picture = torch.rand(2, 1, 5, 6, dtype=torch.float64, generator=generator)
     picture[0], picture[1] = 1 - picture[0] / 10, picture[1] ** 9

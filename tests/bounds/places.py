@@ -22,7 +22,7 @@ def padded(form, planes):
 
 
 def agree(found, wanted, place, padding):
-    """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`pixel_kernel.py`).
+    """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`triton/pixels.py`).
 
     Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare; where it looks at no single
     points, because a box has so many (`bounds.wide`), the kernel may be tighter.

@@ -8,7 +8,7 @@ import torch
 from tiltproof import InputError, bound_pixels, parse
 from tiltproof.enclosures.interval import Interval
 
-algorithm1 = importlib.import_module("tiltproof.pixels.fgv")
+fgv = importlib.import_module("tiltproof.pixels.fgv")
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflect"])
@@ -29,13 +29,13 @@ def test_pairs_together_are_pairs_one_by_one(text, padding, monkeypatch):
     )  # some boxes with one picture, some with more, some with none
     box, count = [end[some] for end in box], 60
     single = [
-        algorithm1.algorithm1(transform, run, pictures, rows_of[k : k + 1], box[0][k : k + 1], box[1][k : k + 1])
+        fgv.fgv(transform, run, pictures, rows_of[k : k + 1], box[0][k : k + 1], box[1][k : k + 1])
         for k in range(count)
     ]
     for chunk, shared in ((2**24, 0), (2**24, 10**6), (40, 0), (40, 10**6), (5000, 10**6)):
-        monkeypatch.setattr(algorithm1, "CHUNK_ENTRIES", chunk)
-        monkeypatch.setattr(algorithm1, "SHARED", shared)
-        found = algorithm1.algorithm1(transform, run, pictures, rows_of, *box)
+        monkeypatch.setattr(fgv, "CHUNK_ENTRIES", chunk)
+        monkeypatch.setattr(fgv, "SHARED", shared)
+        found = fgv.fgv(transform, run, pictures, rows_of, *box)
         # slack is by the largest number of terms of any pixel that is worked on at a time
         assert torch.allclose(found.lower, torch.cat([each.lower for each in single]), rtol=0, atol=1e-13)
         assert torch.allclose(found.upper, torch.cat([each.upper for each in single]), rtol=0, atol=1e-13)
@@ -49,9 +49,9 @@ def test_lines_near_a_position():
     ends = torch.cat([torch.tensor([[torch.nan, 0.5], [2.5, torch.nan]]).double(), ends])
     ends = torch.cat([ends, torch.tensor([[-torch.inf, torch.inf], [3.0, 3.0], [4.2, 6.0]]).double()])
     position = Interval(ends[:, 0], ends[:, 1])
-    first, count = algorithm1.lines_near(position, 4)
+    first, count = fgv.lines_near(position, 4)
     for line in range(4):
-        upper = algorithm1.hat(position, torch.full_like(position.lower, line)).upper
+        upper = fgv.hat(position, torch.full_like(position.lower, line)).upper
         there = (first <= line) & (line < first + count)
         assert bool((there | (upper == 0)).all())
     assert count.tolist()[-4:-2] == [4, 4]
@@ -61,15 +61,15 @@ def test_lines_near_a_position():
 
 def test_what_is_held_at_a_time(monkeypatch):
     """Everything in its order, and fewer than `CHUNK_ENTRIES` at a time: a box that has more by itself has no company."""
-    monkeypatch.setattr(algorithm1, "CHUNK_ENTRIES", 100)
+    monkeypatch.setattr(fgv, "CHUNK_ENTRIES", 100)
     generator = torch.Generator().manual_seed(0)
     for largest in (5, 60, 1000):
         entries = torch.randint(0, largest, (200,), generator=generator)
-        parts = entries.split(algorithm1._in_turn(entries))
+        parts = entries.split(fgv._in_turn(entries))
         assert sum(map(len, parts)) == 200
         assert all(len(part) == 1 or part.sum() < 100 for part in parts)
         assert len(parts) <= 2 + 2 * int(entries.sum()) // 50
-    assert algorithm1._in_turn(torch.tensor([3, 10**6, 3, 3])) == [1, 1, 2]
+    assert fgv._in_turn(torch.tensor([3, 10**6, 3, 3])) == [1, 1, 2]
 
 
 @pytest.mark.parametrize("padding", ["border", "reflect"])
@@ -85,11 +85,11 @@ def test_pictures_that_are_padded_far_are_padded_few_at_a_time(monkeypatch):
     images = torch.rand(12, 2, 5, 5, generator=torch.Generator().manual_seed(0))
     text = "Sc(-90:0), R(20); padding=reflect"
     whole = bound_pixels(images, text, method="fgv")
-    padded, numbers = algorithm1._padded, []
+    padded, numbers = fgv._padded, []
     monkeypatch.setattr(
-        algorithm1, "_padded", lambda pictures, *rest: numbers.append(len(pictures.lower)) or padded(pictures, *rest)
+        fgv, "_padded", lambda pictures, *rest: numbers.append(len(pictures.lower)) or padded(pictures, *rest)
     )
-    monkeypatch.setattr(algorithm1, "PADDED_AT_ONCE", 2**16)
+    monkeypatch.setattr(fgv, "PADDED_AT_ONCE", 2**16)
     few = bound_pixels(images, text, method="fgv")
     assert sum(numbers) == 12
     assert max(numbers) < 12

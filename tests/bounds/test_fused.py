@@ -5,7 +5,7 @@ import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
-from tiltproof.enclosures.relu import by_lines, relax_kink
+from tiltproof.enclosures.relu import zonotope_kink, zonotope_relu
 from tiltproof.kernels import relu as fused
 from tiltproof.kernels.relu import fused_relu
 
@@ -16,7 +16,7 @@ import torch
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
 from tiltproof.kernels.relu import fused_relu
-from tiltproof.enclosures.relu import by_lines
+from tiltproof.enclosures.relu import zonotope_relu
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 torch.manual_seed(0)
@@ -28,7 +28,7 @@ for dtype in (torch.float32, torch.float64):
         stack[0, 0, :3], radius[1, :2] = torch.tensor([torch.inf, -torch.inf, torch.nan]), torch.tensor([torch.inf, torch.nan])
         stack[:, 2, :4], radius[2, 2:6] = 0.0, 0.0
         form = AffineForm(stack, radius.to(dtype))
-        wanted, found = by_lines(form), fused_relu(form.stack, form.radius, form.unit)
+        wanted, found = zonotope_relu(form), fused_relu(form.stack, form.radius, form.unit)
         assert found is not None, "the kernel was not trusted"
         *found, kinks = found
         assert kinks.dtype == torch.bool and (not symbols or torch.equal(kinks, kinked(form)))
@@ -53,7 +53,7 @@ def test_the_kernel_is_the_reference_and_sound(interpreted):
 
 def test_a_cpu_uses_the_reference(monkeypatch):
     monkeypatch.setattr("tiltproof.enclosures.relu.fused_relu", lambda *_: pytest.fail("not on a CPU"))
-    relax_kink(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
+    zonotope_kink(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
 
 
 def test_running_out_of_memory_leaves_the_kernel_in_use(monkeypatch):
@@ -78,7 +78,7 @@ def test_a_kernel_that_sees_other_kinks_is_not_trusted(monkeypatch):
 
     def launch(stack, radius, unit):
         form = AffineForm(stack, radius, unit)
-        result = by_lines(form)
+        result = zonotope_relu(form)
         kinks = kinked(form) if form.symbols else torch.zeros_like(radius, dtype=torch.bool)
         kinks[-1] ^= wrong
         return result.stack, result.radius, result.magnitude(), kinks
@@ -99,6 +99,6 @@ def test_the_kernel_on_a_gpu(dtype):
     assert found is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiltproof.enclosures.relu.fused_relu", lambda *_: None)
-        wanted = relax_kink(form)
+        wanted = zonotope_kink(form)
     assert torch.equal(found[0], wanted.stack)
     assert torch.isclose(found[1], wanted.radius, rtol=4 * form.unit, atol=0.0).all()

@@ -1,4 +1,4 @@
-"""The kernels of bent forms: in Triton's interpreter against the reference and the exact picture, compiled for a GPU, and on one."""
+"""The kernels of quadratic forms: in Triton's interpreter against the reference and the exact picture, compiled for a GPU, and on one."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ def test_in_the_interpreter(what):
 @needs_triton
 def test_compiles_for_a_gpu(tmp_path):
     """The interpreter takes more than the compiler does."""
-    run(["-c", COMPILE, "R(10)", "3", "bent"], TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
+    run(["-c", COMPILE, "R(10)", "3", "quadratic"], TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
 
 
 def test_samples_notice_a_hinge_that_is_not_shared():
     """By itself a pixel may have any hinge; together they have one."""
     picture, transform = torch.rand(1, 1, 6, 7, dtype=torch.float64), parse("Tu(3)")
     low = torch.tensor([[-0.2]], dtype=torch.float64)
-    form = pair_bounds(picture, torch.tensor([0]), transform, "affine", low, low + 0.5, bent=True)
+    form = pair_bounds(picture, torch.tensor([0]), transform, "affine", low, low + 0.5, quadratic=True)
     places = torch.linspace(-1, 1, 9, dtype=torch.float64).unsqueeze(1)
 
     def holds() -> bool:
@@ -55,11 +55,11 @@ def test_on_a_gpu(text, monkeypatch):
     low, high, rows_of = middle - half, middle + half, torch.arange(24, device="cuda") % 3
     used, launch = [], fused_pixels._launch
     monkeypatch.setattr(fused_pixels, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
-    found = pair_bounds(pictures, rows_of, transform, "affine", low, high, bent=True)
+    found = pair_bounds(pictures, rows_of, transform, "affine", low, high, quadratic=True)
     assert used
     monkeypatch.setattr(fused_pixels, "_on_gpu", lambda _: False)
     for k in range(24):
         box = low[k : k + 1], high[k : k + 1]
-        wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, bent=True)
+        wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, quadratic=True)
         place = coordinates_of(transform, *box, *pictures.shape[-2:])
         assert agree(found[k : k + 1], padded(wanted, 4), place, transform.padding).all()

@@ -27,12 +27,12 @@ from tiltproof.transforms.notation import parse
 names = compiled(fused_pixels, "entries", "pixels", "smooth", "kinks")
 transform = parse(sys.argv[1])
 low = torch.tensor([transform.low] * 3, dtype=torch.float64)
-bent = sys.argv[3:] == ["bent"]
-dtype = torch.float64 if bent else torch.float32
-entries = fused_pixels.written(transform, list(range(len(transform.parts))), bent)
+quadratic = sys.argv[3:] == ["quadratic"]
+dtype = torch.float64 if quadratic else torch.float32
+entries = fused_pixels.written(transform, list(range(len(transform.parts))), quadratic)
 pictures = torch.rand(2, int(sys.argv[2]), 6, 7, dtype=torch.float64)
 fused_pixels._launch(pictures, torch.tensor([0, 1, 0]), entries, low, low + 0.1, transform.padding, dtype)
-assert names == ["entries", "pixels"] + bent * ["smooth", "kinks"], names
+assert names == ["entries", "pixels"] + quadratic * ["smooth", "kinks"], names
 print("ok")
 """
 

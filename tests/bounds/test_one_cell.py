@@ -11,7 +11,7 @@ import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
-from tiltproof.pixels import single_cell as one_cell
+from tiltproof.pixels import single_cell
 from tiltproof.pixels import spatial as resample
 from tiltproof.pixels.api import distinct, pair_bounds
 from tiltproof.pixels.coordinates import Coordinates, coordinates
@@ -83,7 +83,7 @@ def position(
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize("symbols", [1, 2])
 def test_forms_hold_the_exact_picture(padding, symbols, monkeypatch):
-    monkeypatch.setattr(one_cell, "MOST_LEFT", 1.0)
+    monkeypatch.setattr(single_cell, "MOST_LEFT", 1.0)
     generator = np.random.default_rng(symbols + 10 * len(padding))
     seen = 0
     for number in range(36):
@@ -91,7 +91,7 @@ def test_forms_hold_the_exact_picture(padding, symbols, monkeypatch):
         pixels = picture(generator, number % 4)
         place, dtype = Coordinates(column, row, columns, rows), (torch.float64, torch.float32)[number % 3 == 2]
         pictures = torch.tensor(pixels)[None]
-        assert one_cell.applies(pictures, place, padding)
+        assert single_cell.applies(pictures, place, padding)
         found = resample.affine_of_exact(pictures, torch.tensor([0]), place, padding, None, dtype)
         assert found.stack.dtype == dtype
         assert bool((found.radius >= 0).all())
@@ -155,7 +155,7 @@ def test_no_wider_than_a_look_at_all_points(text, dtype, monkeypatch):
         assert distinct(low, high)[1] is not None
     arguments = pictures, torch.arange(len(low)) % 3, transform, "affine", low, high
     found = pair_bounds(*arguments, dtype=dtype)
-    monkeypatch.setattr(one_cell, "applies", lambda *_: False)
+    monkeypatch.setattr(single_cell, "applies", lambda *_: False)
     wanted = pair_bounds(*arguments, dtype=dtype)
     slack = 1e-12 if dtype == torch.float64 else 1e-6
     assert bool((found.deviation() <= wanted.deviation() + slack).all())
@@ -171,21 +171,21 @@ def test_few_pixels_at_a_time_change_nothing(monkeypatch):
     low = torch.linspace(-20, 19, 11, dtype=torch.float64).unsqueeze(1)
     arguments = pictures, torch.arange(11) % 2, transform, "affine", low, low + 1
     whole = pair_bounds(*arguments)
-    monkeypatch.setattr(one_cell, "CACHED_PIXELS", 50)
+    monkeypatch.setattr(single_cell, "CACHED_PIXELS", 50)
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 1)
     parts = pair_bounds(*arguments)
     assert torch.equal(whole.stack, parts.stack)
     assert torch.equal(whole.radius, parts.radius)
 
 
-@pytest.mark.parametrize(("text", "bent"), [("R(5); padding=reflect", False), ("R(5)", True), ("R(40)", False)])
-def test_pictures_that_are_larger_than_a_chunk(text, bent, monkeypatch):
+@pytest.mark.parametrize(("text", "quadratic"), [("R(5); padding=reflect", False), ("R(5)", True), ("R(40)", False)])
+def test_pictures_that_are_larger_than_a_chunk(text, quadratic, monkeypatch):
     """Even a single one of them, by points."""
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 1)
     pictures = torch.rand(1, 2, 5, 6, dtype=torch.float64)
     transform = parse(text)
     low, high = (torch.tensor([end], dtype=torch.float64) * 0.9 for end in (transform.low, transform.high))
-    form = pair_bounds(pictures, torch.tensor([0]), transform, "affine", low, high, bent=bent)
+    form = pair_bounds(pictures, torch.tensor([0]), transform, "affine", low, high, quadratic=quadratic)
     seen = transform.apply(pictures, (low + high) / 2)
     assert bool(((form.lower <= seen) & (seen <= form.upper)).all())
 
@@ -195,11 +195,11 @@ def test_many_pixels_left_over_are_looked_at_together(monkeypatch):
     transform, pictures = parse("Tu(1)"), torch.rand(1, 1, 4, 4, dtype=torch.float64)
     arguments = pictures, torch.tensor([0]), transform, "affine", *torch.tensor([[[-0.25]], [[0.5]]]).double()
     asked = []
-    whole = one_cell.form_by_need
-    monkeypatch.setattr(one_cell, "form_by_need", lambda *given: asked.append(whole(*given)) or asked[-1])
+    whole = single_cell.form_by_need
+    monkeypatch.setattr(single_cell, "form_by_need", lambda *given: asked.append(whole(*given)) or asked[-1])
     found = pair_bounds(*arguments)
     assert asked == [None]
-    monkeypatch.setattr(one_cell, "MOST_LEFT", 1.0)
+    monkeypatch.setattr(single_cell, "MOST_LEFT", 1.0)
     torch.testing.assert_close(pair_bounds(*arguments).upper, found.upper, rtol=0, atol=1e-14)
     assert asked[1] is not None
 
@@ -219,10 +219,10 @@ def test_gradients_flow_through_pixel_bounds(text, number):
 def test_only_float64_on_a_cpu_and_few_channels():
     place = coordinates(parse("R(5)"), [0], *places())
     pictures = torch.rand(1, 1, 4, 4, dtype=torch.float64)
-    assert one_cell.applies(pictures, place, "zeros")
-    assert not one_cell.applies(pictures, place, "reflect")
-    assert not one_cell.applies(pictures.float(), place, "zeros")
-    assert not one_cell.applies(pictures.expand(1, 17, 4, 4), place, "zeros")
+    assert single_cell.applies(pictures, place, "zeros")
+    assert not single_cell.applies(pictures, place, "reflect")
+    assert not single_cell.applies(pictures.float(), place, "zeros")
+    assert not single_cell.applies(pictures.expand(1, 17, 4, 4), place, "zeros")
 
 
 def places():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.relu import by_lines, relax_kink
+from tiltproof.enclosures.relu import zonotope_kink, zonotope_relu
 from tiltproof.enclosures.rounding import SMALLEST
 
 COUNT = 4000
@@ -33,7 +33,7 @@ def forms(dtype, symbols, seed):
 @pytest.mark.parametrize("symbols", [0, 1, 2, 3])
 def test_no_value_leaves_it(dtype, symbols):
     form = forms(dtype, symbols, symbols)
-    result = relax_kink(form)
+    result = zonotope_kink(form)
     assert result.stack.shape == form.stack.shape
     center, radius = result.center.double(), result.radius.double()
     size = form.center.double().abs() + form.slopes.double().abs().sum(0) + form.radius.double()
@@ -54,13 +54,13 @@ def test_no_value_leaves_it(dtype, symbols):
 @pytest.mark.parametrize("symbols", [1, 2, 3])
 def test_it_is_no_looser_than_step_by_step(symbols):
     form = forms(torch.float32, symbols, 10 + symbols)
-    known = by_lines(form).radius.double()
-    assert bool((relax_kink(form).radius.double() <= known * (1 + 1e-6)).all())
+    known = zonotope_relu(form).radius.double()
+    assert bool((zonotope_kink(form).radius.double() <= known * (1 + 1e-6)).all())
 
 
 @pytest.mark.parametrize("entry", [torch.nan, torch.inf])
 def test_what_is_no_number_proves_nothing(entry):
     for stack, radius in (([entry, 1.0], 1.0), ([1.0, entry], 1.0), ([1.0, 1.0], entry)):
-        form = relax_kink(AffineForm(torch.tensor(stack).view(2, 1, 1), torch.tensor([[radius]])))
+        form = zonotope_kink(AffineForm(torch.tensor(stack).view(2, 1, 1), torch.tensor([[radius]])))
         finite = torch.isfinite(form.stack).all() & torch.isfinite(form.radius).all()
         assert not bool(finite)

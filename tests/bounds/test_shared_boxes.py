@@ -15,9 +15,9 @@ TRANSFORMS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "bent"), TRANSFORMS)
+@pytest.mark.parametrize(("text", "quadratic"), TRANSFORMS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_pairs_are_bounded_as_each_would_be_alone(text, bent, channels, monkeypatch):
+def test_pairs_are_bounded_as_each_would_be_alone(text, quadratic, channels, monkeypatch):
     transform = parse(text)
     random = torch.Generator().manual_seed(len(text) + channels)
     pictures = torch.rand(3, channels, 9, 7, dtype=torch.float64, generator=random)
@@ -28,10 +28,12 @@ def test_pairs_are_bounded_as_each_would_be_alone(text, bent, channels, monkeypa
         low, high = ends[0].expand_as(low), ends[1].expand_as(high)  # too wide for slopes
     rows, boxes = torch.tensor([0, 2, 2, 1, 0, 2, 1, 0]), torch.tensor([3, 1, 0, 1, 2, 3, 3, 1])
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 3 * pictures[0].numel())
-    together = pair_bounds(pictures, rows, transform, "affine", low[boxes], high[boxes], bent=bent)
+    together = pair_bounds(pictures, rows, transform, "affine", low[boxes], high[boxes], quadratic=quadratic)
     # one call may look at more points for all pairs than a single one needs, at the same places
     for p, (row, box) in enumerate(zip(rows.tolist(), boxes.tolist(), strict=True)):
-        one = pair_bounds(pictures, torch.tensor([row]), transform, "affine", low[[box]], high[[box]], bent=bent)
+        one = pair_bounds(
+            pictures, torch.tensor([row]), transform, "affine", low[[box]], high[[box]], quadratic=quadratic
+        )
         same = one.symbols == together.symbols
         for found, wanted in ((together.lower[p], one.lower[0]), (together.upper[p], one.upper[0])):
             torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12 if same else 0.2)

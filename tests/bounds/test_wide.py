@@ -9,7 +9,7 @@ import tiltproof
 from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels import range_extrema as wide
 from tiltproof.pixels.api import bound_pixels
-from tiltproof.pixels.bilinear import CellWalk
+from tiltproof.pixels.bilinear import PatchExtrema
 from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.pixels.spatial import hull
 from tiltproof.transforms.interpolation import PADDINGS, ring_index, sample, with_ring
@@ -59,7 +59,7 @@ def test_a_wide_box_has_the_extremes_of_its_rectangle_and_a_narrow_one_is_exact(
     far = wide.too_wide(place.columns, place.rows, height, width, padding)
     ring = with_ring(pictures)
     few = Coordinates(None, None, *(Interval(box.lower, box.upper) for box in (place.columns, place.rows)))
-    exact = list(CellWalk(pictures, rows_of, few, padding))
+    exact = list(PatchExtrema(pictures, rows_of, few, padding))
     low, high = torch.stack(exact).amin(0), torch.stack(exact).amax(0)
     seen = set()
     for p, i, j in torch.cartesian_prod(*map(torch.arange, far.shape)).tolist():

@@ -509,7 +509,7 @@ def test_bounds_in_another_thread_are_refused():
     """The context says that it is a proof's, but torch's settings for autocast are each thread's own."""
     read, form, caught = read_network(network(), (1, 12, 12), IMAGES), tiltproof.bound_pixels(IMAGES, "R(1)"), []
     with arithmetic.proof_arithmetic(CPU):
-        live, context = read.live(torch.float32), contextvars.copy_context()
+        live, context = read.network_as(torch.float32), contextvars.copy_context()
 
         def elsewhere():
             try:
@@ -538,7 +538,7 @@ def test_a_module_that_leaves_autocast_on_is_refused(tmp_path):
         with arithmetic.proof_arithmetic(CPU):
             torch.set_autocast_enabled("cpu", True)
             with pytest.raises(InputError, match="settings were changed during a proof.*autocast"):
-                read.live(torch.float32)
+                read.network_as(torch.float32)
             torch.set_autocast_enabled("cpu", False)
     finally:
         torch.set_autocast_enabled("cpu", False)
@@ -558,20 +558,20 @@ def test_constants_are_computed_inside_alone():
     read = read_network(network(), (1, 12, 12), IMAGES)
     for dtype in (torch.float32, torch.float64):
         with pytest.raises(RuntimeError, match="outside of the proof's arithmetic"):
-            read.live(dtype)
+            read.network_as(dtype)
     with arithmetic.training_arithmetic(), pytest.raises(RuntimeError, match="outside of the proof's arithmetic"):
-        read.live(torch.float32)
+        read.network_as(torch.float32)
 
 
 def test_bounds_are_computed_inside_alone():
     read, form = read_network(network(), (1, 12, 12), IMAGES), tiltproof.bound_pixels(IMAGES, "R(1)")
     with arithmetic.proof_arithmetic(CPU):
-        live = read.live(torch.float32)
+        live = read.network_as(torch.float32)
         run(live, form)
     with pytest.raises(RuntimeError, match="outside of the proof's arithmetic"):
         run(live, form)
     with arithmetic.training_arithmetic():
-        elsewhere = read.live()
+        elsewhere = read.network_as()
     with arithmetic.proof_arithmetic(CPU), pytest.raises(RuntimeError, match="constants were computed outside"):
         run(elsewhere, form)
 
@@ -579,7 +579,7 @@ def test_bounds_are_computed_inside_alone():
 def test_workers_refuse_what_is_outside():
     inputs = check_inputs(network(), IMAGES, LABELS, "R(1)")
     with pytest.raises(RuntimeError, match="outside of the proof's arithmetic"):
-        inputs.live(torch.float32)
+        inputs.network_as(torch.float32)
 
 
 def test_the_checker_refuses_what_is_outside():

@@ -139,7 +139,7 @@ def test_no_memory_at_all_is_a_clear_error():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(InputError, match="not enough memory"):
-        memory.Halving(8).run(never)
+        memory.AdaptiveBatchSize(8).run(never)
 
 
 def test_training_mode_is_noticed_and_restored(small):

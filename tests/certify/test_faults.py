@@ -11,19 +11,19 @@ from small_regression import network, pictures
 from faults import Fault, sampled
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
-from tiltproof.runtime.batch_size import Halving
-from tiltproof.verify.attack import Attacker, Reached
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.verify.attack import Attacker, InnerRange
 from tiltproof.verify.batch import ClassJob, Settings
 from tiltproof.verify.branch_and_bound import AdaptiveSearch
 from tiltproof.verify.inputs import check_inputs, check_model_and_images
-from tiltproof.verify.partition import Boxes, Splits, Tiling
+from tiltproof.verify.partition import Boxes, SplitLog, Tiling
 from tiltproof.verify.prover import Prover
 from tiltproof.verify.range_prover import RangeProver
 from tiltproof.verify.range_search import RangeSearch, Wanted
-from tiltproof.verify.refinement import Gate
+from tiltproof.verify.refinement import BackwardPolicy
 from tiltproof.verify.regression import RangeJob, RangeSettings
 from tiltproof.verify.results import Budget, Verdict
-from tiltproof.verify.state import Ledger
+from tiltproof.verify.state import SearchState
 from tiltproof.verify.uniform_grid import UniformSearch
 
 ledger = importlib.import_module("tiltproof.verify.state")
@@ -33,27 +33,29 @@ BATCH, GRID = 16, (2,)
 SEARCH = [
     (AdaptiveSearch, "_top"), (AdaptiveSearch, "_begin"), (AdaptiveSearch, "_open"), (AdaptiveSearch, "_split"), (AdaptiveSearch, "_push"),
     (AdaptiveSearch, "_suspect"), (AdaptiveSearch, "_confirm"), (AdaptiveSearch, "_clear"), (AdaptiveSearch, "_give_up"),
-    (Ledger, "record"),
-    (Ledger, "settle_certified"), (Ledger, "wrong_middles"), (Splits, "note"), (Splits, "forget"), (Boxes, "split"),
-    (Tiling, "best_axes"), (Tiling, "can_split"), (Halving, "_learn"),
+    (SearchState, "record"),
+    (SearchState, "settle_certified"), (SearchState, "wrong_middles"), (SplitLog, "note"), (SplitLog, "forget"), (Boxes, "split"),
+    (Tiling, "best_axes"), (Tiling, "can_split"), (AdaptiveBatchSize, "_learn"),
 ]  # fmt: skip
 STEP = {  # what runs inside of steps alone
     "adaptive": SEARCH,
-    "budget": [(AdaptiveSearch, "_give_up"), (Ledger, "settle_unknown"), (AdaptiveSearch, "_clear"), (AdaptiveSearch, "_confirm")],
-    "uniform": [(UniformSearch, "_step"), (UniformSearch, "_piece"), (UniformSearch, "_leave"), (Ledger, "record"), (Halving, "_learn")],
+    "budget": [(AdaptiveSearch, "_give_up"), (SearchState, "settle_unknown"), (AdaptiveSearch, "_clear"), (AdaptiveSearch, "_confirm")],
+    "uniform": [(UniformSearch, "_step"), (UniformSearch, "_piece"), (UniformSearch, "_leave"), (SearchState, "record"),
+    (AdaptiveBatchSize, "_learn")],
     "range": [
         (RangeSearch, "_top"), (RangeSearch, "_place"), (RangeSearch, "_settle"), (RangeSearch, "_give_up"), (RangeSearch, "_keep"),
-        (RangeSearch, "_inside"), (RangeProver, "bound"), (Splits, "note"), (Boxes, "split"), (Tiling, "best_axes"), (Halving, "_learn"),
+        (RangeSearch, "_inside"), (RangeProver, "bound"), (SplitLog, "note"), (Boxes, "split"), (Tiling, "best_axes"),
+        (AdaptiveBatchSize, "_learn"),
     ],
 }  # fmt: skip
 ANYWHERE = {  # also outside of steps, where nothing is tried again: an error is allowed, a wrong result is not
     "adaptive": [
-        (torch, "cat"), (Tiling, "bounds"), (Prover, "bound"), (Gate, "learn"), (Attacker, "confirm"), (Attacker, "margins_at"),
+        (torch, "cat"), (Tiling, "bounds"), (Prover, "bound"), (BackwardPolicy, "learn"), (Attacker, "confirm"), (Attacker, "margins_at"),
         (torch, "where"), (ledger, "content"),
     ],
     "uniform": [(torch, "cat"), (Tiling, "bounds"), (Prover, "bound")],
     "range": [
-        (torch, "cat"), (Tiling, "bounds"), (Reached, "evaluate"), (torch, "isin"), (RangeSearch, "_push"), (range_search, "content"),
+        (torch, "cat"), (Tiling, "bounds"), (InnerRange, "evaluate"), (torch, "isin"), (RangeSearch, "_push"), (range_search, "content"),
     ],
 }  # fmt: skip
 CLASSES = {  # seed of the network, range, splits, budget: verdicts that do not hang on a few boxes
@@ -80,7 +82,7 @@ def results(kind):
     inputs, job = case(kind)
     with proof_arithmetic(CPU), torch.random.fork_rng():
         inputs = replace(inputs, halvings={})
-        return job.batch(inputs, GRID if kind != "uniform" else None, Halving(BATCH))[0]
+        return job.batch(inputs, GRID if kind != "uniform" else None, AdaptiveBatchSize(BATCH))[0]
 
 
 @functools.cache
@@ -184,9 +186,11 @@ def test_memory_that_runs_out_at_every_call(kind, owner, name, after):
 @pytest.mark.parametrize("kind", ["adaptive", "uniform", "range"])
 def test_other_errors_end_the_run_and_leave_nothing_behind(kind, error):
     """Inputs are shared by all batches: the next run with them is not disturbed."""
-    owner, name = {"adaptive": (Ledger, "record"), "uniform": (Ledger, "record"), "range": (RangeSearch, "_settle")}[
-        kind
-    ]
+    owner, name = {
+        "adaptive": (SearchState, "record"),
+        "uniform": (SearchState, "record"),
+        "range": (RangeSearch, "_settle"),
+    }[kind]
     for call in sampled(calls(kind, owner, name), 2):
         with Fault(owner, name, call, error, True), pytest.raises(error):
             results(kind)

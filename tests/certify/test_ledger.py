@@ -9,7 +9,7 @@ import torch
 import tiltproof
 from tiltproof.verify.partition import Boxes, Tiling
 from tiltproof.verify.results import Verdict
-from tiltproof.verify.state import Ledger, content
+from tiltproof.verify.state import SearchState, content
 
 COUNT, GRID = 5, (2, 3)
 BOX = torch.zeros(2).double(), torch.ones(2).double()
@@ -24,7 +24,7 @@ def ledger(boxes=range(6)):
         found=[None, (0.5, 0.5), None, None, None],
     )
     prover = SimpleNamespace(labels=torch.arange(COUNT))
-    books = Ledger(prover, attacker, Tiling(tiltproof.parse("R(8),B(0.5)"), GRID))
+    books = SearchState(prover, attacker, Tiling(tiltproof.parse("R(8),B(0.5)"), GRID))
     books.waiting[[0, 2]] = 6
     low, high = (end[list(boxes)] for end in books.tiling.bounds(books.tiling.first()))
     books.record(torch.zeros(6).long(), torch.arange(1, 7).double(), low, high, 3.0)

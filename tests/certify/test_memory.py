@@ -13,7 +13,7 @@ from small_regression import network, pictures
 import tiltproof
 from tiltproof import Budget, InputError
 from tiltproof.runtime import batch_size as limits
-from tiltproof.runtime.batch_size import Halving, Memory, parse_memory
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, parse_memory
 
 CPU = torch.device("cpu")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how much is taken is asked of Linux")
@@ -140,7 +140,7 @@ class Pretended(Memory):
 def batches(limit, each, items, most=10_000):
     """Sizes of batches whose items take ``items`` bytes each, and are believed to take ``each``."""
     Pretended.worst, sizes = 100, []
-    batch = Halving(most, Pretended(CPU, limit), each=each)
+    batch = AdaptiveBatchSize(most, Pretended(CPU, limit), each=each)
 
     def work(size, item):
         sizes.append(size)
@@ -172,7 +172,7 @@ def test_the_size_that_was_asked_for_is_not_rounded():
 
 def test_memory_that_runs_out_halves_the_size_under_a_limit_as_well():
     sizes = []
-    batch = Halving(64, Pretended(CPU, 10**6), each=1)
+    batch = AdaptiveBatchSize(64, Pretended(CPU, 10**6), each=1)
 
     def scarce(size):
         sizes.append(size)
@@ -187,7 +187,7 @@ def test_memory_that_runs_out_halves_the_size_under_a_limit_as_well():
 
 def test_a_function_that_succeeded_is_not_called_again(monkeypatch):
     """Whatever happens while its memory is measured."""
-    calls, batch = [], Halving(8, Pretended(CPU, 1100), each=1)
+    calls, batch = [], AdaptiveBatchSize(8, Pretended(CPU, 1100), each=1)
     monkeypatch.setattr(batch, "_learn", lambda *_: (_ for _ in ()).throw(MemoryError))
     assert batch.run(lambda size: calls.append(size) or "done") == "done"
     assert calls == [8]
@@ -211,7 +211,7 @@ def test_what_a_failed_call_changed_is_put_back(error):
                 raise error
 
     books = Books()
-    batch = Halving(8)
+    batch = AdaptiveBatchSize(8)
     if error is MemoryError:
         batch.run(books.change, [books])
         assert (books.tensor.tolist(), books.found, books.places, books.count) == ([4, 4], [1, 4], {1: 2, 4: 4}, 6)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from tiltproof import AffineForm
-from tiltproof.network import Effort, margins, read_network, refine, run, shallow_share
-from tiltproof.verify.refinement import FEW, Rounds
+from tiltproof.network import BackwardCost, margins, read_network, refine, run, shallow_share
+from tiltproof.verify.refinement import FEW, ClassRefinement
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 
@@ -53,16 +53,16 @@ class Problem:
         size = torch.logspace(-3, 0, COUNT).to(dtype).unsqueeze(1)
         self.form = AffineForm(torch.cat([center[None], slopes * size]), size.expand_as(center) * 0.3)
         self.labels = self.model(center).argmax(1)
-        self.network = read_network(self.model, (6,), center[:1]).live(dtype)
+        self.network = read_network(self.model, (6,), center[:1]).network_as(dtype)
         self.forms = run(self.network, self.form)
         form = margins(self.network, self.forms, self.labels)
         self.lower = form.lower.double().scatter(1, self.labels.unsqueeze(1), torch.inf)
         self.likely = (form.center - form.slopes.abs().sum(0) - form.radius / 2).double()
         self.rows = torch.arange(1, COUNT, 2)[(self.lower[1::2] <= 0).any(1)]
 
-    def rounds(self) -> Rounds:
+    def rounds(self) -> ClassRefinement:
         best, likely = self.lower[self.rows].clone(), self.likely[self.rows]
-        return Rounds(self.network, self.forms, self.labels, self.rows, best, likely)
+        return ClassRefinement(self.network, self.forms, self.labels, self.rows, best, likely)
 
     def sampled(self) -> torch.Tensor:
         """The least of many margins of each box, [R, K]."""
@@ -120,9 +120,9 @@ def test_no_more_at_a_time_than_memory_allows(most, monkeypatch):
     share = shallow_share(problem.network)
     module = importlib.import_module("tiltproof.verify.refinement")
 
-    def counted(network, forms, labels, pairs, classes, enough, shared, effort, shallow):
+    def counted(network, forms, labels, pairs, classes, enough, shared, cost, shallow):
         seen.append((len(pairs), shallow))
-        return refine(network, forms, labels, pairs, classes, enough, shared, effort, shallow)
+        return refine(network, forms, labels, pairs, classes, enough, shared, cost, shallow)
 
     monkeypatch.setattr(module, "refine", counted)
     problem.rows = torch.arange(4)  # easy ones, as if the forward pass had left all their classes open
@@ -142,14 +142,14 @@ def test_shallow_bounds_hold_and_cost_less(kind):
     classes = (problem.labels[pairs] + torch.arange(1, CLASSES).repeat(COUNT)) % CLASSES
     found = {}
     for shallow in (True, False):
-        effort = Effort()
+        cost = BackwardCost()
         found[shallow], _ = refine(
-            problem.network, problem.forms, problem.labels, pairs, classes, 0.0, False, effort, shallow
+            problem.network, problem.forms, problem.labels, pairs, classes, 0.0, False, cost, shallow
         )
-        found[shallow, "passes"] = float(effort.passes.sum())
+        found[shallow, "passes"] = float(cost.passes.sum())
     assert (found[True] <= torch.maximum(found[False], found[True].clamp(max=0.0)) + 1e-12).all()
-    whole = Effort()
-    refine(problem.network, problem.forms, problem.labels, pairs, classes, effort=whole)
+    whole = BackwardCost()
+    refine(problem.network, problem.forms, problem.labels, pairs, classes, cost=whole)
     assert whole.passes.tolist() == [1.0] * len(pairs)
     assert found[True, "passes"] <= found[False, "passes"] < len(pairs) or kind == "one layer"
     problem.rows = torch.arange(COUNT)
@@ -158,7 +158,7 @@ def test_shallow_bounds_hold_and_cost_less(kind):
 
 
 def test_shares_by_hand():
-    read = {kind: read_network(network_of(kind), (6,), torch.rand(1, 6)).live(torch.float32) for kind in KINDS}
+    read = {kind: read_network(network_of(kind), (6,), torch.rand(1, 6)).network_as(torch.float32) for kind in KINDS}
     total = 6 + 16 + 16 + 12 + 12 + CLASSES
     assert shallow_share(read["plain"]) == pytest.approx((12 + 12 + 16) / total)
     # nothing is looked at on the way

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms.notation import parse
 from tiltproof.verify.branch_and_bound import AdaptiveSearch
 from tiltproof.verify.partition import Tiling
@@ -95,7 +95,7 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
     )
     search = Search(prover, attacker, tiling, precise_from=luck.choice([0, 2, 99]))
     budget = Budget(boxes=luck.choice([1, 30, 300]))
-    search.work(Halving(luck.choice([7, 64, 1000])), budget, lambda: None)
+    search.work(AdaptiveBatchSize(luck.choice([7, 64, 1000])), budget, lambda: None)
     whole = Fraction(1)
     for low, high in zip(tiling.outer_low.tolist(), tiling.outer_high.tolist(), strict=True):
         whole *= Fraction(high) - Fraction(low)
@@ -144,7 +144,7 @@ def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
     search = Search(prover, attacker, tiling)
     pushed, push = [], search._push
     monkeypatch.setattr(search, "_push", lambda rows, *others: pushed.append(set(rows.tolist())) or push(rows, *others))
-    search.work(Halving(1000), Budget(boxes=400), lambda: None)
+    search.work(AdaptiveBatchSize(1000), Budget(boxes=400), lambda: None)
     assert {0} in pushed, "no image's halves waited"
     verdicts = [result.verdict for result in search.results(0, 0.0)]
     assert verdicts == [Verdict.CERTIFIED, Verdict.UNKNOWN]
@@ -217,7 +217,7 @@ def test_memory_that_runs_out_while_boxes_are_laid_out(where, monkeypatch):
 
     failed = []
     monkeypatch.setattr(search, "_begin", short)
-    search.work(Halving(12), Budget(boxes=300), lambda: None)
+    search.work(AdaptiveBatchSize(12), Budget(boxes=300), lambda: None)
     assert failed
     whole = Fraction(tiling.outer_high.item()) - Fraction(tiling.outer_low.item())
     for result in search.results(0, 0.0):

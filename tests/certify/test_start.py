@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from tiltproof import certify, parse
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.initial_grid import (
     PASS_CALL,
     PASS_COST,
     PASS_STEPS,
-    Pilot,
-    Pilots,
+    PilotRun,
+    PilotRuns,
     backward_pays,
     precision_pays,
     starting_grid,
@@ -57,7 +57,7 @@ def prover(layers):
 
 
 def test_float64_pays_for_the_deep_network_alone():
-    rows, batch = torch.arange(4), Halving(512)
+    rows, batch = torch.arange(4), AdaptiveBatchSize(512)
     shallow, deep = prover(1), prover(9)
     assert not precision_pays(shallow, rows, (16,), batch, 0)
     assert precision_pays(deep, rows, (1024,), batch, 0)
@@ -65,18 +65,18 @@ def test_float64_pays_for_the_deep_network_alone():
 
 
 def test_float64_is_not_tried_where_float32_proves_finer_boxes():
-    """Of several parameters: in a single one float64 has bent forms besides."""
+    """Of several parameters: in a single one float64 has quadratic forms besides."""
     model, images, labels = problem(1)
     for text, grid in ("R(4), Sh(2)", (4, 4)), ("R(4)", (16,)):
         one = Prover(check_inputs(model, images, labels, parse(text)), "affine")
         finer, calls, bound = (2 * grid[0], *grid[1:]), [], one.bound
-        one.pilots[grid, torch.float32] = Pilot(2.0, 0.1, 0.5)
+        one.pilots[grid, torch.float32] = PilotRun(2.0, 0.1, 0.5)
         one.bound = lambda *given, bound=bound, calls=calls: (calls.append(given[-1]), bound(*given))[1]
         for share in (0.9, 0.99):
-            one.pilots[finer, torch.float32] = Pilot(1.0, share, share)
+            one.pilots[finer, torch.float32] = PilotRun(1.0, share, share)
             one.pilots.pop((grid, torch.float64), None)
             calls.clear()
-            precision_pays(one, torch.arange(4), grid, Halving(4096), 0)
+            precision_pays(one, torch.arange(4), grid, AdaptiveBatchSize(4096), 0)
             assert (torch.float64 in calls) == (share < 0.98 or len(grid) == 1)
 
 
@@ -91,16 +91,16 @@ def test_a_deep_network_is_proved():
 def test_a_half_of_a_box_that_failed_passes_less_often_than_any():
     """Shares as a deep network has them: starting at 512 boxes takes 512 + 1024 * 0.35 + 2048 * 0.04 bounds, at 256 a tenth more."""
     shares = {256: 0.29, 512: 0.65, 1024: 0.96, 2048: 0.998}
-    pilots = Pilots.__new__(Pilots)
+    pilots = PilotRuns.__new__(PilotRuns)
     pilots.pairs = 256
-    pilots.run = lambda grid, dtype: Pilot(1.0, shares.get(grid[0], 0.0), shares.get(grid[0], 0.0))  # noqa: ARG005
-    least, grid, _ = pilots.ladder([(2**k,) for k in range(13)], torch.float64)
+    pilots.run = lambda grid, dtype: PilotRun(1.0, shares.get(grid[0], 0.0), shares.get(grid[0], 0.0))  # noqa: ARG005
+    least, grid, _ = pilots.candidate_grids([(2**k,) for k in range(13)], torch.float64)
     assert grid == (512,)
     assert abs(least - (512 + 1024 * 0.35 + 2048 * 0.04)) < 15
 
 
 def test_a_grid_that_was_tried_is_not_tried_again():
-    one, rows, batch = prover(1), torch.arange(4), Halving(512)
+    one, rows, batch = prover(1), torch.arange(4), AdaptiveBatchSize(512)
     grid = starting_grid(one, rows, 20_000, batch, 0)
     one.bound = None  # whoever bounds anything now fails
     assert not precision_pays(one, rows, grid, batch, 0)
@@ -110,11 +110,11 @@ def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
     """As a GPU tries them: one call, in which every rung's backward passes are told apart."""
     start = importlib.import_module("tiltproof.verify.initial_grid")
     plain, other, rows = prover(2), prover(2), torch.arange(4)
-    grid = starting_grid(plain, rows, 20_000, Halving(4096), 0)
+    grid = starting_grid(plain, rows, 20_000, AdaptiveBatchSize(4096), 0)
     monkeypatch.setattr(start, "single_pairs", lambda *_: True)
     other.few, calls, bound = 6 * 256, [], other.bound
     monkeypatch.setattr(other, "bound", lambda *given: (calls.append(len(given[0])), bound(*given))[1])
-    assert starting_grid(other, rows, 20_000, Halving(4096), 0) == grid
+    assert starting_grid(other, rows, 20_000, AdaptiveBatchSize(4096), 0) == grid
     assert calls[0] == 6 * 256
     assert len(other.pilots) >= len(plain.pilots) > len(calls)
     for key, pilot in plain.pilots.items():
@@ -125,7 +125,7 @@ def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
     other.few = 2 * 256 - 1  # no more than the device bounds meanwhile
     other.pilots.clear()
     calls.clear()
-    starting_grid(other, rows, 20_000, Halving(4096), 0)
+    starting_grid(other, rows, 20_000, AdaptiveBatchSize(4096), 0)
     assert set(calls) == {256}
 
 
@@ -134,20 +134,20 @@ def test_rungs_are_tried_one_by_one_where_the_reference_bounds_pixels():
     one, calls = prover(1), []
     one.few, bound = 2048, one.bound
     one.bound = lambda *given: (calls.append(len(given[0])), bound(*given))[1]
-    starting_grid(one, torch.arange(4), 20_000, Halving(4096), 0)
+    starting_grid(one, torch.arange(4), 20_000, AdaptiveBatchSize(4096), 0)
     assert set(calls) == {256}
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_a_backward_pass_pays_where_halving_takes_long(monkeypatch, on_gpu):
     """Of 16 boxes 30 % fail; halved until they are proved, each takes T more bounds, which a pass has to save."""
-    one, rows, batch = prover(1), torch.arange(4), Halving(4096)
+    one, rows, batch = prover(1), torch.arange(4), AdaptiveBatchSize(4096)
     products = one.products * 3
     if on_gpu:
         monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
     for halves, spared in ((0.97, 0.4), (0.91, 0.2), (0.85, 0.0), (0.7, 0.0)):  # T: 2.5, 5, or no end of bounds
         for grid, share in ((16,), 0.7), ((32,), halves):
-            one.pilots[grid, torch.float32] = Pilot(1.0, share, share)
+            one.pilots[grid, torch.float32] = PilotRun(1.0, share, share)
         least, fewest = backward_pays(one, rows, (16,), batch, 0, torch.float32)
         cost = PASS_COST + (PASS_STEPS / products if on_gpu else 0)
         assert least == pytest.approx(max(WORTHWHILE, cost * spared))

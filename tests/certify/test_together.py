@@ -5,7 +5,7 @@ import importlib
 import torch
 
 from tiltproof import Budget, certify, check_run, load_data, load_model
-from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, Gate
+from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy
 
 
 def test_margins_refined_together_give_the_same_verdicts(monkeypatch):
@@ -30,7 +30,7 @@ def test_margins_refined_together_give_the_same_verdicts(monkeypatch):
 
 def test_the_gate_lets_through_what_a_plain_loop_would():
     generator = torch.Generator().manual_seed(0)
-    gate, tried, won = Gate(), [0] * BUCKETS, [0] * BUCKETS
+    gate, tried, won = BackwardPolicy(), [0] * BUCKETS, [0] * BUCKETS
     for _ in range(12):
         first_order = torch.randn(90, generator=generator)
         remainder = torch.rand(90, generator=generator) * 4
@@ -59,7 +59,7 @@ def test_the_gate_lets_through_what_a_plain_loop_would():
 
 def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
     """Boxes whose chance is known to be small do not count, those that are not let through yet do."""
-    gate, opened = Gate(), torch.ones(100, dtype=torch.bool)
+    gate, opened = BackwardPolicy(), torch.ones(100, dtype=torch.bool)
     first_order, remainder = torch.ones(100), torch.cat([torch.full((60,), 1.0), torch.full((40,), 16.0)])
     gate.fewest = 101
     assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
@@ -74,7 +74,7 @@ def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
 
 def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkeypatch, tmp_path):
     """A GPU does so with the last boxes: the same verdicts, and a tiling that the checker proves again."""
-    prover, search = (importlib.import_module(f"tiltproof.certify.{name}") for name in ("prover", "search"))
+    prover, search = (importlib.import_module(f"tiltproof.verify.{name}") for name in ("prover", "branch_and_bound"))
     model = load_model("mnist-r30")
     images, labels = (tensor[:8] for tensor in load_data("mnist-sample"))
     begin, top, rounds = prover.Prover.__init__, search.AdaptiveSearch._top, []

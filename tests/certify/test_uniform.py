@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiltproof
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import uniform_grid as uniform
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Outcome
@@ -72,7 +72,7 @@ def test_blocks_say_what_single_boxes_say(data):
     with pytest.MonkeyPatch.context() as patch:  # however the work is cut up
         for name, values in (("SPREAD", [1, 8]), ("TOGETHER", [1, 2, 64]), ("MOST_PAIRS", [1, 20, 2**20])):
             patch.setattr(uniform, name, data.draw(st.sampled_from(values)))
-        search.work(Halving(batch), Budget(), lambda: None)
+        search.work(AdaptiveBatchSize(batch), Budget(), lambda: None)
     results = search.results(0, 0.0)
     tiling = Tiling(transform, grid)
     ends = tiling.bounds(tiling.first())
@@ -106,7 +106,7 @@ def test_boxes_are_tried_where_their_block_fails(grid, end):
 
     prover.bound = noted
     search = UniformSearch(prover, attacker(1), Tiling(transform, grid))
-    search.work(Halving(500), Budget(), lambda: None)
+    search.work(AdaptiveBatchSize(500), Budget(), lambda: None)
     (result,) = search.results(0, 0.0)
     assert result.verdict is Verdict.CERTIFIED
     assert sum(boxes) == math.prod(grid)  # nothing is proved twice
@@ -128,7 +128,7 @@ def test_an_image_that_cannot_be_proved_costs_little():
     transform, grid = tiltproof.parse("R(-3:10)"), 100_000
     points = torch.tensor([[9.12345], [99.0]]).double()
     search = UniformSearch(Holes(transform, points, 0.0, loose=3.0), attacker(2), Tiling(transform, (grid,)))
-    search.work(Halving(100), Budget(), lambda: None)
+    search.work(AdaptiveBatchSize(100), Budget(), lambda: None)
     failed, proved = search.results(0, 0.0)
     assert failed.verdict is Verdict.UNKNOWN
     assert abs(failed.open_box[0][0] - 9.12345) < 0.001
@@ -172,7 +172,7 @@ def test_seconds_end_a_uniform_search(grid, batch):
     prover.bound = noted
     nobody.margins_at = lambda rows, _: looked.extend(rows.tolist()) or torch.ones(len(rows)).double()
     search = UniformSearch(prover, nobody, Tiling(transform, grid))
-    search.work(Halving(batch), Budget(seconds=1e-9), lambda: None)
+    search.work(AdaptiveBatchSize(batch), Budget(seconds=1e-9), lambda: None)
     for image, result in enumerate(search.results(0, 0.0)):
         assert result.verdict is Verdict.UNKNOWN
         assert 1 <= result.boxes <= max(1, -(-batch // 2))

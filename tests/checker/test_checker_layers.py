@@ -104,12 +104,12 @@ def point(form: Form, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     rho = torch.rand(form.shape, generator=generator, dtype=torch.float64) * 2 - 1
     if seed % 3 == 0:
         e, rho = e.sign(), rho.sign()
-    return form.centre + torch.tensordot(e, form.slopes, 1) + rho * form.radius, e
+    return form.center + torch.tensordot(e, form.slopes, 1) + rho * form.radius, e
 
 
 def outside(form: Form, e: torch.Tensor, value: torch.Tensor) -> float:
     """By how much a value leaves the form at these symbols, less what its own float64 evaluation may be off by."""
-    excess = (value - form.centre - torch.tensordot(e, form.slopes, 1)).abs() - form.radius
+    excess = (value - form.center - torch.tensordot(e, form.slopes, 1)).abs() - form.radius
     return (excess - 1e-13 * (1 + form.magnitude)).max().item()
 
 
@@ -176,7 +176,7 @@ def test_float32_sums_in_any_order():
         for _ in range(20):
             hidden = np.maximum(np.array([dot(row, x) for row in w1], dtype=np.float32), np.float32(0))
             y = np.array([dot(row, hidden) for row in w2], dtype=np.float32) + bias.numpy()
-            assert (np.abs(y - output.centre[0].numpy()) <= output.radius[0].numpy()).all()
+            assert (np.abs(y - output.center[0].numpy()) <= output.radius[0].numpy()).all()
 
 
 def test_float64_rounding_is_absorbed_exactly():
@@ -193,7 +193,7 @@ def test_float64_rounding_is_absorbed_exactly():
         for row in range(2):
             inputs = [Fraction(v) * Fraction(3.3) - Fraction(0.1) for v in x.tolist()]
             truth = sum(Fraction(a) * b for a, b in zip(w[row].tolist(), inputs, strict=True))
-            assert abs(truth - Fraction(output.centre[0, row].item())) <= Fraction(output.radius[0, row].item())
+            assert abs(truth - Fraction(output.center[0, row].item())) <= Fraction(output.radius[0, row].item())
 
 
 def test_a_single_layer_s_rounding_is_absorbed_exactly():
@@ -205,7 +205,7 @@ def test_a_single_layer_s_rounding_is_absorbed_exactly():
         )
         output = linear(Form(torch.stack([x, torch.zeros_like(x)])[:, None]), w[None])
         truth = sum(Fraction(a) * Fraction(b) for a, b in zip(w.tolist(), x.tolist(), strict=True))
-        assert abs(truth - Fraction(output.centre.item())) <= Fraction(output.radius.item())
+        assert abs(truth - Fraction(output.center.item())) <= Fraction(output.radius.item())
 
 
 def test_ends_of_a_form_are_rounded_outward():
@@ -213,9 +213,9 @@ def test_ends_of_a_form_are_rounded_outward():
     form = Form(torch.randn(5, 300, generator=generator, dtype=torch.float64) ** 3)
     form.rows[-1].abs_()
     for k in range(300):
-        centre, *spread = (Fraction(v) for v in form.rows[:, k].tolist())
-        assert Fraction(form.lower()[k].item()) <= centre - sum(map(abs, spread))
-        assert Fraction(form.upper()[k].item()) >= centre + sum(map(abs, spread))
+        center, *spread = (Fraction(v) for v in form.rows[:, k].tolist())
+        assert Fraction(form.lower()[k].item()) <= center - sum(map(abs, spread))
+        assert Fraction(form.upper()[k].item()) >= center + sum(map(abs, spread))
 
 
 ELEMENTWISE = {
@@ -239,8 +239,8 @@ def test_float32_rounding_of_one_operation_is_paid_for(name):
     x = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(6))
     form = Form(torch.stack([x.double(), torch.zeros_like(x).double()]), UNIT32)
     output, value = ELEMENTWISE[name](form), ELEMENTWISE[name](x).double()
-    assert (value - output.centre).abs().max() > 0, "the evaluation happens to be exact: nothing is tested"
-    assert ((value - output.centre).abs() <= output.radius).all()
+    assert (value - output.center).abs().max() > 0, "the evaluation happens to be exact: nothing is tested"
+    assert ((value - output.center).abs() <= output.radius).all()
     assert output.radius.max() < 1e-4
 
 
@@ -254,7 +254,7 @@ def test_a_maximum_at_its_extremes(width):
         for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
             rho = -torch.ones(6, 6, dtype=torch.float64)
             rho[i::2, j::2] = 1
-            x = form.centre + torch.tensordot(e, form.slopes, 1) + rho * form.radius
+            x = form.center + torch.tensordot(e, form.slopes, 1) + rho * form.radius
             assert outside(output, e, F.max_pool2d(x, 2)) <= 0
 
 
@@ -396,7 +396,7 @@ def test_writing_through_a_reshape(spread):
                 torch.rand(len(form.rows) - 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64) * 2
                 - 1
             )
-            picture = form.centre + torch.einsum("k,k...->...", symbols, form.slopes)
+            picture = form.center + torch.einsum("k,k...->...", symbols, form.slopes)
             outputs = double(picture)
             own = outputs.gather(1, labels[:, None])[:, 0]
             margin = own - outputs.scatter(1, labels[:, None], -torch.inf).amax(1)

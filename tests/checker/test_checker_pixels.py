@@ -78,7 +78,7 @@ def one_case(seed: int) -> None:
     transform = Transform(names, tuple(low), tuple(high), padding, fixed)
     boxes = torch.tensor([[low], [high]], dtype=torch.float64)
     form = transformed(pixels[None].double(), transform, boxes[0], boxes[1])
-    middles = [(one.centre.item(), one.slopes[k].item()) for k, one in enumerate(parameters(boxes[0], boxes[1]))]
+    middles = [(one.center.item(), one.slopes[k].item()) for k, one in enumerate(parameters(boxes[0], boxes[1]))]
     for k in range(4):
         shares = [
             Fraction(rng.choice([0, 1]) if k == 0 else rng.randrange(2**20 + 1), 1 if k == 0 else 2**20)
@@ -88,7 +88,7 @@ def one_case(seed: int) -> None:
         e = [(x - Fraction(m)) / Fraction(h) if h else Fraction(0) for x, (m, h) in zip(theta, middles, strict=True)]
         assert all(abs(value) <= 1 for value in e)
         truth = truth_of(pixels.double().numpy(), letters, theta, padding)
-        parts = (form.centre, form.slopes, form.radius, form.lower(), form.upper())
+        parts = (form.center, form.slopes, form.radius, form.lower(), form.upper())
         found = violations(truth, parts[0][0], parts[1][:, 0], *(part[0] for part in parts[2:]), e)
         assert not found, (seed, letters, padding, low, high, [float(x) for x in theta], found[:3])
 

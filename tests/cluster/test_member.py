@@ -8,7 +8,7 @@ import torch
 from digits import TRANSFORM, problem
 
 from tiltproof import Budget, InputError, certify
-from tiltproof.distributed.worker import Member, Package, versions
+from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.verify.batch import ClassJob, Settings
 from tiltproof.verify.inputs import check_inputs, proof_on
 
@@ -25,7 +25,7 @@ def sent():
 
 
 def prepared(package):
-    member = Member()
+    member = Worker()
     assert member.prepare(pickle.dumps(package), "cpu", versions())[0] == "cpu"
     return member
 
@@ -75,4 +75,4 @@ def test_another_network_is_refused(sent):
 
 def test_what_cannot_be_unpacked_is_refused():
     with pytest.raises(InputError, match="cannot be unpacked there.*not_there"):
-        Member().prepare(b"cnot_there\nnetwork\n.", "cpu", versions())
+        Worker().prepare(b"cnot_there\nnetwork\n.", "cpu", versions())

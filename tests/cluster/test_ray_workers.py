@@ -41,7 +41,7 @@ def plain(certificate):
 def test_one_worker_killed(tmp_path, monkeypatch):
     """The evidence is that of a single process, the folder can be checked, and the progress of both ends alike."""
     started, reports = [], []
-    start = ray_workers._Crew.start
+    start = ray_workers._WorkerPool.start
 
     def start_and_kill(crew, hand, task, *what):
         start(crew, hand, task, *what)
@@ -49,7 +49,7 @@ def test_one_worker_killed(tmp_path, monkeypatch):
         if len(started) == 5:
             os.kill(hand.process, signal.SIGKILL)
 
-    monkeypatch.setattr(ray_workers._Crew, "start", start_and_kill)
+    monkeypatch.setattr(ray_workers._WorkerPool, "start", start_and_kill)
     with pytest.warns(UserWarning, match="was lost; another one does its images"):
         shared = run(tmp_path / "shared", workers=RayWorkers("auto"), progress=reports.append)
     single = run(tmp_path / "single")

@@ -17,7 +17,7 @@ def main() -> None:
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     machines = [cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)]
-    start, begun = ray_workers._Crew.start, []
+    start, begun = ray_workers._WorkerPool.start, []
 
     def start_and_lose(crew, hand, task, *what):
         start(crew, hand, task, *what)
@@ -27,7 +27,7 @@ def main() -> None:
         if len(begun) == 7:
             cluster.add_node(num_cpus=1)
 
-    ray_workers._Crew.start = start_and_lose
+    ray_workers._WorkerPool.start = start_and_lose
     with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always")
         run(Path(sys.argv[1]) / "shared", workers=RayWorkers(cluster.address))

@@ -45,7 +45,7 @@ def test_live_parameters():
     network = export_network(model, (1, 2, 2), torch.zeros(1, 1, 2, 2))
     with torch.no_grad():
         model[1].weight.fill_(3.0)
-    weight = network.live().operations[-1].settings["weight"]
+    weight = network.network_as().operations[-1].settings["weight"]
     assert weight is model[1].weight
     bounds = bound_network(model, AffineForm(torch.rand(2, 1, 1, 2, 2), torch.rand(1, 1, 2, 2), unit=0.0))
     bounds.upper.sum().backward()

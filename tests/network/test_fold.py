@@ -44,9 +44,11 @@ def test_the_scale_is_gone_and_the_function_is_the_same(bias, dtype):
     torch.manual_seed(0)
     model, images = settled(plain(bias)).to(dtype), torch.rand(4, 2, 5, 5, dtype=dtype)
     network = read_network(model, (2, 5, 5), images[:1])
-    assert [operation.kind for operation in network.live(dtype).operations] == ["conv2d", "relu", "reshape"]
-    assert "scale" in [operation.kind for operation in network.live().operations]  # training takes both steps
-    assert "scale" in [operation.kind for operation in network.live(dtype, 2.0**-24).operations]  # so do evaluations
+    assert [operation.kind for operation in network.network_as(dtype).operations] == ["conv2d", "relu", "reshape"]
+    assert "scale" in [operation.kind for operation in network.network_as().operations]  # training takes both steps
+    assert "scale" in [
+        operation.kind for operation in network.network_as(dtype, 2.0**-24).operations
+    ]  # so do evaluations
     form = bound_network(model, AffineForm(images[None], torch.zeros_like(images)))
     assert torch.allclose(form.center, model(images), atol=1e-4)
     assert (form.lower <= model.double()(images.double())).all()
@@ -56,7 +58,9 @@ def test_the_scale_is_gone_and_the_function_is_the_same(bias, dtype):
 def test_an_output_that_is_read_twice_stays():
     torch.manual_seed(1)
     model, images = settled(Shared()), torch.rand(4, 2, 5, 5)
-    kinds = [operation.kind for operation in read_network(model, (2, 5, 5), images[:1]).live(torch.float32).operations]
+    kinds = [
+        operation.kind for operation in read_network(model, (2, 5, 5), images[:1]).network_as(torch.float32).operations
+    ]
     assert kinds.count("scale") == 1
     form = bound_network(model, AffineForm(images[None], torch.zeros_like(images)))
     assert torch.allclose(form.center, model(images), atol=1e-4)
@@ -97,7 +101,7 @@ def test_scales_after_a_convolution(dtype):
         conv, Scales(first, 1e6 * shift, second, -1e6 * shift * second), Scales(3 * one, 0 * one, one, 0 * one)
     )
     image = torch.rand(1, 1, 1, 1, dtype=dtype, generator=generator)
-    network = read_network(model, (1, 1, 1), image).live(dtype)
+    network = read_network(model, (1, 1, 1), image).network_as(dtype)
     assert [operation.kind for operation in network.operations] == ["conv2d", "reshape"]
     form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
     numbers = (conv.weight, conv.bias, first, 1e6 * shift, second, -1e6 * shift * second)
@@ -135,8 +139,8 @@ def test_scales_become_one_that_holds_the_exact_value(dtype):
     model = flat(scales)
     image = torch.rand(1, 1, 300, 1, generator=generator).to(dtype)
     network = read_network(model, (1, 300, 1), image)
-    assert [operation.kind for operation in network.live(dtype).operations] == ["scale", "reshape"]
-    assert [operation.kind for operation in network.live(dtype, 2.0**-24).operations].count("scale") == 4
+    assert [operation.kind for operation in network.network_as(dtype).operations] == ["scale", "reshape"]
+    assert [operation.kind for operation in network.network_as(dtype, 2.0**-24).operations].count("scale") == 4
     form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
     with mpmath.workdps(50):
         numbers = (image, scales.first, scales.shift, scales.second, scales.more)
@@ -153,7 +157,7 @@ def test_every_scale_of_a_chain_is_allowed_for():
     counts = []
     for length in (1, 9):
         model, image = settled(flat(*(nn.BatchNorm2d(1) for _ in range(length)))), torch.rand(1, 1, 2, 2)
-        operations = read_network(model, (1, 2, 2), image).live(torch.float64).operations
+        operations = read_network(model, (1, 2, 2), image).network_as(torch.float64).operations
         assert [operation.kind for operation in operations] == ["scale", "reshape"]
         counts.append(REGISTRY["scale"].terms(operations[0], image.shape))
     assert all(many >= one + 8 * 6 for one, many in zip(*counts, strict=True))
@@ -163,7 +167,7 @@ def test_a_scale_that_is_read_twice_stays():
     ones = torch.ones(1, 2, 2)
     model = flat(Scales(2 * ones, ones, 3 * ones, ones, read_twice=True))
     image = torch.rand(1, 1, 2, 2)
-    kinds = [operation.kind for operation in read_network(model, (1, 2, 2), image).live(torch.float32).operations]
+    kinds = [operation.kind for operation in read_network(model, (1, 2, 2), image).network_as(torch.float32).operations]
     assert kinds.count("scale") == 2
     assert torch.allclose(bound_network(model, AffineForm(image[None], torch.zeros_like(image))).center, model(image))
 
@@ -184,7 +188,7 @@ def test_weights_that_vanish_in_a_fold_are_not_forgotten(dtype):
     conv.weight.data.fill_(small)
     model = flat(conv, Scales(nothing + small, nothing, nothing + 1, nothing))
     image = torch.full((1, 1, 1, 1), large, dtype=dtype)
-    network = read_network(model, (1, 1, 1), image).live(dtype)
+    network = read_network(model, (1, 1, 1), image).network_as(dtype)
     assert [operation.kind for operation in network.operations] == ["conv2d", "reshape"]
     form = bound_network(model, AffineForm(image[None], torch.zeros_like(image)))
     assert float(form.lower) <= small * large * small <= float(form.upper)

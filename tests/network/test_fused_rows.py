@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import ChosenForm
+from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.kernels import backward as fused_rows
 
 PROGRAM = """
@@ -13,7 +13,7 @@ from fractions import Fraction
 import torch
 from torch import nn
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import ChosenForm
+from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.network import proof_arithmetic, read_network, refine, run
 from tiltproof.network.backward import relaxation_shares
 from tiltproof.kernels import backward as fused_rows
@@ -41,7 +41,7 @@ for dtype in (torch.float32, torch.float64):
     slopes = torch.randn(2, 4, 2, 6, 6, dtype=dtype) * 0.02
     form = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 0.003))
     with torch.no_grad(), proof_arithmetic(device):
-        network = read_network(model, (2, 6, 6), center[:1]).live(dtype)
+        network = read_network(model, (2, 6, 6), center[:1]).network_as(dtype)
         forms = run(network, form)
         for last in (False, True):
             if last:
@@ -74,7 +74,7 @@ for dtype in (torch.float32, torch.float64):
             stack = stack.movedim(-3, -1).contiguous().movedim(-1, -3)
             radius, grown = (each.movedim(-3, -1).contiguous().movedim(-1, -3) for each in (radius, grown))
         rows = torch.tensor([4, 0, 2, 2, 1, 3, 4])
-        before, after = (ChosenForm(AffineForm(stack, each), rows) for each in (radius, grown))
+        before, after = (GatheredForm(AffineForm(stack, each), rows) for each in (radius, grown))
         for a in (None, torch.randn(7, *shape, dtype=dtype)):
             for later in (None, after):
                 wanted = relaxation_shares(a, before, later)
@@ -95,7 +95,7 @@ model = Turned().double().eval()
 center = torch.rand(3, 1, 6, 8, dtype=torch.float64)
 form = AffineForm(torch.stack([center, torch.randn_like(center) * 0.3]), torch.full_like(center, 0.01))
 with torch.no_grad(), proof_arithmetic(device):
-    network = read_network(model, (1, 6, 8), center[:1]).live(torch.float64)
+    network = read_network(model, (1, 6, 8), center[:1]).network_as(torch.float64)
     forms = run(network, form)
     assert any(fused_rows._channels_last(each.radius) and each.radius.ndim == 5 for each in forms.values())
     pairs, labels, classes = torch.tensor([0, 1, -1]), torch.tensor([0, 1, 2]), torch.tensor([1, 0, 0])
@@ -128,13 +128,13 @@ def test_a_kernel_that_differs_is_not_trusted(name, monkeypatch):
     assert not fused_rows._agrees(name, torch.device("cpu"), torch.float32, 2)
     monkeypatch.setattr(fused_rows, "_kernels", {name: object()})
     monkeypatch.setattr(fused_rows, "_on_gpu", lambda _: True)
-    form = ChosenForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
+    form = GatheredForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
     with pytest.warns(UserWarning, match="differ"):
         assert fused_rows._tried(name, torch.randn(2, 4), form) is None
 
 
 def test_a_cpu_uses_the_reference():
-    form = ChosenForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
+    form = GatheredForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
     assert fused_rows.fused_relu_pullback(torch.randn(2, 4), form) is None
     assert fused_rows.fused_meeting(torch.randn(2, 4), form) is None
     assert fused_rows.fused_shares(None, form, None) is None

@@ -30,7 +30,7 @@ for dtype in (torch.float32, torch.float64):
     center = torch.rand(4, 2, 6, 6, dtype=dtype).contiguous(memory_format=torch.channels_last)
     form = AffineForm(torch.stack([center, 0.02 * torch.randn_like(center)]), torch.full_like(center, 0.003))
     with torch.no_grad(), proof_arithmetic(device):
-        network = read_network(model.eval(), (2, 6, 6), center[:1]).live(dtype)
+        network = read_network(model.eval(), (2, 6, 6), center[:1]).network_as(dtype)
         fused_shift._on_gpu, used[:] = lambda _: False, []
         wanted = run(network, form)
         assert not used

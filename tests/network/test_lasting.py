@@ -32,8 +32,8 @@ def test_bounds_hold_and_hardly_widen(make, size):
     model = make().double()
     center, slopes = torch.rand(5, 1, 2, 3).double(), torch.randn(3, 5, 1, 2, 3).double() * 0.05
     slopes[1:] *= size
-    pixels = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 1e-3), bent=True)
-    network = read_network(model, (1, 2, 3), center[:1]).live(torch.float64)
+    pixels = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 1e-3), quadratic=True)
+    network = read_network(model, (1, 2, 3), center[:1]).network_as(torch.float64)
     whole, part = run(network, pixels), run(network, pixels, lasting=1)
     given_up = part[network.output].symbols == 1
     assert given_up == (size < 1e-3)
@@ -54,8 +54,8 @@ def test_what_is_given_up_joins_the_radius():
     model[2].weight.data = torch.eye(4).double()
     center = torch.full((1, 1, 2, 2), 5.0).double()
     stack = torch.stack([center, center * 0 + 1.0, center * 0 + 4e-4])
-    pixels = AffineForm(stack, center * 0 + 1.0, bent=True)
-    network = read_network(model, (1, 2, 2), center).live(torch.float64)
+    pixels = AffineForm(stack, center * 0 + 1.0, quadratic=True)
+    network = read_network(model, (1, 2, 2), center).network_as(torch.float64)
     form = run(network, pixels, lasting=1)[network.output]
     assert form.symbols == 1
     assert (form.upper >= 7.0004).all()
@@ -66,9 +66,9 @@ def test_a_hinge_is_given_up_before_what_parabolas_need():
     torch.manual_seed(0)
     center, slopes = torch.rand(5, 1, 2, 3).double(), torch.randn(3, 5, 1, 2, 3).double() * 0.05
     slopes[2] *= 1e-3
-    pixels = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 1e-2), bent=True)
-    network = read_network(deep().double(), (1, 2, 3), center[:1]).live(torch.float64)
+    pixels = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 1e-2), quadratic=True)
+    network = read_network(deep().double(), (1, 2, 3), center[:1]).network_as(torch.float64)
     forms = run(network, pixels, lasting=1)
     relus = [forms[operation.name] for operation in network.operations if operation.kind == "relu"]
     assert [form.symbols for form in relus] == [3, 2, 2, 2, 2]
-    assert all(form.bent for form in relus)
+    assert all(form.quadratic for form in relus)

@@ -47,7 +47,7 @@ def test_exact_differences_are_inside(weights, size, dtype, monkeypatch):
     """Weights, members and margins as rational numbers, at the corners where a margin is least and largest: no tolerance."""
     monkeypatch.setattr(forward, "MOST_ENTRIES_CPU", 4 * CLASSES * INPUTS)  # two chunks
     model, (form, labels) = last_layer(weights, True, dtype), make(dtype, size)
-    network = read_network(model, (INPUTS,), form.center[:1]).live(dtype)
+    network = read_network(model, (INPUTS,), form.center[:1]).network_as(dtype)
     result = margins(network, {network.input: form}, labels)
     weight, bias = (fractions(tensor.double().numpy()) for tensor in (model[0].weight, model[0].bias))
     stack, radius = (fractions(tensor.double().numpy()) for tensor in (form.stack, form.radius))
@@ -77,7 +77,7 @@ def test_exact_differences_are_inside(weights, size, dtype, monkeypatch):
 def test_as_tight_as_label_by_label(bias, semantics, dtype):
     """The rule of a linear layer on one label's differences after the other says the same, up to the order of its sums."""
     model, (form, labels) = last_layer("plain", bias, dtype), make(dtype, 0.1)
-    network = read_network(model, (INPUTS,), form.center[:1]).live(dtype, semantics)
+    network = read_network(model, (INPUTS,), form.center[:1]).network_as(dtype, semantics)
     forms = run(network, form)
     result = margins(network, forms, labels)
     for row, label in enumerate(labels.tolist()):
@@ -86,7 +86,7 @@ def test_as_tight_as_label_by_label(bias, semantics, dtype):
         one[0].weight.copy_(weight[label] - weight)
         if bias:
             one[0].bias.copy_(one[0].bias[label] - one[0].bias)
-        alone = read_network(one, (INPUTS,), form.center[:1]).live(dtype)
+        alone = read_network(one, (INPUTS,), form.center[:1]).network_as(dtype)
         expected = REGISTRY["linear"].forward(alone.last, [forms[network.last.inputs[0]][row : row + 1]])
         near = 2000 * form.unit
         others = torch.arange(CLASSES) != label
@@ -100,7 +100,7 @@ def test_as_tight_as_label_by_label(bias, semantics, dtype):
 def test_float32_evaluations_are_inside(dtype):
     """Each output evaluated by itself in float32, in a random order of its terms."""
     model, (form, labels) = last_layer("alike", True, torch.float32), make(torch.float32, 0.0)
-    network = read_network(model, (INPUTS,), form.center[:1]).live(dtype, 2.0**-24)
+    network = read_network(model, (INPUTS,), form.center[:1]).network_as(dtype, 2.0**-24)
     result = margins(network, run(network, form.to(dtype)), labels)
     weight, bias, x = (tensor.numpy() for tensor in (model[0].weight, model[0].bias, form.center))
     rng = np.random.default_rng(0)
@@ -118,14 +118,14 @@ def test_float32_evaluations_are_inside(dtype):
 @torch.no_grad()
 def test_no_rows():
     model, (form, labels) = last_layer("plain", True, torch.float32), make(torch.float32, 0.1)
-    network = read_network(model, (INPUTS,), form.center[:1]).live(torch.float32)
+    network = read_network(model, (INPUTS,), form.center[:1]).network_as(torch.float32)
     assert margins(network, {network.input: form[:0]}, labels[:0]).stack.shape == (3, 0, CLASSES)
 
 
 def test_gradients_flow_to_the_weights():
     """As in training, where nothing is rounded for."""
     model, (form, labels) = last_layer("plain", True, torch.float32), make(torch.float32, 0.1)
-    network = read_network(model, (INPUTS,), form.center[:1]).live()
+    network = read_network(model, (INPUTS,), form.center[:1]).network_as()
     plain = AffineForm(form.stack, form.radius, unit=0.0)
     margins(network, {network.input: plain}, labels).lower.sum().backward()
     assert model[0].weight.grad is not None

@@ -21,7 +21,7 @@ def test_all_labels_at_once(dtype, semantics, bias, monkeypatch):
     center, slopes = torch.rand(12, 6, dtype=dtype), torch.randn(2, 12, 6, dtype=dtype) * 0.1
     form = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 0.02))
     labels = torch.arange(12) % 5
-    network = read_network(model, (6,), center[:1]).live(dtype, semantics)
+    network = read_network(model, (6,), center[:1]).network_as(dtype, semantics)
     with torch.no_grad():
         forms = run(network, form)
         together = margins(network, forms, labels)
@@ -50,11 +50,11 @@ def test_what_is_kept_belongs_to_one_reading_of_the_weights():
     form = AffineForm(torch.rand(1, 2, 3), torch.rand(2, 3))
     network = read_network(model, (3,), form.center[:1])
     with torch.no_grad():
-        first = margins(network.live(torch.float32), {network.input: form}, torch.tensor([0, 1]))
+        first = margins(network.network_as(torch.float32), {network.input: form}, torch.tensor([0, 1]))
         model[0].weight.mul_(2)
-        second = margins(network.live(torch.float32), {network.input: form}, torch.tensor([0, 1]))
+        second = margins(network.network_as(torch.float32), {network.input: form}, torch.tensor([0, 1]))
     assert (second.radius > 1.5 * first.radius).any()
-    assert network.live().operations[0].kept is None  # training: weights change under way
+    assert network.network_as().operations[0].kept is None  # training: weights change under way
 
 
 def test_weights_changed_behind_a_proof():
@@ -63,7 +63,7 @@ def test_weights_changed_behind_a_proof():
     model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5))
     x = torch.rand(3, 6)
     form = AffineForm(x[None], torch.full_like(x, 0.1))
-    network = read_network(model, (6,), x[:1]).live(torch.float32)
+    network = read_network(model, (6,), x[:1]).network_as(torch.float32)
     with torch.no_grad():
         before = run(network, form)[network.output]
         for weight in model.parameters():
@@ -71,7 +71,7 @@ def test_weights_changed_behind_a_proof():
         after = run(network, form)[network.output]
         assert torch.equal(before.stack, after.stack)
         assert torch.equal(before.radius, after.radius)
-        anew = read_network(model, (6,), x[:1]).live(torch.float32)
+        anew = read_network(model, (6,), x[:1]).network_as(torch.float32)
         outputs = model(x + 0.1 * (2 * torch.rand(200, 3, 6) - 1))
         form = run(anew, form)[anew.output]
         assert (form.lower <= outputs.amin(0)).all()

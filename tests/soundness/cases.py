@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tiltproof import InputError
-from tiltproof.pixels.camera_depth import check_horizon
+from tiltproof.pixels.camera_depth import check_camera_depth
 from tiltproof.transforms import LETTERS, Compose, Part, Transform
 from tiltproof.transforms.base import number_text
 
@@ -130,7 +130,7 @@ def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float],
     """Whether the box may be asked about: no pixel looks past a camera's horizon."""
     ends = [torch.tensor([[float(x) for x in end]], dtype=torch.float64) for end in (low, high)]
     try:
-        check_horizon(make_transform(letters), height, width, *ends)
+        check_camera_depth(make_transform(letters), height, width, *ends)
     except InputError:
         return False
     return True
@@ -177,18 +177,18 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
     medium, huge = WIDTHS[letter]
     lowest, highest = LIMITS[letter]
     spread, step, far = PLACES[letter]
-    centre = float(rng.uniform(-spread if lowest else 0, spread))
+    center = float(rng.uniform(-spread if lowest else 0, spread))
     grid = step * float(rng.integers(-1 if letter[:2] != "Sc" and lowest else 0, 2))
     if kind == "tiny":
-        low, high = centre, centre + 1e-6
+        low, high = center, center + 1e-6
     elif kind == "medium":
         half = medium * float(rng.random())
-        low, high = centre - half, centre + half
+        low, high = center - half, center + half
     elif kind == "huge":
         half = huge * float(rng.uniform(0.3, 1))
-        low, high = centre - half, centre + half
+        low, high = center - half, center + half
     elif kind == "degenerate":
-        low = high = centre if rng.random() < 0.6 else grid
+        low = high = center if rng.random() < 0.6 else grid
     elif kind == "straddling":
         low, high = -medium * float(rng.random()), medium * float(rng.random())
     elif kind == "on grid lines":
@@ -209,15 +209,15 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
 def make_thetas(
     low: Sequence[float], high: Sequence[float], rng: np.random.Generator, many: int = 6
 ) -> list[tuple[Fraction, ...]]:
-    """Exact parameters of the box: corners, centre, the middle of a face, whole numbers inside, random ones."""
+    """Exact parameters of the box: corners, center, the middle of a face, whole numbers inside, random ones."""
     low_, high_ = [Fraction(float(x)) for x in low], [Fraction(float(x)) for x in high]
     d = len(low_)
-    centre = tuple((a + b) / 2 for a, b in zip(low_, high_, strict=True))
+    center = tuple((a + b) / 2 for a, b in zip(low_, high_, strict=True))
     corners = list(itertools.product(*zip(low_, high_, strict=True)))
     if len(corners) > 4:
         corners = [corners[0], corners[-1], *(corners[int(k)] for k in rng.choice(len(corners), 2, replace=False))]
-    thetas = [centre, *corners]
-    face = list(centre)
+    thetas = [center, *corners]
+    face = list(center)
     k = int(rng.integers(d))
     face[k] = high_[k] if rng.random() < 0.5 else low_[k]
     thetas.append(tuple(face))

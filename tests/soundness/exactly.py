@@ -26,15 +26,15 @@ def symbols(theta: Sequence[Fraction], low: Sequence[float], high: Sequence[floa
 
 def violations(
     truth: Exact,
-    centre: torch.Tensor,
+    center: torch.Tensor,
     slopes: torch.Tensor,
     radius: torch.Tensor,
     lower: torch.Tensor,
     upper: torch.Tensor,
     e: Sequence[Fraction] = (),
 ) -> list[str]:
-    """Every entry of the truth that lies outside [lower, upper] or outside centre + slopes e +- radius."""
-    tensors = [tensor.detach().double().cpu().numpy() for tensor in (centre, slopes, radius, lower, upper)]
+    """Every entry of the truth that lies outside [lower, upper] or outside center + slopes e +- radius."""
+    tensors = [tensor.detach().double().cpu().numpy() for tensor in (center, slopes, radius, lower, upper)]
     c, g, r, low, high = tensors
     assert all(np.isfinite(array).all() for array in tensors), "a bound is not a finite number"
     assert (r >= 0).all()

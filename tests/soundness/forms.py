@@ -19,13 +19,13 @@ def make_form(
     scale: float = 0.3,
     dtype: torch.dtype = torch.float32,
 ) -> AffineForm:
-    """`rows` unrelated sets around random centres; one in four entries has no remainder."""
+    """`rows` unrelated sets around random centers; one in four entries has no remainder."""
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *size: torch.rand(*size, generator=generator, dtype=torch.float64)  # noqa: E731
-    centre = 2 * draw(1, rows, *shape) - 1
+    center = 2 * draw(1, rows, *shape) - 1
     slopes = scale * (2 * draw(symbols, rows, *shape) - 1)
     radius = scale * draw(rows, *shape) * (draw(rows, *shape) > 0.25)
-    return AffineForm(torch.cat([centre, slopes]).to(dtype), radius.to(dtype))
+    return AffineForm(torch.cat([center, slopes]).to(dtype), radius.to(dtype))
 
 
 def points(form: AffineForm, e: Tensor, s: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ EQUAL_TERMS = (
 LARGER = (
     "What x can be above or below zero may be taken too large: the offset grows with both, for any slope from 0 to 1."
 )
-OFFSET = "The offset may be any number that is large enough; the centre moves by as much as the radius grows."
+OFFSET = "The offset may be any number that is large enough; the center moves by as much as the radius grows."
 ROUNDS = (
     "Allows for fewer roundings than the comment beside it counts, but for more than inputs were found for: each "
     "operation rounds by at most half a unit in the last place, and those of one entry hardly ever in the same "
@@ -59,11 +59,11 @@ CHEB = (
     "paid for by 256 units."
 )
 WIDERFIT = (
-    "The radius grows, and by more than the centre moves: the parabola's least value is not below zero, so that a "
+    "The radius grows, and by more than the center moves: the parabola's least value is not below zero, so that a "
     "sum of both ends is no smaller than their difference."
 )
 BOW = (
-    "Larger than the largest value, or another formula for a case that the fit never meets (|a| < 4 bow holds for "
+    "Larger than the largest value, or another formula for a case that the fit never meets (|a| < 4 curvature holds for "
     "both branches)."
 )
 SCALESIZE = (
@@ -121,7 +121,7 @@ NOTHING = (
 ARGUED: list[Argued] = [
     Argued(
         "enclosures/quadratic_relu.py",
-        "if not (form.bent and form.unit and form.symbols > 1) or form.like.requires_grad:",
+        "if not (form.quadratic and form.unit and form.symbols > 1) or form.like.requires_grad:",
         ("form.symbols > 1 -> form.symbols < 1",),
         ("Leaves all parabolas out: lines are sound."),
     ),
@@ -139,7 +139,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "bow = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)",
+        "curvature = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)",
         (
             "size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ... -> size / torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ...",
             "torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k)... -> 0.25 / (1 + k)",
@@ -189,9 +189,9 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "highest = torch.maximum(*(_highest(sign * c / 2 + bow, sign * g / 2 - tilt, bow) for sign in (1, -1)))",
+        "highest = torch.maximum(*(_highest(sign * c / 2 + curvature, sign * g / 2 - tilt, curvature) for sign in (1, -1)))",
         (
-            "sign * c / 2 + bow -> bow",
+            "sign * c / 2 + curvature -> curvature",
             "sign * c -> sign / c",
             "2 -> 1",
             "sign * g / 2 - tilt -> sign * g / 2",
@@ -204,11 +204,11 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "lowest = -tilt * kink - bow * (2 * kink * kink - 1)",
+        "lowest = -tilt * kink - curvature * (2 * kink * kink - 1)",
         (
-            "-tilt * kink - bow * (2 * kink * kink - 1) -> -tilt * kink",
+            "-tilt * kink - curvature * (2 * kink * kink - 1) -> -tilt * kink",
             "-tilt * kink -> -tilt / kink",
-            "bow * (2 * kink * kink - 1) -> bow / (2 * kink * kink - 1)",
+            "curvature * (2 * kink * kink - 1) -> curvature / (2 * kink * kink - 1)",
             "2 * kink * kink - 1 -> 2 * kink * kink",
             "2 * kink * kink -> 2 * kink / kink",
             "2 -> 3",
@@ -224,9 +224,9 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - bow)",
+        "lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - curvature)",
         (
-            "(c + end * g).abs() / 2 - end * tilt - bow -> (c + end * g).abs() / 2 - end * tilt",
+            "(c + end * g).abs() / 2 - end * tilt - curvature -> (c + end * g).abs() / 2 - end * tilt",
             "(c + end * g).abs() / 2 - end * tilt -> (c + end * g).abs() / 2 + end * tilt",
             "(c + end * g).abs() / 2 - end * tilt -> end * tilt",
             "(c + end * g).abs() -> c + end * g",
@@ -253,7 +253,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "return Bows(where, part, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)",
+        "return QuadraticRelaxation(where, part, (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2 + t / 2 + slack)",
         ("highest - lowest -> highest + lowest", "highest - lowest -> lowest", "2 -> 1 #2"),
         WIDERFIT,
     ),
@@ -280,15 +280,15 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "return p + torch.where(a < 4 * bow, a / 8 * (a / bow.clamp(min=smallest)), a - 2 * bow)",
+        "return p + torch.where(a < 4 * curvature, a / 8 * (a / curvature.clamp(min=smallest)), a - 2 * curvature)",
         (
             "4 -> 8",
             "a / 8 -> a * 8",
             "8 -> 7",
             "8 -> 4",
-            "bow.clamp(min=smallest) -> bow.clamp(max=smallest)",
-            "a - 2 * bow -> a + 2 * bow",
-            "a - 2 * bow -> 2 * bow",
+            "curvature.clamp(min=smallest) -> curvature.clamp(max=smallest)",
+            "a - 2 * curvature -> a + 2 * curvature",
+            "a - 2 * curvature -> 2 * curvature",
             "2 -> 3",
         ),
         BOW,
@@ -454,7 +454,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/relu.py",
-        "size = torch.add(above, half, alpha=4)  # above + 2 t, as in `by_lines`",
+        "size = torch.add(above, half, alpha=4)  # above + 2 t, as in `zonotope_relu`",
         ("alpha=4 dropped", "4 -> 3", "4 -> 2"),
         ROUNDS,
     ),
@@ -582,7 +582,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/forward.py",
-        "bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.bent)",
+        "bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.quadratic)",
         ("bounds.radius + SMALLEST[bounds.radius.dtype] -> bounds.radius",),
         UNDER,
     ),
@@ -638,9 +638,11 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/forward.py",
-        "return AffineForm(form.stack[: 1 + kept], radius, form.unit, form.bent and kept > 1)",
+        "return AffineForm(form.stack[: 1 + kept], radius, form.unit, form.quadratic and kept > 1)",
         ("1 -> 2",),
-        ("Whether a form may be bent decides on parabolas alone: without them, or with one symbol, lines are sound."),
+        (
+            "Whether a form may be quadratic decides on parabolas alone: without them, or with one symbol, lines are sound."
+        ),
     ),
     Argued(
         "network/forward.py",
@@ -743,7 +745,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))",
+        "result = BackwardResult([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))",
         ("0 -> 1",),
         (
             "Coefficients up to 1 take the chord's slope instead, without its offset: relu(x) >= s x holds for any "

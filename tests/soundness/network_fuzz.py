@@ -39,7 +39,7 @@ class Case:
     layers: list[Layer]
     stack: Tensor  # [1 + d, P, ...], in the dtype of the bounds
     radius: Tensor
-    bent: bool
+    quadratic: bool
     evaluation: float
     e: np.ndarray  # [P, S, d], symbols of the points
     values: dict[str, np.ndarray]  # of every layer, [P, S, ...], extended
@@ -81,20 +81,22 @@ ENTERED: list[Any] = []
 
 def _claims(case: Case) -> Claims:
     from tiltproof.enclosures.affine_form import AffineForm
-    from tiltproof.enclosures.gathered import ChosenForms
-    from tiltproof.network.backward import Pull, refine, refine_outputs
+    from tiltproof.enclosures.gathered import GatheredForms
+    from tiltproof.network.backward import BackwardPass, refine, refine_outputs
     from tiltproof.network.forward import margins, separate_margins
     from tiltproof.network.forward import run as forward
     from tiltproof.network.ops.base import FLOOR, MORE
 
     claims = Claims()
-    network = read(case.layers, tuple(case.radius.shape[1:])).live(case.radius.dtype, case.evaluation)
-    forms = forward(network, AffineForm(case.stack.clone(), case.radius.clone(), bent=case.bent), case.lasting)
+    network = read(case.layers, tuple(case.radius.shape[1:])).network_as(case.radius.dtype, case.evaluation)
+    forms = forward(
+        network, AffineForm(case.stack.clone(), case.radius.clone(), quadratic=case.quadratic), case.lasting
+    )
     claims.forms = {name: described(form) for name, form in forms.items()}
     directions, rows = torch.from_numpy(case.directions), torch.from_numpy(case.rows)
     a = directions.to(case.radius.dtype).view(len(directions), *forms[network.output].shape[1:])
     zeros = torch.zeros(len(a), dtype=torch.float64)
-    pull = Pull(network, ChosenForms(forms, rows), {network.output: a}, zeros, zeros, None, False)
+    pull = BackwardPass(network, GatheredForms(forms, rows), {network.output: a}, zeros, zeros, None, False)
     pull.mind(a, [network.output])
     for step in reversed(network.operations):
         if step.name in pull.coefficients:
@@ -241,7 +243,7 @@ def _overestimates(case: Case, step: dict[str, Any]) -> Iterator[str]:
         yield f"direction {q} of {names}, point {s}: {float(bound[q, s])!r} too high by {float(excess[q, s]):.3g}"
 
 
-RELAXATIONS = ("network/rules/", "bounds/")
+RELAXATIONS = ("network/ops/", "enclosures/")
 
 
 def direct(case: Case, file: str) -> bool:
@@ -250,7 +252,7 @@ def direct(case: Case, file: str) -> bool:
 
 
 def _grown(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> str:
-    """`compared`; but where a radius grows by more than the centre and the slopes move, but for a thousandth of that, which is
+    """`compared`; but where a radius grows by more than the center and the slopes move, but for a thousandth of that, which is
     rounding, the form is taken to contain the old one."""
     from mechanical import compared
 
@@ -308,11 +310,11 @@ def exact(case_inputs: tuple[Tensor, Tensor], e: np.ndarray, s: np.ndarray) -> R
 
 
 def choose(
-    rng: Rng, layers: Sequence[Layer], stack: Tensor, radius: Tensor, bent: bool, points: int
+    rng: Rng, layers: Sequence[Layer], stack: Tensor, radius: Tensor, quadratic: bool, points: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Symbols [P, S, d] and places in the radius [P, S, ...]: corners, kinks, random ones, and where outputs are extreme."""
     rows, d = len(radius), len(stack) - 1
-    free = min(d, 1) if bent else d
+    free = min(d, 1) if quadratic else d
     corners = np.array(list(itertools.product((-1.0, 1.0), repeat=free)), dtype=float).reshape(2**free, free)[:8]
     drawn = rng.integers(-32, 33, (max(2, points - len(corners)), free)) / 32
     e = np.broadcast_to(np.concatenate([corners, drawn])[None], (rows, len(corners) + len(drawn), free)).copy()
@@ -333,7 +335,7 @@ def choose(
 
 
 def _symbols(e: np.ndarray, d: int, rng: Rng) -> np.ndarray:
-    """All symbols from the free ones: of bent forms the second is 2 e^2 - 1, and a third may be anything."""
+    """All symbols from the free ones: of quadratic forms the second is 2 e^2 - 1, and a third may be anything."""
     if e.shape[2] == d:
         return e
     more = [2 * e[:, :, :1] ** 2 - 1] + [rng.integers(-8, 9, (*e.shape[:2], 1)) / 8 for _ in range(d - 2)]
@@ -393,18 +395,18 @@ class Input:
     rows: int = 4
     symbols: int = 2
     dtype: torch.dtype = F32
-    size: float = 1.0  # of centres
+    size: float = 1.0  # of centers
     spread: float = 0.3  # of slopes, relative to it
     rest: float = 0.1  # of radii
     wide: float = 0.0  # decades by which entries differ
-    bent: bool = False
+    quadratic: bool = False
     point: bool = False
     evaluation: bool = False
     lasting: int | None = None
     equal: bool = False  # all entries alike
-    centre: Tensor | None = None
+    center: Tensor | None = None
     barely: bool = False  # one end of each entry is zero, but for a rounding
-    straight: bool = False  # bent, but of the first symbol alone: what is left is only the parabola's own
+    straight: bool = False  # quadratic, but of the first symbol alone: what is left is only the parabola's own
     uneven: bool = False  # all of the radius in one entry, and all the others above zero
 
     def __str__(self) -> str:
@@ -430,7 +432,7 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
         -1, *[1] * len(shape)
     )
     g, r = g * levels, r * levels
-    if given.bent:
+    if given.quadratic:
         g[1:] *= 0.1
         r *= 0.1
     if given.straight:
@@ -440,8 +442,8 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
             0 * r,
         )
     c[rng.random(full) < 0.05] = 0
-    if given.centre is not None:
-        c = np.broadcast_to(given.centre.numpy(), full).copy()
+    if given.center is not None:
+        c = np.broadcast_to(given.center.numpy(), full).copy()
     if given.uneven:
         c, r = abs(c) + 3, 0 * r
         r[:, 0] = 2
@@ -454,7 +456,7 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
             given.dtype
         )
         stack[0] = end * near * torch.from_numpy(rng.choice([-1.0, 1.0], full)).to(given.dtype)
-    e, s = choose(rng, layers, stack, radius, given.bent, points)
+    e, s = choose(rng, layers, stack, radius, given.quadratic, points)
     true = exact((stack, radius), e, s)
     count = e.shape[1]
     if given.evaluation:
@@ -508,7 +510,8 @@ def _case(
             margins = np.take_along_axis(last, labels[:, None, None], 2) - last
             reached = np.where(directions[:, None] == 0, 0, last[places] * directions[:, None]).sum(2)
     return Case(
-        name, layers, stack, radius, given.bent, EVALUATION if given.evaluation else 0.0, e, known, labels, directions, places, reached,
+        name, layers, stack, radius, given.quadratic, EVALUATION if given.evaluation else 0.0, e, known, labels, directions,
+        places, reached,
         margins, given.lasting,
     )  # fmt: skip
 
@@ -604,22 +607,23 @@ def activations(rng: Rng) -> Iterator[Case]:
             ]  # fmt: skip
             if call == "relu.default":
                 inputs += [
-                    Input(8, 2, F64, bent=True, rest=0.01), Input(8, 3, F32, bent=True, rest=0), Input(8, 2, F64, wide=5, bent=True),
-                    Input(8, 2, F64, size=1e-3, spread=1e3, rest=0, bent=True), Input(4, 2, F32, size=1e-33, wide=3),
-                    Input(8, 2, F64, straight=True, bent=True),
-                    Input(8, 2, F32, straight=True, bent=True, wide=3),
-                    Input(8, 2, F64, size=0.5, spread=2, rest=0, bent=True), Input(4, 2, F32, size=3e37, rest=0.3),
+                    Input(8, 2, F64, quadratic=True, rest=0.01), Input(8, 3, F32, quadratic=True, rest=0), Input(8, 2, F64, wide=5,
+                    quadratic=True),
+                    Input(8, 2, F64, size=1e-3, spread=1e3, rest=0, quadratic=True), Input(4, 2, F32, size=1e-33, wide=3),
+                    Input(8, 2, F64, straight=True, quadratic=True),
+                    Input(8, 2, F32, straight=True, quadratic=True, wide=3),
+                    Input(8, 2, F64, size=0.5, spread=2, rest=0, quadratic=True), Input(4, 2, F32, size=3e37, rest=0.3),
                 ]  # fmt: skip
             for given in inputs if call == "relu.default" or args in ([], [0.1], [-0.3], [0.01]) else inputs[:2]:
                 layers = [Layer("y", call, [X, *args])]
                 yield make(rng, f"{call} {args} {given}", layers, (7,), given, 20)
         given = Input(4, 1, F64, point=True, evaluation=True)
         yield make(rng, f"{call} of channels", [Layer("y", call, [X, *settings[0]])], (3, 1, 2), given, 6)
-    given = Input(4, 3, F32, uneven=True, spread=0.01, lasting=1, bent=True)
+    given = Input(4, 3, F32, uneven=True, spread=0.01, lasting=1, quadratic=True)
     yield make(
         rng, "symbols given up, float32", [relu("y", "x"), Layer("z", "neg.default", [Of("y")])], (6,), given, 10
     )
-    given = Input(4, 3, F64, uneven=True, spread=0.01, lasting=1, bent=True)
+    given = Input(4, 3, F64, uneven=True, spread=0.01, lasting=1, quadratic=True)
     yield make(rng, "symbols given up", [relu("y", "x"), Layer("z", "neg.default", [Of("y")])], (6,), given, 10)
 
 
@@ -656,7 +660,7 @@ def linears(rng: Rng) -> Iterator[Case]:
     one[:, 0, 0, 0] = 1
     signs = torch.tensor([[1.0], [-1.0], [0.0]]).repeat(1, 60)
     behind = signs * (torch.arange(60) > 0)  # all but the one that is 1
-    lost = Input(6, 0, F64, evaluation=True, point=True, centre=torch.from_numpy(one))
+    lost = Input(6, 0, F64, evaluation=True, point=True, center=torch.from_numpy(one))
     sums = {
         "conv": [Layer("y", "conv2d.default", [X, torch.ones(1, 2, 6, 5), None, [1, 1], [0, 0], [1, 1], 1])],
         "conv of groups": [
@@ -831,14 +835,14 @@ def networks(rng: Rng) -> Iterator[Case]:
             (F32, Input(3, 1, F64, spread=1, rest=0)),
             (F32, Input(2, 0, F32, point=True)),
             (F32, Input(2, 1, F64, evaluation=True, spread=0.01)),
-            (F64, Input(6, 2, F64, spread=1, rest=0.03, bent=True)),
+            (F64, Input(6, 2, F64, spread=1, rest=0.03, quadratic=True)),
         ]
         if name in ("dense", "lonely"):
             inputs += [
-                (F32, Input(4, 3, F32, lasting=1, spread=0.5, bent=True)),
-                (F64, Input(8, 3, F64, spread=1, rest=0.001, bent=True, lasting=1)),
+                (F32, Input(4, 3, F32, lasting=1, spread=0.5, quadratic=True)),
+                (F64, Input(8, 3, F64, spread=1, rest=0.001, quadratic=True, lasting=1)),
                 (F32, Input(2, 0, F64, evaluation=True, point=True)),
-                (F32, Input(4, 3, F32, lasting=1, spread=0.01, uneven=True, bent=True)),
+                (F32, Input(4, 3, F32, lasting=1, spread=0.01, uneven=True, quadratic=True)),
             ]
         for k, (dtype, given) in enumerate(inputs):
             if (name in ("tiny", "wide") and given.evaluation) or (

@@ -5,7 +5,7 @@ contrast, brightness, saturation and turns by multiples of 90 degrees are exact;
 Gaussians use numbers right to 2^-400 (about 120 digits), and positions seen by a turned camera are right to 2^-400, which moves no
 pixel by as much as `ROTATION_ERROR`.
 
-Equations (u to the right, v upwards, origin at the centre; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
+Equations (u to the right, v upwards, origin at the center; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
     x'_ij = sum_nm x_nm max(0, 1 - |v' - v_n|) max(0, 1 - |u' - u_m|)   with (u', v') = T^-1(u, v)
     a camera's T^-1: (u', v') = (x / w, y / w) with (x, y, w) = matrix (u, v, 1), w > 0 asserted; "Yaw@9" has the focal length 9
     T = T_n o ... o T_1 for parts 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1

@@ -1,4 +1,5 @@
-"""Bounds of pixels and what they are made of, against true values: the fuzz of `bounds/`, for `mechanical.py`, which says what a fuzz is.
+"""Bounds of pixels and what they are made of, against true values: the fuzz of `enclosures/` and `pixels/`, for `mechanical.py`,
+which says what a fuzz is.
 
     python tests/soundness/pixel_fuzz.py [--seed 0] [--rounds 1]
 
@@ -84,7 +85,7 @@ class Case:
 def direct(case: Case, file: str) -> bool:
     name = Path(file).stem
     kinds = {"interval": "intervals", "coordinates": "places", "horizon": "horizons"}
-    if name in ("rounding", "affine", "bow", "relax", "chosen"):
+    if name in ("rounding", "affine", "curvature", "relax", "chosen"):
         return case.kind == "sums"
     if name in kinds:
         return case.kind == kinds[name]
@@ -94,10 +95,10 @@ def direct(case: Case, file: str) -> bool:
 
 
 WAYS = [
-    {"one_cell.MOST_LEFT": 2.0, "one_cell.MOST_FLAT": 64},
-    {"one_cell.MOST_LEFT": -1.0},
-    {"one_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 10**6},
-    {"one_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 0},
+    {"single_cell.MOST_LEFT": 2.0, "single_cell.MOST_FLAT": 64},
+    {"single_cell.MOST_LEFT": -1.0},
+    {"single_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 10**6},
+    {"single_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 0},
 ]
 """By the formula for one cell wherever it holds; by all points; these with slopes for any box; and without."""
 
@@ -123,14 +124,14 @@ def run(case: Case) -> Bounds:
         before = {}
         for name, value in case.patches.items():
             module, _, constant = name.rpartition(".")
-            before[name] = getattr(import_module(f"tiltproof.bounds.{module}"), constant)
-            setattr(import_module(f"tiltproof.bounds.{module}"), constant, value)
+            before[name] = getattr(import_module(f"tiltproof.pixels.{module}"), constant)
+            setattr(import_module(f"tiltproof.pixels.{module}"), constant, value)
         try:
             return case.function()
         finally:
             for name, value in before.items():
                 module, _, constant = name.rpartition(".")
-                setattr(import_module(f"tiltproof.bounds.{module}"), constant, value)
+                setattr(import_module(f"tiltproof.pixels.{module}"), constant, value)
 
 
 def violations(case: Case, bounds: Bounds) -> str | None:
@@ -285,7 +286,7 @@ def pairs(
     regime: str,
     rng: np.random.Generator,
     *,
-    bent: bool = False,
+    quadratic: bool = False,
     dtype: str = "float64",
     size: tuple[int, int] = (4, 5),
     count: int = 20,
@@ -321,16 +322,25 @@ def pairs(
 
         tensors = (torch.tensor(each) for each in (pictures, rows))
         box = (torch.tensor(each) for each in (low, high))
-        options = {"bent": bent, "dtype": getattr(torch, dtype), "cells": cells}
+        options = {"quadratic": quadratic, "dtype": getattr(torch, dtype), "cells": cells}
         return arrays(pair_bounds(*tensors, parse(text), method, *box, **options))
 
-    name = f"{text} {method}{' bent' * bent} {regime} {dtype} {pictures.shape}"
+    name = f"{text} {method}{' quadratic' * quadratic} {regime} {dtype} {pictures.shape}"
     spread = e[..., None, None, None].transpose(0, 2, 1, 3, 4, 5)
     kinds = ["spatial" if each in SPATIAL else "values" if each in "CB" else "photometric" for each in names]
     alone = kinds[-1] not in kinds[:-1] or set(kinds) == {"spatial"}
     last = kinds[-1] if alone else ""
     return Case(
-        name, truth.reshape(shape), doubt.reshape(shape), spread, function, True, bent, patches or {}, "pairs", last
+        name,
+        truth.reshape(shape),
+        doubt.reshape(shape),
+        spread,
+        function,
+        True,
+        quadratic,
+        patches or {},
+        "pairs",
+        last,
     )
 
 
@@ -483,12 +493,17 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
 
     name = f"spots {kind} {padding} {d} symbols {scale} {dtype} {size}{' shared' * shared} left {left}"
     e = e.reshape(points, d, count, 1, height, width)
-    patches = {"one_cell.MOST_LEFT": left, "one_cell.CACHED_PIXELS": int(rng.choice([2**15, 3 * area]))}
+    patches = {"single_cell.MOST_LEFT": left, "single_cell.CACHED_PIXELS": int(rng.choice([2**15, 3 * area]))}
     return Case(name, truth, doubt, e, function, True, False, patches, "spots")
 
 
 def places(
-    letters: Sequence[str], regime: str, rng: np.random.Generator, *, bent: bool = False, size: tuple[int, int] = (5, 4)
+    letters: Sequence[str],
+    regime: str,
+    rng: np.random.Generator,
+    *,
+    quadratic: bool = False,
+    size: tuple[int, int] = (5, 4),
 ) -> Case:
     """Of `coordinates`: the forms, and the boxes as ends; some of the boxes, and single pixels of them."""
     low, high = boxes(letters, regime, 24, rng)
@@ -512,7 +527,7 @@ def places(
         from tiltproof.transforms.notation import parse
 
         ends = [torch.tensor(each) for each in (low, high)]
-        place = coordinates(parse(text), list(range(len(letters))), symbols(*ends, bent), *ends, *size)
+        place = coordinates(parse(text), list(range(len(letters))), symbols(*ends, quadratic), *ends, *size)
         again = place.of(torch.arange(24)).of_pixels(torch.arange(24 * size[0] * size[1]))
         result = []
         for which in (place, again):
@@ -533,7 +548,17 @@ def places(
         return result[0]
 
     spread = e[..., None, None, None].transpose(0, 2, 1, 3, 4, 5)
-    return Case(f"places of {text} {regime}{' bent' * bent}", truth, doubt, spread, function, True, bent, {}, "places")
+    return Case(
+        f"places of {text} {regime}{' quadratic' * quadratic}",
+        truth,
+        doubt,
+        spread,
+        function,
+        True,
+        quadratic,
+        {},
+        "places",
+    )
 
 
 # Operations of forms and intervals
@@ -555,11 +580,13 @@ def random_form(
     return tuple(each.astype(dtype) for each in (center, slopes, radius))
 
 
-def _member(form: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray, bent: bool) -> tuple[np.ndarray, np.ndarray]:
+def _member(
+    form: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray, quadratic: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Members [T, entries] for symbols [T, d], and the sizes of what was added."""
     c, g, r = (each.astype(Long) for each in form)
     symbols = [e[:, k, None] for k in range(e.shape[1])]
-    symbols += [2 * symbols[0] ** 2 - 1] if bent else []
+    symbols += [2 * symbols[0] ** 2 - 1] if quadratic else []
     terms = [g[k] * each for k, each in enumerate(symbols)]
     return c + sum(terms) + rest * r, np.abs(c) + sum(map(np.abs, terms)) + r
 
@@ -577,13 +604,13 @@ def _relax(name: str) -> Callable[..., Any]:
         from tiltproof.enclosures import relu as relax
 
         if name == "lines":
-            return relax.by_lines(form)
+            return relax.zonotope_relu(form)
         return (
             relax.clamp01(form)
             if name == "clamp"
-            else relax.relax_kink(form, 0.1)
+            else relax.zonotope_kink(form, 0.1)
             if name == "leaky"
-            else relax.relax_kink(form)
+            else relax.zonotope_kink(form)
         )
 
     return function
@@ -601,13 +628,13 @@ def _to(name: str) -> Callable[..., Any]:
 def _chosen(form: Any) -> Any:
     import torch
 
-    from tiltproof.enclosures.gathered import ChosenForm
-    from tiltproof.enclosures.relu import relax_kink
+    from tiltproof.enclosures.gathered import GatheredForm
+    from tiltproof.enclosures.relu import zonotope_kink
 
     form.reach()
-    chosen = ChosenForm(form, torch.tensor([0, 0]))
+    chosen = GatheredForm(form, torch.tensor([0, 0]))
     assert float((chosen.lower - form.lower).abs().max()) == 0
-    return relax_kink(chosen)[1:]
+    return zonotope_kink(chosen)[1:]
 
 
 def _between(form: Any) -> Any:
@@ -656,11 +683,11 @@ BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., An
 
 
 def sums(
-    name: str, rng: np.random.Generator, *, bent: bool = False, dtype: str = "float64", large: bool = False
+    name: str, rng: np.random.Generator, *, quadratic: bool = False, dtype: str = "float64", large: bool = False
 ) -> Case:
     """An operation on forms [1, entries]."""
     function, exact, steep = (UNARY | FUNCTIONS | BINARY)[name]
-    two, d, points = name in BINARY, 2, 48 if bent else 16
+    two, d, points = name in BINARY, 2, 48 if quadratic else 16
     small = name in ("sin", "cos") and not large
     forms = [
         random_form(rng, d, name == "reciprocal" or (name == "over" and k == 1), small, dtype) for k in range(1 + two)
@@ -668,15 +695,15 @@ def sums(
     if name == "over":  # much that cancels
         share = forms[0][0] / forms[1][0]
         forms[0][1][:, ::2] = (share * forms[1][1])[:, ::2]
-    e = rng.uniform(-1, 1, (points, 1 if bent else d)).astype(Long)
+    e = rng.uniform(-1, 1, (points, 1 if quadratic else d)).astype(Long)
     e[:8] = np.rint(e[:8])
     e[:4] = np.where(e[:4] == 0, 1, e[:4])
-    if bent:
+    if quadratic:
         e[8:] = np.linspace(-1, 1, points - 8)[:, None]
         for form in forms if name in UNARY else []:  # many that change their sign, at any place of the box
             form[0][::2] = (form[1][0] * np.clip(rng.normal(size=form[0].shape), -1.5, 1.5).astype(dtype))[::2]
             form[1][1][::4] = form[2][::4] = 0
-    found = [_member(form, e, rng.integers(-1, 2, (points, len(form[0]))), bent) for form in forms]
+    found = [_member(form, e, rng.integers(-1, 2, (points, len(form[0]))), quadratic) for form in forms]
     x = [each[0] for each in found]
     if name == "reciprocal" or name == "over":
         x[-1] = np.where(x[-1] > 0, x[-1], np.nan)
@@ -693,18 +720,18 @@ def sums(
         made = []
         for center, slopes, radius in forms:
             stack = torch.tensor(np.concatenate([center[None], slopes]))[:, None]
-            made.append(AffineForm(stack, torch.tensor(radius)[None], bent=bent))
+            made.append(AffineForm(stack, torch.tensor(radius)[None], quadratic=quadratic))
         return arrays(function(*made))
 
     spread = e[:, :, None, None]
     return Case(
-        f"{name}{' bent' * bent} {dtype}{' large' * large}",
+        f"{name}{' quadratic' * quadratic} {dtype}{' large' * large}",
         truth[:, None],
         doubt[:, None],
         spread,
         operate,
         name not in ("reciprocal", "over"),
-        bent,
+        quadratic,
         {},
         "sums",
     )
@@ -774,7 +801,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
 
 
 def horizons(rng: np.random.Generator) -> Case:
-    """`check_horizon` refuses every box in which a pixel's depth goes below 1/16: where it does not, 1/16 bounds all depths."""
+    """`check_camera_depth` refuses every box in which a pixel's depth goes below 1/16: where it does not, 1/16 bounds all depths."""
     count, size = 6, (5, 7)
     letters = ("Yaw@3", "Pitch@4")
     reach = rng.uniform(0, 55, (count, 2))
@@ -785,13 +812,13 @@ def horizons(rng: np.random.Generator) -> Case:
         import torch
 
         from tiltproof.errors import InputError
-        from tiltproof.pixels.camera_depth import check_horizon
+        from tiltproof.pixels.camera_depth import check_camera_depth
         from tiltproof.transforms.notation import parse
 
         lower = np.full(count, 0.0625)
         for k in range(count):
             try:
-                check_horizon(
+                check_camera_depth(
                     parse(text_of(letters, "zeros")),
                     *size,
                     torch.tensor(-reach[k : k + 1]),
@@ -824,10 +851,10 @@ FAMILIES = [
 
 def _inputs(rng: np.random.Generator) -> Any:
     for name in [*UNARY, *FUNCTIONS, *BINARY]:
-        for bent in (False, True):
-            yield sums(name, rng, bent=bent)
+        for quadratic in (False, True):
+            yield sums(name, rng, quadratic=quadratic)
             if name in UNARY or name in ("add", "sub", "mul"):
-                yield sums(name, rng, bent=bent, dtype="float32")
+                yield sums(name, rng, quadratic=quadratic, dtype="float32")
     for name in ("sin", "cos"):
         yield sums(name, rng, large=True)
     for name in [*TWO_INTERVALS, *ONE_INTERVAL]:
@@ -837,7 +864,7 @@ def _inputs(rng: np.random.Generator) -> Any:
             for regime in ("thin", "medium", "huge"):
                 yield places(letters, regime, rng)
             if len(letters) == 1:
-                yield places(letters, "medium", rng, bent=True)
+                yield places(letters, "medium", rng, quadratic=True)
     yield horizons(rng)
     for number in range(10):
         for scale in ("usual", "signs", "close", "tiny", "negative"):
@@ -872,11 +899,11 @@ def _inputs(rng: np.random.Generator) -> Any:
                 ("affine", "huge"),
                 ("hull", "medium"),
                 ("fgv", "medium"),
-                ("bent", "medium"),
+                ("quadratic", "medium"),
             ):
                 number += 1
                 if (method == "fgv" and set(names) & {"G", "S", "H", "Bl", "Mb"}) or (
-                    method == "bent" and not (spatial and len(names) == 1)
+                    method == "quadratic" and not (spatial and len(names) == 1)
                 ):
                     continue
                 if method in ("hull", "fgv"):
@@ -884,7 +911,7 @@ def _inputs(rng: np.random.Generator) -> Any:
                     if method == "fgv" and {"Yaw", "Pitch"} & set(names):  # it refuses to pad a picture too far
                         regime = "medium"
                 options: dict[str, Any] = {
-                    "bent": method == "bent",
+                    "quadratic": method == "quadratic",
                     "dtype": "float32" if number % 3 == 0 else "float64",
                 }
                 options |= {
@@ -894,10 +921,10 @@ def _inputs(rng: np.random.Generator) -> Any:
                 if number % 4 == 1:
                     options |= {"distinct": 5}
                 if number % 2:
-                    options["patches"] = {"one_cell.CACHED_PIXELS": 64, "resample.CACHED_ENTRIES": 50}
+                    options["patches"] = {"single_cell.CACHED_PIXELS": 64, "spatial.CACHED_ENTRIES": 50}
                 if "Bl" in names or "Mb" in names:
                     options["count"] = 8
-                yield pairs(letters, padding, "affine" if method == "bent" else method, regime, rng, **options)
+                yield pairs(letters, padding, "affine" if method == "quadratic" else method, regime, rng, **options)
     yield from _crossings(rng)
     x = rng.random((120, 1, 28, 28))
     ends = np.array([[-20.0], [10.0]])

@@ -24,7 +24,7 @@ SETS = [(2, 0.5), (0, 0.3), (1, 1e-4)]
 
 def refined(model: nn.Module, form: AffineForm, labels: torch.Tensor, classes: int) -> torch.Tensor:
     """Bounds of every margin [P, K]; infinite for the label itself. The highest of those at the pixels and on the way there."""
-    network = read_network(model, tuple(form.shape[1:]), form.center).live()
+    network = read_network(model, tuple(form.shape[1:]), form.center).network_as()
     with torch.no_grad():
         forms = run(network, form)
         pairs, others = (torch.arange(classes) != labels.unsqueeze(1)).nonzero(as_tuple=True)
@@ -69,8 +69,8 @@ def test_one_neuron_backward(activation):
         for parameter in model.parameters():
             parameter.copy_(torch.tensor([0.0, 1.0][: parameter.numel()]).view_as(parameter))
         model[0].weight.fill_(1)
-    centre, half = torch.tensor(rng.normal(size=(40, 1))), torch.tensor(rng.uniform(0, 3, (40, 1)))
-    form = AffineForm(torch.stack([centre, half * 0.3]).float(), (half * 0.7).float())
+    center, half = torch.tensor(rng.normal(size=(40, 1))), torch.tensor(rng.uniform(0, 3, (40, 1)))
+    form = AffineForm(torch.stack([center, half * 0.3]).float(), (half * 0.7).float())
     t = torch.linspace(-1, 1, 41, dtype=torch.float64).view(-1, 1, 1)
     for labels in (torch.zeros(40, dtype=torch.int64), torch.ones(40, dtype=torch.int64)):
         with torch.no_grad():
@@ -87,11 +87,11 @@ def test_rounding_of_the_backward_pass_is_absorbed_exactly(family, dtype):
     for seed in range(2):
         rng = np.random.default_rng([seed, 5])
         model = nn.Sequential(*FAMILIES[family](rng, 6)).to(dtype).eval()
-        centre = torch.tensor(rng.random((ROWS, 6)), dtype=dtype)
+        center = torch.tensor(rng.random((ROWS, 6)), dtype=dtype)
         labels = torch.arange(ROWS) % 2
-        bound = refined(model, AffineForm(centre[None], torch.zeros_like(centre)), labels, 2)
+        bound = refined(model, AffineForm(center[None], torch.zeros_like(center)), labels, 2)
         for row, label in enumerate(labels.tolist()):
-            logits = evaluate(model, exactly(centre[row]))
+            logits = evaluate(model, exactly(center[row]))
             assert Fraction(bound[row, 1 - label].item()) <= logits[label] - logits[1 - label], (seed, row)
 
 
@@ -108,11 +108,11 @@ def test_rounding_of_convolutions_is_absorbed_exactly(groups, dtype):
             half = torch.tensor(rng.normal(size=(2, *first.weight.shape[1:]))) * 1000
             first.weight.copy_(torch.stack([half, -half * (1 + 1e-6)], 1).flatten(0, 1))
             second.weight[:, 1::2] = second.weight[:, ::2]
-        centre = torch.tensor(rng.random((FEW, 2, 5, 5)), dtype=dtype)
+        center = torch.tensor(rng.random((FEW, 2, 5, 5)), dtype=dtype)
         labels = torch.arange(FEW) % 2
-        bound = refined(model, AffineForm(centre[None], torch.zeros_like(centre)), labels, 2)
+        bound = refined(model, AffineForm(center[None], torch.zeros_like(center)), labels, 2)
         for row, label in enumerate(labels.tolist()):
-            logits = evaluate(model[3:], convolved(second, convolved(first, exactly(centre[row]))).ravel())
+            logits = evaluate(model[3:], convolved(second, convolved(first, exactly(center[row]))).ravel())
             assert Fraction(bound[row, 1 - label].item()) <= logits[label] - logits[1 - label], (seed, row)
 
 
@@ -158,7 +158,9 @@ def test_margins_stay_behind_one_by_one():
         nn.ReLU(),
         nn.Linear(8, 5),
     )
-    network = read_network(nn.Sequential(*layers).double().eval(), (1, 7, 7), torch.rand(1, 1, 7, 7).double()).live()
+    network = read_network(
+        nn.Sequential(*layers).double().eval(), (1, 7, 7), torch.rand(1, 1, 7, 7).double()
+    ).network_as()
     stack = torch.rand(2, 12, 1, 7, 7, dtype=torch.float64) * torch.tensor([1.0, 0.05]).view(2, 1, 1, 1, 1)
     forms, labels = run(network, AffineForm(stack, torch.full_like(stack[0], 0.01))), torch.zeros(12, dtype=torch.int64)
     pairs, others = torch.arange(12).repeat_interleave(4), torch.arange(1, 5).repeat(12)

@@ -1,4 +1,4 @@
-"""Bent forms, c + s e + b (2 e^2 - 1) + k h(e) + [-r, r], against exact pictures: one e, and one hinge value h(e), for all pixels."""
+"""Quadratic forms, c + s e + b (2 e^2 - 1) + k h(e) + [-r, r], against exact pictures: one e, and one hinge value h(e), for all pixels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pixels(letter, padding):
         if trial == 5:  # a box as narrow as a few floats: roundings are all there is
             high = np.nextafter(np.nextafter(low, 1e9), 1e9)
         box = [torch.tensor([[end]], dtype=torch.float64) for end in (low, high)]
-        form = pair_bounds(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, bent=True)
+        form = pair_bounds(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
         middle = (Fraction(low) + Fraction(high)) / 2
         for e in POINTS:
             truth = transformed(picture, [letter], [middle + e * (Fraction(high) - middle)], padding)
@@ -65,7 +65,7 @@ def random_form(rng: np.random.Generator, positive: bool = False) -> AffineForm:
     share = 10.0 ** rng.uniform(-17, -0.5, 40)
     slopes = size * share * rng.uniform(-0.4, 0.4, (2, 40)) * (rng.random((2, 40)) > 0.2)
     radius = size * share * rng.random(40) * 0.3 * (rng.random(40) > 0.4)
-    return AffineForm(torch.tensor(np.stack([center, *slopes]))[:, None], torch.tensor(radius)[None], bent=True)
+    return AffineForm(torch.tensor(np.stack([center, *slopes]))[:, None], torch.tensor(radius)[None], quadratic=True)
 
 
 def member(form: AffineForm, e: Fraction, sign: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def member(form: AffineForm, e: Fraction, sign: int) -> np.ndarray:
 
 
 def assert_holds(result: AffineForm, truth: np.ndarray, e: Fraction) -> None:
-    assert result.bent
+    assert result.quadratic
     beside = abs(truth - member(AffineForm(result.stack, result.radius * 0), e, 0))
     assert (beside <= fractions(result.radius[0].numpy())).all()
 
@@ -85,7 +85,7 @@ def test_two_forms(name):
     for seed in range(6):
         rng = np.random.default_rng(seed)
         first, second = random_form(rng), random_form(rng)
-        second.bent = seed % 2 == 0  # one that knows is enough
+        second.quadratic = seed % 2 == 0  # one that knows is enough
         for e in POINTS:
             for signs in ((-1, -1), (-1, 1), (1, -1), (1, 1)):
                 truth = function(member(first, e, signs[0]), member(second, e, signs[1]))
@@ -111,5 +111,5 @@ def test_the_second_order_is_gone():
     radii = []
     for half in (1.0, 0.1):
         box = [torch.tensor([[7.3 + sign * half]], dtype=torch.float64) for sign in (-1, 1)]
-        radii.append(pair_bounds(picture, torch.tensor([0]), transform, "affine", *box, bent=True).radius.median())
+        radii.append(pair_bounds(picture, torch.tensor([0]), transform, "affine", *box, quadratic=True).radius.median())
     assert radii[1] < radii[0] / 500

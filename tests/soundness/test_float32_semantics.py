@@ -157,7 +157,7 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
         middle = 0.0 if "cancelling" in kind else 0.5
         low, high = [middle - half, 0.0], [middle + half, 0.0]
         pixels = bound_pixels(images.double(), transform, low=low, high=high)
-        network = read_network(model, (1, 6, 6), images).live(dtype, UNIT)
+        network = read_network(model, (1, 6, 6), images).network_as(dtype, UNIT)
         forms = run(network, pixels.to(dtype))
         outputs, label = forms[network.output], torch.tensor([0])
         lowest = margins(network, forms, label).lower[0, 1:].double().numpy()
@@ -304,7 +304,7 @@ class AverageLast(nn.Module):
 def test_no_pass_proves_what_overflows_in_the_last_operation(dtype):
     """The forward bound is infinite; the backward pass, asked by itself, must not know better."""
     model, image = AverageLast().eval(), torch.full((1, 1, 28, 28), 0.9)
-    network = read_network(model, (1, 28, 28), image).live(dtype, UNIT)
+    network = read_network(model, (1, 28, 28), image).network_as(dtype, UNIT)
     forms = run(network, bound_pixels(image.double(), "B(0.01)").to(dtype))
     assert forms[network.last.inputs[0]].radius.isfinite().all()
     label = torch.tensor([0])
@@ -319,7 +319,7 @@ def test_a_divisor_larger_than_the_window_divides_a_larger_sum():
     pool = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.AvgPool2d(2, divisor_override=2**60), nn.Flatten())
     pool[0].weight.copy_(torch.tensor([0.5e36, 0.0]).view(2, 1, 1, 1))
     image = torch.full((1, 1, 2, 2), 0.9)
-    network = read_network(pool.eval(), (1, 2, 2), image).live(torch.float64, UNIT)
+    network = read_network(pool.eval(), (1, 2, 2), image).network_as(torch.float64, UNIT)
     forms = run(network, bound_pixels(image.double(), "B(0.01)"))
     channels, pooled = (forms[operation.name] for operation in network.operations[:2])
     assert channels.radius.isfinite().all()
@@ -344,7 +344,7 @@ def test_weights_of_the_last_layer_may_be_flushed_to_zero(head, dtype):
         last.weight[0] = 2.0**-127
         last.bias.copy_(torch.tensor([0.0, 2.0**-28]))
     picture = torch.ones(1, 1, 1, 1)
-    network = read_network(model, (1, 1, 1), picture).live(dtype, 2.0**-24)
+    network = read_network(model, (1, 1, 1), picture).network_as(dtype, 2.0**-24)
     pixels = AffineForm(torch.stack([picture, 0 * picture]).to(dtype), 0 * picture.to(dtype))
     labels, other = torch.tensor([0]), torch.tensor([1])
     with torch.no_grad():

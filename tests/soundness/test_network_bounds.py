@@ -46,8 +46,8 @@ def test_every_operation(name, many):
 def test_a_single_picture_is_a_point(name):
     """Radius 0 and no symbols: the bound is the output and its rounding, and stays narrow."""
     model = build(SUPPORTED[name], 1)
-    centre = torch.rand(4, *PICTURE, generator=torch.Generator().manual_seed(0))
-    form = AffineForm(centre[None], torch.zeros_like(centre))
+    center = torch.rand(4, *PICTURE, generator=torch.Generator().manual_seed(0))
+    form = AffineForm(center[None], torch.zeros_like(center))
     bound = bound_network(model, form)
     assert_inside(model, form, bound)
     assert (bound.upper - bound.lower).max() < 1e-2
@@ -130,18 +130,18 @@ def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
 )
 def test_sigmoid_and_tanh_to_the_last_digit(module, function, dtype):
     """One value per row, a symbol and a remainder: the true function, to 60 digits, never outside."""
-    centres = [0.0, 1e-9, -0.3, 0.5, 1.0, -2.0, 3.0, 5.5, -8.0, 9.2, -17.0, 20.0, 40.0, -95.0, 120.0, -800.0]
+    centers = [0.0, 1e-9, -0.3, 0.5, 1.0, -2.0, 3.0, 5.5, -8.0, 9.2, -17.0, 20.0, 40.0, -95.0, 120.0, -800.0]
     halves = [0.0, 1e-8, 1e-4, 0.05, 0.6, 2.5, 12.0, 300.0]
     shares = [0.0, 0.4, 1.0]  # of the half width, how much is slope
-    cases = [(c, h * share, h * (1 - share)) for c in centres for h in halves for share in shares]
-    centre, slope, radius = (torch.tensor([case[k] for case in cases], dtype=dtype).view(-1, 1) for k in range(3))
-    bound = bound_network(nn.Sequential(module), AffineForm(torch.stack([centre, slope]), radius))
+    cases = [(c, h * share, h * (1 - share)) for c in centers for h in halves for share in shares]
+    center, slope, radius = (torch.tensor([case[k] for case in cases], dtype=dtype).view(-1, 1) for k in range(3))
+    bound = bound_network(nn.Sequential(module), AffineForm(torch.stack([center, slope]), radius))
     with mpmath.workdps(60):
         exactly = lambda tensor, row: mpmath.mpf(tensor[row, 0].item())  # noqa: E731
         for row in range(len(cases)):
             for e in (-1, mpmath.mpf("-0.37"), 0, mpmath.mpf("0.71"), 1):
                 for s in (-1, 0, 1):
-                    x = exactly(centre, row) + e * exactly(slope, row) + s * exactly(radius, row)
+                    x = exactly(center, row) + e * exactly(slope, row) + s * exactly(radius, row)
                     y = function(x)
                     assert exactly(bound.lower, row) <= y <= exactly(bound.upper, row), (cases[row], e, s)
                     middle = exactly(bound.center, row) + e * mpmath.mpf(bound.slopes[0, row, 0].item())

@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_cases():
 
 
 def test_truth_is_what_torch_computes(cases):
-    """To float64's precision, at the centres of forms whose numbers are ordinary."""
+    """To float64's precision, at the centers of forms whose numbers are ordinary."""
     compared = 0
     for case in cases:
         if case.evaluation or not 1e-3 < case.stack[0].abs().max() < 1e3:
@@ -90,7 +90,7 @@ GROSS = [
     ("network/ops/activations.py", "offset = torch.where(a > 0, low, high)", "offset = torch.where(a > 0, high, low)"),
     ("network/ops/pooling.py", "stack[0] += excess / 2", "stack[0] += 0 * excess"),
     ("network/ops/pooling.py", "constant=dot(a.clamp(max=0), excess)", "constant=dot(a.clamp(min=0), excess)"),
-    ("network/ops/reshape.py", "result = Pullback([a, self.sign * a])", "result = Pullback([a, a])"),
+    ("network/ops/reshape.py", "result = BackwardResult([a, self.sign * a])", "result = BackwardResult([a, a])"),
     ("network/folding.py", "shift, size = shift + own, size", "shift, size = shift - own, size"),
     ("network/forward.py", "form.radius.gather(1, own) + form.radius", "form.radius.gather(1, own)"),
     ("network/forward.py", "widen(form.radius + extra,", "widen(form.radius,"),

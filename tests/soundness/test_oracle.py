@@ -62,7 +62,7 @@ def test_scaling_and_shearing_of_three_by_three():
     doubled = transformed(picture, ["Sc"], [100])
     assert doubled.fraction(0, 1, 1) == Fraction(picture[0, 1, 1])
     assert doubled.fraction(0, 1, 2) == (Fraction(picture[0, 1, 1]) + Fraction(picture[0, 1, 2])) / 2
-    sheared = np.zeros_like(picture)  # the row above the centre moves right by one, the row below left by one
+    sheared = np.zeros_like(picture)  # the row above the center moves right by one, the row below left by one
     sheared[0, 0, 1:], sheared[0, 1], sheared[0, 2, :2] = picture[0, 0, :2], picture[0, 1], picture[0, 2, 1:]
     assert same(transformed(picture, ["Sh"], [100]), sheared)
 

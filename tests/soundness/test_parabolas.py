@@ -1,4 +1,5 @@
-"""ReLU by parabolas: every value of relu(x), over every x of a bent form, lies in the form that comes out; exactly, and backward too."""
+"""ReLU by parabolas: every value of relu(x), over every x of a quadratic form, lies in the form that comes out; exactly, and
+backward too."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from planted import fractions
 from torch import nn
 
 from tiltproof import AffineForm
-from tiltproof.enclosures.quadratic_relu import bows, least
-from tiltproof.enclosures.relu import relax_kink
+from tiltproof.enclosures.quadratic_relu import least, quadratic_relaxation
+from tiltproof.enclosures.relu import zonotope_kink
 from tiltproof.network import read_network, refine, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")
@@ -28,7 +29,7 @@ def kinked(rng: np.random.Generator, entries: int, hinge: bool = False) -> Affin
     share = 10.0 ** rng.uniform(-18, 0, (3, entries)) * (rng.random((3, entries)) > 0.3)
     bend, third = (np.abs(slope) * share[k] * rng.uniform(-1, 1, entries) for k in (0, 1))
     stack = np.stack([-slope * at, slope, bend, third] if hinge else [-slope * at, slope, bend])
-    return AffineForm(torch.tensor(stack)[:, None], torch.tensor(np.abs(slope) * share[2])[None], bent=True)
+    return AffineForm(torch.tensor(stack)[:, None], torch.tensor(np.abs(slope) * share[2])[None], quadratic=True)
 
 
 def extremes(form: AffineForm, e: Fraction) -> list[np.ndarray]:
@@ -43,8 +44,8 @@ def test_forward(seed):
     rng = np.random.default_rng(seed)
     form = kinked(rng, 200)
     form.stack[:, 0, -2:] = torch.tensor([[0.0, 4e306], [4e307, -3.6e307], [0.0, 4e289]], dtype=torch.float64)
-    result, straight = relax_kink(form), relax_kink(AffineForm(form.stack, form.radius))
-    assert result.bent
+    result, straight = zonotope_kink(form), zonotope_kink(AffineForm(form.stack, form.radius))
+    assert result.quadratic
     assert (result.radius < 0.5 * straight.radius).sum() > 20, "hardly a parabola was taken"
     # roundings of what comes next are relative to the magnitude; its own few are paid for there
     sizes = sum(abs(fractions(plane[0].numpy())) for plane in result.stack)
@@ -59,19 +60,21 @@ def test_forward(seed):
 def test_parabolas_of_huge_slopes():
     """Which lines would give up, as twice their width overflows; a backward pass may look at them all the same."""
     stack = torch.tensor([[[0.0, 1e307]], [[1.6e308, -1.5e308]], [[0.0, 1e290]]], dtype=torch.float64)
-    form = AffineForm(stack, torch.zeros_like(stack[0]), bent=True)
-    found = bows(form)
+    form = AffineForm(stack, torch.zeros_like(stack[0]), quadratic=True)
+    found = quadratic_relaxation(form)
     assert found is not None
-    shift, tilt, bow, rest = (fractions(each.numpy()) for each in (found.shift, found.tilt, found.bow, found.rest))
+    shift, tilt, curvature, rest = (
+        fractions(each.numpy()) for each in (found.shift, found.tilt, found.curvature, found.rest)
+    )
     for e in POINTS:
         for x in extremes(form, e):
-            apart = abs(np.where(x > 0, x, 0) - x / 2 - shift - tilt * e - bow * (2 * e * e - 1))
+            apart = abs(np.where(x > 0, x, 0) - x / 2 - shift - tilt * e - curvature * (2 * e * e - 1))
             assert (apart <= rest).all(), float(e)
 
 
 def test_forward_with_a_third_symbol():
     form = kinked(np.random.default_rng(7), 200, hinge=True)
-    result = relax_kink(form)
+    result = zonotope_kink(form)
     c, g, b, k = (fractions(plane[0].numpy()) for plane in form.stack)
     c2, g2, b2, k2 = (fractions(plane[0].numpy()) for plane in result.stack)
     r, r2 = fractions(form.radius[0].numpy()), fractions(result.radius[0].numpy())
@@ -85,23 +88,23 @@ def test_forward_with_a_third_symbol():
 
 def test_a_parabola_is_four_times_closer():
     form = AffineForm(
-        torch.tensor([[[0.0]], [[1.0]], [[0.0]]], dtype=torch.float64), torch.zeros(1, 1).double(), bent=True
+        torch.tensor([[[0.0]], [[1.0]], [[0.0]]], dtype=torch.float64), torch.zeros(1, 1).double(), quadratic=True
     )
-    assert abs(relax_kink(form).radius.item() - 1 / 16) < 1e-12
-    assert abs(relax_kink(AffineForm(form.stack, form.radius)).radius.item() - 1 / 4) < 1e-12
+    assert abs(zonotope_kink(form).radius.item() - 1 / 16) < 1e-12
+    assert abs(zonotope_kink(AffineForm(form.stack, form.radius)).radius.item() - 1 / 4) < 1e-12
 
 
 def test_only_forms_that_know_their_square_are_bent():
     form = kinked(np.random.default_rng(1), 50)
-    assert bows(AffineForm(form.stack, form.radius)) is None
-    assert bows(AffineForm(form.stack[:2], form.radius, bent=True)) is None
+    assert quadratic_relaxation(AffineForm(form.stack, form.radius)) is None
+    assert quadratic_relaxation(AffineForm(form.stack[:2], form.radius, quadratic=True)) is None
 
 
 def test_what_is_not_a_number_proves_nothing():
     form = kinked(np.random.default_rng(2), 6)
     form.radius[0, :2] = torch.tensor([torch.inf, torch.nan])
     form.stack[0, 0, 2], form.stack[2, 0, 3] = torch.nan, torch.inf
-    radius = relax_kink(form).radius[0, :4]
+    radius = zonotope_kink(form).radius[0, :4]
     assert not bool((radius < torch.inf).any())
 
 
@@ -130,9 +133,9 @@ def test_backward(seed, third):
     stack[1:] *= torch.tensor(10.0 ** rng.uniform(-2, 0.3, (1, 5, 1)))
     stack[2:] *= 0.1
     form = AffineForm(
-        stack, torch.tensor(rng.random((5, 6))) * torch.tensor([0, 1e-3, 1e-2, 0, 1e-6])[:, None], bent=True
+        stack, torch.tensor(rng.random((5, 6))) * torch.tensor([0, 1e-3, 1e-2, 0, 1e-6])[:, None], quadratic=True
     )
-    network = read_network(model, (6,), form.center).live()
+    network = read_network(model, (6,), form.center).network_as()
     labels = torch.tensor([0, 1, 2, 0, 1])
     pairs, others = (torch.arange(3) != labels.unsqueeze(1)).nonzero(as_tuple=True)
     with torch.no_grad():

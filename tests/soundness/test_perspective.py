@@ -16,7 +16,7 @@ from oracle import transformed
 
 from tiltproof import Compose, InputError, Pitch, Roll, Rotation, Yaw, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.pixels.camera_depth import check_horizon
+from tiltproof.pixels.camera_depth import check_camera_depth
 from tiltproof.pixels.coordinates import coordinates, interval_coordinates, symbols
 
 SIZE = (5, 7)
@@ -140,7 +140,7 @@ def test_signs_seen_with_one_bright_pixel():
     """The camera turns right: content moves left; up: down; clockwise: counter-clockwise."""
     picture = torch.zeros(1, 1, 7, 7, dtype=torch.float64)
     picture[0, 0, 3, 3] = 1
-    one = float(mpmath.degrees(mpmath.atan(1 / mpmath.mpf(50))))  # one pixel at the centre
+    one = float(mpmath.degrees(mpmath.atan(1 / mpmath.mpf(50))))  # one pixel at the center
     where = lambda image: tuple(int(k) for k in (image[0, 0] > 0.9).nonzero()[0])  # noqa: E731
     assert where(Yaw(5, focal_pixels=50).apply(picture, numbers(one))) == (3, 2)
     assert where(Pitch(5, focal_pixels=50).apply(picture, numbers(one))) == (4, 3)
@@ -176,10 +176,10 @@ def test_a_long_focal_length_is_a_shift():
 def test_the_horizon(text, size, good):
     transform, picture = parse(text), torch.zeros(1, 1, *size)
     if good:
-        check_horizon(transform, *size)
+        check_camera_depth(transform, *size)
         bound_pixels(picture, transform)
     else:
-        for refuse in (lambda: check_horizon(transform, *size), lambda: bound_pixels(picture, transform)):
+        for refuse in (lambda: check_camera_depth(transform, *size), lambda: bound_pixels(picture, transform)):
             with pytest.raises(InputError, match="horizon"):
                 refuse()
 

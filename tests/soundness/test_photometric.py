@@ -176,22 +176,22 @@ def test_extreme_parameters(letter, low, high, padding):
 
 
 @pytest.mark.parametrize(
-    ("letters", "centre", "half"),
+    ("letters", "center", "half"),
     [
         (["G"], [7.0], [8.0]), (["H"], [15.0], [4.0]), (["Bl@4"], [0.8], [0.1]), (["Bl@4"], [1.5], [0.2]),
         (["Mb@30"], [2.0], [0.4]), (["Mb@0"], [5.2], [0.4]), (["G", "S"], [7.0, 7.0], [6.0, 6.0]),
         (["Bl@4", "G"], [0.9, 5.0], [0.1, 4.0]), (["C", "Bl@4"], [3.0, 1.1], [3.0, 0.1]), (["G", "Mb@30", "H"], [5, 3, 9], [4, 0.3, 2]),
     ],
 )  # fmt: skip
-def test_remainders_fall_with_the_square_of_the_box(letters, centre, half):
+def test_remainders_fall_with_the_square_of_the_box(letters, center, half):
     """Halve the box: on a picture away from 0 and 1 the radius falls by nearly 4."""
     i, j = np.indices((6, 6))
     picture = 0.5 + 0.2 * np.sin(0.9 * i + 0.3) * np.cos(0.8 * j)
     picture = np.stack([picture, 1 - picture, picture.T])[: channels_for(letters)]
     radii = []
     for share in (1, 0.5, 0.25, 0.125):
-        low = [c - share * h for c, h in zip(centre, half, strict=True)]
-        high = [c + share * h for c, h in zip(centre, half, strict=True)]
+        low = [c - share * h for c, h in zip(center, half, strict=True)]
+        high = [c + share * h for c, h in zip(center, half, strict=True)]
         form = bound_pixels(torch.tensor(picture)[None], make_transform(letters), low=low, high=high)
         radii.append(float(form.radius.max()))
         assert_sound(

@@ -84,23 +84,23 @@ def test_remainder_falls_with_the_square_of_the_box(letters):
     size = (8, 8)
     i, j = np.indices(size)
     picture = (0.5 + 0.3 * np.sin(0.4 * i) * np.cos(0.5 * j))[None]
-    centre = {"R": 7.3, "Sc": 6.1, "Sh": 4.7, "C": 2.0, "B": 0.03, "Scu": 6.1, "Scv": 5.3, "Shv": 4.7}
+    center = {"R": 7.3, "Sc": 6.1, "Sh": 4.7, "C": 2.0, "B": 0.03, "Scu": 6.1, "Scv": 5.3, "Shv": 4.7}
     half = {"R": 0.8, "Sc": 0.9, "Sh": 0.9, "C": 2.0, "B": 0.02, "Scu": 0.9, "Scv": 0.9, "Shv": 0.9}
-    centre |= {"Yaw@9": 2.3, "Pitch@7.5": 2.9}
+    center |= {"Yaw@9": 2.3, "Pitch@7.5": 2.9}
     half |= {"Yaw@9": 0.8, "Pitch@7.5": 0.6}
     corners = []
     for signs in np.ndindex(*([3] * len(letters))):
         spatial = [k for k, letter in enumerate(letters) if letter in SPATIAL]
-        theta = [Fraction(centre[letters[k]] + (signs[k] - 1) * 1.05 * half[letters[k]]) for k in spatial]
+        theta = [Fraction(center[letters[k]] + (signs[k] - 1) * 1.05 * half[letters[k]]) for k in spatial]
         column, row, unit = source_positions(composed_inverse([letters[k] for k in spatial], theta), *size)
         corners.append(np.stack([(column // unit).astype(int), (row // unit).astype(int)]))
-    one_cell = (np.stack(corners) == corners[0]).all((0, 1))  # pixels that stay inside one cell
-    assert one_cell.sum() >= 20
+    single_cell = (np.stack(corners) == corners[0]).all((0, 1))  # pixels that stay inside one cell
+    assert single_cell.sum() >= 20
     image, transform, radii = torch.tensor(picture)[None], make_transform(letters), []
     for share in (1, 0.5, 0.25, 0.125):
-        low, high = [centre[x] - share * half[x] for x in letters], [centre[x] + share * half[x] for x in letters]
+        low, high = [center[x] - share * half[x] for x in letters], [center[x] + share * half[x] for x in letters]
         form = bound_pixels(image, transform, low=low, high=high)
-        radii.append(float(form.radius[0, 0].numpy()[one_cell].max()))
+        radii.append(float(form.radius[0, 0].numpy()[single_cell].max()))
         assert_sound(
             letters, "zeros", picture, low, high, make_thetas(low, high, np.random.default_rng(0), 2), ("affine",)
         )

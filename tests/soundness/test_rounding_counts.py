@@ -24,7 +24,7 @@ from rounding_counts import (
 from torch import Tensor
 
 from tiltproof.enclosures import affine_form as affine
-from tiltproof.enclosures import quadratic_relu as bow
+from tiltproof.enclosures import quadratic_relu as curvature
 from tiltproof.enclosures import relu as relax
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
@@ -33,13 +33,12 @@ from tiltproof.network.arithmetic import PROOF, Window, proof_arithmetic
 from tiltproof.network.backward import refine
 from tiltproof.network.forward import margins
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.ops import REGISTRY, Pullback, activations, base, linear
+from tiltproof.network.ops import REGISTRY, BackwardResult, activations, base, linear
 from tiltproof.network.ops.base import lengths
 from tiltproof.pixels import blur as filters
 from tiltproof.pixels import blur as kernels
 from tiltproof.pixels import photometric as power
-from tiltproof.pixels import quadratic as bent
-from tiltproof.pixels import single_cell as one_cell
+from tiltproof.pixels import quadratic, single_cell
 from tiltproof.pixels import spatial as resample
 from tiltproof.pixels.coordinates import Coordinates, combine, symbols
 from tiltproof.transforms.blur import GaussianBlur, MotionBlur
@@ -86,9 +85,9 @@ def grid(planes: int, repeat: int = 2, seed: int = 0, sizes: tuple[float, ...] =
     return each * draw(*each.shape, seed=seed)
 
 
-def leaf(numbers: Tensor, bent: bool = False) -> AffineForm:
+def leaf(numbers: Tensor, quadratic: bool = False) -> AffineForm:
     """A form of exactly known numbers: center, slopes, radius."""
-    return AffineForm(*counted(numbers[:-1], numbers[-1].abs()), bent=bent)
+    return AffineForm(*counted(numbers[:-1], numbers[-1].abs()), quadratic=quadratic)
 
 
 # what counts is itself counted
@@ -180,12 +179,14 @@ ARITHMETIC: dict[str, Callable[[AffineForm, AffineForm], AffineForm]] = {
 }
 
 
-@pytest.mark.parametrize("bent", [False, True], ids=["straight", "bent"])
+@pytest.mark.parametrize("quadratic", [False, True], ids=["straight", "quadratic"])
 @pytest.mark.parametrize("name", ARITHMETIC)
-def test_arithmetic_of_forms(name, bent):
+def test_arithmetic_of_forms(name, quadratic):
     numbers = grid(4)
     with Counting():
-        result = ARITHMETIC[name](leaf(numbers, bent), leaf(numbers[:, torch.randperm(numbers.shape[1])], bent))
+        result = ARITHMETIC[name](
+            leaf(numbers, quadratic), leaf(numbers[:, torch.randperm(numbers.shape[1])], quadratic)
+        )
     form_covered(result)
 
 
@@ -205,10 +206,10 @@ def away_from_zero(numbers: Tensor) -> Tensor:
     return torch.cat([(numbers[0].abs() * 1.5 + reach * 1.25 + 1e-9)[None], numbers[1:]])
 
 
-@pytest.mark.parametrize("bent", [False, True], ids=["straight", "bent"])
-def test_reciprocal_of_forms(bent):
+@pytest.mark.parametrize("quadratic", [False, True], ids=["straight", "quadratic"])
+def test_reciprocal_of_forms(quadratic):
     with Counting():
-        result = leaf(away_from_zero(grid(4)), bent).reciprocal()
+        result = leaf(away_from_zero(grid(4)), quadratic).reciprocal()
     form_covered(result)
 
 
@@ -382,16 +383,16 @@ def test_one_cell(name, padding):
         x, y = wrapped(*across), wrapped(*down)
         return Coordinates(AffineForm(*x[:2]), AffineForm(*y[:2]), Interval(*x[2:]), Interval(*y[2:]))
 
-    table = one_cell._Table(picture, padding)
-    spots = one_cell._Places.of(place(lambda *each: list(each)), table, 5, 6)
+    table = single_cell._Table(picture, padding)
+    spots = single_cell._Places.of(place(lambda *each: list(each)), table, 5, 6)
     _, a, b, d = (plane[spots.index] for plane in table.planes[0])
     m, n, *_ = spots.numbers
     slopes = [torch.addcmul(a, d, n), torch.addcmul(b, d, m)]
     with Counting(free=[m.view(shape), n.view(shape), *slopes]) as mode:
-        table = one_cell._Table(counted(picture), padding)
-        spots = one_cell._Places.of(place(counted), table, 5, 6)
+        table = single_cell._Table(counted(picture), padding)
+        spots = single_cell._Places.of(place(counted), table, 5, 6)
         index = spots.index.flatten()
-        result = one_cell._form(
+        result = single_cell._form(
             [p.index_select(0, index).view(30, 30) for p in table.planes[0]], spots.numbers, table.floor
         )
     assert bool((value(spots.cells) <= 1).all())
@@ -408,7 +409,7 @@ def test_one_cell_on_its_own_numbers():
     slopes = [torch.addcmul(a, d, numbers[1]), torch.addcmul(b, d, numbers[0])]
     with Counting(free=slopes):
         floor = counted(torch.tensor(1e-15, dtype=torch.float64))
-        result = one_cell._form(list(counted(q, a, b, d)), counted(numbers), floor)
+        result = single_cell._form(list(counted(q, a, b, d)), counted(numbers), floor)
     covered(error(result.radius), allowance(result.radius))
 
 
@@ -420,7 +421,7 @@ def test_half_sides_in_one_cell():
     with Counting(free=[middle]) as mode:
         out = [torch.empty(4000, dtype=torch.float64) for _ in range(3)]
         form, box = AffineForm(*counted(stack, radius)), Interval(*counted(low, high))
-        _, end, half = one_cell._axis(form, box, size, *out)
+        _, end, half = single_cell._axis(form, box, size, *out)
     off = error(half) + mode.found().error
     covered(off, allowance(half))
     # by what does not grow with the box, where it is thin
@@ -434,7 +435,7 @@ def test_ends_that_are_not_known_in_one_cell():
     high = torch.tensor([2.5, torch.inf, torch.nan, torch.nan], dtype=torch.float64)
     form = AffineForm(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64))
     out = [torch.empty(4, dtype=torch.float64) for _ in range(3)]
-    first, end, half = one_cell._axis(form, Interval(low, high), 6, *out)
+    first, end, half = single_cell._axis(form, Interval(low, high), 6, *out)
     assert first.tolist() == [-2, -2, 1, -2]
     assert (first + end).tolist() == [2.5, 7, 7, 7]
     assert bool((half >= (high.nan_to_num(nan=7.0, posinf=7.0) - low.nan_to_num(nan=-2.0, neginf=-2.0)) / 2).all())
@@ -506,11 +507,11 @@ def test_bent_pixels(monkeypatch):
 
     def run() -> AffineForm:
         x, y = counted(*across), counted(*down)
-        forms = AffineForm(*x[:2], bent=True), AffineForm(*y[:2], bent=True)
+        forms = AffineForm(*x[:2], quadratic=True), AffineForm(*y[:2], quadratic=True)
         place = Coordinates(*forms, Interval(*x[2:]), Interval(*y[2:]))
         return resample.affine_by_points(counted(picture), rows_of, place, "zeros", None, torch.float64)
 
-    slopes, found = learned(monkeypatch, resample, "_secant", run), learned(monkeypatch, bent, "hinges", run)
+    slopes, found = learned(monkeypatch, resample, "_secant", run), learned(monkeypatch, quadratic, "hinges", run)
     with Counting(free=slopes, watch=("amin", "amax")) as mode:
         run()
     extremes = [each for each in mode.watched if each.ndim == 4]
@@ -530,7 +531,7 @@ def test_relu_by_lines(negative, monkeypatch):
     numbers = grid(4)
 
     def run() -> AffineForm:
-        return relax.by_lines(leaf(numbers), negative)
+        return relax.zonotope_relu(leaf(numbers), negative)
 
     (slope,), (gap,) = learned(monkeypatch, relax, "relu_chord", run, 2), learned(monkeypatch, relax, "relu_gap", run)
     with Counting(free=[slope, gap]) as mode:
@@ -563,7 +564,7 @@ def test_relu_on_a_cpu(symbols):
 
 
 def test_parabolas():
-    """Tilt and bow may be any numbers; the shift is rounded together with the center it joins."""
+    """Tilt and curvature may be any numbers; the shift is rounded together with the center it joins."""
     numbers = grid(5, repeat=1, sizes=(0.0, 1e-9, 1.0, 1e3))
     numbers = numbers[:, numbers[0].abs() < numbers[1].abs()]
 
@@ -571,12 +572,12 @@ def test_parabolas():
         nothing = AffineForm(
             torch.zeros(4, 1, numbers.shape[1], dtype=torch.float64), torch.full_like(numbers[:1], 1e9)
         )
-        return leaf(numbers.unsqueeze(1), bent=True), AffineForm(*counted(nothing.stack, nothing.radius))
+        return leaf(numbers.unsqueeze(1), quadratic=True), AffineForm(*counted(nothing.stack, nothing.radius))
 
     with Counting():
-        found = bow.bows(parts()[0])
-    with Counting(free=[value(found.tilt), value(found.bow)]) as mode:
-        result = bow.bowed(*parts())
+        found = curvature.quadratic_relaxation(parts()[0])
+    with Counting(free=[value(found.tilt), value(found.curvature)]) as mode:
+        result = curvature.with_quadratic_relu(*parts())
     mode.found(0), mode.found(1)
     form_covered(result, where=value(result.radius) < 1e9)
 
@@ -705,7 +706,7 @@ def test_linear_operations_forward(name):
     form_covered(result)
 
 
-def lost_backward(result: Pullback, form: AffineForm) -> Tensor:
+def lost_backward(result: BackwardResult, form: AffineForm) -> Tensor:
     """What the roundings of a pullback take: those of each coefficient times the largest |x|, and of the constant."""
     (a,) = result.inputs
     largest = (value(form.stack).abs().sum(0) + value(form.radius)).flatten(1)
@@ -713,7 +714,7 @@ def lost_backward(result: Pullback, form: AffineForm) -> Tensor:
     return (error(a).flatten(1) * largest).sum(1) + (error(constant) if isinstance(constant, Tensor) else 0.0)
 
 
-def paid_backward(result: Pullback, a: Tensor) -> Tensor:
+def paid_backward(result: BackwardResult, a: Tensor) -> Tensor:
     """What is taken off for it. `FLOOR` and `MORE` come on top: for underflow, and for the roundings of these sums themselves."""
     if result.error is not None:
         return allowance(result.error)
@@ -752,7 +753,7 @@ def test_relu_backward(negative, monkeypatch):
     """The chord may be any slope; of the offset what it lacks counts."""
     operation = Operation("y", "relu", ("x",), {"negative_slope": negative} if negative else {}, (6,))
 
-    def run() -> tuple[Pullback, AffineForm, Tensor]:
+    def run() -> tuple[BackwardResult, AffineForm, Tensor]:
         form = entering((6,))
         a = counted(draw(len(form), 6, seed=7))
         return REGISTRY["relu"].backward(operation, a, [form]), form, a

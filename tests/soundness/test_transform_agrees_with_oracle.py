@@ -78,7 +78,7 @@ def test_each_image_has_its_own_parameters():
 
 
 def test_sign_conventions_seen_with_one_bright_pixel():
-    """Right of the centre, a counter-clockwise quarter turn takes the bright pixel to the top."""
+    """Right of the center, a counter-clockwise quarter turn takes the bright pixel to the top."""
     picture = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
     picture[0, 0, 2, 4] = 1
     where = lambda image: tuple(int(k) for k in (image[0, 0] > 0.99).nonzero()[0])  # noqa: E731

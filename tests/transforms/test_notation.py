@@ -135,7 +135,7 @@ def test_repr_and_text_rebuild_the_transform(some, padding):
         ("R()", "cannot read"),
         ("R(3),", "cannot read"),
         ("R(3); padding=wrap", "zeros"),
-        ("R(3); centre=0", "padding"),
+        ("R(3); center=0", "padding"),
     ],
 )
 def test_bad_notation_is_refused(text, message):

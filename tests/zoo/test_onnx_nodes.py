@@ -149,8 +149,8 @@ def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
     proto = SUPPORTED[name]()
     model = load(proto, tmp_path)
     torch.manual_seed(len(name))
-    centre, slopes, radius = torch.rand(2, *SHAPE), 0.1 * torch.randn(2, 2, *SHAPE), 0.02 * torch.rand(2, *SHAPE)
-    stack = torch.cat([centre[None], slopes])
+    center, slopes, radius = torch.rand(2, *SHAPE), 0.1 * torch.randn(2, 2, *SHAPE), 0.02 * torch.rand(2, *SHAPE)
+    stack = torch.cat([center[None], slopes])
     bounds = bound_network(model, AffineForm(stack, radius))
     labels = torch.tensor([0, 2])
     with evaluation(model, torch.device("cpu")):
@@ -162,7 +162,7 @@ def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
     for _ in range(30):
         symbols = torch.rand(2, 1, 1, 1, 1).round() * 2 - 1
         outputs = answers(
-            proto.SerializeToString(), centre + (symbols * slopes).sum(0) + radius * torch.randn_like(radius).sign()
+            proto.SerializeToString(), center + (symbols * slopes).sum(0) + radius * torch.randn_like(radius).sign()
         )
         assert bool((outputs >= bounds.lower - 1e-5).all())
         assert bool((outputs <= bounds.upper + 1e-5).all())

@@ -163,11 +163,11 @@ def test_bounds_contain_what_onnxruntime_computes(tmp_path, name, seed):
     torch.manual_seed(seed)
     content = exported(settle(make(), seed), (1, 8, 8))
     (tmp_path / "net.onnx").write_bytes(content)
-    centre, slopes, radius = torch.rand(2, 1, 8, 8), 0.05 * torch.randn(3, 2, 1, 8, 8), 0.01 * torch.rand(2, 1, 8, 8)
-    bounds = bound_network(load_onnx(tmp_path / "net.onnx"), AffineForm(torch.cat([centre[None], slopes]), radius))
+    center, slopes, radius = torch.rand(2, 1, 8, 8), 0.05 * torch.randn(3, 2, 1, 8, 8), 0.01 * torch.rand(2, 1, 8, 8)
+    bounds = bound_network(load_onnx(tmp_path / "net.onnx"), AffineForm(torch.cat([center[None], slopes]), radius))
     for _ in range(20):
         symbols = torch.rand(3, 1, 1, 1, 1) * 2 - 1
-        inside = centre + (symbols * slopes).sum(0) + radius * (torch.rand_like(radius) * 2 - 1)
+        inside = center + (symbols * slopes).sum(0) + radius * (torch.rand_like(radius) * 2 - 1)
         outputs = answers(content, inside)
         assert bool((outputs >= bounds.lower - 1e-5).all())
         assert bool((outputs <= bounds.upper + 1e-5).all())

@@ -85,7 +85,7 @@ class Form:
         layer, numbers = self.origin
         return layer if numbers is self.store[0] else None
 
-    centre = property(lambda self: self.rows[0])
+    center = property(lambda self: self.rows[0])
     slopes = property(lambda self: self.rows[1:-1])
     radius = property(lambda self: self.rows[-1])
     shape = property(lambda self: self.size_now[1:])
@@ -105,10 +105,10 @@ class Form:
         return self.rows.abs().sum(0) * (1 + 64 * UNIT)
 
     def lower(self) -> Tensor:
-        return self.centre - self.reach - (8 * UNIT * self.magnitude + TINY)
+        return self.center - self.reach - (8 * UNIT * self.magnitude + TINY)
 
     def upper(self) -> Tensor:
-        return self.centre + self.reach + (8 * UNIT * self.magnitude + TINY)
+        return self.center + self.reach + (8 * UNIT * self.magnitude + TINY)
 
     def __add__(self, other: Any) -> Form:
         return plus(self, other)
@@ -192,7 +192,7 @@ def tame(form: Form, *constants: Tensor) -> Tensor:
     """Where a float32 evaluation with these constants can neither overflow nor divide by zero on the way nor lose a constant: for
     real numbers everywhere; else for |x| < 2^60 and constants that are zero or normal float32 numbers up to 2^40."""
     if not form.unit:
-        return torch.ones_like(form.centre, dtype=torch.bool)
+        return torch.ones_like(form.center, dtype=torch.bool)
     sizes = [c.abs() for c in constants]
     good = all(bool(((size == 0) | ((size >= 2.0**-126) & (size <= 2.0**40))).all()) for size in sizes)
     return (form.magnitude < 2.0**60) & good
@@ -218,7 +218,7 @@ def alike(a: Form, b: Form) -> None:
 
 @rule(torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
 def plus(a: Any, b: Any, *, alpha: Any = 1) -> Form:
-    """Sum: centres, slopes and radii add."""
+    """Sum: centers, slopes and radii add."""
     a, b = (a, b) if isinstance(a, Form) else (b, a)
     if alpha != 1:
         raise no_rule("add", "with alpha")
@@ -255,9 +255,9 @@ def times(a: Any, b: Any) -> Form:
         b = constant(b, a)
         return enclose(a.rows * b, torch.where(tame(a, b), a.magnitude * b.abs(), math.inf), 4, a.unit, 4)
     alike(a, b)
-    data = a.centre * b.rows + b.centre * a.rows
-    data[0] = a.centre * b.centre
-    data[-1] = a.centre.abs() * b.radius + b.centre.abs() * a.radius + a.reach * b.reach
+    data = a.center * b.rows + b.center * a.rows
+    data[0] = a.center * b.center
+    data[-1] = a.center.abs() * b.radius + b.center.abs() * a.radius + a.reach * b.reach
     return enclose(data, a.magnitude * b.magnitude, 8, a.unit, 4)
 
 

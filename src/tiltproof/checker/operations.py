@@ -1,6 +1,6 @@
 """Sums of products: linear layers, convolutions, batch norm, averages.
 
-y = W x + b is exact on centre and slopes; |W rho| <= |W| r. A sum of n products and a bias is computed with an error of
+y = W x + b is exact on center and slopes; |W rho| <= |W| r. A sum of n products and a bias is computed with an error of
 at most gamma_(n+2) (|W| |x| + |b|) in any order of summation. Convolutions are written as a copy (F.unfold) and a matrix
 product, because other algorithms (Winograd, FFT) do not obey that inequality.
 """
@@ -114,7 +114,7 @@ def batch_norm(
     factors += [] if weight is None else [exact(weight, x)]
     size = torch.where(tame(x, *factors), (x.magnitude + mean.abs()) * scale.abs() + shift.abs(), math.inf)
     data = x.rows * scale
-    data[0] = (x.centre - mean) * scale + shift
+    data[0] = (x.center - mean) * scale + shift
     return enclose(data, size, 16, x.unit, 16)
 
 
@@ -245,11 +245,11 @@ def max_pool2d(
         raise no_rule("max_pool2d", "with ceil_mode, return_indices, dilation or without a batch")
     data = F.pad(x.rows, (wide, wide, high, high))
     if high or wide:  # a padded place never wins: give it a number that no other is below
-        outside = F.pad(torch.zeros_like(x.centre[0, 0]), (wide, wide, high, high), value=1.0) > 0
+        outside = F.pad(torch.zeros_like(x.center[0, 0]), (wide, wide, high, high), value=1.0) > 0
         data[0] = torch.where(outside, x.lower().min(), data[0])
     columns = windows(data.flatten(0, 1), kernel_size, stride or kernel_size)
     every = Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit)
-    best = every.centre.argmax(2, keepdim=True)
+    best = every.center.argmax(2, keepdim=True)
     chosen = Form(every.rows.gather(3, best.expand(len(x.rows), *best.shape)), x.unit)
     ahead = Form(every.rows - chosen.rows)
     ahead.rows[-1] = (every.radius + chosen.radius + 4 * UNIT * (every.magnitude + chosen.magnitude)) * (1 + 8 * UNIT)
@@ -364,7 +364,7 @@ def item(x: Form, index: Any) -> Form:
 
 @rule(F.pad)
 def pad(input: Form, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Form:
-    """Zeros around the picture: centre, slopes and radius there are 0."""
+    """Zeros around the picture: center, slopes and radius there are 0."""
     sizes = list(pad)
     if mode != "constant" or value not in (None, 0) or any(type(n) is not int or n < 0 for n in sizes):
         raise no_rule("pad", f"by {sizes} with mode {mode!r} and value {value}")

@@ -29,7 +29,7 @@ def radians(degrees: Form) -> Form:
 
 def sine_and_cosine(x: Form) -> tuple[Form, Form]:
     """|sin''| = |sin x| <= |sin c| + |x - c|, and at most 1; the same for cosine. 8 u are for sin c as computed."""
-    s, c = x.centre.sin(), x.centre.cos()
+    s, c = x.center.sin(), x.center.cos()
     bend_s, bend_c = ((value.abs() + x.reach + 8 * UNIT).clamp(max=1) / 2 for value in (s, c))
     return taylor(x, s, c, bend_s), taylor(x, c, -s, bend_c)
 
@@ -38,7 +38,7 @@ def reciprocal(x: Form) -> Form:
     """1 / t has the second derivative 2 / t^3, at most 2 / lower^3 where lower > 0; elsewhere nothing is known."""
     lower = x.lower()
     bend = torch.where(lower > 0, (1 + 64 * UNIT) / lower**3, math.inf)
-    return taylor(x, 1 / x.centre, -1 / x.centre**2, bend)
+    return taylor(x, 1 / x.center, -1 / x.center**2, bend)
 
 
 def quotient(x: Form, w: Form) -> Form:
@@ -46,11 +46,11 @@ def quotient(x: Form, w: Form) -> Form:
 
     Let q be any number, z = x - q w and w = c + t. Then x / w = q + z / w, and 1 / w = 1 / c - t / (c w), hence
         x / w = q + z / c - z t / (c w),  |z t / (c w)| <= |z| reach(w) / (c lower(w)).
-    With q near the quotient of the centres both z and t are small, and so is their product.
+    With q near the quotient of the centers both z and t are small, and so is their product.
     """
-    lower, c = w.lower(), w.centre
-    q = x.centre / c
-    data = x.rows - q * w.rows  # the centre's cancellation leaves at most 3 roundings of |x| + |q w|
+    lower, c = w.lower(), w.center
+    q = x.center / c
+    data = x.rows - q * w.rows  # the center's cancellation leaves at most 3 roundings of |x| + |q w|
     data[-1] = x.radius + q.abs() * w.radius
     z = enclose(data, x.magnitude + q.abs() * w.magnitude, 4, 0.0, 0)
     data = z.rows / c
@@ -98,7 +98,7 @@ def gaussian_weights(value: Form, radius: int) -> Weights:
     derivatives are less than 1e-500. The middle weight is 1 - 2 (w_1 + ...).
     """
     ends = [end.clamp(min=0.02) for end in (value.lower(), value.upper())]
-    here = value.centre.clamp(min=0.02)
+    here = value.center.clamp(min=0.02)
 
     def sums(s: Tensor) -> tuple[Tensor, Tensor]:
         n = [torch.exp(-0.5 * (k / s) ** 2) for k in range(radius + 1)]
@@ -152,7 +152,7 @@ def motion_weights(value: Form) -> Weights:
         places = [*ends, *(torch.full_like(ends[0], float(m)).clamp(ends[0], ends[1]) for m in (k - 1, k, k + 1))]
         slopes = torch.stack([slope(place) for place in places])
         error = 64 * UNIT
-        here = half.centre.clamp(min=0)
+        here = half.center.clamp(min=0)
         forms.append(with_derivative(half, weight(here), error, slopes.amin(0) - error, slopes.amax(0) + error))
         turning = torch.full_like(here, math.sqrt((k + 1) ** 2 - 2)).clamp(ends[0], ends[1])
         tops.append(weight(turning) + error)
@@ -281,13 +281,13 @@ def coloured(picture: Form, letter: str, value: Form) -> Form:
 def power(x: Form, g: Form) -> Form:
     """x^g for x in [0, 1], g > 0.
 
-    For fixed x it is convex in g. With slopes s, t and c the centre of g, over x in [l, h] and g in [a, b]:
+    For fixed x it is convex in g. With slopes s, t and c the center of g, over x in [l, h] and g in [a, b]:
       above   x^g - s x - t g is largest for g = a or g = b; there, as a function of x, at an end (g >= 1) or under a tangent (g <= 1)
       below   x^g >= x^c + (g - c) x^c ln x; x^c - s x is least over a tangent (c >= 1) or at an end (c <= 1), and x^c ln x, which falls
               until ln x = -1 / c and rises afterwards, is known between two numbers.
     """
     low, high = x.lower().clamp(0, 1), x.upper().clamp(0, 1)
-    a, b, c = g.lower(), g.upper(), g.centre
+    a, b, c = g.lower(), g.upper(), g.center
     wide = high - low
     s = torch.where(wide > 1e-9, (high**c - low**c) / wide, 0.0).clamp(min=0)
 

@@ -141,7 +141,7 @@ def resample(picture: Form, column: Form, row: Form, padding: str) -> Form:
             g_v = (values[-1, 0] - values[0, 0] + values[-1, -1] - values[0, -1]) / (2 * high)
             g_u, g_v = torch.where(wide > 0, g_u, 0.0), torch.where(high > 0, g_v, 0.0)
             for i, k in itertools.product(range(len(down)), range(len(across))):
-                values[i, k] -= g_u * (across[k] - column.centre)[:, None] + g_v * (down[i] - row.centre)[:, None]
+                values[i, k] -= g_u * (across[k] - column.center)[:, None] + g_v * (down[i] - row.center)[:, None]
             slack = 16 * UNIT * (g_u.abs() * wide + g_v.abs() * high)
             largest = VALUE_ERROR * largest + slack
         else:
@@ -154,7 +154,7 @@ def resample(picture: Form, column: Form, row: Form, padding: str) -> Form:
         least = torch.where(known, least, whole.amin(2)[:, :, None, None])
         return least, torch.where(known, greatest, whole.amax(2)[:, :, None, None]), g_u, g_v
 
-    least, greatest, g_u, g_v = extremes(picture.centre, plane=True)
+    least, greatest, g_u, g_v = extremes(picture.center, plane=True)
     data = g_u * column.rows[:, :, None] + g_v * row.rows[:, :, None]
     data[0] = (least + greatest) / 2
     data[-1] = g_u.abs() * column.radius[:, None] + g_v.abs() * row.radius[:, None] + (greatest - least) / 2

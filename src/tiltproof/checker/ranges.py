@@ -60,7 +60,7 @@ class RangeProver(Prover[RangeRecord]):
         exact, rounded = self.outputs(Form(pictures.rows, 0.0)), self.outputs(as_float32(pictures))
         if not (torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())).all():
             raise CheckFailed("the network's outputs have no finite bounds, not even for one picture", records[0].image)
-        answers = own_answers(self.model, pictures.centre)
+        answers = own_answers(self.model, pictures.center)
         same = [False] * len(records) if answers is None else explained(answers, exact, rounded).all(1).tolist()
         for record, right in zip(records, same, strict=True):
             if not right:
@@ -71,7 +71,7 @@ class RangeProver(Prover[RangeRecord]):
         """Each prediction is what a float32 evaluation can answer to the image as it is."""
         for part in batched(records, self.pairs):
             exact, rounded = self.at(part, None)
-            given = exact.centre.new_tensor([record.prediction for record in part])
+            given = exact.center.new_tensor([record.prediction for record in part])
             for record, right in zip(part, explained(given, exact, rounded).all(1).tolist(), strict=True):
                 if not right:
                     raise CheckFailed("its prediction is not the network's answer to the image", record.image)

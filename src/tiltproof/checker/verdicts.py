@@ -99,7 +99,7 @@ class VerdictProver(Prover[VerdictRecord]):
         exact, rounded = (
             outputs(self.model, form, least=2) for form in (Form(pictures.rows, 0.0), as_float32(pictures))
         )
-        answers = own_answers(self.model, pictures.centre)
+        answers = own_answers(self.model, pictures.center)
         if answers is None:
             raise CheckFailed("the network has no fixed answer to a picture", records[0].image)
         bounded = torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())

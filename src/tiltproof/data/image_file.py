@@ -76,11 +76,11 @@ def _program(text: str, word: str, path: Path, how: str = "", **settings: str) -
 # The middle of pictures.
 
 
-def centre_crop(images: Tensor, size: int) -> Tensor:
+def center_crop(images: Tensor, size: int) -> Tensor:
     """The middle ``size`` x ``size`` pixels of images [N, C, H, W]; of an odd rest, the larger half is cut off below and right.
 
     >>> import torch
-    >>> centre_crop(torch.arange(20).view(1, 1, 4, 5), 2).flatten().tolist()
+    >>> center_crop(torch.arange(20).view(1, 1, 4, 5), 2).flatten().tolist()
     [6, 7, 11, 12]
     """
     height, width = images.shape[-2:]

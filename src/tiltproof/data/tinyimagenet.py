@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.data.compressed import read_with
-from tiltproof.data.image_file import centre_crop
+from tiltproof.data.image_file import center_crop
 from tiltproof.data.pixel_cache import PixelCache
 from tiltproof.errors import InputError, shown
 
@@ -40,7 +40,7 @@ def read_tinyimagenet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
     cache = PixelCache(folder, f"tinyimagenet-{split}", (3, SIZE, SIZE), "Tiny ImageNet")
     pixels = cache.pixels([name for name, _ in listed])
     labels = torch.tensor([label for _, label in listed], dtype=torch.int64)
-    return pixels if split == "train" else centre_crop(pixels, TEST_CROP).contiguous(), labels
+    return pixels if split == "train" else center_crop(pixels, TEST_CROP).contiguous(), labels
 
 
 def read_classes(folder: Path) -> list[str]:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tiltproof.distributed.worker import Member, Package, versions
+from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.errors import InputError
 from tiltproof.runs.run import Batch, Grid, Job
 from tiltproof.verify.inputs import Inputs
@@ -87,7 +87,7 @@ class Queue:
 
 # `RayWorkers`: the batches of a run on a Ray cluster; the only file that knows Ray, which it imports when it is used.
 #
-# This process hands out batches and takes results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
+# This process handles out batches and takes results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
 # where there is none, for every CPU core. A worker that is idle is handed the next batch, so fast ones do more. The batch of a worker
 # that dies is done again by another, and a new worker is started in its place if its machine is still there; machines that join are used.
 
@@ -102,7 +102,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(eq=False)
-class Hand:
+class WorkerHandle:
     """A worker, as this process sees it."""
 
     actor: Any
@@ -136,23 +136,23 @@ class RayWorkers:
             return
         packed = self._pack(Package.of(inputs, job, pairs))
         self.connect()
-        crew = _Crew(self.ray, self.device, self.ray.put(packed), len(batches))
+        crew = _WorkerPool(self.ray, self.device, self.ray.put(packed), len(batches))
         try:
             queue = Queue(batches, grid, job.needs_grid)
             while queue.left:
-                crew.hire()
-                for hand in crew.idle():
+                crew.scale_up()
+                for handle in crew.idle():
                     if (task := queue.take()) is None:
                         break
                     part = inputs.part(task.rows)
-                    crew.start(hand, task, job.part(task.rows), part.images.cpu(), part.labels.cpu())
+                    crew.start(handle, task, job.part(task.rows), part.images.cpu(), part.labels.cpu())
                 for device, task, answer in crew.wait(queue):
                     results, found = answer
                     queue.done(task, found)
                     if not task.scouting:
                         yield Batch(task.rows.start, results, found, device)
         finally:
-            crew.dismiss()
+            crew.shutdown()
             if self.connected:
                 self.connected = False
                 self.ray.shutdown()
@@ -192,19 +192,19 @@ class RayWorkers:
             ) from None
 
 
-class _Crew:
+class _WorkerPool:
     """The workers there are, what they do, and the machines they are on."""
 
     def __init__(self, ray: Any, device: str, package: Any, most: int) -> None:
         self.ray, self.device, self.package, self.most = ray, device, package, most
-        self.hands: list[Hand] = []
-        self.calls: dict[Any, Hand] = {}  # what Ray will answer, and who is asked
+        self.handles: list[WorkerHandle] = []
+        self.calls: dict[Any, WorkerHandle] = {}  # what Ray will answer, and who is asked
         self.failures: Counter[str] = Counter()  # of machines, on which workers could not start
         self.reason = f"no machine of the cluster has a {'GPU' if device == 'cuda' else 'CPU core'} to offer"
         self.looked, self.last_ready = 0.0, time.monotonic()
         self.hopeless = self.ever = False
 
-    def hire(self) -> None:
+    def scale_up(self) -> None:
         """One worker for each GPU or core that has none, and no more workers than there are batches."""
         now = time.monotonic()
         if now - self.looked < LOOK_AROUND_SECONDS:
@@ -218,31 +218,31 @@ class _Crew:
             on_gpu = gpus > 0 and self.device != "cpu"
             places = gpus if on_gpu else 0 if self.device == "cuda" else cores
             offered += places
-            there = sum(hand.node == name for hand in self.hands)
-            for _ in range(min(places - there, self.most - len(self.hands))):
+            there = sum(handle.node == name for handle in self.handles)
+            for _ in range(min(places - there, self.most - len(self.handles))):
                 share = {"num_gpus": 1.0, "num_cpus": min(1.0, cores / gpus)} if on_gpu else {"num_cpus": 1.0}
                 self._add(name, node["NodeManagerHostname"], "cuda" if on_gpu else "cpu", share)
         # machines that were there and have gone may come back
         self.hopeless = not offered and (not self.ever or bool(self.failures))
-        self.ever = self.ever or bool(self.hands)
+        self.ever = self.ever or bool(self.handles)
 
     def _add(self, node: str, host: str, kind: str, share: dict[str, float]) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        actor = self.ray.remote(Member).options(**share, scheduling_strategy=here, max_restarts=0).remote()
-        hand = Hand(actor, node, host)
-        self.hands.append(hand)
-        self.calls[actor.prepare.remote(self.package, kind, versions())] = hand
+        actor = self.ray.remote(Worker).options(**share, scheduling_strategy=here, max_restarts=0).remote()
+        handle = WorkerHandle(actor, node, host)
+        self.handles.append(handle)
+        self.calls[actor.prepare.remote(self.package, kind, versions())] = handle
 
-    def idle(self) -> list[Hand]:
+    def idle(self) -> list[WorkerHandle]:
         """Workers that could begin something; GPUs first."""
-        ready = [hand for hand in self.hands if hand.device is not None and hand.task is None]
-        return sorted(ready, key=lambda hand: hand.device == "cpu")
+        ready = [handle for handle in self.handles if handle.device is not None and handle.task is None]
+        return sorted(ready, key=lambda handle: handle.device == "cpu")
 
-    def start(self, hand: Hand, task: Task, *what: Any) -> None:
-        hand.task = task
-        self.calls[hand.actor.batch.remote(*what, task.grid, task.scouting)] = hand
+    def start(self, handle: WorkerHandle, task: Task, *what: Any) -> None:
+        handle.task = task
+        self.calls[handle.actor.batch.remote(*what, task.grid, task.scouting)] = handle
 
     def wait(self, queue: Queue) -> list[tuple[str, Task, Any]]:
         """(device, task, answer) of tasks that are done, none if nothing happened for a moment."""
@@ -253,55 +253,55 @@ class _Crew:
         answered, _ = self.ray.wait(list(self.calls), timeout=LOOK_AROUND_SECONDS)
         finished = []
         for call in answered:
-            hand = self.calls.pop(call)
+            handle = self.calls.pop(call)
             try:
                 answer = self.ray.get(call)
             except self.ray.exceptions.RayTaskError as error:  # raised by our code there
-                self._raised(hand, error.cause)
+                self._raised(handle, error.cause)
             except self.ray.exceptions.RayError as error:  # the process or the machine is gone
-                self._gone(hand, queue, error)
+                self._gone(handle, queue, error)
             else:
-                if hand.task is None:
-                    hand.device, hand.process = answer
+                if handle.task is None:
+                    handle.device, handle.process = answer
                 else:
-                    finished.append((hand.device or "", hand.task, answer))
-                    hand.task = None
+                    finished.append((handle.device or "", handle.task, answer))
+                    handle.task = None
         return finished
 
-    def _raised(self, hand: Hand, error: BaseException) -> None:
+    def _raised(self, handle: WorkerHandle, error: BaseException) -> None:
         """A worker that cannot start is done without; an error in a proof ends the run, as it would in a single process."""
-        if hand.task is not None:
+        if handle.task is not None:
             raise error
-        self.reason = f"on {hand.host}: {error}"
-        self.failures[hand.node] = MOST_FAILURES  # it would not be otherwise the next time
-        self._drop(hand)
+        self.reason = f"on {handle.host}: {error}"
+        self.failures[handle.node] = MOST_FAILURES  # it would not be otherwise the next time
+        self._drop(handle)
         self.looked = 0.0
-        warnings.warn(f"{hand.host} is not used: {error}", stacklevel=2)
+        warnings.warn(f"{handle.host} is not used: {error}", stacklevel=2)
 
-    def _gone(self, hand: Hand, queue: Queue, error: BaseException) -> None:
-        self._drop(hand)
+    def _gone(self, handle: WorkerHandle, queue: Queue, error: BaseException) -> None:
+        self._drop(handle)
         self.looked = 0.0  # look for another at once
-        task = hand.task
+        task = handle.task
         if task is None:
-            self.failures[hand.node] += 1
-            self.reason = f"on {hand.host}: {str(error).strip().splitlines()[0]}"
+            self.failures[handle.node] += 1
+            self.reason = f"on {handle.host}: {str(error).strip().splitlines()[0]}"
             return
         which = f"images {task.rows.start} to {task.rows.stop - 1}"
-        who = f"worker {hand.process} on {hand.host}"
+        who = f"worker {handle.process} on {handle.host}"
         warnings.warn(f"{who} was lost; another one does its {which} again", stacklevel=2)
         queue.lost(task)
 
-    def _drop(self, hand: Hand) -> None:
-        self.hands.remove(hand)
+    def _drop(self, handle: WorkerHandle) -> None:
+        self.handles.remove(handle)
         with suppress(Exception):  # it is gone, most likely
-            self.ray.kill(hand.actor)
+            self.ray.kill(handle.actor)
 
     def _be_patient(self) -> None:
         now = time.monotonic()
-        if any(hand.device is not None for hand in self.hands):
+        if any(handle.device is not None for handle in self.handles):
             self.last_ready = now
         if self.hopeless or now - self.last_ready > PATIENCE_SECONDS:
-            waiting = f"{len(self.hands)} workers wait for a free GPU or CPU core" if self.hands else self.reason
+            waiting = f"{len(self.handles)} workers wait for a free GPU or CPU core" if self.handles else self.reason
             raise InputError(
                 "the cluster has no worker for this run",
                 got=waiting,
@@ -309,10 +309,10 @@ class _Crew:
                 do="look at ray status; what is in a run folder is kept, and --resume goes on with it",
             )
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """The run is over, one way or another."""
-        for hand in list(self.hands):
-            self._drop(hand)
+        for handle in list(self.handles):
+            self._drop(handle)
 
 
 @contextmanager

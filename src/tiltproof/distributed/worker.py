@@ -16,7 +16,7 @@ from tiltproof.errors import InputError
 from tiltproof.network import eval_mode, proof_arithmetic
 from tiltproof.runs.manifest import graph_digest, package_version
 from tiltproof.runs.run import Grid, Job
-from tiltproof.runtime.batch_size import Halving, keep_freed_memory
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory
 from tiltproof.transforms import Transform
 from tiltproof.verify.inputs import Inputs, check_model_and_images
 
@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
     return {"tiltproof": package_version(), "torch": torch.__version__}
 
 
-class Member:
+class Worker:
     """A process of the cluster."""
 
     def prepare(self, packed: bytes, kind: str, expected: dict[str, str]) -> tuple[str, int]:
@@ -87,7 +87,7 @@ class Member:
         keep_freed_memory(self.inputs.memory)
         planned = device.type == package.planned_for
         pairs = package.pairs if planned else package.job.pairs(self.inputs)
-        self.pairs = Halving(pairs, self.inputs.memory, package.job.each(self.inputs))
+        self.pairs = AdaptiveBatchSize(pairs, self.inputs.memory, package.job.each(self.inputs))
         return str(inputs.images.device), os.getpid()
 
     def batch(self, job: Job, images: Tensor, labels: Tensor, grid: Grid | None, scouting: bool) -> tuple[Any, Any]:
@@ -99,4 +99,4 @@ class Member:
 
 
 def _graph(inputs: Inputs) -> str:
-    return graph_digest(inputs.live(inputs.images.dtype))
+    return graph_digest(inputs.network_as(inputs.images.dtype))

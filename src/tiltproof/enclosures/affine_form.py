@@ -3,7 +3,7 @@
 The symbols e_k are the (scaled) transformation parameters of a box and are shared by every pixel, channel and neuron
 of a row; that is what lets errors cancel. A plain interval is the case of no symbols.
 
-Where one parameter alone varies, forms may carry a second symbol, ``2 e_1^2 - 1`` (``bent``): what is quadratic in the
+Where one parameter alone varies, forms may carry a second symbol, ``2 e_1^2 - 1`` (``quadratic``): what is quadratic in the
 parameter is then shared by all pixels as well, and cancels too, instead of going into every radius. To whoever does not
 know that the two symbols hang together they are just two.
 """
@@ -23,13 +23,13 @@ class AffineForm:
     """A batch of P sets of tensors; ``stack`` holds center and slopes, [1 + d, P, ...], ``radius`` [P, ...].
 
     ``unit`` is the unit roundoff that the form's arithmetic absorbs into ``radius``; 0 turns that off, for
-    training, where a bound has to be differentiable and cheap but proves nothing. ``bent``: the symbols are e_1 and
+    training, where a bound has to be differentiable and cheap but proves nothing. ``quadratic``: the symbols are e_1 and
     2 e_1^2 - 1, and perhaps more functions of e_1; forms that meet in arithmetic share their symbols, so one that knows is
     enough.
     """
 
-    def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None, bent: bool = False) -> None:
-        self.stack, self.radius, self.bent = stack, radius, bent
+    def __init__(self, stack: Tensor, radius: Tensor, unit: float | None = None, quadratic: bool = False) -> None:
+        self.stack, self.radius, self.quadratic = stack, radius, quadratic
         self.unit = UNIT[stack.dtype] if unit is None else unit
         self._reach: Tensor | None = None
         self.lengths: Tensor | None = None  # of the values at each position, once somebody has worked them out
@@ -77,7 +77,7 @@ class AffineForm:
 
     def __getitem__(self, rows: Any) -> AffineForm:
         """Some of the P rows."""
-        form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.bent)
+        form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.quadratic)
         form._reach = None if self._reach is None else self._reach[rows]
         return form
 
@@ -123,7 +123,7 @@ class AffineForm:
         """Apply a function that only moves entries about (reshape, permute, slice, pick): no rounding at all."""
         rows = function(self.stack.flatten(0, 1))
         stack = rows.view(len(self.stack), len(self), *rows.shape[1:])
-        form = AffineForm(stack, function(self.radius), self.unit, self.bent)
+        form = AffineForm(stack, function(self.radius), self.unit, self.quadratic)
         form._magnitude = None if self._magnitude is None else function(self._magnitude)
         return form
 
@@ -134,19 +134,23 @@ class AffineForm:
         unit = UNIT[dtype] if self.unit else 0.0
         radius = self.radius if not unit else self.radius + self.magnitude() * (2 * unit)
         radius = (radius * (1 + 4 * unit) + (8 * SMALLEST[dtype] if unit else 0.0)).to(dtype)
-        return AffineForm(self.stack.to(dtype), radius, unit, self.bent)
+        return AffineForm(self.stack.to(dtype), radius, unit, self.quadratic)
 
     def __neg__(self) -> AffineForm:
-        return AffineForm(-self.stack, self.radius, self.unit, self.bent)
+        return AffineForm(-self.stack, self.radius, self.unit, self.quadratic)
 
     def __add__(self, other: AffineForm | Tensor | float) -> AffineForm:
         """Sums of centers, of slopes, of radii; one rounding of each entry."""
-        bent = self.bent
+        quadratic = self.quadratic
         if isinstance(other, AffineForm):
-            stack, radius, bent = self.stack + other.stack, self.radius + other.radius, bent or other.bent
+            stack, radius, quadratic = (
+                self.stack + other.stack,
+                self.radius + other.radius,
+                quadratic or other.quadratic,
+            )
         else:
             stack, radius = torch.cat([(self.center + other)[None], self.slopes]), self.radius
-        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit, bent)
+        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit, quadratic)
 
     __radd__ = __add__
 
@@ -161,11 +165,11 @@ class AffineForm:
         if not isinstance(other, AffineForm):
             size = other.abs() if isinstance(other, Tensor) else abs(other)
             stack = self.stack * other
-            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit, self.bent)
-        a, b, bent = self.center, other.center, self.bent or other.bent
+            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit, self.quadratic)
+        a, b, quadratic = self.center, other.center, self.quadratic or other.quadratic
         stack = torch.cat([(a * b)[None], a * other.slopes + b * self.slopes])
         radius = a.abs() * other.radius + b.abs() * self.radius
-        if bent:
+        if quadratic:
             square, rest = self.product_of_deviations(other)
             stack[0] += square / 2
             stack[2] += square / 2
@@ -173,10 +177,10 @@ class AffineForm:
         else:
             radius = radius + self.deviation() * other.deviation()
         magnitude = self.magnitude() * other.magnitude()
-        return AffineForm(stack, widen(radius, magnitude, 8 if bent else 4, self.unit), self.unit, bent)
+        return AffineForm(stack, widen(radius, magnitude, 8 if quadratic else 4, self.unit), self.unit, quadratic)
 
     def product_of_deviations(self, other: AffineForm) -> tuple[Tensor, Tensor]:
-        """(s, t) with |D1 D2 - s e^2| <= t for two bent forms c_i + D_i; note that s e^2 = s / 2 + s / 2 (2 e^2 - 1).
+        """(s, t) with |D1 D2 - s e^2| <= t for two quadratic forms c_i + D_i; note that s e^2 = s / 2 + s / 2 (2 e^2 - 1).
 
         D_i = s_i e + R_i with |R_i| <= |b_i| + r_i (b_i: all slopes but s_i), so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and
         |D2| <= deviation_2.
@@ -189,12 +193,12 @@ class AffineForm:
 
     def __truediv__(self, other: float) -> AffineForm:
         stack = self.stack / other
-        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit, self.bent)
+        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit, self.quadratic)
 
     def deg2rad(self) -> AffineForm:
         """Times pi / 180: one rounding for the constant, one for the product (4 are allowed for)."""
         stack = self.stack.deg2rad()
-        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit, self.bent)
+        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit, self.quadratic)
 
     def _taylor(self, value: Tensor, slope: Tensor, bend: Tensor, second: Tensor, third: Tensor) -> AffineForm:
         """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= second D^2, where second >= max|f''| / 2 (method, section 1).
@@ -206,14 +210,14 @@ class AffineForm:
         stack = torch.cat([value[None], slope * self.slopes])
         deviation = self.deviation()
         square, rest = deviation * deviation, second * deviation * deviation
-        if self.bent:
+        if self.quadratic:
             share, rest = self.product_of_deviations(self)
             stack[0] += bend * share / 2
             stack[2] += bend * share / 2
             rest = bend.abs() * rest + third * square * deviation
         magnitude = _size(stack) + 1 + deviation + bend.abs() * square
         radius = widen(slope.abs() * self.radius + rest, magnitude, 16, self.unit)
-        return AffineForm(stack, radius, self.unit, self.bent)
+        return AffineForm(stack, radius, self.unit, self.quadratic)
 
     def sin(self) -> AffineForm:
         """|f''| = |sin| is at most |sin(c)| + deviation, because sine's slope is at most 1, and at most 1."""
@@ -240,7 +244,7 @@ class AffineForm:
         form = self._taylor(value, slope, bend, second, third)
         # the library-rounding term of _taylor is absolute; here values may exceed 1, so add a relative one too
         magnitude = value.abs() + slope.abs() * (self.magnitude() + deviation) + bend.abs() * deviation * deviation
-        return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit, self.bent)
+        return AffineForm(form.stack, widen(form.radius, magnitude, 16, self.unit), self.unit, self.quadratic)
 
     def over(self, divisor: AffineForm) -> AffineForm:
         """x / w for w > 0. A divisor that reaches zero gives an infinite radius (nothing is proved).

@@ -11,12 +11,12 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 
 
-class ChosenForm(AffineForm):
+class GatheredForm(AffineForm):
     """Rows ``rows`` (with repetitions, perhaps) of a form."""
 
     def __init__(self, form: AffineForm, rows: Tensor) -> None:
         self.form, self.rows = form, rows
-        self.unit, self.bent = form.unit, form.bent
+        self.unit, self.quadratic = form.unit, form.quadratic
         self.lengths = self.norms = self._magnitude = self._reach = None
 
     @property
@@ -69,7 +69,7 @@ def _rows(values: Tensor, rows: Tensor, dim: int = 0) -> Tensor:
     return values.index_select(dim, rows)
 
 
-class ChosenForms:
+class GatheredForms:
     """The forms of a network's operations, by name, for chosen rows."""
 
     def __init__(self, forms: Mapping[str, AffineForm], rows: Tensor) -> None:
@@ -78,9 +78,9 @@ class ChosenForms:
 
     def __getitem__(self, name: str) -> AffineForm:
         if name not in self._chosen:
-            self._chosen[name] = ChosenForm(self.forms[name], self.rows)
+            self._chosen[name] = GatheredForm(self.forms[name], self.rows)
         return self._chosen[name]
 
-    def rest(self, rows: Tensor) -> ChosenForms:
+    def rest(self, rows: Tensor) -> GatheredForms:
         """Only these of the chosen ones."""
-        return ChosenForms(self.forms, self.rows[rows])
+        return GatheredForms(self.forms, self.rows[rows])

@@ -1,6 +1,7 @@
-"""ReLU over a box of one parameter as a parabola: relu(x) = x / 2 + shift + tilt e + bow (2 e^2 - 1) + [-rest, rest].
+"""ReLU over a box of one parameter as a parabola: relu(x) = x / 2 + shift + tilt e + curvature (2 e^2 - 1) + [-rest, rest].
 
-A straight line that follows a kink in the middle of a box is off by a quarter of the slope; a parabola, by a sixteenth. Bent forms carry
+A straight line that follows a kink in the middle of a box is off by a quarter of the slope; a parabola, by a sixteenth. Quadratic
+forms carry
 e^2 anyway, so it costs nothing but for the few entries that have a kink.
 """
 
@@ -12,15 +13,15 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import ChosenForm
+from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST
 
 ROUNDINGS = 256
-"""Allowed for each parabola, relative to |c| + |g| + t; see `bows`."""
+"""Allowed for each parabola, relative to |c| + |g| + t; see `quadratic_relaxation`."""
 
 
 @dataclass
-class Bows:
+class QuadraticRelaxation:
     """The parabolas of some entries of a batch of forms, one number each; ``where`` they are (an index for each dimension), and their
     own forms, [1, entries]."""
 
@@ -28,24 +29,26 @@ class Bows:
     form: AffineForm
     shift: Tensor
     tilt: Tensor
-    bow: Tensor
+    curvature: Tensor
     rest: Tensor
 
 
-def bows(form: AffineForm) -> Bows | None:
-    """Parabolas for the entries of a bent form x = c + g e + [-t, t] with |c| < |g|, t all that is not the parameter itself.
+def quadratic_relaxation(form: AffineForm) -> QuadraticRelaxation | None:
+    """Parabolas for the entries of a quadratic form x = c + g e + [-t, t] with |c| < |g|, t all that is not the parameter itself.
 
     |x| / 2 differs from |c + g e| / 2 by t / 2 at most, and relu(x) = x / 2 + |x| / 2. What is left is a function of e alone,
-    phi = |c + g e| / 2 - tilt e - bow (2 e^2 - 1), whatever the two numbers are. It is the larger of the parabolas with +-(c + g e) / 2
-    for the absolute value, both open below (bow >= 0). So its largest value is that of one of them on [-1, 1]: of p + a e - 2 bow e^2
-    it is p + |a| - 2 bow where |a| >= 4 bow and p + a^2 / (8 bow) else. And its least value lies at an end of the box or
+    phi = |c + g e| / 2 - tilt e - curvature (2 e^2 - 1), whatever the two numbers are. It is the larger of the parabolas with +-(c
+    + g e) / 2
+    for the absolute value, both open below (curvature >= 0). So its largest value is that of one of them on [-1, 1]: of p + a e -
+    2 curvature e^2
+    it is p + |a| - 2 curvature where |a| >= 4 curvature and p + a^2 / (8 curvature) else. And its least value lies at an end of the box or
     at the kink. shift is the middle of the two, and rest half their distance. The two numbers are those that make rest least
     (Chebyshev's fit of |e - k| by a parabola).
 
     Rounding: every number here is at most 4 (|c| + |g| + t), and fewer than ROUNDINGS of them round on the way to the result and to
     the sums that it goes into.
     """
-    if not (form.bent and form.unit and form.symbols > 1) or form.like.requires_grad:
+    if not (form.quadratic and form.unit and form.symbols > 1) or form.like.requires_grad:
         return None
     found = kinked_entries(form)
     if found is None:
@@ -57,19 +60,21 @@ def bows(form: AffineForm) -> Bows | None:
     size, kink = g.abs(), -c / g
     k = kink.abs()
     middle = k <= 1 / 3
-    bow = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)
+    curvature = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)
     tilt = -kink.sign() * size * torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 - k)) ** 2)
-    highest = torch.maximum(*(_highest(sign * c / 2 + bow, sign * g / 2 - tilt, bow) for sign in (1, -1)))
-    lowest = -tilt * kink - bow * (2 * kink * kink - 1)
+    highest = torch.maximum(*(_highest(sign * c / 2 + curvature, sign * g / 2 - tilt, curvature) for sign in (1, -1)))
+    lowest = -tilt * kink - curvature * (2 * kink * kink - 1)
     for end in (1, -1):
-        lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - bow)
+        lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - curvature)
     slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]
-    return Bows(where, part, (highest + lowest) / 2, tilt, bow, (highest - lowest) / 2 + t / 2 + slack)
+    return QuadraticRelaxation(
+        where, part, (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2 + t / 2 + slack
+    )
 
 
 def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | None:
     """Where |c| < |g|, and the forms of these entries, [1, entries]; of chosen rows no others are copied, nor are they looked for twice."""
-    source, rows = (form.form, form.rows) if isinstance(form, ChosenForm) else (form, None)
+    source, rows = (form.form, form.rows) if isinstance(form, GatheredForm) else (form, None)
     if source.kinks is None:
         source.kinks = kinked(source)
     where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)
@@ -77,7 +82,7 @@ def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | 
         return None
     there = where if rows is None else (rows[where[0]], *where[1:])
     stack = torch.stack([plane[there] for plane in source.stack])
-    return where, AffineForm(stack.unsqueeze(1), source.radius[there].unsqueeze(0), form.unit, form.bent)
+    return where, AffineForm(stack.unsqueeze(1), source.radius[there].unsqueeze(0), form.unit, form.quadratic)
 
 
 def kinked(form: AffineForm) -> Tensor:
@@ -85,15 +90,15 @@ def kinked(form: AffineForm) -> Tensor:
     return form.center.abs() < form.slopes[0].abs()
 
 
-def _highest(p: Tensor, a: Tensor, bow: Tensor) -> Tensor:
-    """max of p + a e - 2 bow e^2 over [-1, 1]; a quotient that is used is below 4, so nothing overflows."""
+def _highest(p: Tensor, a: Tensor, curvature: Tensor) -> Tensor:
+    """max of p + a e - 2 curvature e^2 over [-1, 1]; a quotient that is used is below 4, so nothing overflows."""
     a, smallest = a.abs(), SMALLEST[a.dtype]
-    return p + torch.where(a < 4 * bow, a / 8 * (a / bow.clamp(min=smallest)), a - 2 * bow)
+    return p + torch.where(a < 4 * curvature, a / 8 * (a / curvature.clamp(min=smallest)), a - 2 * curvature)
 
 
-def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
+def with_quadratic_relu(form: AffineForm, result: AffineForm) -> AffineForm:
     """ReLU's form ``result`` of ``form``, with parabolas where they leave less; ``result`` is overwritten."""
-    result.bent, found = form.bent, bows(form)
+    result.quadratic, found = form.quadratic, quadratic_relaxation(form)
     if found is None:
         return result
     radius = found.form.radius[0] / 2 + found.rest
@@ -101,12 +106,12 @@ def bowed(form: AffineForm, result: AffineForm) -> AffineForm:
     where = tuple(index[better] for index in found.where)
     result.radius[where] = radius[better]
     stack = found.form.stack[:, 0, better] / 2
-    stack[:3] += torch.stack([found.shift, found.tilt, found.bow])[:, better]
+    stack[:3] += torch.stack([found.shift, found.tilt, found.curvature])[:, better]
     for plane, values in zip(result.stack, stack, strict=True):
         plane[where] = values
     magnitude = result.magnitude()
     magnitude[where] = stack.abs().sum(0)
-    return AffineForm(result.stack, result.radius, form.unit, form.bent).with_magnitude(magnitude)
+    return AffineForm(result.stack, result.radius, form.unit, form.quadratic).with_magnitude(magnitude)
 
 
 def least(first: Tensor, second: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm, _size
-from tiltproof.enclosures.quadratic_relu import bowed
+from tiltproof.enclosures.quadratic_relu import with_quadratic_relu
 from tiltproof.enclosures.rounding import SMALLEST
 from tiltproof.kernels.relu import fused_relu
 
@@ -31,14 +31,15 @@ def relu_gap(slope: Tensor, above: Tensor, below: Tensor) -> Tensor:
     return torch.maximum(slope * below, (1 - slope) * above)
 
 
-def relax_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
-    """f(x) = x for x >= 0, a x for x < 0, with a <= 1: by straight lines, and ReLU of a bent form by parabolas where they are closer."""
+def zonotope_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
+    """f(x) = x for x >= 0, a x for x < 0, with a <= 1: by straight lines, and ReLU of a quadratic form by parabolas where they are
+    closer."""
     result = _straight(form, negative_slope)
-    return result if negative_slope else bowed(form, result)
+    return result if negative_slope else with_quadratic_relu(form, result)
 
 
 def _straight(form: AffineForm, negative_slope: float) -> AffineForm:
-    """`by_lines` in fewer steps, where there is a way."""
+    """`zonotope_relu` in fewer steps, where there is a way."""
     if not (form.symbols or form.unit or negative_slope):
         # interval arithmetic in training: the same result in fewer steps
         upper, lower = (form.center + form.radius).relu(), (form.center - form.radius).relu()
@@ -46,14 +47,14 @@ def _straight(form: AffineForm, negative_slope: float) -> AffineForm:
     if form.stack.is_cuda and form.unit and not negative_slope and not form.stack.requires_grad:
         fused = fused_relu(form.stack, form.radius, form.unit)
         if fused is not None:
-            form.kinks = fused[3] if form.bent and form.symbols else None
+            form.kinks = fused[3] if form.quadratic and form.symbols else None
             return AffineForm(fused[0], fused[1], form.unit).with_magnitude(fused[2])
     if form.unit and not (negative_slope or form.stack.is_cuda or form.stack.requires_grad):
         return _relu_on_cpu(form)
-    return by_lines(form, negative_slope)
+    return zonotope_relu(form, negative_slope)
 
 
-def by_lines(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
+def zonotope_relu(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     """f(x) = a x + (1 - a) relu(x), step by step.
 
     relu(x) = s x + t/2 + [-t/2, t/2] with t from `relu_gap`. Slope: the chord's makes t least; but where the
@@ -99,7 +100,7 @@ def _relu_on_cpu(form: AffineForm) -> AffineForm:
     slope = (above / width).clamp_(max=1)
     slope = torch.ops.aten.threshold_backward(slope, torch.add(above, form.radius, alpha=-2), 0)  # 0 where 2 r >= h
     half = torch.addcmul(above, slope, above, value=-1).mul_(0.5)
-    size = torch.add(above, half, alpha=4)  # above + 2 t, as in `by_lines`
+    size = torch.add(above, half, alpha=4)  # above + 2 t, as in `zonotope_relu`
     stack = torch.empty_like(form.stack)
     torch.addcmul(half, form.center, slope, out=stack[0])
     if symbols:
@@ -114,4 +115,4 @@ def _relu_on_cpu(form: AffineForm) -> AffineForm:
 
 def clamp01(form: AffineForm) -> AffineForm:
     """min(1, max(0, x)) = 1 - relu(1 - relu(x))."""
-    return -relax_kink(-relax_kink(form) + 1.0) + 1.0
+    return -zonotope_kink(-zonotope_kink(form) + 1.0) + 1.0

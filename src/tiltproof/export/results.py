@@ -51,7 +51,8 @@ def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
 
 # A run's results as flat rows in the words of the field: safe, unsafe, unknown. The columns are the same for every run of a task.
 #
-# safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An image that is
+# safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An
+# image that is
 # misclassified is unsafe where the range holds the untransformed image and that is confirmed to be a counterexample
 # (`tiltproof.export.results`): the run evaluated it once, and rounding may have decided. Otherwise nothing was found out about the
 # range, and that is unknown. `verdict` keeps this package's own word.

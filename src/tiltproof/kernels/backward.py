@@ -14,18 +14,18 @@ from torch import Tensor
 
 from tiltproof.device import current
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import ChosenForm
+from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.relu import relu_chord, relu_gap
 from tiltproof.enclosures.rounding import UNIT
 from tiltproof.kernels.registry import given_up, kernel, trusted
 from tiltproof.kernels.relu import MOST_SYMBOLS, factors
-from tiltproof.network.ops.base import FLOOR, UNDERFLOW, Pullback, backward_gamma, dot, row_size
+from tiltproof.network.ops.base import FLOOR, UNDERFLOW, BackwardResult, backward_gamma, dot, row_size
 
 BLOCK = 1024
 _kernels: dict[str, Any] = {}
 
 
-def fused_relu_pullback(a: Tensor, form: AffineForm) -> Pullback | None:
+def fused_relu_pullback(a: Tensor, form: AffineForm) -> BackwardResult | None:
     """`Relu.backward` without a negative slope, or None where the reference has to do it.
 
     Roundings and underflows are those of the reference, entry by entry instead of by lengths: sum |a_c| |x_c| <= |a|_2 |x|_2.
@@ -36,7 +36,7 @@ def fused_relu_pullback(a: Tensor, form: AffineForm) -> Pullback | None:
     out, (constant, crossed, weights, sizes) = pulled
     allowance = backward_gamma(8, row_size(a), form.unit)
     error = torch.add(crossed * (2 * allowance), weights, alpha=UNDERFLOW * allowance + FLOOR[a.dtype])
-    return Pullback([out], constant=constant, error=error, size=sizes)
+    return BackwardResult([out], constant=constant, error=error, size=sizes)
 
 
 def fused_meeting(a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -49,7 +49,7 @@ def fused_meeting(a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor] 
 
 def fused_shares(a: Tensor | None, before: AffineForm, after: AffineForm | None) -> Tensor | None:
     """`pull.relaxation_shares`, or None. They are no part of any bound: a kernel that were wrong would only send the search astray."""
-    if not (isinstance(before, ChosenForm) and isinstance(after, ChosenForm | None) and len(before)):
+    if not (isinstance(before, GatheredForm) and isinstance(after, GatheredForm | None) and len(before)):
         return None
     source, radius = before.form, before.form.radius
     ends = radius if after is None else after.form.radius
@@ -76,7 +76,7 @@ def _on_gpu(a: Tensor) -> bool:
 
 
 def _tried(name: str, a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor] | None:
-    if not (_on_gpu(a) and isinstance(form, ChosenForm) and form.unit and a.numel()):
+    if not (_on_gpu(a) and isinstance(form, GatheredForm) and form.unit and a.numel()):
         return None
     source = form.form
     possible = source.symbols <= MOST_SYMBOLS and source.stack.dtype == source.radius.dtype == a.dtype

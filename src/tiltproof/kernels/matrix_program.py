@@ -1,7 +1,8 @@
 """The entries of each pair's matrices as one table, for the kernel of `fused_pixels.py`.
 
 Parts write their formulas once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal`` (transforms/base.py). Here such a
-formula is written down as a list of steps, which one kernel (`entry_kernel.py`) then does for all pairs: a few numbers each, for which
+formula is written down as a list of steps, which one kernel (`triton/matrix_entries.py`) then does for all pairs: a few numbers
+each, for which
 torch would need hundreds of launches.
 """
 
@@ -24,7 +25,7 @@ BLOCK = 64
 MOST_STEPS = 200
 OPERATIONS = ("negate", "add", "add number", "times", "times number", "over number", "deg2rad", "sin", "cos",
               "reciprocal", "number")  # fmt: skip
-"""In the order of `entry_kernel.py`."""
+"""In the order of `triton/matrix_entries.py`."""
 
 
 class Writer:
@@ -102,7 +103,7 @@ class Entries:
     forms: tuple[int, ...]
     intervals: tuple[int, ...]
     symbols: int
-    bent: bool
+    quadratic: bool
 
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
@@ -117,7 +118,7 @@ class Entries:
 
     @property
     def few(self) -> int:
-        """Rows of the table for `single_kernel.py`."""
+        """Rows of the table for `triton/pixels_float32.py`."""
         return len(self.forms) * (self.symbols + 1) + 1
 
     def table(self, kernel: Any, low: Tensor, high: Tensor, small: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -125,7 +126,8 @@ class Entries:
         the intervals; center, slopes and radius of each form, of a matrix's with what `coordinates.combine` allows for roundings; then the
         ends of each interval, NaN unless both are finite, and nothing where the forms will do. And, [1], how far it is from the first pair
         to the next with the same box, or the number of pairs: where each image has the same boxes, all are so far apart. ``small``,
-        float32 [P, rows]: what is needed for `single_kernel.py`, the first number, and slopes and radius of each form, is written there.
+        float32 [P, rows]: what is needed for `triton/pixels_float32.py`, the first number, and slopes and radius of each form, is
+        written there.
         """
         pairs = len(low)
         result = low.new_empty(pairs, self.rows)
@@ -143,7 +145,7 @@ class Entries:
             self.symbols,
             self.rows,
             bool(self.codes),
-            self.bent,
+            self.quadratic,
             BLOCK,
             small,
             0 if small is None else small.shape[1],
@@ -169,10 +171,10 @@ def constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
     return factors, torch.tensor([*(step[3] for step in entries.steps), 0.0], dtype=torch.float64, device=device)
 
 
-def written(transform: Transform, run: list[int], bent: bool = False) -> Entries | None:
+def written(transform: Transform, run: list[int], quadratic: bool = False) -> Entries | None:
     """The entries of a run of spatial parts; None for cameras, and for formulas that do what cannot be written down.
 
-    ``bent``: see `coordinates.symbols`.
+    ``quadratic``: see `coordinates.symbols`.
     """
     writer = Writer(len(run))
     inputs = [Written(writer, k) for k in range(len(run))]
@@ -188,8 +190,8 @@ def written(transform: Transform, run: list[int], bent: bool = False) -> Entries
         return None
     codes, places = zip(*known, strict=True)
     intervals = tuple(place for each in places[1:] for place in each)
-    steps, forms, symbols = tuple(writer.steps), tuple(places[0]), len(transform.parts) + bent
-    return Entries(run[0], len(run), steps, shared, codes, forms, intervals, symbols, bent)
+    steps, forms, symbols = tuple(writer.steps), tuple(places[0]), len(transform.parts) + quadratic
+    return Entries(run[0], len(run), steps, shared, codes, forms, intervals, symbols, quadratic)
 
 
 def _read(matrix: Matrix, writer: Writer) -> tuple[int, list[int]] | None:

@@ -1,7 +1,7 @@
 """Contrast, brightness and their clamp in two passes, on a GPU: what `changed_form` and `clamp01` do in some eighty.
 
 Like `fused_pixels.py`: the first makes a table of what each pair's parameters do to a pixel (`fused_entries.py`), the second
-(`values_kernel.py`) reads the picture's forms once and writes them once, already in the dtype that is wanted.
+(`triton/photometric.py`) reads the picture's forms once and writes them once, already in the dtype that is wanted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tiltproof.device import current
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.relu import by_lines
+from tiltproof.enclosures.relu import zonotope_relu
 from tiltproof.enclosures.rounding import SMALLEST, UNIT
 from tiltproof.kernels.matrix_program import OPERATIONS, Entries, Writer, Written, constants
 from tiltproof.kernels.registry import given_up, kernel, trusted
@@ -55,7 +55,7 @@ def reference(
     for k in run:
         value = forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
         picture = changed_form(transform.parts[k], picture, value, transform.padding)
-    return (-by_lines(-by_lines(picture) + 1.0) + 1.0).to(dtype)
+    return (-zonotope_relu(-zonotope_relu(picture) + 1.0) + 1.0).to(dtype)
 
 
 class _Picture:
@@ -102,7 +102,7 @@ def _possible(picture: AffineForm, low: Tensor, high: Tensor) -> bool:
         all(tensor.dtype == torch.float64 and tensor.device == low.device for tensor in tensors)
         and not any(tensor.requires_grad for tensor in tensors)
         and bool(picture.unit)
-        and not picture.bent
+        and not picture.quadratic
         and low.shape == high.shape == (pairs, picture.symbols)
         and 0 < pairs * -(-entries // BLOCK) < 2**31
         and entries < 2**30
@@ -126,7 +126,7 @@ def _launch(
 
 @cache  # for good: recorded graphs read them
 def _factors(entries: Entries, device: torch.device) -> Tensor:
-    """The numbers of the steps, in the order of `values_kernel.py`; sent to a device once."""
+    """The numbers of the steps, in the order of `triton/photometric.py`; sent to a device once."""
     unit, single = UNIT[torch.float64], torch.float32
     rounded = torch.tensor([1 + 4 * UNIT[single], 8 * SMALLEST[single]], dtype=torch.float64, device=device)
     return torch.cat([constants(entries, device)[0], factors(entries.symbols, unit, torch.float64, device), rounded])

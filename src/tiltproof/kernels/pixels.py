@@ -1,8 +1,9 @@
-"""Pixel bounds in two passes, on a GPU, or four where forms are bent: what `coordinates` and `affine_of_exact` do in some hundreds.
+"""Pixel bounds in two passes, on a GPU, or four where forms are quadratic: what `coordinates` and `affine_of_exact` do in some hundreds.
 
-The first makes a table of the entries of each pair's matrices, a few numbers (`fused_entries.py`). The second (`pixel_kernel.py`) reads a
+The first makes a table of the entries of each pair's matrices, a few numbers (`fused_entries.py`). The second (`triton/pixels.py`) reads a
 picture once per pair and writes center, slopes and radius once; for float32, a copy of the picture in float32. Two more bend forms
-(`bent_kernel.py`). Nothing waits for the GPU. What the kernels do not know (cameras, gradients) is left to the reference, as is everything
+(`triton/quadratic.py`). Nothing waits for the GPU. What the kernels do not know (cameras, gradients) is left to the reference, as
+is everything
 where Triton or its compiler is missing.
 """
 
@@ -34,13 +35,13 @@ STRIP, LARGE_STRIP, TOGETHER, PROGRAMS, LAUNCHED = 16, 6, 16, 2**14, 2**16
 """Blocks that a program goes through one after the other, of larger pictures fewer, and pairs with the same box for which positions are
 found once, if that leaves so many programs; and how many are started at most: while the last ones run, others have nothing to do, so they
 should be short."""
-BENT = 128, 4
+QUADRATIC = 128, 4
 """Pixels and warps of a program of the kernels that bend forms."""
 MOST_SYMBOLS, MOST_PIXELS, MOST_PAIRS = 8, 2**30, 2**24
 MOST_ROWS = 2**16 - 1
 """Of programs that can be started, by CUDA."""
 MOST_SINGLE, RING = 2**12, 3
-"""Of `single_kernel.py`: rows and columns of a picture at most, and lines around it in its copy."""
+"""Of `triton/pixels_float32.py`: rows and columns of a picture at most, and lines around it in its copy."""
 ROUNDINGS = (10, 5), (14, 9)
 """And what it allows for in one cell, and in two each way: roundings of the largest difference of pixels there, and of the largest."""
 LARGE = 2**16
@@ -48,7 +49,7 @@ LARGE = 2**16
 IN_PART, WHOLE = (17, 23), (32, 64)
 """Rows and columns, at most, that stand for more than LARGE pixels: never whole blocks, or always, even if there are fewer of either."""
 Way = tuple[bool, int, int]
-MODULES = {"entries": "entry_kernel", "pixels": "pixel_kernel", "smooth": "bent_kernel", "kinks": "bent_kernel"}
+MODULES = {"entries": "matrix_entries", "pixels": "pixels", "smooth": "quadratic", "kinks": "quadratic"}
 _trust: dict[object, bool] = {}
 _launched: set[object] = set()
 _kernels: dict[str, Any] = {}
@@ -63,15 +64,15 @@ def fused_pixels(
     low: Tensor,
     high: Tensor,
     dtype: torch.dtype = torch.float64,
-    bent: bool = False,
+    quadratic: bool = False,
 ) -> AffineForm | None:
     """Bounds of pictures as a run of spatial parts resamples them, or None where the reference has to make them.
 
-    ``dtype``: of the result, as `AffineForm.to` would make it. ``bent``, for one parameter and float64: see `bounds.bent`.
+    ``dtype``: of the result, as `AffineForm.to` would make it. ``quadratic``, for one parameter and float64: see `bounds.quadratic`.
     """
     if not (_on_gpu(pictures) and _possible(pictures, rows_of, transform, low, high, dtype)):
         return None
-    entries = written(transform, run, bent) if _kernel("pixels") is not None else None
+    entries = written(transform, run, quadratic) if _kernel("pixels") is not None else None
     if entries is None:
         return None
     try:
@@ -140,10 +141,11 @@ def _possible(
 
 
 def _way(entries: Entries, dtype: torch.dtype, height: int, width: int) -> Way:
-    """What the size of pictures decides: whether `single_kernel.py` is used, and pixels of a block, and blocks of a strip at most."""
+    """What the size of pictures decides: whether `triton/pixels_float32.py` is used, and pixels of a block, and blocks of a strip
+    at most."""
     small = height * width <= SMALL
     return (
-        dtype == torch.float32 and not entries.bent and height + width <= MOST_SINGLE,
+        dtype == torch.float32 and not entries.quadratic and height + width <= MOST_SINGLE,
         SMALL_BLOCK if dtype == torch.float32 and small else BLOCK,
         STRIP if small else LARGE_STRIP,
     )
@@ -167,7 +169,7 @@ def _launch(
     programs = 1 if checked else PROGRAMS
     small = low.new_empty(len(low), entries.few, dtype=dtype) if single else None
     table, period = entries.table(_kernel("entries"), low, high, small)
-    stack = pictures.new_empty(1 + entries.symbols + entries.bent, *shape, dtype=dtype)
+    stack = pictures.new_empty(1 + entries.symbols + entries.quadratic, *shape, dtype=dtype)
     radius = pictures.new_empty(shape, dtype=dtype)
     sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
     largest, *copies = _seen_before(pictures, padding, single)
@@ -182,18 +184,19 @@ def _launch(
         *arguments, *boxes, *special, dtype == torch.float32, block, *extra, enable_fp_fusion=False, num_warps=WARPS,
         maxnreg=REGISTERS[dtype],
     )  # fmt: skip
-    if entries.bent:
-        block, warps = BENT
+    if entries.quadratic:
+        block, warps = QUADRATIC
         blocks = -(-height * width // block)
         loss, at = table.new_empty(2, len(rows_of), 2 * blocks)  # columns first, as the reference has them
         options = {"enable_fp_fusion": False, "num_warps": warps}
         _kernel("smooth")[(len(rows_of) * blocks,)](*arguments, loss, at, *sizes, *special, block, **options)
         _kernel("kinks")[(len(rows_of) * blocks,)](*arguments, hinges(loss, at), *sizes, *special, block, **options)
-    return AffineForm(stack, radius, bent=entries.bent)
+    return AffineForm(stack, radius, quadratic=entries.quadratic)
 
 
 def _seen_before(pictures: Tensor, padding: str, single: bool) -> list[Tensor]:
-    """The largest absolute pixel, and what `single_kernel.py` needs; a prover asks for the same pictures again and again, but a recorded
+    """The largest absolute pixel, and what `triton/pixels_float32.py` needs; a prover asks for the same pictures again and again,
+    but a recorded
     graph sees others each time."""
     global _seen
     version = -1 if pictures.is_inference() or _recording(pictures) else pictures._version
@@ -249,8 +252,8 @@ def _agrees(
     def launch(picture: Tensor, rows_of: Tensor, low: Tensor, high: Tensor) -> AffineForm:
         return _launch(picture, rows_of, entries, low, high, transform.padding, dtype, way)
 
-    return agrees(launch, picture, transform, run, dtype, entries.bent) and shares(launch, picture, transform, run)
+    return agrees(launch, picture, transform, run, dtype, entries.quadratic) and shares(launch, picture, transform, run)
 
 
 def _kernel(name: str) -> Any:
-    return kernel(_kernels, name, f"tiltproof.bounds.{MODULES[name]}")
+    return kernel(_kernels, name, f"tiltproof.kernels.triton.{MODULES[name]}")

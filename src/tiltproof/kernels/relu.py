@@ -1,4 +1,4 @@
-"""The ReLU relaxation in one pass over memory, on a GPU: what `relax.by_lines` does in some thirty.
+"""The ReLU relaxation in one pass over memory, on a GPU: what `relax.zonotope_relu` does in some thirty.
 
 Triton compiles it when it is first needed. The steps, their order and their roundings are those of the reference, which
 stays in use on CPUs, for gradients, and wherever Triton or its compiler is missing.
@@ -42,7 +42,7 @@ def _trusted(device: torch.device, dtype: torch.dtype) -> bool:
 def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
     from tiltproof.enclosures.affine_form import AffineForm
     from tiltproof.enclosures.quadratic_relu import kinked
-    from tiltproof.enclosures.relu import by_lines
+    from tiltproof.enclosures.relu import zonotope_relu
 
     generator = torch.Generator().manual_seed(0)
     for symbols in (0, 1, 3):
@@ -52,7 +52,7 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
         radius[4:6] = torch.tensor([torch.inf, torch.nan])
         stack[:, 6:9] = 0.0
         form = AffineForm(stack.to(device), radius.to(dtype).to(device))
-        wanted = by_lines(form)
+        wanted = zonotope_relu(form)
         *found, kinks = _launch(form.stack, form.radius, form.unit)
         if symbols and not bool((kinks == kinked(form)).all()):
             return False

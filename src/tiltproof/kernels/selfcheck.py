@@ -2,7 +2,7 @@
 
 Pictures of noise, and boxes from the transform's whole range down to a single point, by factors of three. Each pixel's form must
 
-- contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64; where forms are bent, with
+- contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64; where forms are quadratic, with
   2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
   the reference's hull; over the boxes of the forms alone, or where those meet the intervals', as the kernels decide. Where the reference
@@ -39,7 +39,7 @@ Launch = Callable[[Tensor, Tensor, Tensor, Tensor], AffineForm]
 
 
 def agrees(
-    launch: Launch, picture: Tensor, transform: Transform, run: list[int], dtype: torch.dtype, bent: bool = False
+    launch: Launch, picture: Tensor, transform: Transform, run: list[int], dtype: torch.dtype, quadratic: bool = False
 ) -> bool:
     """``launch(pictures, rows_of, low, high)``: the kernels. ``picture``: zeros of the shape to look at.
 
@@ -54,7 +54,7 @@ def agrees(
     middle = ends[0] + span * torch.rand(len(half), parameters, dtype=torch.float64, generator=generator)
     # nearly the whole range: in a box that is symmetric about zero, slopes in u and in v may cancel, and look like none at all
     middle[0] = ends[0] + span * 0.47
-    if bent:  # near zero, every pixel's path crosses grid lines
+    if quadratic:  # near zero, every pixel's path crosses grid lines
         middle[1::3] = torch.zeros_like(span).clamp(*ends) + half[1::3] / 8
     low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
     places = _places(parameters, generator).to(picture.device)
@@ -63,7 +63,7 @@ def agrees(
     for k in range(len(half)):
         box = low[k : k + 1], high[k : k + 1]
         mine, row = found[k : k + 1], rows_of[k : k + 1]
-        place = coordinates(transform, run, symbols(*box, bent), *box, height, width)
+        place = coordinates(transform, run, symbols(*box, quadratic), *box, height, width)
         right = contains(mine, picture[row], transform, run, *box, places)
         # with the forms' own boxes where the kernels do without the intervals
         alike = like_reference(mine, picture, row, place, transform.padding, dtype)
@@ -118,7 +118,7 @@ def contains(
     )
     true = sample(picture.expand(len(places), -1, -1, -1), column, row, transform.padding)
     form = found.stack.double()
-    if found.bent:
+    if found.quadratic:
         form, hinge = form[:3], form[3]
         places = torch.cat([places, 2 * places * places - 1], 1)
     at = form[0] + torch.einsum("nk,kchw->nchw", places, form[1:, 0])
@@ -126,7 +126,7 @@ def contains(
     reach = height + width + max(float(position.abs().max()) for position in (column, row))
     slack = MANY * UNIT[torch.float64] * reach
     rest, room = true - at, found.radius.double() + slack
-    if not found.bent:
+    if not found.quadratic:
         return ~(rest.abs() > room).any(0, keepdim=True)
     # which values of the hinge fit each pixel; where it has no part in the form, all do or none
     ends = torch.stack([(rest - room) / hinge, (rest + room) / hinge])

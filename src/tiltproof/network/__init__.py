@@ -3,14 +3,14 @@ backward."""
 
 from tiltproof.network.agreement import read_network
 from tiltproof.network.arithmetic import proof_arithmetic
-from tiltproof.network.backward import Effort, better, forward_shares, refine, refine_outputs, shallow_share
+from tiltproof.network.backward import BackwardCost, better, forward_shares, refine, refine_outputs, shallow_share
 from tiltproof.network.bound import bound_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.tracing import eval_mode, export_network
 
 __all__ = [
-    "Effort",
+    "BackwardCost",
     "Network",
     "Operation",
     "better",

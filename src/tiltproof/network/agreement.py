@@ -102,7 +102,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 def _compare(network: Network, pictures: Tensor, answers: list[Tensor]) -> None:
     """Refuse a graph whose outputs or margins rounding cannot take to the module's own ``answers``."""
     shape, outputs, ahead, labels, size = _enclosed(network, pictures)
-    other_order = _values(network.live(network.dtype()), pictures)
+    other_order = _values(network.network_as(network.dtype()), pictures)
     finite = outputs.center.isfinite().all(1)  # else an overflow: bounds will be infinite and prove nothing
     seen = float((other_order - outputs.center)[finite].abs().amax()) if bool(finite.any()) else 0.0
     coarse = (
@@ -146,7 +146,7 @@ def _enclosed(network: Network, pictures: Tensor) -> tuple[torch.Size, AffineFor
     """What evaluations in the network's own precision may give: the outputs' shape, flat outputs [P, K], margins of the largest output and
     which that is, and the size [P] of the largest term that they are sums of."""
     unit = torch.finfo(network.dtype()).eps / 2
-    live, outputs, ahead, labels, sizes = network.live(torch.float64, unit), [], [], [], []
+    live, outputs, ahead, labels, sizes = network.network_as(torch.float64, unit), [], [], [], []
     constants = max(
         [
             0.0,

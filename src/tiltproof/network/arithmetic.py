@@ -296,7 +296,7 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
 
 def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
     """Copy windows into the rows of a matrix, then products for the whole batch: of whole windows, or of their lines, which are fewer
-    copies and some products, added up (`_by_lines`).
+    copies and some products, added up (`_zonotope`).
 
     Channels come last in memory, on the way out and best on the way in: a line of a window is then one piece. Products are made in place
     and not with `out=`, which has no gradient.
@@ -305,7 +305,7 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     height, width = window.output_size(x.shape[2:], (high, wide))
     matrix = once(f"{name}matrix", lambda: _matrix(weight, window.groups))
     whole = Reach((high, wide), window.stride, window.dilation, window.padding, height, width)
-    reach = _by_lines(x, whole, outputs) if window.groups == 1 else whole
+    reach = _zonotope(x, whole, outputs) if window.groups == 1 else whole
     out = x.new_empty(len(x), height * width, outputs)
     most = _rows_at_a_time(reach.entries(x), x)
     for begin in range(0, len(x), most):
@@ -320,7 +320,7 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     return out.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
 
 
-def _by_lines(x: Tensor, whole: Reach, outputs: int) -> Reach:
+def _zonotope(x: Tensor, whole: Reach, outputs: int) -> Reach:
     """As many lines of the windows at a time as windows move down, so that each line of a picture is copied once: the k-th such strip of a
     window is the first one of the window k lines of windows below. ``whole`` where that would be no less work.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import ChosenForms
+from tiltproof.enclosures.gathered import GatheredForms
 from tiltproof.enclosures.quadratic_relu import least
 from tiltproof.enclosures.rounding import gamma
 from tiltproof.kernels.backward import fused_meeting, fused_shares
@@ -34,12 +34,12 @@ from tiltproof.network.ops.base import (
     total,
 )
 
-DEAR = ("conv2d", "linear")
+EXPENSIVE = ("conv2d", "linear")
 """Operations behind which it is worth a look whether a bound is good enough already."""
 
 
 @dataclass
-class Effort:
+class BackwardCost:
     """How far each margin was taken, by multiplications: 1 is through the whole network; [Q]."""
 
     passes: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -52,7 +52,7 @@ def shallow_share(network: Network) -> float:
     operations, left = network.operations, {network.output}
     if network.last_linear is not None:
         operations, left = operations[:-1], {network.last.inputs[0]}
-    dear, met = [operation.name for operation in operations if operation.kind in DEAR], set(left)
+    dear, met = [operation.name for operation in operations if operation.kind in EXPENSIVE], set(left)
     for operation in reversed(operations):
         if operation.name in left:
             left = (left - {operation.name}) | set(operation.inputs)
@@ -64,16 +64,16 @@ def shallow_share(network: Network) -> float:
 
 # One backward pass on its way: linear lower bounds, pulled from operation to operation, with every rounding counted.
 #
-# What each term of the bound absorbs stands beside it; the inequalities of single operations are in `network.rules`.
+# What each term of the bound absorbs stands beside it; the inequalities of single operations are in `network.ops`.
 
 
-class Pull:
+class BackwardPass:
     """Linear lower bounds on their way to the pixels: ``coefficients`` . some operations' outputs + ``constant`` - ``error``."""
 
     def __init__(
         self,
         network: Network,
-        forms: ChosenForms,
+        forms: GatheredForms,
         coefficients: dict[str, Tensor],
         constant: Tensor,
         error: Tensor,
@@ -83,10 +83,10 @@ class Pull:
         self.network, self.forms, self.coefficients = network, forms, coefficients
         self.constant, self.error, self.enough = constant, error, enough
         start = forms[network.input]
-        self.unit, self.several = start.unit, shared and start.symbols > 1 and not start.bent
-        self.bent = start.bent and start.symbols > 1
+        self.unit, self.several = start.unit, shared and start.symbols > 1 and not start.quadratic
+        self.quadratic = start.quadratic and start.symbols > 1
         self.best = torch.full_like(constant, -torch.inf)
-        self.moves = constant.new_zeros(2, len(constant))  # in the symbols of bent forms, see `Pullback`
+        self.moves = constant.new_zeros(2, len(constant))  # in the symbols of quadratic forms, see `BackwardResult`
         self.shares = constant.new_zeros(len(constant), start.symbols)
         self.minded: set[str] = set()
         self.steps = 2  # those at which something may underflow, and the products of a meeting
@@ -97,12 +97,12 @@ class Pull:
         self.left = torch.arange(len(constant), device=constant.device)
 
     def through(
-        self, operations: list[Operation], effort: Effort | None = None, shallow: bool = False
+        self, operations: list[Operation], cost: BackwardCost | None = None, shallow: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Through ``operations`` in reverse: the bounds and the shares of the parameters."""
         shares, passes, done = self.shares.clone(), torch.zeros_like(self.constant), 0
         whole = max(1, sum(operation.products for operation in operations))
-        dear = [operation.name for operation in operations if operation.kind in DEAR]
+        dear = [operation.name for operation in operations if operation.kind in EXPENSIVE]
         for operation in reversed(operations):
             if operation.name in self.coefficients:
                 done += operation.products
@@ -122,8 +122,8 @@ class Pull:
                 start, a = self.forms[self.network.input], self.coefficients[self.network.input]
                 self.shares += moves.T + relaxation_shares(a, start, None)
             shares[self.left] = self.shares
-        if effort is not None:
-            effort.passes = passes.index_fill_(0, self.left, done / whole)
+        if cost is not None:
+            cost.passes = passes.index_fill_(0, self.left, done / whole)
         if any(operation.fragile for operation in self.network.operations):
             self.best = torch.full_like(self.best, -torch.inf)
         return self.best, shares
@@ -138,7 +138,7 @@ class Pull:
         if not isinstance(pulled.constant, float):
             self.constant = self.constant + pulled.constant
         if pulled.moves is not None:
-            assert self.bent, "no form is bent where the pixels' are not"
+            assert self.quadratic, "no form is quadratic where the pixels' are not"
             self.moves = self.moves + pulled.moves
         if pulled.error is not None:
             self.mind(a_out, list(operation.inputs), pulled.size)
@@ -186,7 +186,7 @@ class Pull:
             met = sums, dot(size, form.radius), crossed
         moves, spread, crossed = met[0][1:], *met[1:]
         bound, error = self.constant + met[0][0] - spread, self.error
-        if self.bent:
+        if self.quadratic:
             # symbols that were given up on the way forward count for nothing here
             second = self.moves[1] + moves[1] if len(moves) > 1 else self.moves[1]
             first, moves = self.moves[0] + moves[0], moves[2:]
@@ -268,13 +268,13 @@ def refine(
     classes: Tensor,
     enough: float | None = None,
     shared: bool = True,
-    effort: Effort | None = None,
+    cost: BackwardCost | None = None,
     shallow: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of f_label - f_class for pairs (box ``pairs[q]``, class ``classes[q]``).
 
     A bound above ``enough`` is not pulled back any further, and with ``shallow`` none is from where that is looked at first (see
-    `shallow_share`); ``effort`` is told how far they all were. Also returns, per pair and parameter [Q, d], how much of the bound's
+    `shallow_share`); ``cost`` is told how far they all were. Also returns, per pair and parameter [Q, d], how much of the bound's
     slack that parameter is responsible for (zeros if not ``shared``, and where the bound was good enough on the way).
     """
     start = forms[network.input]
@@ -286,10 +286,10 @@ def refine(
     if last is None:
         a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
         a.scatter_(1, own.unsqueeze(1), 1.0).scatter_add_(1, other.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
-        return refine_outputs(network, forms, pairs, a, enough, shared, effort, shallow)
+        return refine_outputs(network, forms, pairs, a, enough, shared, cost, shallow)
     weight, bias = last.settings["weight"], last.settings["bias"]
     a, numbers = _differences(last, own, other)
-    chosen = ChosenForms(forms, pairs)
+    chosen = GatheredForms(forms, pairs)
     before = chosen[last.inputs[0]]
     length, constant, shifts = numbers.unbind(1)
     error = torch.zeros_like(constant)
@@ -311,9 +311,9 @@ def refine(
         error += torch.where(size < OVERFLOW, size * theirs, torch.inf)
         if last.vanishing:  # weights of either output that are flushed to zero
             error += 4 * UNDERFLOW * reachable.sum(1, dtype=torch.float64)
-    pull = Pull(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
+    pull = BackwardPass(network, chosen, {last.inputs[0]: a}, constant, error, enough, shared)
     pull.mind(a, [last.inputs[0]])
-    return pull.through(network.operations[:-1], effort, shallow)
+    return pull.through(network.operations[:-1], cost, shallow)
 
 
 def _differences(last: Operation, own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -345,7 +345,7 @@ def refine_outputs(
     directions: Tensor,
     enough: float | None = None,
     shared: bool = True,
-    effort: Effort | None = None,
+    cost: BackwardCost | None = None,
     shallow: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of ``directions[q]`` . f over box ``pairs[q]``; the rest as in `refine`.
@@ -357,13 +357,15 @@ def refine_outputs(
     constant = torch.zeros(len(directions), dtype=torch.float64, device=directions.device)
     error = torch.zeros_like(constant)
     pairs = pairs % len(forms[network.input])  # counted from the end, perhaps
-    pull = Pull(network, ChosenForms(forms, pairs), {network.output: directions}, constant, error, enough, shared)
+    pull = BackwardPass(
+        network, GatheredForms(forms, pairs), {network.output: directions}, constant, error, enough, shared
+    )
     # an output whose forward bound is infinite (an evaluation may overflow there) has no finite bound
     pull.mind(directions, [network.output])
-    return pull.through(network.operations, effort, shallow)
+    return pull.through(network.operations, cost, shallow)
 
 
-def forward_shares(network: Network, forms: Mapping[str, AffineForm] | ChosenForms) -> Tensor:
+def forward_shares(network: Network, forms: Mapping[str, AffineForm] | GatheredForms) -> Tensor:
     """A cheaper measure for boxes that are split without a backward pass: what all relaxations add, unweighted, [P,
     d].
     """

@@ -25,7 +25,7 @@ def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = 
     with proof_arithmetic(bounds.radius.device):
         network = read_network(model, tuple(bounds.shape[1:]), bounds.center.detach())
         bounds = bounds.to(network.dtype())
-        live = network.live(network.dtype())
+        live = network.network_as(network.dtype())
         if labels is None:
             return run(live, bounds)[live.output]
         return margins(live, run(live, bounds), check_labels(labels, len(bounds), live))

@@ -59,7 +59,7 @@ def run(
         network.require_proof()
     bounds = evaluated(bounds, 2, network.evaluation)
     if bounds.unit:
-        bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.bent)
+        bounds = AffineForm(bounds.stack, bounds.radius + SMALLEST[bounds.radius.dtype], bounds.unit, bounds.quadratic)
     forms = {network.input: bounds}
     lasting = bounds.symbols if lasting is None else lasting
     kept = bounds.symbols
@@ -87,7 +87,7 @@ def _without(form: AffineForm, kept: int) -> AffineForm:
         return form
     extra = form.slopes[kept:].abs().sum(0)
     radius = widen(form.radius + extra, 0.0, form.symbols + 2, form.unit)
-    return AffineForm(form.stack[: 1 + kept], radius, form.unit, form.bent and kept > 1)
+    return AffineForm(form.stack[: 1 + kept], radius, form.unit, form.quadratic and kept > 1)
 
 
 MOST_CLASSES = 32

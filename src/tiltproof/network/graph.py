@@ -79,7 +79,7 @@ class Network:
     evaluation: float = 0.0  # as in `Operation`
     arithmetic: str | None = None  # in which a live network's constants were computed
 
-    def live(
+    def network_as(
         self, dtype: torch.dtype | None = None, evaluation: float = 0.0, instead: Mapping[int, Tensor] | None = None
     ) -> Network:
         """The network with today's parameter values in place of references (gradients flow to them).

@@ -46,7 +46,7 @@ def onnx_bytes(network: Network) -> bytes:
             got=f"a network of {network.dtype()}, of which float32 would make another one",
             do="certify and export model.float()",
         )
-    live = network.live(torch.float32)
+    live = network.network_as(torch.float32)
     names = {live.input: INPUT}
     draft = Draft({INPUT: live.shape})
     for operation in live.operations:
@@ -105,7 +105,7 @@ def _compare(content: bytes, network: Network) -> None:
 
 
 def _outputs(network: Network, pictures: Tensor) -> Tensor:
-    live = network.live(pictures.dtype)
+    live = network.network_as(pictures.dtype)
     return run(live, AffineForm.constant(pictures))[live.output].center.double().cpu()
 
 

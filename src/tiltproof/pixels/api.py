@@ -13,9 +13,9 @@ from tiltproof.enclosures.relu import clamp01
 from tiltproof.errors import InputError
 from tiltproof.kernels.photometric import fused_values
 from tiltproof.kernels.pixels import fused_pixels
-from tiltproof.pixels.camera_depth import check_horizon
+from tiltproof.pixels.camera_depth import check_camera_depth
 from tiltproof.pixels.coordinates import coordinates, symbols
-from tiltproof.pixels.fgv import algorithm1
+from tiltproof.pixels.fgv import fgv
 from tiltproof.pixels.photometric import changed_form, changed_interval
 from tiltproof.pixels.spatial import affine, affine_of_exact, hull_of_interval
 from tiltproof.transforms.base import Photometric, Pixelwise, Spatial, Transform
@@ -108,7 +108,7 @@ def bound_pixels(
         if isinstance(part, (Scaling, Gamma, Filter)):
             part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
     low, high = box
-    check_horizon(transform, images.shape[-2], images.shape[-1], low, high)
+    check_camera_depth(transform, images.shape[-2], images.shape[-1], low, high)
     size = max(1, CHUNK_ENTRIES // images[0].numel())
     forms = [
         pair_bounds(
@@ -133,23 +133,23 @@ def pair_bounds(
     low: Tensor,
     high: Tensor,
     cells: int | None = None,
-    bent: bool = False,
+    quadratic: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> AffineForm:
     """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout, and at last in ``dtype``.
 
-    ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``bent``: where there is one parameter only, and
-    it moves pixels, affine forms get up to two symbols more (`bounds.bent`): tighter, and dearer for whatever follows.
+    ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``quadratic``: where there is one parameter only, and
+    it moves pixels, affine forms get up to two symbols more (`bounds.quadratic`): tighter, and dearer for whatever follows.
     """
     check_method(method, transform)
     if method == "affine":
-        bent = bent and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
-        return _affine_bounds(pictures, rows_of, transform, low, high, cells, bent, dtype).to(dtype)
+        quadratic = quadratic and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
+        return _affine_bounds(pictures, rows_of, transform, low, high, cells, quadratic, dtype).to(dtype)
     height, width = pictures.shape[-2:]
     picture = Interval(pictures, pictures)
     for kind, run in transform.stages():
         if kind is Spatial and method == "fgv":
-            picture = algorithm1(transform, run, picture, rows_of, low, high)
+            picture = fgv(transform, run, picture, rows_of, low, high)
         elif kind is Spatial:
             place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
             picture = hull_of_interval(picture, rows_of, place, transform.padding).clamp01()
@@ -171,7 +171,7 @@ def _affine_bounds(
     low: Tensor,
     high: Tensor,
     cells: int | None,
-    bent: bool,
+    quadratic: bool,
     dtype: torch.dtype,
 ) -> AffineForm:
     height, width = pictures.shape[-2:]
@@ -179,15 +179,15 @@ def _affine_bounds(
     stages = list(transform.stages())
     if stages[0][0] is Spatial:
         # in the dtype wanted if nothing follows, for half the traffic
-        wanted = dtype if len(stages) == 1 and not bent else torch.float64
-        picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted, bent)
+        wanted = dtype if len(stages) == 1 and not quadratic else torch.float64
+        picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted, quadratic)
         if picture is None:
             run = stages[0][1]
             some, box_of = (
                 (slice(None), None) if low.is_cuda or cells is not None else distinct(low[:, run], high[:, run])
             )
             ends = low[some], high[some]
-            place = coordinates(transform, run, symbols(*ends, bent), *ends, height, width, cells)
+            place = coordinates(transform, run, symbols(*ends, quadratic), *ends, height, width, cells)
             picture = affine_of_exact(pictures, rows_of, place, transform.padding, box_of, wanted)
         stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
     forms: list[AffineForm] = []
@@ -198,7 +198,7 @@ def _affine_bounds(
             if fused is not None:
                 picture = fused
                 continue
-        forms = forms or symbols(low, high, bent)
+        forms = forms or symbols(low, high, quadratic)
         if kind is Spatial:
             assert picture is not None, "the first stage has been dealt with"
             place = coordinates(transform, run, forms, low, high, height, width, cells)

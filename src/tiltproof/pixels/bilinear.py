@@ -96,7 +96,7 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
     return Axis(base, index, first - base, (last - begins).clamp(0, 1), last >= begins, last, points, true)
 
 
-class CellWalk:
+class PatchExtrema:
     """The picture's values at every point of every pixel's coordinate box."""
 
     def __init__(self, pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
@@ -108,7 +108,7 @@ class CellWalk:
         self.x = axis(place.columns, width, padding, place.cells)
         self.y = axis(place.rows, height, padding, place.cells)
 
-    def pairs(self, rows_of: Tensor, boxes: Tensor | slice) -> CellWalk:
+    def pairs(self, rows_of: Tensor, boxes: Tensor | slice) -> PatchExtrema:
         """The same pictures for other pairs, whose boxes are some of these; of pairs that share a box its lines are found once."""
         walk = copy(self)
         walk.offset, walk.x, walk.y = rows_of.view(-1, 1, 1) * self.area, self.x.rows(boxes), self.y.rows(boxes)

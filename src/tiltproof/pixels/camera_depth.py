@@ -14,7 +14,7 @@ from tiltproof.errors import InputError
 from tiltproof.pixels.coordinates import combine, symbols
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.camera import Camera
-from tiltproof.transforms.homography import centred_grid
+from tiltproof.transforms.homography import centered_grid
 
 LEAST_DEPTH = 2.0**-4
 """A source position lies at most this many times farther out than its ray starts: beyond, a picture is a smear."""
@@ -25,7 +25,7 @@ def has_camera(transform: Transform) -> bool:
     return any(isinstance(part, Camera) for part in transform.parts)
 
 
-def check_horizon(
+def check_camera_depth(
     transform: Transform, height: int, width: int, low: Tensor | None = None, high: Tensor | None = None
 ) -> None:
     """Refuse boxes [P, d] (by default the whole range) unless the depth is proved to stay above 1/16 for every pixel."""
@@ -66,6 +66,6 @@ def corner_depth(
 ) -> AffineForm:
     """The depth w at the picture's four corner pixels over boxes [P, d], [P, 2, 2]."""
     forms = symbols(low, high)
-    u, v = centred_grid(height, width, low)
+    u, v = centered_grid(height, width, low)
     third = transform.composed_inverse(run, [forms[k] for k in run])[2]
     return combine((third[0], third[1], third[2]), u[..., [0, -1]], v[:, [0, -1]], forms[0], 1, 0.0)

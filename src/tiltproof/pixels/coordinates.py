@@ -11,7 +11,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import widen
 from tiltproof.transforms.base import Transform
-from tiltproof.transforms.homography import applied, centred_grid, keeps_plane
+from tiltproof.transforms.homography import applied, centered_grid, keeps_plane
 
 
 @dataclass
@@ -41,24 +41,27 @@ class Coordinates:
             return values.flatten(-3).index_select(-1, at).view(*values.shape[:-3], -1, 1, 1)
 
         column, row = (
-            AffineForm(chosen(form.stack), chosen(form.radius), form.unit, form.bent)
+            AffineForm(chosen(form.stack), chosen(form.radius), form.unit, form.quadratic)
             for form in (self.column, self.row)
         )
         columns, rows = (interval.exactly(chosen) for interval in (self.columns, self.rows))
         return Coordinates(column, row, columns, rows, self.cells)
 
 
-def symbols(low: Tensor, high: Tensor, bent: bool = False) -> list[AffineForm]:
-    """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``bent``, for d = 1 only: see `AffineForm`."""
+def symbols(low: Tensor, high: Tensor, quadratic: bool = False) -> list[AffineForm]:
+    """Each parameter of the boxes [low, high] (float64 [P, d]) as center + half width * e_k; ``quadratic``, for d = 1 only: see
+    `AffineForm`."""
     center = (low + high) / 2
     half = torch.maximum(high - center, center - low)
     count = low.shape[1]
-    stacks = low.new_zeros(count, 1 + count + bent, len(low))
+    stacks = low.new_zeros(count, 1 + count + quadratic, len(low))
     stacks[:, 0] = center.T
     stacks[:, 1 : 1 + count].diagonal().copy_(half)
     # two roundings of magnitude |center| + half: of the half width, and of the midpoint
     radii = widen(torch.zeros_like(center), center.abs() + half, 2, 2.0**-53).T
-    return [AffineForm(stack, radius, bent=bent) for stack, radius in zip(stacks, radii.contiguous(), strict=True)]
+    return [
+        AffineForm(stack, radius, quadratic=quadratic) for stack, radius in zip(stacks, radii.contiguous(), strict=True)
+    ]
 
 
 def interval_coordinates(
@@ -75,7 +78,7 @@ def _intervals(
     transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
 ) -> tuple[Interval, Interval]:
     """The same, infinite where a camera's depth may reach zero."""
-    grid_u, grid_v = centred_grid(height, width, low)
+    grid_u, grid_v = centered_grid(height, width, low)
     # one number for each column and for each row, until a map mixes them
     u, v = Interval(grid_u, grid_u), Interval(grid_v, grid_v)
     w: Interval | int = 1
@@ -110,7 +113,9 @@ def combine(
     stack[0].add_(offset)
     # eight roundings of ma |u| + mb |v| + mc + |offset|, the entries' magnitudes, are divided among the entries' radii
     ra, rb, rc = ((entry.radius + entry.magnitude() * (8 * 2.0**-53))[:, None, None] for entry in entries)
-    return AffineForm(stack, widen(ra * u.abs() + rb * v.abs() + rc, abs(offset), 8, 2.0**-53), bent=like.bent)
+    return AffineForm(
+        stack, widen(ra * u.abs() + rb * v.abs() + rc, abs(offset), 8, 2.0**-53), quadratic=like.quadratic
+    )
 
 
 def coordinates(
@@ -126,7 +131,7 @@ def coordinates(
     """Six affine matrix entries per box (nine for a camera), then exact linear algebra over the pixel grid, and one division."""
     matrix = transform.composed_inverse(run, [forms[k] for k in run])
     columns, rows = _intervals(transform, run, low, high, height, width)
-    u, v = centred_grid(height, width, low)
+    u, v = centered_grid(height, width, low)
     middle = (width - 1) / 2, (height - 1) / 2
     if keeps_plane(matrix):
         column = combine(matrix[0], u, v, forms[0], 1, middle[0])

@@ -123,7 +123,7 @@ def interpolate(pictures: Interval, grid: SparseGrid, picture_of: Tensor | None 
     return Interval(ends[0] * (1 - slack) - slack, ends[1] * (1 + slack) + slack)
 
 
-def algorithm1(
+def fgv(
     transform: Transform, run: list[int], pictures: Interval, rows_of: Tensor, low: Tensor, high: Tensor
 ) -> Interval:
     """Bounds of the resampled pictures for pairs (picture rows_of[p], box p): many pairs at a time, and one grid for all pictures of a

@@ -55,7 +55,7 @@ def changed_interval(part: Part, picture: Interval, value: Interval, padding: st
 
 # x^g for a pixel x in [0, 1] and an exponent g > 0, both over a box (gamma).
 #
-# Around the exponent's centre c, with t = g - c and |t| <= T:  x^g = x^c + t D(x) + t^2 / 2 x^m ln(x)^2  for some m between c and g,
+# Around the exponent's center c, with t = g - c and |t| <= T:  x^g = x^c + t D(x) + t^2 / 2 x^m ln(x)^2  for some m between c and g,
 # D(x) = x^c ln(x). All three terms stay finite down to x = 0, where they are 0:
 #     x^c        is convex (c >= 1) or concave (c <= 1) in x: on one side of s x + const lie the ends, on the other any tangent
 #     D(x)       is -z e^(-c z) with z = -ln(x): falls until z = 1/c, then rises; so its range over [x] is known exactly

@@ -1,6 +1,6 @@
 """Resampled pixels over a box of one parameter e, to second order, with one kink: c + s e + b (2 e^2 - 1) + k h(e) + [-r, r].
 
-A pixel's path through the picture crosses grid lines. Between two of them its value is smooth, and bent forms follow it up to third
+A pixel's path through the picture crosses grid lines. Between two of them its value is smooth, and quadratic forms follow it up to third
 order. On a line its slope jumps. Many pixels may do so at the same e (the four that a quarter turn takes into each other, in a
 rotation), so each box has one symbol more, its hinge h, for the e of its worst kink; other kinks go into radii, as ever.
 """
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import UNIT, widen
-from tiltproof.pixels.bilinear import CellWalk
+from tiltproof.pixels.bilinear import PatchExtrema
 
 
-def bent(walk: CellWalk, u: AffineForm, v: AffineForm, plain: AffineForm, largest: Tensor) -> AffineForm:
+def quadratic_pixels(
+    walk: PatchExtrema, u: AffineForm, v: AffineForm, plain: AffineForm, largest: Tensor
+) -> AffineForm:
     """The tightest of what is known of each pixel, at positions ``u`` and ``v`` [P, H, W, 1]; ``plain`` [P, H, W, C] holds anywhere and has
     no hinge yet."""
     smooth, magnitude = _first_cell(walk, u, v, largest)
@@ -44,10 +46,11 @@ def hinges(loss: Tensor, at: Tensor) -> Tensor:
     return at.gather(1, loss.argmax(1, keepdim=True)).nan_to_num(0.0).clamp(-1, 1)
 
 
-def _first_cell(walk: CellWalk, u: AffineForm, v: AffineForm, largest: Tensor) -> tuple[AffineForm, Tensor]:
+def _first_cell(walk: PatchExtrema, u: AffineForm, v: AffineForm, largest: Tensor) -> tuple[AffineForm, Tensor]:
     """The bilinear function of each box's first cell along the path, inside that cell or not; and a magnitude for its roundings.
 
-    p = p_c + g_u U + g_v V + d U V is a plain identity, with U = u - u_c and V = v - v_c as bent forms. p_c, g_u, g_v: the function and
+    p = p_c + g_u U + g_v V + d U V is a plain identity, with U = u - u_c and V = v - v_c as quadratic forms. p_c, g_u, g_v: the
+    function and
     its derivatives at (u_c, v_c), wherever that is; d: its mixed derivative. U V is quadratic but for a remainder of third order.
     """
     here, right, below, across = walk.pixel(0, 0), walk.pixel(1, 0), walk.pixel(0, 1), walk.pixel(1, 1)
@@ -85,14 +88,14 @@ class _Kink:
     at: Tensor  # the e of the kink, as if X were linear
 
     @classmethod
-    def of(cls, walk: CellWalk, u: AffineForm, v: AffineForm, sideways: bool) -> _Kink:
+    def of(cls, walk: PatchExtrema, u: AffineForm, v: AffineForm, sideways: bool) -> _Kink:
         """``sideways``: the line that is crossed is a column of the picture."""
         across, along, line, other = (u, v, walk.x, walk.y) if sideways else (v, u, walk.y, walk.x)
         pixels = [[walk.pixel(i, j) if sideways else walk.pixel(j, i) for i in (0, 1, 2)] for j in (0, 1)]
         first, second = ((row[2] - row[1]) - (row[1] - row[0]) for row in pixels)
         tilt = second - first
         stack = torch.cat([(across.center - (line.base + 1).unsqueeze(-1))[None], across.slopes])
-        beyond = AffineForm(stack, across.radius, across.unit, bent=True)
+        beyond = AffineForm(stack, across.radius, across.unit, quadratic=True)
         here = ((line.meets(2) & ~line.meets(1)) & other.meets(2)).unsqueeze(-1)
         over = (along.upper - (other.base + 1).unsqueeze(-1)).clamp(min=0)
         jump = first + (along.center - other.base.unsqueeze(-1)) * tilt

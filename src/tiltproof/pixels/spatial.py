@@ -11,10 +11,10 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import UNIT, widen
-from tiltproof.pixels import single_cell as one_cell
-from tiltproof.pixels.bilinear import CellWalk, boxes_of, some
+from tiltproof.pixels import single_cell as single_cell
+from tiltproof.pixels.bilinear import PatchExtrema, boxes_of, some
 from tiltproof.pixels.coordinates import Coordinates
-from tiltproof.pixels.quadratic import bent
+from tiltproof.pixels.quadratic import quadratic_pixels
 from tiltproof.pixels.range_extrema import MOST_CELLS, too_wide, wide_hull
 
 MANY_POINTS = 36
@@ -30,7 +30,7 @@ def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) ->
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)
     low = high = None
-    for value in CellWalk(pictures, rows_of, place, padding):
+    for value in PatchExtrema(pictures, rows_of, place, padding):
         low = value if low is None else torch.minimum(low, value)
         high = value if high is None else torch.maximum(high, value)
     assert low is not None
@@ -86,8 +86,8 @@ def affine_of_exact(
     def by_points(pictures: Tensor, rows_of: Tensor, place: Coordinates) -> AffineForm:
         return affine_by_points(pictures, rows_of, place, padding, None, dtype)
 
-    if one_cell.applies(pictures, place, padding):
-        form = one_cell.form_by_need(pictures, rows_of, place, padding, box_of, dtype, by_points)
+    if single_cell.applies(pictures, place, padding):
+        form = single_cell.form_by_need(pictures, rows_of, place, padding, box_of, dtype, by_points)
         if form is not None:
             return form
     return affine_by_points(pictures, rows_of, place, padding, box_of, dtype)
@@ -97,12 +97,14 @@ def affine_by_points(
     pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str, box_of: Tensor | None, dtype: torch.dtype
 ) -> AffineForm:
     """From the picture's values at all points of each pixel's box."""
-    walk = None if _too_wide(pictures, place, padding) is not None else CellWalk(pictures, rows_of, place, padding)
+    walk = None if _too_wide(pictures, place, padding) is not None else PatchExtrema(pictures, rows_of, place, padding)
     if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         place = place if box_of is None else place.of(box_of)
         interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)
-        return AffineForm(torch.cat([interval.stack, empty]), interval.radius, bent=place.column.bent).to(dtype)
+        return AffineForm(torch.cat([interval.stack, empty]), interval.radius, quadratic=place.column.quadratic).to(
+            dtype
+        )
     x, y = (_Steps.of(line.points, form) for line, form in ((walk.x, place.column), (walk.y, place.row)))
     largest, forms = _largest(pictures), []
     entries = pictures.shape[1] * math.prod(place.column.shape[1:])
@@ -115,7 +117,7 @@ def affine_by_points(
     stack, radius = forms[0].stack, forms[0].radius
     if len(forms) > 1:
         stack, radius = torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms])
-    return AffineForm(stack.permute(0, 1, 4, 2, 3), radius.permute(0, 3, 1, 2), forms[0].unit, place.column.bent)
+    return AffineForm(stack.permute(0, 1, 4, 2, 3), radius.permute(0, 3, 1, 2), forms[0].unit, place.column.quadratic)
 
 
 @dataclass
@@ -128,7 +130,7 @@ class _Steps:
 
     @classmethod
     def of(cls, points: Tensor, form: AffineForm) -> _Steps:
-        form = AffineForm(form.stack.unsqueeze(-1), form.radius.unsqueeze(-1), form.unit, form.bent)
+        form = AffineForm(form.stack.unsqueeze(-1), form.radius.unsqueeze(-1), form.unit, form.quadratic)
         steps = points.unsqueeze(-1) - form.center
         # a step is itself rounded, relative to the positions
         largest = torch.maximum(steps[0].abs(), steps[-1].abs()) + form.center.abs() * (2 * form.unit)
@@ -136,12 +138,12 @@ class _Steps:
 
     def rows(self, boxes: Tensor | slice) -> _Steps:
         form = AffineForm(
-            some(self.form.stack, boxes, 1), some(self.form.radius, boxes), self.form.unit, self.form.bent
+            some(self.form.stack, boxes, 1), some(self.form.radius, boxes), self.form.unit, self.form.quadratic
         )
         return _Steps(form, some(self.points, boxes, 1), some(self.size, boxes))
 
 
-def _of_points(walk: CellWalk, x: _Steps, y: _Steps, largest: Tensor) -> AffineForm:
+def _of_points(walk: PatchExtrema, x: _Steps, y: _Steps, largest: Tensor) -> AffineForm:
     """The form of `affine_of_exact` for the walk's pairs, channels last."""
     values, u, v = walk.values(), x.form, y.form
     # Secant slopes from the four corners. Any slopes are sound: the residual below is measured against the ones used.
@@ -156,7 +158,7 @@ def _of_points(walk: CellWalk, x: _Steps, y: _Steps, largest: Tensor) -> AffineF
     magnitude = largest + size_u * x.size + size_v * y.size
     stack = torch.cat([((low + high) / 2)[None], slope_u * u.slopes + slope_v * v.slopes])
     form = AffineForm(stack, widen(radius, magnitude, 24, u.unit))
-    return bent(walk, u, v, form, largest) if u.bent else form
+    return quadratic_pixels(walk, u, v, form, largest) if u.quadratic else form
 
 
 def _too_wide(pictures: Tensor, place: Coordinates, padding: str) -> Tensor | None:

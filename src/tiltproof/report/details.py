@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.report.picture_data import digits, digits_below, picture_data, width_data
-from tiltproof.runtime.batch_size import Halving, pairs_at_a_time
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, pairs_at_a_time
 from tiltproof.transforms import Transform
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
@@ -110,8 +110,8 @@ class Details:
         self.range = Range(inputs.transform)
         self.device = inputs.images.device
         symbols = len(inputs.transform.parts) if method == "affine" else 0
-        self.pairs = Halving(pairs_at_a_time(inputs.network, symbols, self.device))
-        self.samples = Halving(4096 if inputs.images.is_cuda else 128)
+        self.pairs = AdaptiveBatchSize(pairs_at_a_time(inputs.network, symbols, self.device))
+        self.samples = AdaptiveBatchSize(4096 if inputs.images.is_cuda else 128)
 
     def of(self, row: int, result: ImageResult) -> dict[str, Any]:
         """Plain values, ready for JSON, for image number ``row`` of the inputs."""

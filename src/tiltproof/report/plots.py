@@ -66,7 +66,7 @@ class Plot:
         self._upright(up_label, 18 * FINENESS, (floor + ceiling) / 2)
 
     def _upright(self, words: str, x: float, y: float) -> None:
-        """Text that reads upwards, centred at (x, y)."""
+        """Text that reads upwards, centered at (x, y)."""
         face = font(15 * FINENESS)
         _, _, width, height = self.draw.textbbox((0, 0), words, font=face)
         label = Image.new("RGB", (math.ceil(width), math.ceil(height)), PAPER)

@@ -146,7 +146,7 @@ class RunFolder(Run):
         """``about``: what is claimed (`claim`); ``kind``: the class of one image's result."""
         super().__init__(settings, plan)
         self.folder, self.batches, self.kind = folder, 0, kind
-        settings = settings | {"graph_sha256": graph_digest(inputs.live(inputs.images.dtype))}
+        settings = settings | {"graph_sha256": graph_digest(inputs.network_as(inputs.images.dtype))}
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,

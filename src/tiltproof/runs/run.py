@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tiltproof.device import few_threads
 from tiltproof.errors import InputError
-from tiltproof.runtime.batch_size import Halving, keep_freed_memory
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory
 from tiltproof.verify.inputs import Inputs
 
 Grid = tuple[int, ...]
@@ -55,12 +55,12 @@ class Job(Protocol):
         """Bytes that a pair is believed to take."""
         ...
 
-    def grid(self, inputs: Inputs, pairs: Halving) -> Grid | None:
+    def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid | None:
         """The grid that `batch` would find, and no proof."""
         ...
 
     def batch(
-        self, inputs: Inputs, grid: Grid | None, pairs: Halving, reporter: Any = None
+        self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize, reporter: Any = None
     ) -> tuple[Sequence[Any], Grid | None]:
         """Results of the images, and the starting grid (None as long as no image needed one)."""
         ...
@@ -151,7 +151,7 @@ class Run:
     ) -> Generator[Batch, None, None]:
         """One batch after the other, in this process."""
         keep_freed_memory(inputs.memory)
-        pairs = Halving(self.plan["pairs_at_once"], inputs.memory, job.each(inputs))
+        pairs = AdaptiveBatchSize(self.plan["pairs_at_once"], inputs.memory, job.each(inputs))
         device = str(inputs.images.device)
         for rows in batches:
             yield Batch(rows.start, *job.part(rows).batch(inputs.part(rows), self.grid, pairs, reporter), device)

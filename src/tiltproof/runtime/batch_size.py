@@ -223,7 +223,7 @@ class Changing(Protocol):
     STATE: ClassVar[tuple[str, ...]]
 
 
-class Halving:
+class AdaptiveBatchSize:
     """Runs a function on batches of items, and halves the batch size, for good, whenever memory runs out.
 
     A function that failed is called again, so it must leave nothing behind: either it changes nothing, or the objects it changes are named,

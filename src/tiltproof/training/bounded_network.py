@@ -35,7 +35,7 @@ class LiveNetwork:
     def network(self, model: nn.Module, like: Tensor) -> Network:
         if model not in self.read:
             self.read[model] = read_network(model, tuple(like.shape[1:]), like)
-        return self.read[model].live(instead=self.statistics)
+        return self.read[model].network_as(instead=self.statistics)
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:

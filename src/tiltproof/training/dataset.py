@@ -7,7 +7,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from tiltproof.data import centre_crop
+from tiltproof.data import center_crop
 from tiltproof.errors import InputError
 from tiltproof.training.sampling import generator
 
@@ -51,7 +51,7 @@ class TrainingSet:
         self.held_rows, rows = order[:held].sort().values, order[held:].sort().values
         self.pixels, self.labels = pixels[rows].to(device), labels[rows].to(device)
         held_pixels = pixels[self.held_rows]
-        middle = centre_crop(held_pixels, crop_size).contiguous() if crop_size else held_pixels
+        middle = center_crop(held_pixels, crop_size).contiguous() if crop_size else held_pixels
         self.held_pixels, self.held_labels = middle.to(device), labels[self.held_rows].to(device)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_method
-from tiltproof.pixels.camera_depth import check_horizon
+from tiltproof.pixels.camera_depth import check_camera_depth
 from tiltproof.pixels.fgv import lines_needed, window_bounds
 from tiltproof.training.bounded_network import PROPAGATIONS, LiveNetwork
 from tiltproof.training.sampling import Sampler, half_widths
@@ -48,9 +48,6 @@ def between(ends: tuple[float, float], share: float) -> float:
 
 # The paper's loss (L_ct, and L_r for regression): the answer at a sampled parameter, and the worst that bounds allow around it.
 #
-# loss = CertifiedLoss("R(30)", nu=0.25, ramp=Ramp(warm_up=3000, ramp=10_000))
-# value = loss(model, images, labels, step)  # in your own loop, step = 0, 1, 2, ...
-# value.total.backward()
 
 
 MEASURES = ("worst", "width")
@@ -99,7 +96,7 @@ class TrainingLoss:
         """All that changes from step to step, as tensors: at least the sampled parameters, [samples * n, d], sample by sample."""
         if self.seen_size != images.shape[-2:]:  # cameras only: on the host, once
             self.seen_size = tuple(images.shape[-2:])
-            check_horizon(self.transform, *images.shape[-2:])
+            check_camera_depth(self.transform, *images.shape[-2:])
         every = [self.sampler.parameters(step, len(images), images, purpose=k) for k in range(self.samples)]
         return (torch.cat(every),)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_images, check_method, pair_bounds
-from tiltproof.pixels.camera_depth import check_horizon, has_camera
+from tiltproof.pixels.camera_depth import check_camera_depth, has_camera
 from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
 SAMPLES = 10
@@ -218,7 +218,7 @@ def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
         low = part.range[0] - one
         part.check(low if part.least is None else max(low, part.least), part.range[1] + one)
     low, high = (torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
-    check_horizon(transform, images.shape[-2], images.shape[-1], low - half, high + half)
+    check_camera_depth(transform, images.shape[-2], images.shape[-1], low - half, high + half)
 
 
 def _largest(transform: Transform, images: Tensor) -> Tensor:

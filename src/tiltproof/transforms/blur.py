@@ -147,7 +147,7 @@ class MotionBlur(Filter):
     Convention
         formula:  x' = sum_k w_k x(u + k cos(a), v + k sin(a)) over whole k, with bilinear interpolation at these places and
                   w_k = 1/l times the integral of max(0, 1 - |t - k|) over t from -l/2 to l/2: the mean along a path of length l
-                  centred at the pixel, where the picture is taken linearly between places one pixel apart. It is continuous in
+                  centered at the pixel, where the picture is taken linearly between places one pixel apart. It is continuous in
                   l; for l = 0 it is the picture itself
         angle:    a is fixed, in degrees, given after @, and 0 where nothing is said
         axes:     u to the right, v upwards; a turns counter-clockwise from u

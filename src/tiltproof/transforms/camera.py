@@ -70,7 +70,7 @@ class Yaw(Camera):
     """Turn the camera sideways by an angle in degrees: ``Yaw(5, focal_pixels=300)`` is -5 to 5; text ``Yaw(5@300)``.
 
     Convention
-        axes:     u to the right, v upwards, origin at the picture's centre, which is where the camera looks
+        axes:     u to the right, v upwards, origin at the picture's center, which is where the camera looks
         sign:     positive turns the camera to the right, so the content moves to the left
         inverse:  u' = (u cos(a) + f sin(a)) / w, v' = v / w with w = cos(a) - (u / f) sin(a), which must stay above 1/16
                   for every pixel; a range for which it does not is refused
@@ -88,7 +88,7 @@ class Pitch(Camera):
     """Turn the camera up and down by an angle in degrees: ``Pitch(5, focal_pixels=300)``; text ``Pitch(5@300)``.
 
     Convention
-        axes:     u to the right, v upwards, origin at the picture's centre, which is where the camera looks
+        axes:     u to the right, v upwards, origin at the picture's center, which is where the camera looks
         sign:     positive turns the camera upwards, so the content moves down
         inverse:  u' = u / w, v' = (v cos(a) + f sin(a)) / w with w = cos(a) - (v / f) sin(a), which must stay above 1/16
                   for every pixel; a range for which it does not is refused
@@ -106,7 +106,7 @@ class Roll(Rotation):
     """Turn the camera about its line of sight by an angle in degrees: ``Roll(5)`` is -5 to 5; text ``Roll(5)``.
 
     Convention
-        centre:   the middle of the picture; the focal length does not matter
+        center:   the middle of the picture; the focal length does not matter
         axes:     u to the right, v upwards
         sign:     positive turns the camera clockwise, so the content turns counter-clockwise, as with ``R``
         inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)

@@ -1,4 +1,4 @@
-"""Rotation about the picture's centre."""
+"""Rotation about the picture's center."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Rotation(Spatial):
     ``R(30)``.
 
     Convention
-        centre:   the middle of the picture, between the pixels when the size is even
+        center:   the middle of the picture, between the pixels when the size is even
         axes:     u to the right, v upwards
         sign:     positive turns the picture counter-clockwise
         inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
@@ -82,14 +82,14 @@ class TranslationV(Spatial):
         return (1, 0, 0), (0, 1, -value)
 
 
-# Scaling about the picture's centre: both ways alike, or one way alone.
+# Scaling about the picture's center: both ways alike, or one way alone.
 
 
 class Scaling(Spatial):
     """Scale by a percentage: ``Scaling(5)`` is -5 % to +5 %; text ``Sc(5)``.
 
     Convention
-        centre:   the middle of the picture
+        center:   the middle of the picture
         sign:     positive enlarges the content, by the factor 1 + percent / 100
         inverse:  u' = u / (1 + s), v' = v / (1 + s) with s = percent / 100
         padding:  from the composition (zeros by default)
@@ -118,7 +118,7 @@ class ScalingU(Scaling):
     """Scale the width alone by a percentage: ``ScalingU(5)`` is -5 % to +5 %; text ``Scu(5)``.
 
     Convention
-        centre:   the middle column stays where it is
+        center:   the middle column stays where it is
         axes:     u to the right
         sign:     positive makes the content wider, by the factor 1 + percent / 100
         inverse:  u' = u / (1 + s), v' = v with s = percent / 100
@@ -135,7 +135,7 @@ class ScalingV(Scaling):
     """Scale the height alone by a percentage: ``ScalingV(5)`` is -5 % to +5 %; text ``Scv(5)``.
 
     Convention
-        centre:   the middle row stays where it is
+        center:   the middle row stays where it is
         axes:     v upwards
         sign:     positive makes the content taller, by the factor 1 + percent / 100
         inverse:  u' = u, v' = v / (1 + s) with s = percent / 100
@@ -155,9 +155,9 @@ class Shearing(Spatial):
     """Shear horizontally by a percentage: ``Shearing(2)`` is -2 % to +2 %; text ``Sh(2)``.
 
     Convention
-        centre:   the middle row stays where it is
+        center:   the middle row stays where it is
         axes:     u to the right, v upwards
-        sign:     positive moves the upper half to the right, by percent / 100 pixels for each row above the centre
+        sign:     positive moves the upper half to the right, by percent / 100 pixels for each row above the center
         inverse:  u' = u - (percent / 100) v, v' = v
         padding:  from the composition (zeros by default)
     """
@@ -175,9 +175,9 @@ class ShearingV(Spatial):
     """Shear vertically by a percentage: ``ShearingV(2)`` is -2 % to +2 %; text ``Shv(2)``.
 
     Convention
-        centre:   the middle column stays where it is
+        center:   the middle column stays where it is
         axes:     u to the right, v upwards
-        sign:     positive moves the right half up, by percent / 100 pixels for each column right of the centre
+        sign:     positive moves the right half up, by percent / 100 pixels for each column right of the center
         inverse:  u' = u, v' = v - (percent / 100) u
         padding:  from the composition (zeros by default)
     """

@@ -59,8 +59,8 @@ def applied(matrix: Matrix, x: Any, y: Any, w: Any) -> tuple[Any, Any, Any]:
     return first, second, third
 
 
-def centred_grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """u of every column [1, 1, W] and v of every row [1, H, 1]: origin at the picture's centre, v upwards."""
+def centered_grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """u of every column [1, 1, W] and v of every row [1, H, 1]: origin at the picture's center, v upwards."""
     u = torch.arange(width, dtype=like.dtype, device=like.device) - (width - 1) / 2
     v = (height - 1) / 2 - torch.arange(height, dtype=like.dtype, device=like.device)
     return u.view(1, 1, width), v.view(1, height, 1)
@@ -68,7 +68,7 @@ def centred_grid(height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]
 
 def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Fractional source column and row (0-based, from the top left) of every output pixel, [N, H, W]."""
-    u, v = centred_grid(height, width, like)
+    u, v = centered_grid(height, width, like)
     source = [row[0] * u + row[1] * v + row[2] for row in matrix]
     if not keeps_plane(matrix):
         depth = source[2].clamp(min=SMALLEST_DEPTH)

@@ -18,7 +18,7 @@ def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
         return index.clamp(-1, size) + 1
     if padding == "border" or size == 1:
         return index.clamp(0, size - 1) + 1
-    period = 2 * (size - 1)  # reflect about the border pixels' centres: ... 2 1 [0 1 2 ... n-1] n-2 ...
+    period = 2 * (size - 1)  # reflect about the border pixels' centers: ... 2 1 [0 1 2 ... n-1] n-2 ...
     folded = index.remainder(period)
     return torch.minimum(folded, period - folded) + 1
 

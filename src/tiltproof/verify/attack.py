@@ -67,7 +67,7 @@ class Attacker:
             inputs.transform,
         )
         self.pictures = inputs.pictures
-        self.exact = inputs.live(torch.float64)
+        self.exact = inputs.network_as(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )
@@ -267,7 +267,7 @@ def candidates(samples: int, d: int, generator: torch.Generator) -> Tensor:
 CONFIRMED_AT_ONCE = 128
 
 
-class Reached:
+class InnerRange:
     """For each image and output the lowest and highest value seen so far [N, K], and the parameters that gave them [N, K, d]."""
 
     STATE: ClassVar[tuple[str, ...]] = ("low", "high", "lowest_at", "highest_at")
@@ -354,7 +354,7 @@ class Reached:
 
     def _ends(self, parameters: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds of every image's outputs at its own parameters, ``size`` images at a time."""
-        inputs, network, device = self.inputs, self.inputs.live(torch.float64), self.inputs.images.device
+        inputs, network, device = self.inputs, self.inputs.network_as(torch.float64), self.inputs.images.device
         lower, upper = [], []
         for chunk in torch.arange(len(parameters)).split(size):
             point = parameters[chunk].to(device)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tiltproof.runtime.batch_size import Halving, pair_bytes, pairs_at_a_time
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, pair_bytes, pairs_at_a_time
 from tiltproof.verify.attack import Attacker
 from tiltproof.verify.branch_and_bound import PRECISE_FROM, AdaptiveSearch
 from tiltproof.verify.initial_grid import backward_pays, precision_pays, starting_grid
@@ -72,11 +72,11 @@ class ClassJob:
     def each(self, inputs: Inputs) -> int:
         return pair_bytes(inputs.network, self.settings.symbols(inputs))
 
-    def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...] | None:
+    def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> tuple[int, ...] | None:
         return self._begin(inputs, None, pairs)[2]
 
     def _begin(
-        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving
+        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: AdaptiveBatchSize
     ) -> tuple[Attacker, Prover, tuple[int, ...] | None]:
         """The attack, and the starting grid where none is given and an image needs one."""
         seed = self.settings.seed + self.first
@@ -90,7 +90,7 @@ class ClassJob:
         return attacker, prover, grid
 
     def batch(
-        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving, reporter: Reporter | None = None
+        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: AdaptiveBatchSize, reporter: Reporter | None = None
     ) -> tuple[list[ImageResult], tuple[int, ...] | None]:
         """Results for these images, and the starting grid (None as long as no image needed one)."""
         began = time.perf_counter()

@@ -10,12 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.attack import Attacker
 from tiltproof.verify.partition import Boxes, Tiling
 from tiltproof.verify.prover import Outcome, Prover
 from tiltproof.verify.results import Budget
-from tiltproof.verify.state import Ledger
+from tiltproof.verify.state import SearchState
 
 PRECISE_FROM = 8
 """Boxes that were halved this often are bounded in float64: what keeps them open may be rounding alone."""
@@ -27,7 +27,7 @@ MOST_HALVINGS, EARLY = 4, 1 / 4
 """Of a box between two bounds, where that is better than another step; and the share of its budget up to which an image's are."""
 
 
-class AdaptiveSearch(Ledger):
+class AdaptiveSearch(SearchState):
     """A stack of boxes to prove; the batch on top is bounded, so images are finished one after the other.
 
     Boxes that were halved ``precise_from`` times or more are bounded in float64. The books are kept on the prover's device, and the host
@@ -35,14 +35,14 @@ class AdaptiveSearch(Ledger):
     """
 
     STATE: ClassVar[tuple[str, ...]] = (
-        *Ledger.STATE, "fresh", "image", "stack", "inherited", "suspects", "suspected", "parked", "most_suspects", "size",
+        *SearchState.STATE, "fresh", "image", "stack", "inherited", "suspects", "suspected", "parked", "most_suspects", "size",
     )  # fmt: skip
 
     def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, precise_from: int = PRECISE_FROM) -> None:
         super().__init__(prover, attacker, tiling, prover.labels.device)
         self.precise_from = precise_from
 
-    def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
+    def work(self, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> None:
         self.fresh, self.first = self.attacker.alive().to(self.device), self.tiling.first()
         self.waiting[self.fresh] = len(self.first)
         self.image, self.inherited = self.fresh[:0], self.proved[:0]

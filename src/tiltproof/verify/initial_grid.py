@@ -1,6 +1,6 @@
 """Where the search begins: how finely to cut the range before adaptive splitting takes over.
 
-Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A ladder of ever
+Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A candidate_grids of ever
 finer grids is tried, from its middle up and down, on a few random (image, box) pairs each; on a GPU, where steps are dear, several
 rungs at once. The rung with the least expected number of bounds is taken. This only decides where work is spent; whatever grid is
 chosen, every box still has to be proved.
@@ -18,20 +18,21 @@ from torch import Tensor
 
 from tiltproof.kernels.pixels import single_pairs
 from tiltproof.pixels.coordinates import coordinates, symbols
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms import Spatial, Transform
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Prover
 from tiltproof.verify.refinement import WORTHWHILE
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
-"""Pilot pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory together."""
+"""PilotRun pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory
+together."""
 PASS_COST, PASS_STEPS, PASS_CALL = 1.0, 12e6, 2.5e10
 """What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
 way, and count as that. On a GPU the host's steps come to as much as so many products (runs of the paper authors' networks: 2.7 bounds of
 7 million products each, 0.8 of 25 million); and a pass, of however few margins, to so many (5 ms, in which 3,800 boxes are bounded)."""
 FEWEST_FAILED = 6
-"""Pilot pairs that have to fail before it is believed how halves of such boxes fare."""
+"""PilotRun pairs that have to fail before it is believed how halves of such boxes fare."""
 PRECISE_COST = 2.0
 """What a bound in float64 costs, in bounds of float32."""
 ENOUGH, MOSTLY = 0.98, 0.8
@@ -45,7 +46,7 @@ PIXEL_CONTRAST = 0.2
 
 
 @lru_cache(8)
-def influence(transform: Transform, height: int, width: int) -> Tensor:
+def sensitivity(transform: Transform, height: int, width: int) -> Tensor:
     """Roughly how far each parameter's whole range moves pixel values, [d]."""
     low = torch.tensor([transform.low], dtype=torch.float64)
     high = torch.tensor([transform.high], dtype=torch.float64)
@@ -65,7 +66,7 @@ def influence(transform: Transform, height: int, width: int) -> Tensor:
     return result
 
 
-def ladder(effect: Tensor, most: int) -> list[tuple[int, ...]]:
+def candidate_grids(effect: Tensor, most: int) -> list[tuple[int, ...]]:
     """Grids from one box upwards; each rung halves the axis that moves pixels most."""
     splits = torch.ones(len(effect), dtype=torch.int64)
     rungs = [tuple(splits.tolist())]
@@ -82,7 +83,7 @@ def finer(effect: Tensor, grid: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @dataclass
-class Pilot:
+class PilotRun:
     """What some random pairs of images and boxes of one grid cost on average, in forward passes, and the share of them proved."""
 
     cost: float
@@ -90,10 +91,10 @@ class Pilot:
     passed: float
 
 
-class Pilots:
+class PilotRuns:
     """Tries grids on a few random pairs of these images."""
 
-    def __init__(self, prover: Prover, rows: Tensor, batch: Halving, seed: int) -> None:
+    def __init__(self, prover: Prover, rows: Tensor, batch: AdaptiveBatchSize, seed: int) -> None:
         self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
         self.pass_cost, self.pass_call = PASS_COST, 0.0
@@ -101,15 +102,15 @@ class Pilots:
             products = max(1, prover.products * (2 + len(prover.transform.parts)))
             self.pass_cost, self.pass_call = PASS_COST + PASS_STEPS / products, PASS_CALL / products
 
-    def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> Pilot:
+    def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> PilotRun:
         """Once for each grid: the prover remembers. All grids are tried on the same images."""
         if (grid, dtype) not in self.prover.pilots:
             self._try([grid], dtype)
-        result: Pilot = self.prover.pilots[grid, dtype]
+        result: PilotRun = self.prover.pilots[grid, dtype]
         return result
 
     def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
-        """Some rungs that `ladder` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
+        """Some rungs that `candidate_grids` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
         if not single_pairs(self.prover.pictures, self.prover.transform):
             return
         places = [k for k in (min(MIDDLE, len(rungs) - 1) + beside for beside in BESIDE) if 0 <= k < len(rungs)]
@@ -138,11 +139,11 @@ class Pilots:
 
         for grid, (passes, forward, passed) in zip(grids, self.batch.run(work).tolist(), strict=True):
             cost = (1 + self.pass_cost * passes) * (PRECISE_COST if precise else 1)
-            prover.pilots[grid, dtype] = Pilot(cost, forward, passed)
+            prover.pilots[grid, dtype] = PilotRun(cost, forward, passed)
 
-    def ladder(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+    def candidate_grids(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
         """(expected cost of an image, the rung it is least for, share proved on the last rung tried)."""
-        tried: dict[int, Pilot] = {}
+        tried: dict[int, PilotRun] = {}
         middle = min(MIDDLE, len(rungs) - 1)
         for k in range(middle, len(rungs)):
             tried[k] = self.run(rungs[k], dtype)
@@ -167,21 +168,23 @@ class Pilots:
         return least, rungs[best], tried[finest].passed
 
 
-def starting_grid(prover: Prover, rows: Tensor, budget_boxes: int, batch: Halving, seed: int) -> tuple[int, ...]:
+def starting_grid(
+    prover: Prover, rows: Tensor, budget_boxes: int, batch: AdaptiveBatchSize, seed: int
+) -> tuple[int, ...]:
     """The rung of least expected cost; where the model's own precision proves little however fine the grid, float64 is tried too."""
     height, width = prover.pictures.shape[-2:]
-    rungs = ladder(influence(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
-    pilots = Pilots(prover, rows, batch, seed)
+    rungs = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots = PilotRuns(prover, rows, batch, seed)
     pilots.beside_middle(rungs, prover.dtype)
-    cost, grid, passed = pilots.ladder(rungs, prover.dtype)
+    cost, grid, passed = pilots.candidate_grids(rungs, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
         pilots.beside_middle(rungs, torch.float64)
-        more, other, _ = pilots.ladder(rungs, torch.float64)
+        more, other, _ = pilots.candidate_grids(rungs, torch.float64)
         grid = other if more < cost else grid
     return grid
 
 
-def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int) -> bool:
+def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: AdaptiveBatchSize, seed: int) -> bool:
     """Whether boxes of this grid are better bounded in float64 from the start.
 
     The roundings that a bound must absorb grow with every layer; a deep network's float32 bounds may fail on any box. A box
@@ -195,7 +198,7 @@ def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: H
     ]
     if prover.dtype == torch.float64 or (len(grid) > 1 and max(finer_grids, default=0.0) >= ENOUGH):
         return False
-    pilots = Pilots(prover, rows, batch, seed)
+    pilots = PilotRuns(prover, rows, batch, seed)
     plain = pilots.run(grid, prover.dtype)
     if plain.cost <= PRECISE_COST * plain.passed**2:  # float64 costs no less than that, and proves all at best
         return False
@@ -204,7 +207,7 @@ def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: H
 
 
 def backward_pays(
-    prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: Halving, seed: int, dtype: torch.dtype
+    prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: AdaptiveBatchSize, seed: int, dtype: torch.dtype
 ) -> tuple[float, int]:
     """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box; and for how many
     boxes at least.
@@ -213,9 +216,9 @@ def backward_pays(
     proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on, and
     one that costs so much more, however few its boxes are, if for as many boxes T times their number is more.
     """
-    pilots = Pilots(prover, rows, batch, seed)
-    effect = influence(prover.transform, *prover.pictures.shape[-2:])
-    rungs = [*ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    pilots = PilotRuns(prover, rows, batch, seed)
+    effect = sensitivity(prover.transform, *prover.pictures.shape[-2:])
+    rungs = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail
     for whole, halves in reversed([*itertools.pairwise(rungs)]):
         failed = 1 - pilots.run(whole, dtype).forward

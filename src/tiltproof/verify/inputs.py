@@ -17,8 +17,8 @@ from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError, shown
 from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
 from tiltproof.pixels.api import METHODS, check_images
-from tiltproof.pixels.camera_depth import check_horizon
-from tiltproof.runtime.batch_size import Halving, Memory, pair_bytes, picture_bytes
+from tiltproof.pixels.camera_depth import check_camera_depth
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, pair_bytes, picture_bytes
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.results import Budget
 
@@ -37,9 +37,9 @@ class Inputs:
     labels: Tensor
     transform: Transform
     semantics: str = "real"
-    lives: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
+    networks: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
     limit: int | None = None  # bytes that may be taken, if the user says so
-    halvings: dict[str, Halving] = field(default_factory=dict)  # shared by all batches
+    halvings: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
 
     def part(self, rows: slice) -> Inputs:
         """Some of the images."""
@@ -73,26 +73,26 @@ class Inputs:
     def memory(self) -> Memory:
         return Memory(self.images.device, self.limit)
 
-    def evaluations(self, most: int, gradient: bool = False) -> Halving:
+    def evaluations(self, most: int, gradient: bool = False) -> AdaptiveBatchSize:
         """Transformed pictures to evaluate at once, at most ``most``."""
         return self._halving(f"pictures {gradient}", most, picture_bytes(self.network, gradient))
 
-    def points(self, most: int) -> Halving:
+    def points(self, most: int) -> AdaptiveBatchSize:
         """Boxes of a single point to bound at once, in float64, at most ``most``."""
         return self._halving("points", most, 2 * pair_bytes(self.network, len(self.transform.parts)))
 
-    def _halving(self, name: str, most: int, each: int) -> Halving:
+    def _halving(self, name: str, most: int, each: int) -> AdaptiveBatchSize:
         if name not in self.halvings:
             memory = self.memory
-            self.halvings[name] = Halving(max(1, min(most, memory.room() // each)), memory, each)
+            self.halvings[name] = AdaptiveBatchSize(max(1, min(most, memory.room() // each)), memory, each)
         return self.halvings[name]
 
-    def live(self, dtype: torch.dtype, semantics: str = "real") -> Network:
+    def network_as(self, dtype: torch.dtype, semantics: str = "real") -> Network:
         """The network with its weights in ``dtype``, for bounds of real or of float32 evaluations."""
         key = dtype, SEMANTICS[semantics]
-        if key not in self.lives:
-            self.lives[key] = self.network.live(*key)
-        return self.lives[key]
+        if key not in self.networks:
+            self.networks[key] = self.network.network_as(*key)
+        return self.networks[key]
 
     def eval_mode(self) -> AbstractContextManager[None]:
         """The model in eval mode inside, with a notice if it was not, and as it was afterwards."""
@@ -131,7 +131,7 @@ def check_model_and_images(
     if len(transform.parts) > MOST_PARAMETERS:
         raise InputError(f"at most {MOST_PARAMETERS} parameters can be searched", got=len(transform.parts))
     check_images(images)
-    check_horizon(transform, *images.shape[-2:])
+    check_camera_depth(transform, *images.shape[-2:])
     transform.check_channels(images.shape[1])
     tensors = [*model.parameters(), *model.buffers()]
     for tensor in tensors:

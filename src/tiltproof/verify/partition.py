@@ -265,7 +265,7 @@ MANY = 2**20
 """Notes from which on those of forgotten images are thrown away, and again whenever there are twice as many as were left."""
 
 
-class Splits:
+class SplitLog:
     """Of images numbered from zero, ``count`` of them; boxes are on ``device``."""
 
     STATE: ClassVar[tuple[str, ...]] = ("kept", "notes", "noted", "many")

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.gathered import ChosenForms
+from tiltproof.enclosures.gathered import GatheredForms
 from tiltproof.network import forward_shares, margins, run, separate_margins, shallow_share
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.runtime.batch_size import Changing, fewest_together
 from tiltproof.verify.inputs import Inputs
-from tiltproof.verify.refinement import Gate, Rounds
+from tiltproof.verify.refinement import BackwardPolicy, ClassRefinement
 
-LOST = 0.5
+BACKWARD_LOSS = 0.5
 """Share of a margin's remainder that a backward pass does not win back: 0.3 to 0.6 on the way to a bound near zero. Orders classes."""
 
 STEP, MOST_FEW = 2**36, 16_384
@@ -47,7 +47,7 @@ class Prover:
 
     In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few
     hundredths of a margin; a box that only they keep open is worth a second look in float64, where they vanish. With them goes
-    what else keeps deep networks' bounds wide, the pixels' second order in a single parameter: there forms are bent.
+    what else keeps deep networks' bounds wide, the pixels' second order in a single parameter: there forms are quadratic.
     """
 
     STATE: ClassVar[tuple[str, ...]] = ("refined",)
@@ -56,8 +56,8 @@ class Prover:
         self.labels, self.transform, self.method = inputs.labels, inputs.transform, method
         self.pictures = inputs.pictures
         self.dtype = inputs.images.dtype
-        self.networks = {dtype: inputs.live(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
-        self.bent = True  # what a benchmark compares with is switched off here
+        self.networks = {dtype: inputs.network_as(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
+        self.quadratic = True  # what a benchmark compares with is switched off here
         # margins to refine at once, at least
         self.fewest = fewest_together(inputs.network, len(inputs.transform.parts))
         # of a network's entries that margins meet before it is looked whether they are proved
@@ -67,7 +67,7 @@ class Prover:
         # likewise, boxes left up to which the search halves them more than once at a time: what the device does while the host takes a step
         self.products = sum(operation.products for operation in self.networks[self.dtype].operations)
         self.few = min(MOST_FEW, STEP // max(1, self.products)) if inputs.images.is_cuda else 0
-        self.gate = Gate(inputs.images.device)
+        self.gate = BackwardPolicy(inputs.images.device)
         self.pilots: dict[
             Any, Any
         ] = {}  # how grids fared that were tried, kept for whoever asks again (`certify.start`)
@@ -82,8 +82,10 @@ class Prover:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device."""
         dtype = dtype or self.dtype
         network = self.networks[dtype]
-        bent = self.bent and dtype == torch.float64
-        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=bent, dtype=dtype)
+        quadratic = self.quadratic and dtype == torch.float64
+        pixels = pair_bounds(
+            self.pictures, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
+        )
         several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
         forms = run(network, pixels, lasting=low.shape[1], outputs=self.method == "fgv")
@@ -96,7 +98,7 @@ class Prover:
         lower = torch.where(form.radius >= 0, form.lower.double(), torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
         forward = _proved(lower).amin(1, keepdim=True)
         first_order = form.center - form.slopes.abs().sum(0)
-        likely = (first_order - LOST * form.radius).double()
+        likely = (first_order - BACKWARD_LOSS * form.radius).double()
         worst = torch.where(lower > 0, torch.inf, _proved(likely)).argmin(1, keepdim=True)
         forward, first_order, radius = (
             each.flatten() for each in (forward, first_order.gather(1, worst), form.radius.gather(1, worst))
@@ -104,7 +106,7 @@ class Prover:
         promising = self.gate.promising(~(forward > 0), first_order, radius)
         rows, passes = promising.chosen, torch.zeros_like(forward)
         if len(rows):
-            rounds = Rounds(network, forms, labels, rows, lower[rows], likely[rows])
+            rounds = ClassRefinement(network, forms, labels, rows, lower[rows], likely[rows])
             # so many need no more memory than the forward pass did
             share = rounds.work(max(self.fewest, len(pixels)), self.together, self.shallow)
             lower[rows], passes[rows] = rounds.best, rounds.passes
@@ -116,7 +118,7 @@ class Prover:
         if several:  # boxes not looked at backward, or whose worst class is proved and another is not
             rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
             if len(rows):
-                shares[rows] = forward_shares(network, ChosenForms(forms, rows))
+                shares[rows] = forward_shares(network, GatheredForms(forms, rows))
         return Outcome(bound, forward, passes, shares)
 
 

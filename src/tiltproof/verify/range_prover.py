@@ -32,13 +32,13 @@ class RangeProver:
     def __init__(self, inputs: Inputs, method: str) -> None:
         self.transform, self.method, self.pictures = inputs.transform, method, inputs.pictures
         self.device = inputs.images.device
-        self.network = inputs.live(torch.float64, inputs.semantics)
+        self.network = inputs.network_as(torch.float64, inputs.semantics)
 
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor) -> RangeOutcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64."""
         network = self.network
-        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, bent=True)
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, quadratic=True)
         forms = run(network, pixels, lasting=low.shape[1])
         output = forms[network.output]
         lower, upper = output.lower, output.upper

@@ -17,9 +17,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tiltproof.runtime.batch_size import Halving
-from tiltproof.verify.attack import Reached
-from tiltproof.verify.partition import Boxes, Splits, Tiling
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.verify.attack import InnerRange
+from tiltproof.verify.partition import Boxes, SplitLog, Tiling
 from tiltproof.verify.range_prover import RangeOutcome, RangeProver
 from tiltproof.verify.results import Budget
 from tiltproof.verify.state import content
@@ -32,7 +32,7 @@ class Wanted:
     excess: float = 0.05
     width: float = 0.0
 
-    def ends(self, reached: Reached) -> tuple[Tensor, Tensor]:
+    def ends(self, reached: InnerRange) -> tuple[Tensor, Tensor]:
         """What bounds of each image's boxes have to stay in, [N, K] each.
 
         An output that hardly moves is not worth a tighter range than a quarter of what is asked for on average.
@@ -50,7 +50,7 @@ class RangeSearch:
         "boxes", "seconds", "complete", "lower", "upper", "covered", "leaves", "image", "stack", "above_lower", "above_upper",
     )  # fmt: skip
 
-    def __init__(self, prover: RangeProver, reached: Reached, tiling: Tiling, wanted: Wanted) -> None:
+    def __init__(self, prover: RangeProver, reached: InnerRange, tiling: Tiling, wanted: Wanted) -> None:
         self.prover, self.reached, self.tiling, self.wanted = prover, reached, tiling, wanted
         count = len(reached.low)
         # of each image: boxes bounded, boxes whose bounds are in its range, and the content of these
@@ -58,13 +58,13 @@ class RangeSearch:
         self.seconds = torch.zeros(count, dtype=torch.float64)
         self.complete = torch.ones(count, dtype=torch.bool)
         self.lower, self.upper = torch.full_like(reached.low, torch.inf), torch.full_like(reached.low, -torch.inf)
-        self.splits = Splits(count)
+        self.splits = SplitLog(count)
         self.image = torch.empty(0, dtype=torch.int64)
         self.stack = tiling.first()[slice(0, 0)]
         # what holds for the boxes that those on the stack are halves of
         self.above_lower, self.above_upper = reached.low[:0], reached.low[:0]
 
-    def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
+    def work(self, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> None:
         first, count = self.tiling.first(), len(self.reached.low)
         images = torch.arange(count).flip(0)  # the first image lies on top
         nothing = torch.full((count * len(first), self.reached.low.shape[1]), torch.inf, dtype=torch.float64)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.network import Effort, Network, better, refine
+from tiltproof.network import BackwardCost, Network, better, refine
 
 BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
 """Half powers of two of r / f from 1/4 on; tries before a bucket may be closed; least success rate that may keep it open."""
@@ -31,7 +31,7 @@ class Promising:
     bucket: Tensor
 
 
-class Gate:
+class BackwardPolicy:
     STATE: ClassVar[tuple[str, ...]] = ("tried", "won")
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -76,7 +76,7 @@ SHALLOW_MEMORY = 4
 """What an entry takes up to the first look, relative to a whole pass, which holds its entries layer after layer and not at once."""
 
 
-class Rounds:
+class ClassRefinement:
     """Boxes ``rows`` of ``forms``; ``best`` [R, K] holds the best bound of each margin so far, and ``likely`` [R, K] orders them: roughly
     what a backward pass would make of them."""
 
@@ -142,9 +142,9 @@ class Rounds:
                 self._refine(box, other, shallow=shallow)
 
     def _refine(self, boxes: Tensor, classes: Tensor, shared: bool = False, shallow: bool = False) -> Tensor:
-        effort, rows = Effort(), self.rows[boxes]
-        bound, share = refine(self.network, self.forms, self.labels, rows, classes, 0.0, shared, effort, shallow)
+        cost, rows = BackwardCost(), self.rows[boxes]
+        bound, share = refine(self.network, self.forms, self.labels, rows, classes, 0.0, shared, cost, shallow)
         self.best[boxes, classes] = better(self.best[boxes, classes], bound)
         self.refined += len(boxes)
-        self.passes.index_add_(0, boxes, effort.passes)
+        self.passes.index_add_(0, boxes, cost.passes)
         return share

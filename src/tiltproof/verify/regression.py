@@ -18,11 +18,11 @@ from tiltproof.pixels.api import check_method
 from tiltproof.runs.folder import RunFolder, check_folder_options
 from tiltproof.runs.manifest import claim
 from tiltproof.runs.run import Run, Workers, plan_batches
-from tiltproof.runtime.batch_size import Halving, pair_bytes, pairs_at_a_time, parse_memory
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, pair_bytes, pairs_at_a_time, parse_memory
 from tiltproof.transforms import Transform
-from tiltproof.verify.attack import Reached
+from tiltproof.verify.attack import InnerRange
 from tiltproof.verify.batch import Settings
-from tiltproof.verify.initial_grid import influence, ladder
+from tiltproof.verify.initial_grid import candidate_grids, sensitivity
 from tiltproof.verify.inputs import Inputs, check_model_and_images, check_search, check_splits, not_finite, proof_on
 from tiltproof.verify.partition import Tiling, leaves
 from tiltproof.verify.range_prover import RangeProver
@@ -188,7 +188,7 @@ class RangeJob:
     def each(self, inputs: Inputs) -> int:
         return DOUBLE * pair_bytes(inputs.network, self.settings.symbols(inputs))
 
-    def grid(self, inputs: Inputs, pairs: Halving) -> tuple[int, ...]:
+    def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> tuple[int, ...]:
         """The grid from which the first images would have taken the fewest bounds; all halvings above it are saved."""
         axes = len(inputs.transform.parts)
         coarse = (FIRST_GRID,) * axes
@@ -203,10 +203,10 @@ class RangeJob:
             return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
 
         best = min(range(1 + max(depths, default=0)), key=bounds)
-        return ladder(influence(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]
+        return candidate_grids(sensitivity(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]
 
     def batch(
-        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: Halving, reporter: _Reporter | None = None
+        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: AdaptiveBatchSize, reporter: _Reporter | None = None
     ) -> tuple[list[RangeResult], tuple[int, ...]]:
         reporter = reporter or _Reporter(len(inputs.images), time.perf_counter(), None)
         grid = grid or self.grid(inputs, pairs)
@@ -214,11 +214,11 @@ class RangeJob:
 
 
 def _searched(
-    inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: Halving, reporter: _Reporter | None = None
-) -> tuple[Reached, RangeSearch]:
+    inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: AdaptiveBatchSize, reporter: _Reporter | None = None
+) -> tuple[InnerRange, RangeSearch]:
     """What evaluations reach, and what is proved."""
     settings = job.settings
-    reached = Reached(inputs, settings.seed + job.first)
+    reached = InnerRange(inputs, settings.seed + job.first)
     _ensure_finite(reached.prediction, job.first)
     reached.search(settings.samples, ASCENT_STEPS)
     # a grid that is to be kept is the case of a width that every box has
@@ -239,7 +239,7 @@ def _ensure_finite(outputs: Tensor, first: int) -> None:
 
 
 def _batch(
-    inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: Halving, reporter: _Reporter
+    inputs: Inputs, job: RangeJob, grid: tuple[int, ...], pairs: AdaptiveBatchSize, reporter: _Reporter
 ) -> list[RangeResult]:
     """Results for these images; they depend on nothing but the images, the settings and the grid."""
     began = time.perf_counter()

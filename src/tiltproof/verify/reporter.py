@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tiltproof.verify.results import ImageResult, Progress, Verdict
-from tiltproof.verify.state import Ledger
+from tiltproof.verify.state import SearchState
 
 
 class Reporter:
@@ -17,7 +17,7 @@ class Reporter:
         self.images, self.began, self.callback = images, began, callback
         self.verdicts: Counter[Verdict] = Counter()
         self.boxes = self.earlier = 0
-        self.search: Ledger | None = None
+        self.search: SearchState | None = None
 
     def resumed(self, results: Sequence[ImageResult]) -> None:
         """Results of an earlier process: done, but not in this one's time."""
@@ -27,7 +27,7 @@ class Reporter:
     def attacking(self) -> None:
         self._say("attack")
 
-    def proving(self, search: Ledger) -> None:
+    def proving(self, search: SearchState) -> None:
         self.search = search
         self.report()
 

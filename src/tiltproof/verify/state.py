@@ -10,14 +10,14 @@ from torch import Tensor
 
 from tiltproof.runtime.batch_size import Changing
 from tiltproof.verify.attack import Attacker
-from tiltproof.verify.partition import Splits, Tiling
+from tiltproof.verify.partition import SplitLog, Tiling
 from tiltproof.verify.prover import Outcome, Prover
 from tiltproof.verify.results import ImageResult, Verdict
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
 
 
-class Ledger:
+class SearchState:
     """Per image: boxes bounded, boxes still to prove, the least bound proved, and, once it is settled, the verdict. The books are kept,
     and boxes given and returned, on ``device``."""
 
@@ -35,7 +35,7 @@ class Ledger:
         self.seconds = torch.zeros(count, dtype=torch.float64, device=device)
         self.proved, self.open_bound = torch.full((2, count), torch.inf, dtype=torch.float64, device=device)
         self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
-        self.splits = Splits(count, device)
+        self.splits = SplitLog(count, device)
 
     def changes(self) -> tuple[Changing, ...]:
         """What a step of the search changes."""

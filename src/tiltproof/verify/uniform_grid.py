@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.runtime.batch_size import Halving
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.attack import Attacker
 from tiltproof.verify.partition import Boxes, Tiling
 from tiltproof.verify.prover import Prover
 from tiltproof.verify.results import Budget
-from tiltproof.verify.state import Ledger
+from tiltproof.verify.state import SearchState
 
 FEWEST_REGIONS, SPREAD = 64, 8
 """Blocks are made larger so long as there are so many; one in so many regions is scouted from the whole region down, the others from the
@@ -51,7 +51,7 @@ class Blocks:
         return Blocks(*(torch.cat(each) for each in zip(*((p.rows, p.corners, p.size) for p in parts), strict=True)))
 
 
-class UniformSearch(Ledger):
+class UniformSearch(SearchState):
     """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else
     unknown.
     """
@@ -61,7 +61,7 @@ class UniformSearch(Ledger):
         self.sizes = torch.tensor(block_sizes(tuple(tiling.base.tolist())))  # [sizes, d], in boxes
         self.largest = len(self.sizes) - 1
 
-    def work(self, batch: Halving, budget: Budget, report: Callable[[], None]) -> None:
+    def work(self, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> None:
         prove = functools.partial(self._prove, batch=batch, budget=budget, report=report)
         images = self.attacker.alive()
         self.waiting[images] = int(self.tiling.base.prod())
@@ -113,7 +113,7 @@ class UniformSearch(Ledger):
                 failed = ~(prove(left) > 0)
                 left = self._halved(left[failed & (left.size > 0) & self._open()[left.rows]])
 
-    def _prove(self, blocks: Blocks, batch: Halving, budget: Budget, report: Callable[[], None]) -> Tensor:
+    def _prove(self, blocks: Blocks, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> Tensor:
         """Bounds, as many at a time as fit, neighbours together. Images leave at boxes that are not proved, and nothing more of them is
         looked at: minus infinity."""
         result = torch.full((len(blocks),), -torch.inf).double()

@@ -1,7 +1,7 @@
-"""Slopes, and the residual's least and greatest value, of a picture over boxes, inside the kernel of `pixel_kernel.py`.
+"""Slopes, and the residual's least and greatest value, of a picture over boxes, inside the kernel of `triton/pixels.py`.
 
 What they are is said in `cells.axis`, `CellWalk` and `resample.affine_of_exact`. Over each cell the residual is bilinear, so its extremes
-are at box edges and grid lines (cells.py). Roundings are counted in pixel_kernel.py. Where a box is cut at the padding, the pixels on both
+are at box edges and grid lines (cells.py). Roundings are counted in triton/pixels.py. Where a box is cut at the padding, the pixels on both
 sides of its cell are the same, and their difference is 0 whatever the weights. Indices stay inside of the picture whatever the box is:
 comparisons with a NaN take the branch of the whole picture.
 """

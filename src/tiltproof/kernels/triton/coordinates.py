@@ -1,9 +1,9 @@
-"""Where each pixel looks, inside the kernel of `pixel_kernel.py`: `coordinates.combine`, `_intervals` and their meet, pixel by pixel.
+"""Where each pixel looks, inside the kernel of `triton/pixels.py`: `coordinates.combine`, `_intervals` and their meet, pixel by pixel.
 
 The table holds, for every pair, the entries of matrices that are neither 0 nor 1. A form's radius allows for 8 roundings of a u + b v + c +
 offset (6 are made; what an entry 0 or 1 saves is exact), its reach for symbols + 2; intervals move outwards after every step. A fused
 multiply-add rounds once where two operations round twice, and stands only where torch's own loops have one. Where remainders are small
-beside the forms' own boxes (`entry_kernel.py`), these will do: the meet would take little from them.
+beside the forms' own boxes (`triton/matrix_entries.py`), these will do: the meet would take little from them.
 """
 
 import triton

@@ -219,7 +219,7 @@ def entries(
 ):  # fmt: skip
     """A block of pairs. A step of ``program`` is three bytes: what, of which, and with which; from ``shared`` on they are of forms only.
 
-    ``small``: another table, of ``few`` rows, for `single_kernel.py`.
+    ``small``: another table, of ``few`` rows, for `triton/pixels_float32.py`.
     """
     pair = tl.program_id(0) * block + tl.arange(0, block)
     mask = pair < pairs

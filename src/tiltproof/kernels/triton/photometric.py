@@ -1,6 +1,7 @@
 """The kernel of `fused_values.py`: contrast, brightness and their clamp in one pass over memory.
 
-Forms are those of `entry_kernel.py`, (center, slopes, radius), here with a number for each pixel; every step is the method of the same
+Forms are those of `triton/matrix_entries.py`, (center, slopes, radius), here with a number for each pixel; every step is the
+method of the same
 name, with its roundings.
 """
 
@@ -11,7 +12,7 @@ from tiltproof.kernels.triton.matrix_entries import ADD_NUMBER, NEGATE, form_of,
 from tiltproof.kernels.triton.relu import line
 
 RELU, SINGLE = tl.constexpr(22), tl.constexpr(28)
-"""Where in the factors those of ReLU begin (`fused.factors`), after those of `entry_kernel.py`; and those of `AffineForm.to`."""
+"""Where in the factors those of ReLU begin (`fused.factors`), after those of `triton/matrix_entries.py`; and those of `AffineForm.to`."""
 
 
 @triton.jit

@@ -1,6 +1,7 @@
 """The kernel of `fused_pixels.py`: pixel bounds in one pass over memory.
 
-What follows is of float64; of float32, see `single_kernel.py`. Positions are the reference's, step by step (`coordinates`), found once for
+What follows is of float64; of float32, see `triton/pixels_float32.py`. Positions are the reference's, step by step
+(`coordinates`), found once for
 pairs that share a box. The forms are those of `resample.affine_of_exact`, by less arithmetic. Why the result is an enclosure, with L the
 largest pixel and u = 2^-53 (slopes may be any numbers: the residual is measured against those that are used):
 

@@ -1,11 +1,12 @@
-"""Pixel bounds in float32, inside the kernel of `pixel_kernel.py`: where results are float32, and boxes meet at most two cells each way.
+"""Pixel bounds in float32, inside the kernel of `triton/pixels.py`: where results are float32, and boxes meet at most two cells each way.
 
 A position's center is a whole number of 2^-32, of 64 bits: the cell it lies in, and its place there, which becomes float32 like all else.
 Why the result is an enclosure, with u = 2^-24, L the largest of the pixels around a box, and D the largest difference of two of them: at
 most L, or 2 L where a picture has pixels of either sign. Numbers that underflow, by 2^-126 at most, are less than what 2^-24 and 2^-97
 leave room for.
 
-- Positions. Entries are less than 2^7 (`entry_kernel.py`) and pictures have at most 2^12 rows and columns together, so the first pixel's
+- Positions. Entries are less than 2^7 (`triton/matrix_entries.py`) and pictures have at most 2^12 rows and columns together, so
+the first pixel's
   position, and what is summed for it, is less than 2^19: 3 roundings of float64 are less than 2^-32. Rounded to 2^-32, it is off by 2^-33
   more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The place in a
   cell has no rounding until it becomes float32: 2^-25. Entries' own radii have 8 roundings of float64 that are not made any more. So

@@ -1,4 +1,4 @@
-"""The kernels that bend the forms of `pixel_kernel.py`, for `fused_pixels.py`: one within cells, one with a kink between two.
+"""The kernels that bend the forms of `triton/pixels.py`, for `fused_pixels.py`: one within cells, one with a kink between two.
 
 Each line is a step of the reference, in its order (`bounds.bent`, where the inequalities are), with its roundings: 32 of `magnitude`, or of
 16 times that with a kink. Between the two kernels each pair gets its hinge, one number for all of its pixels.

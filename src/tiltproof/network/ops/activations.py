@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.quadratic_relu import bows
-from tiltproof.enclosures.relu import relax_kink, relu_chord, relu_gap
+from tiltproof.enclosures.quadratic_relu import quadratic_relaxation
+from tiltproof.enclosures.relu import relu_chord, relu_gap, zonotope_kink
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.kernels.backward import fused_relu_pullback
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,
-    Pullback,
+    BackwardResult,
     backward_gamma,
     dot,
     evaluated,
@@ -34,11 +34,11 @@ class Relu:
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         negative = operation.settings.get("negative_slope", 0.0)
-        result = relax_kink(inputs[0], negative)
+        result = zonotope_kink(inputs[0], negative)
         # evaluated in floating point ReLU is exact; a leaky one rounds its slope and the product
         return evaluated(result, 4, operation.evaluation) if negative else result
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """Lower bound of w f(x), f(x) = a x + (1 - a) relu(x), on [l, h] with l < 0 < h:
         w >= 0:  relu(x) >= s x for any slope s in [0, 1]; s = 1 where h > -l, else 0;
         w < 0:   relu(x) <= s x + t with the chord's slope s and t from `relu_gap`, which is at most (1 - a) max|x|.
@@ -48,17 +48,17 @@ class Relu:
         negative = operation.settings.get("negative_slope", 0.0)
         result = None if negative else fused_relu_pullback(a, form)
         if result is None:
-            result = self._by_lines(operation, a, form, negative)
-        return result if negative else self._by_parabolas(a, form, result)
+            result = self._zonotope(operation, a, form, negative)
+        return result if negative else self._quadratic(a, form, result)
 
-    def _by_lines(self, operation: Operation, a: Tensor, form: AffineForm, negative: float) -> Pullback:
+    def _zonotope(self, operation: Operation, a: Tensor, form: AffineForm, negative: float) -> BackwardResult:
         above, below, chord = relu_chord(form)
         offset = relu_gap(chord, above, below) * (1 - negative)
         lower = (above > below).to(chord.dtype)
         if negative:
             chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
         # a stable neuron has chord 1 or 0 already, and the same lower slope
-        result = Pullback([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
+        result = BackwardResult([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
         if form.unit:
             allowance = backward_gamma(8, row_size(a), form.unit)
             allowance += gamma(4, operation.evaluation) if negative else 0.0
@@ -66,14 +66,15 @@ class Relu:
             result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)
         return result
 
-    def _by_parabolas(self, a: Tensor, form: AffineForm, result: Pullback) -> Pullback:
-        """w relu(x) >= w x / 2 + w (shift + tilt e + bow (2 e^2 - 1)) - |w| rest (`bounds.bow`), where that loses less than lines do
+    def _quadratic(self, a: Tensor, form: AffineForm, result: BackwardResult) -> BackwardResult:
+        """w relu(x) >= w x / 2 + w (shift + tilt e + curvature (2 e^2 - 1)) - |w| rest (`bounds.curvature`), where that loses less
+        than lines do
         on the average: half the chord's offset above; below, half of what lies under the shorter end. There it takes the lines' place
         in ``result``, which is changed.
 
         All terms of an entry are at most 4 |w| max|x|, and so are rest and what the line added to the constant, which is taken off again.
         """
-        found = bows(form)
+        found = quadratic_relaxation(form)
         if found is None:
             return result
         above, below, chord = (line[0] for line in relu_chord(found.form))
@@ -82,10 +83,10 @@ class Relu:
         better = found.rest < torch.where(weight > 0, under, offset / 2)  # false for a NaN
         where, weight = tuple(index[better] for index in found.where), weight[better]
         result.inputs[0][where] = weight / 2
-        shift, tilt, bow, rest = (each[better] for each in (found.shift, found.tilt, found.bow, found.rest))
+        shift, tilt, curvature, rest = (each[better] for each in (found.shift, found.tilt, found.curvature, found.rest))
         constant = weight * shift - weight.abs() * rest - weight.clamp(max=0) * offset[better]
         sums = torch.zeros(len(a), 3, dtype=torch.float64, device=a.device)
-        parts = torch.stack([constant, weight * tilt, weight * bow], 1).double()
+        parts = torch.stack([constant, weight * tilt, weight * curvature], 1).double()
         sums = sums.index_put_((where[0],), parts, accumulate=True).T
         allowance = None if result.allowance is None else result.allowance * 8
         error = None if result.error is None else result.error * 8
@@ -128,12 +129,12 @@ class SShaped:
         radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation
         return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         (form,) = inputs
         slope, low, high = self._lines(form)
         offset = torch.where(a > 0, low, high)
         gain = slope.to(a.dtype)
-        result = Pullback([a * gain], constant=dot(a, offset))
+        result = BackwardResult([a * gain], constant=dot(a, offset))
         if form.unit:
             size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
             result.allowance = size * backward_gamma(9, row_size(a), form.unit)

@@ -2,7 +2,7 @@
 
 Forward: affine forms in, an affine form out that contains every output. Backward: a linear lower bound ``a . y`` of
 the margin in terms of the operation's output y becomes one in terms of its inputs: ``a . y >= sum_i a_i . x_i +
-constant - error`` for every x inside the forward bounds; ``error`` pays for rounding (`Pullback.allowance`).
+constant - error`` for every x inside the forward bounds; ``error`` pays for rounding (`BackwardResult.allowance`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import ChosenForm
+from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.kernels.linear_epilogue import shift_and_widen
 from tiltproof.network.graph import Operation
@@ -25,10 +25,10 @@ RELAXED = ("relu", "sigmoid", "tanh")
 
 
 @dataclass
-class Pullback:
+class BackwardResult:
     """Result of a backward rule; ``constant`` is float64 [Q], one per (box, class) pair.
 
-    ``moves`` (float64 [2, Q]): the constant is moves[0] e + moves[1] (2 e^2 - 1) more, in the symbols of bent forms.
+    ``moves`` (float64 [2, Q]): the constant is moves[0] e + moves[1] (2 e^2 - 1) more, in the symbols of quadratic forms.
     ``allowance`` (shaped like `lengths` of the operation's result): roundings take at most the sum over all positions of
     ``allowance`` times the length of a. Where each entry's coefficient a_i costs e |a_i| |x_i|, that is e times the length of x.
     """
@@ -46,7 +46,7 @@ class Pullback:
 class Rule(Protocol):
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm: ...
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """``a`` [Q, ...]; ``inputs``: the forward forms of its rows' boxes."""
         ...
 
@@ -103,7 +103,7 @@ def row_norm(x: Tensor) -> Tensor:
 def form_norm(form: AffineForm) -> Tensor:
     """`row_norm` of |x|, whatever x in the form, up to the roundings that `MORE` pays for; of chosen rows, worked out for all that they
     are chosen from, since each is chosen for several margins and several times."""
-    if isinstance(form, ChosenForm):
+    if isinstance(form, GatheredForm):
         return form_norm(form.form).index_select(0, form.rows)
     if form.norms is None:
         form.norms = row_norm(form.extent())
@@ -168,7 +168,7 @@ def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None
     size = (farthest(form) if size is None else size) + UNDERFLOW
     radius = widen(form.radius + size * gamma(roundings, unit), form.radius, 4, form.unit)
     radius = torch.where(size < OVERFLOW, radius, torch.inf)
-    return AffineForm(form.stack, radius, form.unit, form.bent)
+    return AffineForm(form.stack, radius, form.unit, form.quadratic)
 
 
 class LinearRule:
@@ -239,7 +239,7 @@ class LinearRule:
             # radius / theirs, times the divisor of an average, bounds every partial sum of the evaluation
             limit = theirs * OVERFLOW / self.divisor(operation, form.shape)
             radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
-        return AffineForm(stack, radius, form.unit, form.bent)
+        return AffineForm(stack, radius, form.unit, form.quadratic)
 
     def shifted(self, operation: Operation, a: Tensor, shift: Tensor) -> Tensor:
         """a . shift, summed in float64."""
@@ -250,10 +250,10 @@ class LinearRule:
         size = self.absolute(operation, form.extent())
         return lengths(size) if size.ndim > 2 else size
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """a . (L x + s) = (L^T a) . x + a . s; the computed L^T a is off by at most gamma |L^T| |a|, times |x|."""
         (form,) = inputs
-        result = Pullback([self.transposed(operation, a, form.shape[1:])])
+        result = BackwardResult([self.transposed(operation, a, form.shape[1:])])
         shift = self.shift(operation, a)
         if shift is not None:
             result.constant = self.shifted(operation, a, shift)
@@ -289,10 +289,10 @@ class MoveRule:
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         return inputs[0].exactly(lambda x: self.move(operation, x))
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         zeros = a.new_zeros(len(a), *inputs[0].shape[1:])
         pull = torch.func.vjp(lambda x: self.move(operation, x), zeros)[1]
-        return Pullback([pull(a.contiguous())[0]])
+        return BackwardResult([pull(a.contiguous())[0]])
 
 
 REGISTRY: dict[str, Any] = {}

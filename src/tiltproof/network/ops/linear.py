@@ -16,8 +16,8 @@ from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     FLOOR,
     UNDERFLOW,
+    BackwardResult,
     LinearRule,
-    Pullback,
     backward_gamma,
     farthest,
     form_lengths,
@@ -58,7 +58,7 @@ class Linear(LinearRule):
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return operation.settings["bias"]
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """Without a product with |W|: sum_j |a_j| sum_i |W_ji| |x_i| <= (sum_j |a_j| |W_j|_2) |x|_2, and |x|_2 is one number a box."""
         (form,) = inputs
         if not form.unit or operation.evaluation:
@@ -70,7 +70,7 @@ class Linear(LinearRule):
         # of the sums of |a_j| times these numbers, the first goes with |x|_2
         first, second = (wide.abs() @ numbers).unbind(1)
         norms = form_norm(form)
-        return Pullback(
+        return BackwardResult(
             [self.transposed(operation, a, form.shape[1:])],
             constant=0.0 if bias is None else wide @ operation.once("wide bias", bias.double),
             error=torch.addcmul(second, first, norms),

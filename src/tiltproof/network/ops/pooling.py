@@ -10,7 +10,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import Pullback, backward_gamma, dot, farthest, lengths, rule
+from tiltproof.network.ops.base import BackwardResult, backward_gamma, dot, farthest, lengths, rule
 
 
 @rule("max_pool2d")
@@ -58,14 +58,14 @@ class MaxPool2d:
         shape = (len(form), *operation.shape)
         return AffineForm(stack.view(len(stack), *shape), radius.view(shape), form.unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """a y >= a x_m for a >= 0, and a y >= a (x_m + E) for a < 0."""
         (form,) = inputs
         index, excess = self._leader(operation, form)
         a = a.flatten(2)
         target = a.new_zeros(len(a), form.shape[1], form.shape[2] * form.shape[3])
         target.scatter_add_(2, index, a)
-        result = Pullback([target.view(len(a), *form.shape[1:])], constant=dot(a.clamp(max=0), excess))
+        result = BackwardResult([target.view(len(a), *form.shape[1:])], constant=dot(a.clamp(max=0), excess))
         if form.unit:
             entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]
             size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])

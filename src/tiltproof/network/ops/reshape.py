@@ -9,7 +9,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import UNDERFLOW, MoveRule, Pullback, evaluated, form_lengths, ones_length, rule
+from tiltproof.network.ops.base import UNDERFLOW, BackwardResult, MoveRule, evaluated, form_lengths, ones_length, rule
 
 
 @rule("reshape")
@@ -19,8 +19,8 @@ class Reshape(MoveRule):
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return x.reshape(len(x), *operation.shape)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
-        return Pullback([a.reshape(len(a), *inputs[0].shape[1:])])
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
+        return BackwardResult([a.reshape(len(a), *inputs[0].shape[1:])])
 
 
 @rule("permute")
@@ -40,7 +40,7 @@ class Slice(MoveRule):
 
 @rule("pad")
 class Pad(MoveRule):
-    """Zeros around the picture: of the centre, the slopes and the radius alike."""
+    """Zeros around the picture: of the center, the slopes and the radius alike."""
 
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return F.pad(x, operation.settings["pad"])
@@ -63,9 +63,9 @@ class Concat:
         radius = torch.cat([form.radius for form in inputs], dim)
         return AffineForm(torch.cat([form.stack for form in inputs], dim + 1), radius, inputs[0].unit)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         dim = operation.settings["dim"]
-        return Pullback(list(a.split([form.shape[dim] for form in inputs], dim)))
+        return BackwardResult(list(a.split([form.shape[dim] for form in inputs], dim)))
 
 
 @rule("add")
@@ -78,8 +78,8 @@ class Add:
         first, second = inputs
         return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
 
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> Pullback:
-        result = Pullback([a, self.sign * a])
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
+        result = BackwardResult([a, self.sign * a])
         if operation.evaluation:
             size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * ones_length(a)
             result.allowance = size * gamma(4, operation.evaluation)
