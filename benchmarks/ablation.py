@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import tiltproof
 from tiltproof.data import load_pixels
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.training import Recipe, train
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.training.artefacts import FILE as LOG
@@ -114,7 +114,7 @@ def network(recipe: Recipe, name: str, arguments: argparse.Namespace) -> tuple[n
         )
         used = peak() if done < recipe.train.epochs else None  # nothing was left to train, and to measure
         save(folder / COST, cost(result.log, recipe, used, arguments.device))
-    model = resolve_model(str(folder / WEIGHTS)).to(arguments.device)
+    model = load_model(str(folder / WEIGHTS)).to(arguments.device)
     file = folder / COST
     return model, json.loads(file.read_text()) if file.exists() else {}, folder
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tiltproof
-from tiltproof.models import ARCHITECTURES, load_model, models, resolve_model
+from tiltproof.models import ARCHITECTURES, load_model, models
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import pairs_at_a_time
 from tiltproof.training.artefacts import CARD, WEIGHTS
@@ -96,7 +96,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     cuda, found = arguments.device.startswith("cuda"), []
     for folder in arguments.run:
         card = json.loads((folder / CARD).read_text())
-        model = resolve_model(str(folder / WEIGHTS))
+        model = load_model(str(folder / WEIGHTS))
         found.append((card["name"], "run", model, card["dataset"], card["transform"]))
     for name in arguments.rows or ([] if arguments.run else DEFAULT_ROWS):
         if name in UNTRAINED:

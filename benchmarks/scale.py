@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import tiltproof
 from tiltproof import Budget, Rotation
-from tiltproof.models.resnet import BasicBlock
+from tiltproof.models.architectures import BasicBlock
 from tiltproof.network import margins, proof_arithmetic, refine, run
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.report.style import FAINT, INK, OPEN, PROVED, SAMPLED

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import tiltproof
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.report import Steering, steering_picture
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.training.artefacts import CARD, WEIGHTS
@@ -94,7 +94,7 @@ def certified(
     folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace
 ) -> tiltproof.RangeCertificate:
     """The ranges of a run's network over the transformation that it was trained for."""
-    model = resolve_model(str(folder / WEIGHTS)).to(arguments.device)
+    model = load_model(str(folder / WEIGHTS)).to(arguments.device)
     transform = json.loads((folder / CARD).read_text())["transform"]
     return tiltproof.certify_range(model, images, transform, angles, excess=arguments.excess, memory=arguments.memory)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiltproof.data import load_data
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.verify.regression import certify_range
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
@@ -20,7 +20,7 @@ from run_folder import manifest_of, record, write_run
 def run(workspace):
     """Images 1 to 3 of the workspace: certified, falsified, misclassified."""
     images, labels = load_data("photos")
-    model = resolve_model("photo_networks:brightness")
+    model = load_model("photo_networks:brightness")
     manifest = manifest_of(model, images[1:4], labels[1:4], "B(0.2)", first=1)
     records = [
         record(1, int(labels[1]), "certified", margin=0.1, grid=[2], tree="2."),
@@ -73,7 +73,7 @@ def test_spoilt_manifest_and_missing_folder(tiltproof, run, workspace):  # noqa:
 def test_a_network_that_the_checker_cannot_follow(tiltproof, run, workspace):
     folder = workspace / "run"
     images, labels = load_data("photos")
-    manifest = manifest_of(resolve_model("photo_networks:sorting"), images[1:2], labels[1:2], "B(0.2)", first=1)
+    manifest = manifest_of(load_model("photo_networks:sorting"), images[1:2], labels[1:2], "B(0.2)", first=1)
     write_run(folder, manifest, run()[:1])
     result = check(tiltproof, model="photo_networks:sorting")
     assert result.exit_code == 2
@@ -88,7 +88,7 @@ def test_a_regression_run(tiltproof, workspace, with_values):
     """Images 1 to 3 of the workspace, whose mean is to be told; the labels of the data are the right answers."""
     images, labels = load_data("photos")
     values = labels[1:4].double() if with_values else None
-    certify_range(resolve_model("photo_networks:one_class"), images[1:4], "B(0.1), R(3)", values, out="ranges", first=1)
+    certify_range(load_model("photo_networks:one_class"), images[1:4], "B(0.1), R(3)", values, out="ranges", first=1)
     result = tiltproof("check", "ranges", *REGRESSION)
     assert result.exit_code == 0, result.output
     assert result.output.startswith("the certificate holds: the output ranges of 3 images, ")
@@ -109,7 +109,7 @@ def test_a_regression_run(tiltproof, workspace, with_values):
 
 def test_values_that_are_not_the_labels_of_the_data(tiltproof, workspace):  # noqa: ARG001
     images, labels = load_data("photos")
-    certify_range(resolve_model("photo_networks:one_class"), images, "B(0.1)", labels + 0.5, out="ranges")
+    certify_range(load_model("photo_networks:one_class"), images, "B(0.1)", labels + 0.5, out="ranges")
     result = tiltproof("check", "ranges", *REGRESSION)
     assert result.exit_code == 1
     assert result.stderr == "the certificate does not hold: image 0: its value is not that of the run\n"

@@ -14,7 +14,7 @@ import pytest
 from terminal import read_to_the_end
 
 import tiltproof as package
-from tiltproof.models.paper_results import PAPER_ROWS
+from tiltproof.models.cards import PAPER_ROWS
 from tiltproof.training import read_recipe, recipes
 from tiltproof.transforms import parse
 
@@ -43,7 +43,7 @@ def zoo(tmp_path, monkeypatch):
     """A zoo of cards; returns a function that adds some."""
     folder = tmp_path / "zoo"
     folder.mkdir()
-    monkeypatch.setattr("tiltproof.models.bundled.WEIGHTS_FOLDER", folder)
+    monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", folder)
 
     def add(*cards):
         for content in cards:

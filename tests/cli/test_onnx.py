@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def network(workspace):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                resolve_model(model), torch.zeros(1, 1, 8, 8), workspace / name, dynamo=False, input_names=["images"]
+                load_model(model), torch.zeros(1, 1, 8, 8), workspace / name, dynamo=False, input_names=["images"]
             )
         return name
 

@@ -92,7 +92,7 @@ def zoo_of_one(tmp_path, monkeypatch):
     notes = {"trained": "not at all", "measured": "no images", "sha256": hashlib.sha256(content).hexdigest()}
     numbers = {"clean_percent": 9.5, "certified_percent": 1.25, "unfalsified_percent": 2.0, "boxes_per_image": 3.0}
     (folder / "mnist-r30.json").write_text(json.dumps(texts | notes | numbers | {"recipe": {"name": "none"}}))
-    monkeypatch.setattr("tiltproof.models.bundled.WEIGHTS_FOLDER", folder)
+    monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", folder)
     return folder
 
 

@@ -12,7 +12,7 @@ from blocks import PAGES, ROOT
 
 import tiltproof
 from tiltproof.cli.app import COMMANDS
-from tiltproof.models.bundled import models
+from tiltproof.models import models
 from tiltproof.transforms import LETTERS
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")

@@ -28,7 +28,7 @@ from safetensors.torch import save
 from torch import nn
 
 from tiltproof.data import load_data, load_folder
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.training.recipe import FOLDER, from_dict, read_recipe
 
 
@@ -75,7 +75,7 @@ def check_images(images: torch.Tensor, labels: torch.Tensor) -> None:
 
 
 def read_weights(path: Path) -> None:
-    model = resolve_model(str(path), "tiny", allow_pickle=True)
+    model = load_model(str(path), "tiny", allow_pickle=True)
     assert not model.training
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
 
@@ -179,7 +179,7 @@ def around_graph(content: bytes) -> bytes:
 
 
 def read_onnx(path: Path) -> None:
-    model = resolve_model(str(path))
+    model = load_model(str(path))
     assert not model.training
     with torch.no_grad():
         answer = model(torch.zeros(3, *model.shape, dtype=next(iter(model.parameters()), torch.zeros(1)).dtype))

@@ -26,7 +26,7 @@ from torch import nn
 
 import tiltproof
 from tiltproof import Budget, certify, certify_range
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.training import train
 
 FILE = Path(__file__).with_name("record.json")
@@ -61,7 +61,7 @@ def regression() -> nn.Module:
 def classes(name: str, text: str, method: str) -> list[dict[str, Any]]:
     images, labels = tiltproof.load_data(NETWORKS[name])
     certificate = certify(
-        resolve_model(name),
+        load_model(name),
         images[:IMAGES],
         labels[:IMAGES],
         text,

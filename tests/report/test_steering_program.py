@@ -25,7 +25,7 @@ def steering(program, start, monkeypatch, tmp_path):
     module, measured = program("steering"), []
     honest = module.measured
     monkeypatch.setattr(tiltproof, "load_data", lambda *_, **__: (FRAMES, ANGLES))
-    monkeypatch.setattr(module, "resolve_model", lambda path: network(int(path.split("/")[-2])))
+    monkeypatch.setattr(module, "load_model", lambda path: network(int(path.split("/")[-2])))
     monkeypatch.setattr(module, "measured", lambda folder, *rest: measured.append(folder.name) or honest(folder, *rest))
 
     def run(*arguments):

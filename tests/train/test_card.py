@@ -13,7 +13,8 @@ from tiny_runs import write_mnist
 
 import tiltproof
 from tiltproof.errors import InputError
-from tiltproof.models import Card, load_model, models
+from tiltproof.models import Card, models
+from tiltproof.models.load import load_bundled
 from tiltproof.verify.results import Certificate
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "trained_networks.py"
@@ -34,7 +35,7 @@ def test_from_a_run_to_the_zoo(run, tmp_path):
     assert 0 <= card.certified_percent <= card.unfalsified_percent <= card.clean_percent <= 100
     assert card.boxes_per_image >= 0
     assert "5 test images" in card.measured
-    assert not load_model("tiny", tmp_path / "zoo").training
+    assert not load_bundled("tiny", tmp_path / "zoo").training
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="not in a source checkout")

@@ -9,7 +9,7 @@ from tiny_runs import DIGITS, IMAGES, LABELS, STEPS, same_weights, without_secon
 
 from tiltproof.cli.train import sentence
 from tiltproof.errors import InputError
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.training import TrainingFailed
 from tiltproof.training.dataset import TrainingSet
 from tiltproof.training.losses import LossValue
@@ -35,7 +35,7 @@ def test_what_a_run_leaves(run, tmp_path):
     }  # fmt: skip
     assert result.finished
     assert not result.model.training
-    assert same_weights(result.model, resolve_model(str(folder / "model.safetensors")))
+    assert same_weights(result.model, load_model(str(folder / "model.safetensors")))
     card = json.loads((folder / "card.json").read_text())
     assert card["sha256"] == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert (card["architecture"], card["transform"], card["dataset"]) == ("mnist_cnn", "R(1)", "mnist")
@@ -220,7 +220,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(run, tmp_path, monkeypatch, valu
     with pytest.raises(TrainingFailed, match=r"epoch 2, step 3.*epoch-00001\.safetensors") as failure:
         run("a")
     assert (failure.value.epoch, failure.value.step) == (2, 3)
-    weights = resolve_model(str(failure.value.checkpoint), "mnist_cnn")
+    weights = load_model(str(failure.value.checkpoint), "mnist_cnn")
     assert all(tensor.isfinite().all() for tensor in weights.state_dict().values())
     assert not (tmp_path / "a" / "model.safetensors").exists()
 
@@ -261,7 +261,7 @@ def test_beginning_with_weights_of_an_earlier_run(run, tmp_path):
     weights = str(tmp_path / "a" / "model.safetensors")
     gentle = ("train.learning_rate=1e-12", "train.l1=0.0", "train.weight_decay=0.0", "train.epochs=1")
     second, third = run("b", f"model.start='{weights}'", *gentle), run("c", "model.start='mnist-r30'", *gentle)
-    for mine, begun in ((second.model, first.model), (third.model, resolve_model("mnist-r30"))):
+    for mine, begun in ((second.model, first.model), (third.model, load_model("mnist-r30"))):
         for a, b in zip(mine.state_dict().values(), begun.state_dict().values(), strict=True):
             assert torch.allclose(a, b, atol=1e-6)
     with pytest.raises(InputError, match="weights of another architecture than mnist_cnn"):

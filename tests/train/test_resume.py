@@ -12,7 +12,7 @@ import torch
 from tiny_runs import same_weights, without_seconds
 
 from tiltproof.errors import InputError
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.training.checkpoint import latest, save
 
 
@@ -89,7 +89,7 @@ def test_killed(run, whole, tmp_path):
         child.join()
         assert child.exitcode in (0, -signal.SIGKILL)
     assert kills
-    assert same_weights(whole.model, resolve_model(str(folder / "model.safetensors")))
+    assert same_weights(whole.model, load_model(str(folder / "model.safetensors")))
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert without_seconds(log) == without_seconds(whole.log)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof.models.convnet import Normalise
+from tiltproof.models.architectures import Normalize
 from tiltproof.transforms import parse
 from tiltproof.verify.attack import Attacker
 from tiltproof.verify.inputs import check_inputs
@@ -37,7 +37,7 @@ def test_the_same_pictures_as_one_by_one(text):
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 100])
 def test_the_attack_sees_the_same_margins_whatever_fits_into_memory(size):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(Normalise([0.5], [0.2]), torch.nn.Flatten(), torch.nn.Linear(30, 4)).double().eval()
+    model = torch.nn.Sequential(Normalize([0.5], [0.2]), torch.nn.Flatten(), torch.nn.Linear(30, 4)).double().eval()
     images, labels = torch.rand(9, 1, 5, 6, dtype=torch.float64), torch.randint(4, (9,))
     attacker = Attacker(check_inputs(model, images, labels, "R(40), B(0.1)"), seed=0)
     attacker.batch.size = size

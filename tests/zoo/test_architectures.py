@@ -1,10 +1,10 @@
-"""The architectures: the paper's shapes, the weight names, and the normalisation inside."""
+"""The architectures: the paper's shapes, the weight names, and the normalization inside."""
 
 import pytest
 import torch
 
 from tiltproof.models import ARCHITECTURES, cifar10_cnn, mnist_cnn
-from tiltproof.models.resnet import WideBlock
+from tiltproof.models.architectures import WideBlock
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "tinyimagenet": (3, 56, 56), "driving": (3, 66, 200)}
 OUTPUTS = {"mnist": 10, "cifar10": 10, "tinyimagenet": 200, "driving": 1}
@@ -95,22 +95,22 @@ def test_the_shallow_residual_network_has_nine_layers_and_three_million_paramete
         ("driving", [0.3544, 0.3644, 0.3824], [0.2437, 0.2262, 0.2175]),
     ],
 )
-def test_the_input_is_normalised_inside(data, mean, deviation):
+def test_the_input_is_normalized_inside(data, mean, deviation):
     average = torch.tensor(mean).view(1, -1, 1, 1)
     for name in ARCHITECTURES:
         if data_of(name) == data:
-            normalise = ARCHITECTURES[name]().normalise
-            assert torch.equal(normalise(average), torch.zeros_like(average))
-            assert torch.allclose(normalise(average + torch.tensor(deviation).view(1, -1, 1, 1)), torch.ones(()))
+            normalize = ARCHITECTURES[name]().normalize
+            assert torch.equal(normalize(average), torch.zeros_like(average))
+            assert torch.allclose(normalize(average + torch.tensor(deviation).view(1, -1, 1, 1)), torch.ones(()))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_the_normalisation_comes_first(name):
+def test_the_normalization_comes_first(name):
     """A picture of the mean colour is what the first convolution sees as zero."""
     model, seen = ARCHITECTURES[name]().eval(), []
     model.conv1.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
-        model(model.normalise.mean.expand(1, *SHAPES[data_of(name)]))
+        model(model.normalize.mean.expand(1, *SHAPES[data_of(name)]))
     assert not seen[0].any()
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tiltproof.errors import InputError
-from tiltproof.models import card_of, resolve_model
+from tiltproof.models import card_of, load_model
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def weights(zoo_folder):
 @pytest.mark.parametrize("name", ["tiny.json", "card.json"])
 def test_the_card_tells_the_architecture(weights, name):
     weights.with_name("tiny.json").rename(weights.with_name(name))
-    assert resolve_model(str(weights)).fc1.out_features == 200
+    assert load_model(str(weights)).fc1.out_features == 200
     assert card_of(str(weights)).transform == "R(30)"
 
 
@@ -30,10 +30,10 @@ def test_a_card_of_other_weights(weights):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(bytes(content))
-    for read in (resolve_model, card_of):
+    for read in (load_model, card_of):
         with pytest.raises(InputError, match="describes other weights"):
             read(str(weights))
-    assert resolve_model(str(weights), "mnist_cnn")
+    assert load_model(str(weights), "mnist_cnn")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"architecture": 5, "transform": "R(1)", "sha256": ""}'])
@@ -41,14 +41,14 @@ def test_what_is_no_card(weights, content):
     weights.with_suffix(".json").write_text(content)
     assert card_of(str(weights)) is None
     with pytest.raises(InputError, match="needs the architecture"):
-        resolve_model(str(weights))
+        load_model(str(weights))
 
 
 def test_an_unknown_architecture(weights):
     card = json.loads(weights.with_suffix(".json").read_text())
     weights.with_suffix(".json").write_text(json.dumps(card | {"architecture": "huge"}))
     with pytest.raises(InputError, match="unknown architecture"):
-        resolve_model(str(weights))
+        load_model(str(weights))
 
 
 def test_bundled_models_have_one():

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tiltproof.errors import InputError
-from tiltproof.models import load_model, models
+from tiltproof.models import models
+from tiltproof.models.load import load_bundled
 from tiltproof.training.recipe import from_dict
 
 
@@ -19,7 +20,7 @@ def edit_card(folder, **changes):
 def test_cards_are_found_and_models_loaded(zoo_folder):
     (card,) = models(zoo_folder)
     assert (card.name, card.architecture, card.transform) == ("tiny", "mnist_cnn", "R(30)")
-    model = load_model("tiny", zoo_folder)
+    model = load_bundled("tiny", zoo_folder)
     assert not model.training
     expected = load_file(zoo_folder / "tiny.safetensors")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
@@ -27,29 +28,29 @@ def test_cards_are_found_and_models_loaded(zoo_folder):
 
 def test_every_bundled_model_loads():
     for card in models():
-        assert not load_model(card.name).training
+        assert not load_bundled(card.name).training
 
 
 def test_an_unknown_name_lists_the_known_ones(zoo_folder):
     with pytest.raises(InputError, match="Got: huge.*use one of tiny"):
-        load_model("huge", zoo_folder)
+        load_bundled("huge", zoo_folder)
 
 
 def test_a_name_cannot_lead_out_of_the_zoo(zoo_folder):
     with pytest.raises(InputError, match="no bundled model"):
-        load_model("../tiny", zoo_folder / "elsewhere")
+        load_bundled("../tiny", zoo_folder / "elsewhere")
 
 
 def test_changed_weights_are_noticed(zoo_folder):
     edit_card(zoo_folder, sha256="0" * 64)
     with pytest.raises(InputError, match="not those its card describes.*reinstall"):
-        load_model("tiny", zoo_folder)
+        load_bundled("tiny", zoo_folder)
 
 
 def test_missing_weights_are_noticed(zoo_folder):
     (zoo_folder / "tiny.safetensors").unlink()
     with pytest.raises(InputError, match="cannot be read.*tiny.safetensors"):
-        load_model("tiny", zoo_folder)
+        load_bundled("tiny", zoo_folder)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"name": "tiny"}'])

@@ -1,4 +1,4 @@
-"""`resolve_model`: bundled names, weight files and functions, and what each wrong text gets."""
+"""`load_model`: bundled names, weight files and functions, and what each wrong text gets."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tiltproof.errors import InputError
-from tiltproof.models import ARCHITECTURES, cifar10_cnn, mnist_cnn, resolve_model
+from tiltproof.models import ARCHITECTURES, cifar10_cnn, load_model, mnist_cnn
 
 
 @pytest.fixture
@@ -16,14 +16,14 @@ def weights(zoo_folder):
 
 
 def test_a_weight_file_with_its_architecture(weights):
-    model = resolve_model(str(weights), "mnist_cnn")
+    model = load_model(str(weights), "mnist_cnn")
     assert not model.training
     assert torch.equal(model.fc2.bias, load_file(weights)["fc2.bias"])
 
 
 def test_a_bundled_name(zoo_folder, monkeypatch):
-    monkeypatch.setattr("tiltproof.models.bundled.WEIGHTS_FOLDER", zoo_folder)
-    assert isinstance(resolve_model("tiny"), nn.Module)
+    monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", zoo_folder)
+    assert isinstance(load_model("tiny"), nn.Module)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_bundled_name(zoo_folder, monkeypatch):
 )
 def test_a_wrong_architecture(weights, arch, message):
     with pytest.raises(InputError, match=message):
-        resolve_model(str(weights), arch)
+        load_model(str(weights), arch)
 
 
 def test_mismatching_shapes_are_listed(tmp_path):
@@ -44,7 +44,7 @@ def test_mismatching_shapes_are_listed(tmp_path):
     state = mnist_cnn().state_dict()
     save_file({**state, "fc2.bias": torch.zeros(7), "extra": torch.zeros(1)}, path)
     with pytest.raises(InputError, match=r"extra is unknown.*fc2.bias is \[7\] instead of \[10\]"):
-        resolve_model(str(path), "mnist_cnn")
+        load_model(str(path), "mnist_cnn")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_weights_that_are_not_finite_float32(tmp_path, value, message):
     path = tmp_path / "other.safetensors"
     save_file({**mnist_cnn().state_dict(), "fc2.bias": value}, path)
     with pytest.raises(InputError, match=message):
-        resolve_model(str(path), "mnist_cnn")
+        load_model(str(path), "mnist_cnn")
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
@@ -67,7 +67,7 @@ def test_a_network_with_batch_norm_comes_back(tmp_path, suffix):
         torch.save(model.state_dict(), path)
     else:
         save_file(model.state_dict(), path)
-    state = resolve_model(str(path), "cifar10_cnn7", allow_pickle=True).state_dict()
+    state = load_model(str(path), "cifar10_cnn7", allow_pickle=True).state_dict()
     assert state["norm_conv1.num_batches_tracked"] == 1
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
 
@@ -76,12 +76,12 @@ def test_a_network_with_batch_norm_comes_back(tmp_path, suffix):
 def test_a_truncated_file(weights, keep):
     weights.write_bytes(weights.read_bytes()[:keep])
     with pytest.raises(InputError, match="not a readable safetensors file"):
-        resolve_model(str(weights), "mnist_cnn")
+        load_model(str(weights), "mnist_cnn")
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match=r"cannot be read.*none\.safetensors"):
-        resolve_model(str(tmp_path / "none.safetensors"), "mnist_cnn")
+        load_model(str(tmp_path / "none.safetensors"), "mnist_cnn")
 
 
 @pytest.mark.parametrize("suffix", ["pt", "pth", "pkl", "ckpt"])
@@ -89,12 +89,12 @@ def test_a_pickle_is_refused_unopened(tmp_path, suffix):
     path = tmp_path / f"model.{suffix}"
     torch.save(cifar10_cnn().state_dict(), path)
     with pytest.raises(InputError, match="safetensors files only.*can run any code.*convert"):
-        resolve_model(str(path), "cifar10_cnn")
+        load_model(str(path), "cifar10_cnn")
 
 
 def test_an_architecture_without_a_file():
     with pytest.raises(InputError, match="--arch goes with a .safetensors file"):
-        resolve_model("tiny", "mnist_cnn")
+        load_model("tiny", "mnist_cnn")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("module")
 def test_a_function_of_the_current_directory():
-    assert isinstance(resolve_model("my_small_nets:build"), nn.Linear)
+    assert isinstance(load_model("my_small_nets:build"), nn.Linear)
 
 
 @pytest.mark.usefixtures("module")
@@ -131,4 +131,4 @@ def test_a_function_of_the_current_directory():
 )
 def test_functions_that_give_no_model(spec, message):
     with pytest.raises(InputError, match=message):
-        resolve_model(spec)
+        load_model(spec)

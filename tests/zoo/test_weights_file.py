@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import save
 
 from tiltproof.errors import InputError
-from tiltproof.models import mnist_cnn, resolve_model
+from tiltproof.models import load_model, mnist_cnn
 
 
 def refused(path, message):
     with pytest.raises(InputError, match=message) as caught:
-        resolve_model(str(path), "mnist_cnn", allow_pickle=True)
+        load_model(str(path), "mnist_cnn", allow_pickle=True)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1500
 
@@ -38,7 +38,7 @@ def test_pipes_devices_and_folders(tmp_path, suffix):
 def test_a_path_that_cannot_be():
     refused("model\0.safetensors".replace("\0", "x" * 300), "cannot be read")
     with pytest.raises(InputError, match="cannot be read"):
-        resolve_model("model\0.safetensors", "mnist_cnn")
+        load_model("model\0.safetensors", "mnist_cnn")
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**20 + 1, 2**31 - 1, 2**32 - 1, 2**63, 2**64 - 1])

@@ -14,7 +14,7 @@ from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.options import SEARCH
 from tiltproof.data import load_data
 from tiltproof.device import choose_device
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30',
@@ -53,7 +53,7 @@ def command(
     error, which says nothing about the certificate. 130: interrupted. 143: terminated.
     """
     place = choose_device(device)
-    network = resolve_model(model, arch, allow_pickle).to(place)
+    network = load_model(model, arch, allow_pickle).to(place)
     images, labels = load_data(data, data_root)
     start, end, without_answers = selection(folder, len(images))
     answers = None if without_answers else labels[start:end]

@@ -27,7 +27,7 @@ from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
 from tiltproof.export.instances import TIMEOUT
 from tiltproof.export.results import open_to_confirm
-from tiltproof.models import resolve_model
+from tiltproof.models import load_model
 from tiltproof.runs.reader import read_finished
 
 EXAMPLES = options.examples(
@@ -152,7 +152,7 @@ def command(
     if model is not None and folder is None:
         network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
     elif model is not None:
-        network = resolve_model(model, arch, allow_pickle)
+        network = load_model(model, arch, allow_pickle)
     everything = None if data is None else load_data(data, data_root)
     if results and folder is not None:
         _results(folder, csv, jsonl, tolerance, network, everything, quiet)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tiltproof.data import load_data
 from tiltproof.errors import InputError
-from tiltproof.models import card_of, resolve_model
+from tiltproof.models import card_of, load_model
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Transform, parse
@@ -31,7 +31,7 @@ def model_and_transform(
     A text is parsed first, which costs nothing. Without one, the model has to be there before its card is missed.
     """
     asked = None if transform is None else parse(transform, padding)
-    network = resolve_model(model, arch, allow_pickle)
+    network = load_model(model, arch, allow_pickle)
     return network, parse(_of_card(model), padding) if asked is None else asked
 
 

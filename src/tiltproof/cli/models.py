@@ -14,7 +14,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.models import Card, models
-from tiltproof.models.paper_results import PAPER_ROWS, SOURCE, PaperRow
+from tiltproof.models.cards import PAPER_ROWS, SOURCE, PaperRow
 from tiltproof.transforms import parse
 
 EXAMPLES = options.examples(

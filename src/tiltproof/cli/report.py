@@ -17,7 +17,7 @@ from tiltproof.data import load_data
 from tiltproof.data.load import DATA_NAMES
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.models import models, resolve_model
+from tiltproof.models import load_model, models
 from tiltproof.report import write_report
 from tiltproof.report.page import DETAILS, REPORT
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
@@ -69,9 +69,7 @@ def command(
     check_writable(path)
     notices: list[str] = []
     network = (
-        _noted(lambda: _noted_model(run), "model", notices)
-        if model is None
-        else resolve_model(model, arch, allow_pickle)
+        _noted(lambda: _noted_model(run), "model", notices) if model is None else load_model(model, arch, allow_pickle)
     )
     pictures = (
         _noted(lambda: _noted_data(run, data_root), "data", notices)
@@ -113,7 +111,7 @@ def _noted_model(run: FinishedRun) -> nn.Module:
         raise InputError(
             "they name no bundled model and no weight file", got=run.name("model") or "no name", do="give --model"
         )
-    network = resolve_model(name, arch if isinstance(arch, str) else None)
+    network = load_model(name, arch if isinstance(arch, str) else None)
     check_model(run, network)
     return network
 

@@ -1,4 +1,8 @@
-"""The card of a bundled model: what it is, how it was trained and what was measured on it."""
+"""Model cards: what a network is, how it was trained, what was measured; and the figures of the paper to compare with.
+
+A card is a JSON file next to the weights: ``weights/NAME.json`` for a bundled network, ``card.json`` or ``NAME.json``
+for the user's own. `tiltproof train` writes one.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,24 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiltproof.errors import InputError, shown
 
+WEIGHTS_FOLDER = Path(__file__).parent / "weights"
+MOST_BYTES = 2**20
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "str": ("a text", (str,)),
     "float": ("a number", (int, float)),
     "dict[str, Any]": ("a table", (dict,)),
     "dict[str, Any] | None": ("a table or null", (dict, type(None))),
 }
-"""What JSON may hold where a field has such a type."""
+"""JSON types allowed for each annotation of `Card`."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Card:
-    """One bundled model, as its JSON file beside the weights describes it; percentages are of all test images.
+    """The card of a bundled network; percentages are of all test images.
 
     `tiltproof train` writes the same fields, measured on held-out images; benchmarks/trained_networks.py --zoo
     replaces these figures by those of the test set.
@@ -36,15 +42,18 @@ class Card:
     clean_percent: float
     certified_percent: float
     unfalsified_percent: float
-    boxes_per_image: float  # parameter boxes bounded, mean over all images
+    boxes_per_image: float
+    """Parameter boxes bounded, mean over all images."""
     measured: str
     sha256: str
-    recipe: dict[str, Any]  # the whole recipe it was trained with
-    environment: dict[str, Any] | None = None  # versions and device of the training, where they were kept
+    recipe: dict[str, Any]
+    """The complete training recipe."""
+    environment: dict[str, Any] | None = None
+    """Versions and device of the training, where they were recorded."""
 
     @classmethod
     def read(cls, path: Path) -> Card:
-        """Read a card; a key too many or too few, or a value of another kind, means that the zoo folder is damaged."""
+        """Read a card; missing or unknown keys and wrong types are an `InputError`."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -61,25 +70,37 @@ class Card:
         return cls(**content)
 
 
-# The card beside a weight file: ``card.json``, as `tiltproof train` writes it, or ``NAME.json`` beside ``NAME.safetensors``.
-#
-# It tells the architecture, so that the file can be read without being asked, and the transformation the network was
-# trained for. A file of that name that is no card is passed over.
+def models(folder: Path | None = None) -> list[Card]:
+    """List the bundled networks.
 
+    Parameters
+    ----------
+    folder : Path, optional
+        Folder of cards and weights; by default the one installed with the package.
 
-MOST_BYTES = 2**20
+    Returns
+    -------
+    list of Card
+        One card per network, sorted by name.
+
+    Raises
+    ------
+    InputError
+        If a card is damaged.
+    """
+    return [Card.read(path) for path in sorted((folder or WEIGHTS_FOLDER).glob("*.json"))]
 
 
 @dataclass(frozen=True)
-class CardBeside:
-    """What a card says that a command needs."""
+class CardSummary:
+    """The fields of a card that loading and certifying need."""
 
     architecture: str
     transform: str
     sha256: str
 
     def check(self, content: bytes, path: Path) -> None:
-        """The card must be about these very weights."""
+        """Raise unless the card describes these weights."""
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise InputError(
@@ -90,23 +111,40 @@ class CardBeside:
             )
 
 
-def card_beside(weights: Path) -> CardBeside | None:
-    """The card of a weight file, or None."""
+def card_beside(weights: Path) -> CardSummary | None:
+    """The card next to a weight file, or None; a file of that name that is no card is ignored."""
     for path in (weights.with_suffix(".json"), weights.with_name("card.json")):
-        card = _read(path)
-        if card is not None:
-            return card
+        try:
+            if not path.is_file() or path.stat().st_size > MOST_BYTES:
+                continue
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        fields = ("architecture", "transform", "sha256")
+        if isinstance(content, dict) and all(isinstance(content.get(name), str) for name in fields):
+            return CardSummary(*(content[name] for name in fields))
     return None
 
 
-def _read(path: Path) -> CardBeside | None:
-    try:
-        if not path.is_file() or path.stat().st_size > MOST_BYTES:
-            return None
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict):
-        return None
-    values = [text for name in ("architecture", "transform", "sha256") if isinstance(text := content.get(name), str)]
-    return CardBeside(*values) if len(values) == 3 else None
+SOURCE = '"Provable Defense Against Geometric Transformations" (ICLR 2023)'
+
+
+class PaperRow(NamedTuple):
+    """A network of the paper: percentages of all test images, with the paper's own training and verifier."""
+
+    dataset: str
+    transform: str
+    architecture: str
+    clean_percent: float
+    certified_percent: float
+
+
+PAPER_ROWS = (
+    PaperRow("mnist", "R(30)", "mnist_cnn", 99.1, 94.2),
+    PaperRow("mnist", "Tu(2), Tv(2)", "mnist_cnn", 99.2, 89.8),
+    PaperRow("mnist", "Sc(5), R(5), C(5), B(0.01)", "mnist_cnn", 99.1, 92.6),
+    PaperRow("mnist", "Sh(2), R(2), Sc(2), C(2), B(0.001)", "mnist_cnn", 99.1, 96.3),
+    PaperRow("cifar10", "R(10)", "cifar10_cnn", 80.5, 63.2),
+    PaperRow("cifar10", "R(2), Sh(2)", "cifar10_cnn", 70.1, 51.0),
+    PaperRow("cifar10", "Sc(1), R(1), C(1), B(0.001)", "cifar10_cnn", 71.3, 42.3),
+)

@@ -1,7 +1,8 @@
-"""A model from the text a user gives: a bundled name, a ``.safetensors`` or ``.onnx`` file, or ``package.module:function``."""
+"""Load a network by name: bundled, a ``.safetensors`` or ``.onnx`` file, or ``package.module:function``."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from pathlib import Path
@@ -9,23 +10,39 @@ from pathlib import Path
 from torch import nn
 
 from tiltproof.errors import InputError
+from tiltproof.models import cards
 from tiltproof.models.architectures import ARCHITECTURES
-from tiltproof.models.bundled import load_model, models
-from tiltproof.models.cards import CardBeside, card_beside
 from tiltproof.models.weights_file import PICKLES, build, check_file, read_bytes
 from tiltproof.onnx import load_onnx
 
 
-def resolve_model(spec: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
-    """The model that ``spec`` names; ``arch`` is the architecture of a weight file and goes with nothing else.
+def load_model(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
+    """Load a network by its name, as ``--model`` takes it.
 
-    Without ``arch`` a card beside the weight file tells it (`tiltproof train` writes one).
-    With ``allow_pickle`` a weight file may also be a state dict that torch.save wrote; no code in it is run.
+    Parameters
+    ----------
+    model : str
+        The name of a bundled network (see `models`), the path of a ``.safetensors`` or ``.onnx`` file, or
+        ``package.module:function``, where the function takes no arguments and returns the network.
+    arch : str, optional
+        The architecture of a weight file, a key of `ARCHITECTURES`; by default the one named by the card next to it.
+    allow_pickle : bool
+        Accept a state dict written by ``torch.save`` as well. No code in it is run.
+
+    Returns
+    -------
+    torch.nn.Module
+        The network on the CPU, in eval mode unless a function returned it.
+
+    Raises
+    ------
+    InputError
+        If there is no such network, or the file is damaged, unsafe or does not fit the architecture.
     """
-    path = Path(spec)
+    path = Path(model)
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)
-        card = card_beside(path) if arch is None else None
+        card = cards.card_beside(path) if arch is None else None
         if card is not None:
             content = read_bytes(path, card.architecture)
             card.check(content, path)
@@ -33,29 +50,69 @@ def resolve_model(spec: str, arch: str | None = None, allow_pickle: bool = False
         if arch is None:
             raise InputError(
                 "a weight file needs the architecture it belongs to",
-                got=f"--model {spec} without --arch, and no card beside it",
+                got=f"--model {model} without --arch, and no card beside it",
                 do=f"add --arch, one of {', '.join(ARCHITECTURES)}",
             )
         return build(arch, read_bytes(path, arch), path)
     if arch is not None:
-        raise InputError("--arch goes with a .safetensors file only", got=f"--model {spec} --arch {arch}")
+        raise InputError("--arch goes with a .safetensors file only", got=f"--model {model} --arch {arch}")
     if path.suffix.lower() == ".onnx":
         return load_onnx(path)
-    return _call(spec) if ":" in spec else load_model(spec)
+    return _call(model) if ":" in model else load_bundled(model)
 
 
-def card_of(spec: str) -> CardBeside | None:
-    """The card that goes with ``spec``: of a bundled model, or beside a weight file that it describes; else None."""
-    path = Path(spec)
+def load_bundled(name: str, folder: Path | None = None) -> nn.Module:
+    """A bundled network, its weights checked against the digest on its card."""
+    bundled = {card.name: card for card in cards.models(folder)}
+    if name not in bundled:
+        raise InputError(
+            "no bundled model has this name",
+            got=name,
+            do=f"use one of {', '.join(bundled) or '(none is installed)'}, "
+            "a .safetensors file with --arch, an .onnx file, or package.module:function",
+        )
+    card, path = bundled[name], (folder or cards.WEIGHTS_FOLDER) / f"{name}.safetensors"
+    check_file(path)
+    content = read_bytes(path, card.architecture)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != card.sha256:
+        raise InputError(
+            f"the weights of {name} are not those its card describes",
+            got=f"sha256 {digest} instead of {card.sha256}",
+            why="the file was changed or damaged",
+            do="reinstall tiltproof",
+        )
+    return build(card.architecture, content, path)
+
+
+def card_of(model: str) -> cards.CardSummary | None:
+    """Find the card of a network.
+
+    Parameters
+    ----------
+    model : str
+        A name as `load_model` takes it.
+
+    Returns
+    -------
+    CardSummary or None
+        Architecture, transformation and digest; None if no card describes the network.
+
+    Raises
+    ------
+    InputError
+        If the card next to a weight file describes other weights.
+    """
+    path = Path(model)
     if path.suffix.lower() in (".safetensors", *PICKLES):
-        card = card_beside(path)
-        if card is not None:
-            card.check(read_bytes(path, card.architecture), path)
-        return card
-    bundled = {card.name: card for card in models()}.get(spec)
-    if bundled is None:
-        return None
-    return CardBeside(bundled.architecture, bundled.transform, bundled.sha256)
+        beside = cards.card_beside(path)
+        if beside is not None:
+            beside.check(read_bytes(path, beside.architecture), path)
+        return beside
+    for card in cards.models():
+        if card.name == model:
+            return cards.CardSummary(card.architecture, card.transform, card.sha256)
+    return None
 
 
 def _call(spec: str) -> nn.Module:
@@ -74,17 +131,13 @@ def _call(spec: str) -> nn.Module:
     except AttributeError as error:
         raise InputError(f"the function of --model {spec} was not found", got=error) from None
     except Exception as error:
-        raise InputError(f"importing the module of --model {spec} failed", got=_described(error)) from error
+        got = f"{type(error).__name__}: {error}"
+        raise InputError(f"importing the module of --model {spec} failed", got=got) from error
     try:
         model = function()
     except Exception as error:
-        raise InputError(
-            f"{spec} failed", got=_described(error), do="give a function that takes no arguments and returns the model"
-        ) from error
+        got, do = f"{type(error).__name__}: {error}", "give a function that takes no arguments and returns the model"
+        raise InputError(f"{spec} failed", got=got, do=do) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"{spec} did not return a torch.nn.Module", got=type(model).__name__)
     return model
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

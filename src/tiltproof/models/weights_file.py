@@ -1,28 +1,31 @@
-"""Read weights from a file into an architecture, and nothing else: a file of weights must not run code.
+"""Read weights from a file into an architecture, without running code from the file.
 
-Safetensors is the format. A pickle of torch.save is read on demand only, by `tiltproof.models.torch_file`. The file's size
-is compared with what the architecture needs before a byte of it is read.
+Safetensors is the format. A state dict written by ``torch.save`` is read only where the user allows pickles, and then
+by torch's ``weights_only`` loader. A file's size is compared with what the architecture needs before it is read.
 """
 
 from __future__ import annotations
 
+import io
+import pickletools
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, shown
 from tiltproof.models.architectures import ARCHITECTURES
-from tiltproof.models.torch_file import read_torch
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 MOST_HEADER = 2**20
 MOST_TIMES = 8
-"""How many times the bytes of the architecture's weights a file may have: room for float64 or an optimiser's state."""
+"""A file may be this many times larger than the weights: room for float64 or an optimizer's state."""
 
 
 def check_file(path: Path, allow_pickle: bool = False) -> None:
-    """Refuse what is no regular file, and a pickle unless it is allowed; nothing is opened."""
+    """Refuse what is not a regular file, and pickles unless they are allowed; nothing is opened."""
     if path.suffix.lower() in PICKLES and not allow_pickle:
         raise InputError(
             "weights are read from .safetensors files only",
@@ -34,7 +37,7 @@ def check_file(path: Path, allow_pickle: bool = False) -> None:
         )
     try:
         path.stat()
-        regular = path.is_file()  # a pipe would wait forever, /dev/zero never end
+        regular = path.is_file()  # reading a pipe would block, /dev/zero would never end
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     if not regular:
@@ -48,12 +51,8 @@ def read_bytes(path: Path, architecture: str) -> bytes:
     try:
         size = path.stat().st_size
         if size > most:
-            raise InputError(
-                f"the weight file is far larger than {architecture} needs",
-                got=f"{path} of {size:,} bytes, where the weights take {needed:,}",
-                why="another architecture",
-                do=f"choose --arch among {', '.join(ARCHITECTURES)}, or give a function as package.module:function",
-            )
+            got = f"{path} of {size:,} bytes, where the weights take {needed:,}"
+            raise _other_architecture(f"the weight file is far larger than {architecture} needs", got)
         with path.open("rb") as stream:
             return stream.read(most)
     except OSError as error:
@@ -63,8 +62,7 @@ def read_bytes(path: Path, architecture: str) -> bytes:
 def build(architecture: str, content: bytes, path: Path) -> nn.Module:
     """The named architecture with these weights, in eval mode."""
     expected = _expected(architecture)
-    most = MOST_TIMES * sum(tensor.nbytes for tensor in expected.values())
-    weights = read_torch(content, path, most) if path.suffix.lower() in PICKLES else _parse(content, path)
+    weights = _read_torch(content, path) if path.suffix.lower() in PICKLES else _read_safetensors(content, path)
     _check(weights, expected, architecture, path)
     model = ARCHITECTURES[architecture]()
     model.load_state_dict(weights)
@@ -72,14 +70,14 @@ def build(architecture: str, content: bytes, path: Path) -> nn.Module:
 
 
 def _expected(architecture: str) -> dict[str, Tensor]:
-    """Names, shapes and types of an architecture's weights; on the meta device they hold no numbers."""
+    """Names, shapes and types of an architecture's weights, on the meta device."""
     if architecture not in ARCHITECTURES:
         raise InputError("unknown architecture", got=architecture, do=f"use one of {', '.join(ARCHITECTURES)}")
     with torch.device("meta"):
         return ARCHITECTURES[architecture]().state_dict()
 
 
-def _parse(content: bytes, path: Path) -> dict[str, Tensor]:
+def _read_safetensors(content: bytes, path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load
 
     try:
@@ -87,7 +85,7 @@ def _parse(content: bytes, path: Path) -> dict[str, Tensor]:
         if not 2 <= header <= min(len(content) - 8, MOST_HEADER):
             raise ValueError(f"{len(content):,} bytes that announce a header of {header:,}")
         return load(content)
-    except Exception as error:  # the library answers damage with its own error, KeyError, AssertionError and others
+    except Exception as error:  # the library reports damage by its own error, KeyError, AssertionError and others
         raise InputError(
             f"not a readable safetensors file: {path}",
             got=shown(error) or type(error).__name__,
@@ -103,19 +101,93 @@ def _check(weights: dict[str, Tensor], expected: dict[str, Tensor], architecture
             problems.append(f"{shown(name)} is unknown")
         elif tensor.shape != expected[name].shape:
             problems.append(f"{name} is {shown(str(list(tensor.shape)))} instead of {list(expected[name].shape)}")
-        elif tensor.dtype != expected[name].dtype:  # float32, but for the counter of batch norm
+        elif tensor.dtype != expected[name].dtype:  # float32, except batch norm's counter
             problems.append(f"{name} is {tensor.dtype} instead of {expected[name].dtype}")
         elif not tensor.isfinite().all():
             problems.append(f"{name} has values that are NaN or infinite")
     if problems:
-        raise InputError(
-            f"the weights in {path} do not fit {architecture}",
-            got="; ".join(problems[:4]) + (f"; and {len(problems) - 4} more" if len(problems) > 4 else ""),
-            why="another architecture",
-            do=f"choose --arch among {', '.join(ARCHITECTURES)}, or give a function as package.module:function",
-        )
+        got = "; ".join(problems[:4]) + (f"; and {len(problems) - 4} more" if len(problems) > 4 else "")
+        raise _other_architecture(f"the weights in {path} do not fit {architecture}", got)
+
+
+def _other_architecture(what: str, got: str) -> InputError:
+    do = f"choose --arch among {', '.join(ARCHITECTURES)}, or give a function as package.module:function"
+    return InputError(what, got=got, why="another architecture", do=do)
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
     reason = error.strerror if isinstance(error, OSError) else error
     return InputError("the weight file cannot be read", got=f"{path} ({reason})", do="check --model")
+
+
+MOST_PICKLE = 2**17
+"""Bytes of pickle, about 200 per tensor. Python's hash of a tuple nested 250,000 deep overruns the C stack."""
+GLOBALS = {
+    "collections OrderedDict", "torch._utils _rebuild_parameter", "torch._utils _rebuild_tensor_v2",
+    *(f"torch {kind}Storage" for kind in
+      ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")),
+}  # fmt: skip
+"""What the pickle of a state dict may refer to; torch admits more, and some of that allocates memory."""
+SAVE_AGAIN = "save it again with torch.save(model.state_dict(), path), or better as safetensors"
+
+
+class _NotPlain(Exception):
+    """The pickle needs more than dictionaries, lists, numbers, texts and tensors; the message says what."""
+
+
+def _read_torch(content: bytes, path: Path) -> dict[str, Tensor]:
+    """The state dict in a file of torch.save, possibly under the key ``state_dict``, by the ``weights_only`` loader."""
+    if not content.startswith(b"PK\x03\x04"):
+        raise InputError(
+            f"not a file of torch.save: {path}",
+            got=f"it begins with {content[:4].hex(' ') or 'nothing'}",
+            why="a bare pickle or torch's format before version 1.6, which are not read",
+            do=SAVE_AGAIN,
+        )
+    try:
+        _check_pickle(_pickle_of(content))
+        # Mapped, a storage ends with the file; some versions of torch believe any size that a pickle announces.
+        loaded: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
+        if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+            raise ValueError("no dictionary of tensors")
+        if not all(isinstance(value, Tensor) for value in state.values()):
+            raise ValueError("a dictionary with something else than tensors in it")
+        return {name: tensor.detach() for name, tensor in state.items()}
+    except _NotPlain as error:
+        raise InputError(
+            f"the file {path} holds more than tensors",
+            got=f"it asks for {shown(error)}",
+            why="a whole module was saved instead of its state dict, or the file is hostile",
+            do=SAVE_AGAIN,
+        ) from None
+    except Exception as error:  # zipfile, pickletools and torch report damage by exceptions of many types
+        raise InputError(
+            f"not a readable file of torch.save: {path}",
+            got=shown(error) or type(error).__name__,
+            why="the file was cut short, or holds something else than a state dict",
+            do=SAVE_AGAIN,
+        ) from None
+
+
+def _pickle_of(content: bytes) -> bytes:
+    """The archive's pickle; every record must be stored uncompressed, as torch.save does and mapping it needs."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("a compressed archive, which torch.save does not write")
+        (program,) = (entry for entry in entries if entry.filename.partition("/")[2] == "data.pkl")
+        if program.file_size > MOST_PICKLE:
+            raise ValueError(f"a pickle of {program.file_size:,} bytes, more than any state dict needs")
+        return archive.read(program)
+
+
+def _check_pickle(program: bytes) -> None:
+    """Raise `_NotPlain` if the pickle refers to anything outside `GLOBALS`; nothing is executed."""
+    for opcode, argument, _ in pickletools.genops(program):
+        if opcode.name == "PROTO" and argument != 2:  # the protocol of torch.save; torch.load warns about others
+            raise _NotPlain(f"pickle protocol {argument}")
+        if opcode.name == "GLOBAL" and argument not in GLOBALS:
+            raise _NotPlain(str(argument).replace(" ", "."))
+        if opcode.name in ("STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"):
+            raise _NotPlain(f"the pickle instruction {opcode.name}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
-from tiltproof.models import ARCHITECTURES, resolve_model
+from tiltproof.models import ARCHITECTURES, load_model
 from tiltproof.training.augment import augment, erase
 from tiltproof.training.cuda_graph import Replay
 from tiltproof.training.dataset import TrainingSet
@@ -209,7 +209,7 @@ def build(part: ModelPart, seed: int) -> nn.Module:
         model = ARCHITECTURES[part.architecture]()
     if part.start:
         try:
-            weights, own = resolve_model(part.start).state_dict(), model.state_dict()
+            weights, own = load_model(part.start).state_dict(), model.state_dict()
         except InputError as error:
             raise InputError(
                 "the weights that the recipe starts from cannot be had",
