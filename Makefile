@@ -16,10 +16,10 @@ test: $(DEVELOPER)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src tests
 
 soundness: $(DEVELOPER)
-	$(BIN)/python tests/soundness/campaign.py --cases 100000 --seed 0 --workers 2
+	$(BIN)/python -m tests.soundness.campaign --cases 100000 --seed 0 --workers 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness
-	$(BIN)/python tests/soundness/mutations.py --workers 2
-	OMP_NUM_THREADS=1 $(BIN)/python tests/soundness/mechanical.py pixels/single_cell.py --workers 2 --quiet
+	$(BIN)/python -m tests.soundness.mutations --workers 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soundness.mechanical pixels/single_cell.py --workers 2 --quiet
 
 lint: $(DEVELOPER)
 	$(BIN)/ruff format --check .

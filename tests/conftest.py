@@ -10,13 +10,11 @@ import json
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(Path(__file__).parent))  # what several folders of tests share
+from tests.support.processes import environment
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +36,8 @@ def in_proof():
 
 
 @pytest.fixture
-def program(monkeypatch):
+def program():
     """A program of benchmarks/ as a module."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module
 
 
@@ -64,11 +61,8 @@ def interpreted():
         pytest.skip("Triton is not installed")
 
     def run(text):
-        source = str(Path(__file__).parents[1] / "src")
-        environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": source}
-        done = subprocess.run(
-            [sys.executable, "-c", text], env=environment, capture_output=True, text=True, timeout=300
-        )
+        variables = environment(TRITON_INTERPRET="1")
+        done = subprocess.run([sys.executable, "-c", text], env=variables, capture_output=True, text=True, timeout=300)
         assert done.stdout.strip() == "ok", done.stderr[-2000:]
 
     return run

@@ -1,18 +1,18 @@
 """Errors in the middle of writing: whatever is raised at whichever call, the same command goes on and ends as if nothing had happened.
 
-Runs, curves, reports and checkpoints of a training. `tests/certify/test_faults.py` has the steps of a search.
+Runs, curves, reports and checkpoints of a training. `tests/verify/test_faults.py` has the steps of a search.
 """
 
 import importlib
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-from faults import Fault, sampled
+from tests.support import digits, small_regression, tiny_training
+from tests.support.faults import Fault, sampled
 from tiltproof import InputError, certify, certify_range
 from tiltproof.checker import check_run
 from tiltproof.report import write_report
@@ -21,10 +21,6 @@ from tiltproof.runs.folder import RunFolder
 from tiltproof.runs.run import Run
 from tiltproof.training import train
 
-for folder in ("certify", "train"):
-    sys.path.insert(0, str(Path(__file__).parent / folder))
-
-digits, small_regression, tiny_runs = map(importlib.import_module, ("digits", "small_regression", "tiny_runs"))
 run_folder = importlib.import_module("tiltproof.runs.folder")
 writing = importlib.import_module("tiltproof.runs.atomic_io")
 checkpoint = importlib.import_module("tiltproof.training.checkpoint")
@@ -186,8 +182,8 @@ CHECKPOINTS = [
 
 
 def trained(folder, resume=False):
-    recipe = tiny_runs.make_recipe(folder.parent, "train.epochs=2", "data.hold_out=0")
-    return train(recipe, out=folder, resume=resume, **tiny_runs.DIGITS)
+    recipe = tiny_training.make_recipe(folder.parent, "train.epochs=2", "data.hold_out=0")
+    return train(recipe, out=folder, resume=resume, **tiny_training.DIGITS)
 
 
 @pytest.fixture(scope="module")
@@ -208,4 +204,4 @@ def test_a_training_goes_on_from_whatever_was_raised(owner, name, error, after, 
                 pass
         again = trained(folder, resume=True)
         assert again.finished
-        assert tiny_runs.same_weights(weights, again.model), (call, counted.calls)
+        assert tiny_training.same_weights(weights, again.model), (call, counted.calls)

@@ -7,13 +7,12 @@ import subprocess
 import sys
 import zipfile
 from email import message_from_string
-from pathlib import Path
 
 import pytest
 
 import tiltproof
+from tests.support.processes import ROOT
 
-ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a source checkout")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 CARRIED = ("data/sample/", "models/weights/", "training/recipes/", "report/web/", "py.typed")

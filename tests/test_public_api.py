@@ -1,12 +1,11 @@
 """The public API is what __init__ exports; a change here is a decision, not an accident."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import tiltproof
 import tiltproof.training as training
+from tests.support.processes import environment
 
 PUBLIC = {
     "AffineForm",
@@ -113,5 +112,4 @@ def test_import_needs_only_torch_and_numpy():
         "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib', 'onnx', 'onnxruntime', 'ray'): sys.modules[name] = None\n"
         "import tiltproof\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(tiltproof.__file__).parent.parent)}
-    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0

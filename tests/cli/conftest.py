@@ -1,8 +1,6 @@
 """A folder to work in: five small pictures, and networks whose verdicts on them can be told by hand."""
 
 import struct
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +9,6 @@ from typer.testing import CliRunner
 
 from tiltproof.cli import app
 from tiltproof.data import load_data
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 NETWORKS = """
 import torch

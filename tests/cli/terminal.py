@@ -17,12 +17,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import tiltproof
+from tests.support.processes import environment
 
 LINES, COLUMNS = 24, 80
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}
-ENVIRONMENT |= {"PYTHONPATH": str(Path(tiltproof.__file__).parents[1]), "TERM": "xterm-256color"}
-ENVIRONMENT |= {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
+ENVIRONMENT = environment(TERM="xterm-256color", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
+    ENVIRONMENT.pop(name, None)
 MOST_SECONDS = 120
 CTRL_C = b"\x03"
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -75,9 +75,12 @@ class Terminals:
     """Runs the program on terminals; close it when done."""
 
     def __init__(self) -> None:
-        server = Path(__file__).with_name("terminal_server.py")
         self.server = subprocess.Popen(
-            [sys.executable, str(server)], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, "-m", "tests.cli.terminal_server"],
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
         )
 
     def close(self) -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof.data import load_data
 from tiltproof.models import load_model
 from tiltproof.verify.regression import certify_range
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
-
-from run_folder import manifest_of, record, write_run
 
 
 @pytest.fixture

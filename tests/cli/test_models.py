@@ -11,9 +11,9 @@ import termios
 from pathlib import Path
 
 import pytest
-from terminal import read_to_the_end
 
 import tiltproof as package
+from tests.cli.terminal import read_to_the_end
 from tiltproof.models.cards import PAPER_ROWS
 from tiltproof.training import read_recipe, recipes
 from tiltproof.transforms import parse

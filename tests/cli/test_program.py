@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminal import read_to_the_end
 from typer.testing import CliRunner
 
 import tiltproof
+from tests.cli.terminal import read_to_the_end
 from tiltproof import __version__
 from tiltproof.cli import app
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 import typer
-from display_calls import called, display_calls
-from terminal import CTRL_C, HIDE_CURSOR, SHOW_CURSOR, Terminals
 
+from tests.cli.display_calls import called, display_calls
+from tests.cli.terminal import CTRL_C, HIDE_CURSOR, SHOW_CURSOR, Terminals
 from tiltproof.cli import app
 
 NETWORK = ("--model", "photo_networks:brightness", "--data", "photos")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from docs_pages import FILE, on_page_markdown
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.processes import ROOT
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL

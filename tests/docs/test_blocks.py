@@ -8,10 +8,10 @@ import tomllib
 
 import pytest
 import typer
-from blocks import PAGES, ROOT, blocks, commands
 from typer.testing import CliRunner
-from workspace import IMAGES, make_workspace
 
+from tests.docs.blocks import PAGES, ROOT, blocks, commands
+from tests.docs.workspace import IMAGES, make_workspace
 from tiltproof.cli import app
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
@@ -25,12 +25,12 @@ REASONS = {
     "examples that --help shows",
     "asks the operating system",
 }
-OTHER_TESTS = {"README.md": "tests/test_readme.py", "training.md": "tests/test_training_guide.py"}
+OTHER_TESTS = {"README.md": "tests/docs/test_readme.py", "training.md": "tests/docs/test_training_guide.py"}
 """Pages whose Python is run by a test of their own, which looks at what comes out."""
 SHORT_TRAINING = ["--set", "train.epochs=1", "--set", f"train.batch_size={IMAGES}", "--certify-images", "1"]
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 LONG = {"training.md"}
-"""Pages with many commands; tests/test_training_guide.py looks at the options and recipes of this one, quickly."""
+"""Pages with many commands; tests/docs/test_training_guide.py looks at the options and recipes of this one, quickly."""
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "console")]
 
 

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import tiltproof.checker
+from tests.support.processes import ROOT
 from tiltproof.transforms import LETTERS
 from tiltproof.verify.branch_and_bound import PRECISE_FROM
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 CHECKER = Path(tiltproof.checker.__file__).parent
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 

@@ -8,9 +8,9 @@ import sys
 import docs_pages
 import docs_pictures
 import pytest
-from blocks import PAGES, ROOT
 
 import tiltproof
+from tests.docs.blocks import PAGES, ROOT
 from tiltproof.cli.app import COMMANDS
 from tiltproof.models import models
 from tiltproof.transforms import LETTERS

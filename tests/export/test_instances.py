@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_reader import read_plain
-from run_folder import manifest_of, record, write_run
 from torch import nn
 
+from tests.export.plain_reader import read_plain
+from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof import AffineForm, InputError, bound_network, certify, load_data, load_model, load_onnx, parse
 from tiltproof.export import export_run, export_vnnlib
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
-from range_case import range_record, write_ranges
-from run_folder import manifest_of, record, write_run
 from torch import nn
 
+from tests.support.range_case import range_record, write_ranges
+from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof import InputError, certify, certify_range
 from tiltproof.export import as_csv, as_jsonl, result_rows
 from tiltproof.transforms import parse

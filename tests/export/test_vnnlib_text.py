@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_reader import read_plain
 
+from tests.export.plain_reader import read_plain
 from tiltproof.export.vnnlib import TINY, decimal_above, decimal_below, pixel_box, vnnlib_1, vnnlib_2
 
 REALS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import select
 import subprocess
 import sys
@@ -11,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src"
-sys.path.insert(0, str(HERE))
+from tests.support.processes import environment
 
 
 class ReadingProcess:
@@ -25,11 +22,9 @@ class ReadingProcess:
 
     def read(self, kind: str, count: int, seconds: float) -> dict:
         if self.process is None or self.process.poll() is not None:
-            paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-            command = [sys.executable, str(HERE / "reading_process.py"), str(self.folder)]
+            command = [sys.executable, "-m", "tests.fuzz.reading_process", str(self.folder)]
             self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
             )
         self.process.stdin.write(json.dumps([kind, count]) + "\n")
         self.process.stdin.flush()

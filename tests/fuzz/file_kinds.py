@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import certificate_files
 import numpy as np
 import onnx
 import torch
@@ -27,6 +26,7 @@ from PIL import Image
 from safetensors.torch import save
 from torch import nn
 
+from tests.fuzz import certificate_files
 from tiltproof.data import load_data, load_folder
 from tiltproof.models import load_model
 from tiltproof.training.recipe import FOLDER, from_dict, read_recipe

@@ -15,9 +15,9 @@ import traceback
 from pathlib import Path
 
 import torch
-from damage import mutants
-from file_kinds import KINDS, Kind, tiny
 
+from tests.fuzz.damage import mutants
+from tests.fuzz.file_kinds import KINDS, Kind, tiny
 from tiltproof.errors import InputError
 from tiltproof.models import ARCHITECTURES
 

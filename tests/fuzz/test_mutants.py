@@ -3,7 +3,8 @@
 import sys
 
 import pytest
-from file_kinds import KINDS
+
+from tests.fuzz.file_kinds import KINDS
 
 SHORT, LONG = 200, 5000
 

@@ -6,7 +6,8 @@ import json
 import warnings
 
 import pytest
-from record import FILE, differences, encoded, jobs, processor
+
+from tests.golden.record import FILE, differences, encoded, jobs, processor
 
 RECORDED = json.loads(FILE.read_text(encoding="utf-8"))
 SHORT = sorted(jobs())[::3]

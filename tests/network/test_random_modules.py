@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from readings import assert_same_network
+from tests.support.readings import assert_same_network
 from tiltproof import UnsupportedOperation
 
 SHAPE, SIZE = (2, 3, 3), 6

@@ -1,15 +1,10 @@
 """A run of ten thousand images whose verdicts were made up, for the size and the speed of a page."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
-
-from run_folder import manifest_of, record, write_run
+from tests.support.run_folder import manifest_of, record, write_run
 
 
 @pytest.fixture(scope="session")

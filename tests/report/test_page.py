@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof.errors import InputError
 from tiltproof.report import page as page_module
 from tiltproof.report import write_report
@@ -20,10 +20,6 @@ from tiltproof.runs.reader import read_finished
 from tiltproof.transforms import LETTERS, parse
 from tiltproof.verify.api import certify
 from tiltproof.verify.regression import certify_range
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checker"))
-
-from run_folder import manifest_of, record, write_run
 
 PICTURES_OF_DETAILS = ("picture", "turned", "lower", "upper", "width")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"

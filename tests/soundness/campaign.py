@@ -1,6 +1,6 @@
 """A campaign of random cases (picture, transformation, box, padding) against the exact oracle.
 
-    python tests/soundness/campaign.py --cases 100000 --seed 0 --workers 2
+    python -m tests.soundness.campaign --cases 100000 --seed 0 --workers 2
 
 Pictures, transformations and boxes are made to hurt. A batch is one transformation, padding, size and dtype with many
 pictures, each with a box of its own; batch n of seed s is always the same, so `--seed s --batch n` repeats a failure.
@@ -12,20 +12,18 @@ is compared, not counted.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-from cases import (
+
+from tests.soundness.quick_check import arrays, outside
+from tests.support.cases import (
     COLOURED,
     KINDS,
     LIMITS,
@@ -40,10 +38,8 @@ from cases import (
     make_picture,
     make_transform,
 )
-from exactly import symbols
-from oracle import transformed
-from quick_check import arrays, outside
-
+from tests.support.exactly import symbols
+from tests.support.oracle import transformed
 from tiltproof import bound_pixels
 
 METHODS = ("affine", "hull", "fgv")
@@ -161,7 +157,7 @@ def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
             row = int(found[0].split()[1]) if found[0].startswith("image") else 0
             tally.violation = (
                 f"{len(found)} pixels by {method}, {shape}; low={lows[row]} high={highs[row]}: {found[0]}\n"
-                f"repeat: python tests/soundness/campaign.py --seed {seed} --batch {number}"
+                f"repeat: python -m tests.soundness.campaign --seed {seed} --batch {number}"
             )
             break
     return tally

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import letters_of
-from planted import clean_margin, margin_at, plant
 from torch import nn
 
+from tests.support.cases import letters_of
+from tests.support.planted import clean_margin, margin_at, plant
 from tiltproof import Verdict, parse
 
 METHODS = ("affine", "hull", "fgv")

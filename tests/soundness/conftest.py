@@ -1,13 +1,8 @@
-"""Makes the oracle importable, and keeps hypothesis the same on every machine."""
+"""Keeps hypothesis the same on every machine."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from hypothesis import HealthCheck, settings
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 settings.register_profile(
     "soundness",

@@ -1,6 +1,6 @@
 """Mechanical mutation: every constant, comparison, index, sign and pair of names of a source file, judged by a fast fuzz.
 
-    python tests/soundness/mechanical.py [FILES...] [--every N] [--seconds S] [--workers 1] [--seed 0]
+    python -m tests.soundness.mechanical [FILES...] [--every N] [--seconds S] [--workers 1] [--seed 0]
 
 Defects that are written by hand next to the tests that catch them say little about those that nobody thought of (`mutations.py` has
 them). Here a file's syntax tree says what the mutants are. Each runs in a child forked from a process that has torch and the fuzz's
@@ -482,8 +482,8 @@ def fuzz_of(file: str) -> str | None:
 
 
 def argued() -> dict[tuple[str, str, str], str]:
-    from mechanical_survivors import ARGUED
-    from mechanical_survivors_network import ARGUED as OF_NETWORKS
+    from tests.soundness.mechanical_survivors import ARGUED
+    from tests.soundness.mechanical_survivors_network import ARGUED as OF_NETWORKS
 
     return {(row.file, row.line, change): row.why for row in [*ARGUED, *OF_NETWORKS] for change in row.changes}
 
@@ -502,7 +502,6 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what the mutants are, and try none")
     parser.add_argument("--quiet", action="store_true", help="print suspects and sums alone")
     options = parser.parse_args()
-    sys.path.insert(0, str(HERE))
     import torch  # children inherit it
 
     torch.set_num_threads(1)
@@ -524,7 +523,7 @@ def main() -> int:
                 say(f"{file}:{mutant.number}  {mutant.line}  [{mutant.change}]")
             continue
         if name not in trials:
-            trials[name] = Trial(importlib.import_module(name), options.seed)
+            trials[name] = Trial(importlib.import_module(f"tests.soundness.{name}"), options.seed)
             say(f"{name}: {len(trials[name].cases)} cases, {trials[name].seconds:.1f} s for the original")
             if trials[name].violation:
                 say(f"VIOLATION in the unmutated code: {trials[name].violation}")

@@ -8,7 +8,7 @@ every eighth of `network/ops/base.py`: the others have not been judged.
 
 from __future__ import annotations
 
-from mechanical_survivors import Argued
+from tests.soundness.mechanical_survivors import Argued
 
 SLOPE = (
     "Any slope from 0 to 1 gives a sound relaxation, with the offset that `relu_gap` finds for the slope in use: "

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 CAMPAIGN, PIXELS = "soundness/test_campaign.py", "soundness/test_pixel_bounds.py"
 NETWORK, BACKWARD = "soundness/test_network_bounds.py", "soundness/test_backward_bounds.py"
 NOISE, PLANTED = "soundness/test_near_noise.py", "soundness/test_certify_planted.py"
-UNIFORM, SPLITS, BOOKS = "certify/test_uniform.py", "certify/test_splits.py", "certify/test_ledger.py"
+UNIFORM, SPLITS, BOOKS = "verify/test_uniform_grid.py", "verify/test_partition.py", "verify/test_state.py"
 SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdicts.py"
-TILING, FORMS = "certify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
-FLOAT32, QUADRATIC = "soundness/test_float32_semantics.py", "soundness/test_bent_forms.py"
+TILING, FORMS = "verify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
+FLOAT32, QUADRATIC = "soundness/test_float32_semantics.py", "soundness/test_quadratic_forms.py"
 ON_DISK, AGREEMENT = "test_faults_on_disk.py", "network/test_agreement.py"
-ONNX_NODES, RANDOM_GRAPHS = "zoo/test_onnx_nodes.py", "zoo/test_random_graphs.py"
-DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "certify/test_curve.py", "certify/test_ambient_state.py"
+ONNX_NODES, RANDOM_GRAPHS = "onnx/test_nodes.py", "onnx/test_random_graphs.py"
+DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "runs/test_curve.py", "verify/test_ambient_state.py"
 COUNTS = "soundness/test_rounding_counts.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
-FUSED, FUSED_BENT = "bounds/test_fused_pixels.py", "bounds/test_fused_bent.py"
-FUSED_VALUES, FUSED_SINGLE = "bounds/test_fused_values.py", "bounds/test_fused_single.py"
+FUSED, FUSED_BENT = "kernels/test_pixels.py", "kernels/test_quadratic.py"
+FUSED_VALUES, FUSED_SINGLE = "kernels/test_photometric.py", "kernels/test_pixels_float32.py"
 MANY_CLASSES = "network/test_margins_of_many_classes.py"
-CHECKER_FORMS, CHECKER_PIXELS = "checker/test_checker_layers.py", "checker/test_checker_pixels.py"
+CHECKER_FORMS, CHECKER_PIXELS = "checker/test_layers.py", "checker/test_pixels.py"
 
 
 @dataclass(frozen=True)
@@ -44,20 +44,20 @@ RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "ne
 MAXPOOL, TILES = "network/ops/pooling.py", "verify/partition.py"
 LEDGER, TREE = "verify/state.py", "verify/partition.py"
 RANGE_SEARCH, BENDS, BOWS = "verify/range_search.py", "pixels/quadratic.py", "enclosures/quadratic_relu.py"
-PARABOLAS = "soundness/test_parabolas.py"
-RANGES, FAULTS = "certify/test_regression.py", "certify/test_faults.py"
+PARABOLAS = "soundness/test_quadratic_relu.py"
+RANGES, FAULTS = "verify/test_regression.py", "verify/test_faults.py"
 BACKWARD_PASS, PULL = "network/backward.py", "network/backward.py"
 PROPERTIES = "export/vnnlib.py"
 PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
 BENT_KERNEL, SINGLE_KERNEL = "kernels/triton/quadratic.py", "kernels/triton/pixels_float32.py"
-RELU_ON_CPU = "bounds/test_relu_on_cpu.py"
-ONE_CELL, IN_CELLS = "pixels/single_cell.py", "bounds/test_one_cell.py"
-WIDE, WIDE_BOXES = "pixels/range_extrema.py", "bounds/test_wide.py"
-ALGORITHM_1, PAIRS = "pixels/fgv.py", "bounds/test_algorithm1.py"
+RELU_ON_CPU = "enclosures/test_relu.py"
+ONE_CELL, IN_CELLS = "pixels/single_cell.py", "pixels/test_single_cell.py"
+WIDE, WIDE_BOXES = "pixels/range_extrema.py", "pixels/test_range_extrema.py"
+ALGORITHM_1, PAIRS = "pixels/fgv.py", "pixels/test_fgv.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
 ONEDNN, BY_ONEDNN = "network/products.py", "network/test_products.py"
-WINDOWS, COPIES, FUSED_RELU = "kernels/im2col.py", "network/test_windows.py", "bounds/test_fused.py"
-FUSED_SHIFT, SHIFTS = "kernels/linear_epilogue.py", "network/test_fused_shift.py"
+WINDOWS, COPIES, FUSED_RELU = "kernels/im2col.py", "kernels/test_im2col.py", "kernels/test_relu.py"
+FUSED_SHIFT, SHIFTS = "kernels/linear_epilogue.py", "kernels/test_linear_epilogue.py"
 POWER, VALUES, FILTERS, KERNELS = "pixels/photometric.py", "pixels/photometric.py", "pixels/blur.py", "pixels/blur.py"
 
 MUTATIONS = [
@@ -144,25 +144,25 @@ MUTATIONS = [
     Mutation("quotient by what reaches zero", AFFINE, "torch.where(low > 0, radius, torch.inf)", "radius",
              "nothing bounds 1 / w there", (FORMS, PERSPECTIVE)),
     Mutation("symbols given up for nothing", "network/forward.py", "widen(form.radius + extra, 0.0,", "widen(form.radius, 0.0,",
-             "what a symbol moved must go somewhere", ("network/test_lasting.py",)),
+             "what a symbol moved must go somewhere", ("network/test_dropped_symbols.py",)),
     # batch norm inside convolutions
     Mutation("cancelled shift", "network/folding.py", "(own.abs() if given is None else by_channel(given))", "own.abs()",
-             "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),
+             "the parts of a shift may cancel, their roundings do not", ("network/test_folding.py",)),
     Mutation("size of a folded shift", LINEAR, "return shift.abs() if size is None else size.view",
              "return shift.abs() if True else size.view",
-             "what was cancelled before the convolution was made counts", ("network/test_fold.py",)),
+             "what was cancelled before the convolution was made counts", ("network/test_folding.py",)),
     Mutation("a convolution read twice", "network/folding.py", "readers[before.name] == 1", "True",
-             "the other reader wants what the convolution gave", ("network/test_fold.py",)),
+             "the other reader wants what the convolution gave", ("network/test_folding.py",)),
     Mutation("cancelled shift of two scales", "network/folding.py", "size * factor.abs() + more}", "(shift * factor + own).abs()}",
-             "the parts of a shift may cancel, their roundings do not", ("network/test_fold.py",)),
+             "the parts of a shift may cancel, their roundings do not", ("network/test_folding.py",)),
     Mutation("weights that vanish in a fold", "network/folding.py", "or bool(vanished.any())", "or False",
-             "a product of small weights is lost, and what it is multiplied by may be huge", ("network/test_fold.py",)),
+             "a product of small weights is lost, and what it is multiplied by may be huge", ("network/test_folding.py",)),
     Mutation("roundings of one scale of many", "network/folding.py", "OF_SCALES + sum(", "OF_SCALES + 0 * sum(",
-             "each scale that went into another one has roundings of its own", ("network/test_fold.py",)),
+             "each scale that went into another one has roundings of its own", ("network/test_folding.py",)),
     Mutation("shift that was cancelled twice", "network/folding.py", "shift.abs() if before is None else", "shift.abs() if True else",
-             "what the first fold cancelled still counts in the second", ("network/test_fold.py",)),
+             "what the first fold cancelled still counts in the second", ("network/test_folding.py",)),
     Mutation("vanished product of scales", "network/folding.py", " and _ordinary(before, operation)", "",
-             "what it is multiplied with may be huge", ("network/test_fold.py",)),
+             "what it is multiplied with may be huge", ("network/test_folding.py",)),
     # coordinates
     Mutation("the horizon", INTERVAL, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),
@@ -260,7 +260,7 @@ MUTATIONS = [
              "the formula's radius says nothing about several cells", (IN_CELLS,)),
     Mutation("shared boxes by a number alone", "pixels/api.py", "if torch.equal(ends[rows][box_of], ends) else (slice(None), None)",
              "if len(rows) else (slice(None), None)",
-             "different boxes may have the same number", ("bounds/test_shared_boxes.py",)),
+             "different boxes may have the same number", ("pixels/test_shared_boxes.py",)),
     # the same in kernels for GPUs
     Mutation("kernel: a grid line left out", "kernels/triton/bilinear.py", "tl.fma(slope_u, across[1], b)", "tl.fma(slope_u, across[0], a)",
              "the picture has a kink there", (FUSED,)),
@@ -565,22 +565,22 @@ MUTATIONS = [
              "rows of a later chunk have labels of their own", (MANY_CLASSES,)),
     Mutation("halves that nobody waits for", "verify/branch_and_bound.py",
              "self.waiting.index_add_(0, rows, torch.ones_like(rows))", "self.waiting += 0",
-             "an image is settled while half of a box is open", ("certify/test_search_books.py",)),
+             "an image is settled while half of a box is open", ("verify/test_branch_and_bound.py",)),
     Mutation("boxes proved twice for others", "verify/state.py", " & (self.covered == everything)", "",
-             "as many boxes as there are need not be all of them", ("certify/test_ledger.py",)),
+             "as many boxes as there are need not be all of them", ("verify/test_state.py",)),
     Mutation("images before their boxes", "verify/branch_and_bound.py",
              "            image = rows.flip(0).repeat_interleave(len(self.first))\n",
              "            image = rows.flip(0).repeat_interleave(len(self.first))\n"
              "            self.fresh, self.image = self.fresh[len(rows) :], torch.cat([image, self.image])\n",
-             "memory runs out between two lines, and the step is tried again", ("certify/test_search_books.py",)),
+             "memory runs out between two lines, and the step is tried again", ("verify/test_branch_and_bound.py",)),
     Mutation("boxes of a suspect that are forgotten", "verify/branch_and_bound.py", "self._push(image[still], boxes[still], bound[still])",
              "self._push(image[still][:2], boxes[still[:2]], bound[still][:2])",
-             "an image whose counterexample did not hold is proved as any other", ("certify/test_search_books.py",)),
+             "an image whose counterexample did not hold is proved as any other", ("verify/test_branch_and_bound.py",)),
     Mutation("halves that are dropped", "verify/branch_and_bound.py", "self._push(rows[done], boxes[done], bound[done])",
              "self._push(rows[done][1:], boxes[done][1:], bound[done][1:])",
-             "every half has to be proved", ("certify/test_search_books.py",)),
+             "every half has to be proved", ("verify/test_branch_and_bound.py",)),
     Mutation("another box's margin", "verify/refinement.py", "rows = BackwardCost(), self.rows[boxes]", "rows = BackwardCost(), boxes",
-             "boxes are counted among those that are looked at", ("certify/test_rounds.py",)),
+             "boxes are counted among those that are looked at", ("verify/test_refinement.py",)),
     # activations and pooling
     Mutation("slope of a sigmoid", ACTIVATIONS,
              "slope = torch.minimum(self.derivative(at_lower), self.derivative(at_upper))",
@@ -689,13 +689,13 @@ MUTATIONS = [
              "the range is the union over boxes", (RANGES,)),
     # steps that fail in the middle
     Mutation("a failed step left as it was", "runtime/batch_size.py", "vars(each).update(state)", "pass",
-             "a step that is tried again begins from where it began", (FAULTS, "certify/test_memory.py")),
+             "a step that is tried again begins from where it began", (FAULTS, "runtime/test_batch_size.py")),
     Mutation("a step that succeeded tried again", "runtime/batch_size.py",
              "                with suppress(MemoryError):\n                    self._learn(size, peak)",
              "                if not self.run(lambda _: True) or self._learn(size, peak):\n                    continue",
-             "its boxes are gone from the stack", ("certify/test_memory.py", FAULTS)),
+             "its boxes are gone from the stack", ("runtime/test_batch_size.py", FAULTS)),
     Mutation("changes in place not undone", "runtime/batch_size.py", "return value.clone()", "return value",
-             "tensors are changed in place", ("certify/test_memory.py", FAULTS)),
+             "tensors are changed in place", ("runtime/test_batch_size.py", FAULTS)),
     Mutation("boxes that wait not undone", LEDGER, '"boxes", "waiting", "leaves",', '"boxes", "leaves",',
              "boxes proved twice count once", (FAULTS,)),
     Mutation("the stack not undone", "verify/branch_and_bound.py", '"fresh", "image", "stack",', '"fresh", "image",',
@@ -762,15 +762,15 @@ MUTATIONS = [
              "whoever else reads the product is given the bias, too", (ONNX_NODES, RANDOM_GRAPHS)),
     Mutation("onnxruntime compared with the largest output", "onnx/crosscheck.py",
              "(TWICE * error + torch.finfo(dtype).tiny).clamp(max=coarse)", "torch.full_like(real, coarse)",
-             "small outputs decide, too", ("zoo/test_onnx_file.py",)),
+             "small outputs decide, too", ("onnx/test_file.py",)),
     Mutation("the checker's answers compared coarsely", "checker/network.py", "(near | ~known) &", "",
-             "small outputs decide, too", ("checker/test_checker_runs.py",)),
+             "small outputs decide, too", ("checker/test_runs.py",)),
     # files that are written while something fails
     Mutation("a file written in place", "runs/atomic_io.py", "        temporary.replace(path)\n",
              "        with path.open('wb') as stream:\n            stream.write(content[:9])\n        temporary.replace(path)\n",
              "a reader finds it old or new, never half written", (ON_DISK,)),
     Mutation("a torn tail kept", "runs/folder.py", "            stream.truncate(length)\n            stream.seek(length)\n",
-             "            stream.seek(0, 2)\n", "what has no valid line was not finished", (ON_DISK, "certify/test_run_folder.py")),
+             "            stream.seek(0, 2)\n", "what has no valid line was not finished", (ON_DISK, "runs/test_run_folder.py")),
     Mutation("a checkpoint without its weights", "training/checkpoint.py",
              "        for path, content in contents.items():\n            replace_bytes(path, content)\n", "",
              "what is sealed has to be there", (ON_DISK,)),

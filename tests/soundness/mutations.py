@@ -1,6 +1,6 @@
 """Would the tests notice? Puts one defect at a time into a copy of the package and runs the short tests on it.
 
-    python tests/soundness/mutations.py [--only TEXT] [--begin 10] [--workers 2]
+    python -m tests.soundness.mutations [--only TEXT] [--begin 10] [--workers 2]
 
 A row per defect of `mutation_table.py`: caught (and by which test) or SURVIVED; exit status 1 if any survives, or if a row of
 the table no longer fits the source.
@@ -19,11 +19,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+from tests.soundness.mutation_table import MUTATIONS, Mutation
+from tests.support.processes import ROOT
 
-from mutation_table import MUTATIONS, Mutation
-
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 600
 """A defect that makes the tests run on for ever is noticed too."""
 

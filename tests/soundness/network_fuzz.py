@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from exact_networks import Float32, Layer, Of, Rational, evaluate, shapes
 from torch import Tensor
+
+from tests.soundness.exact_networks import Float32, Layer, Of, Rational, evaluate, shapes
 
 LEAST = np.longdouble(2) ** -58
 EVALUATION = 2.0**-24
@@ -254,7 +255,7 @@ def direct(case: Case, file: str) -> bool:
 def _grown(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> str:
     """`compared`; but where a radius grows by more than the center and the slopes move, but for a thousandth of that, which is
     rounding, the form is taken to contain the old one."""
-    from mechanical import compared
+    from tests.soundness.mechanical import compared
 
     found = compared(old, new)
     if found != "tighter" or old["slopes"].shape != new["slopes"].shape or old["radius"].shape != new["radius"].shape:

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from cases import make_picture, make_thetas
-from noise_networks import Maker, margin_of, tune
-from oracle import exact_picture, transformed
 from torch import nn
 
+from tests.soundness.noise_networks import Maker, margin_of, tune
+from tests.support.cases import make_picture, make_thetas
+from tests.support.oracle import exact_picture, transformed
 from tiltproof import Budget, Verdict, certify, parse
 
 TEXTS = (

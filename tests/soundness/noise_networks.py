@@ -15,9 +15,10 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from oracle import Exact
-from planted import fractions
 from torch import Tensor, nn
+
+from tests.support.oracle import Exact
+from tests.support.planted import fractions
 
 
 class Times(nn.Module):

@@ -1,7 +1,7 @@
 """Bounds of pixels and what they are made of, against true values: the fuzz of `enclosures/` and `pixels/`, for `mechanical.py`,
 which says what a fuzz is.
 
-    python tests/soundness/pixel_fuzz.py [--seed 0] [--rounds 1]
+    python -m tests.soundness.pixel_fuzz [--seed 0] [--rounds 1]
 
 tries the code itself. True values are `long_oracle`'s, 2^11 times as fine as float64, at the corners and the middle of each parameter box
 and at random places of it, and forms are judged with their symbols. Kinds of cases:
@@ -17,7 +17,6 @@ and at random places of it, and forms are judged with their symbols. Kinds of ca
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,10 +25,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from long_oracle import EPS, PI, SPATIAL, Long, positions, sampled, transformed
-from mechanical import compared
+from tests.soundness.long_oracle import EPS, PI, SPATIAL, Long, positions, sampled, transformed
+from tests.soundness.mechanical import compared
 
 Bounds = dict[str, np.ndarray]
 compare = compared

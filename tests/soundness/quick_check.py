@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from oracle import Exact
 
+from tests.support.oracle import Exact
 from tiltproof import AffineForm
 
 UNIT, TINY = 2.0**-53, 2.0**-1000

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from cases import letters_of
-from planted import clean_margin, margin_at, plant
 from torch import nn
 
+from tests.support.cases import letters_of
+from tests.support.planted import clean_margin, margin_at, plant
 from tiltproof import parse
 from tiltproof.transforms import Transform
 

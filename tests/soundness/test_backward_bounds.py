@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from forms import candidates, climb, in_float64, make_form, margins, points, run_rows
-from noise_networks import FAMILIES, evaluate, exactly
-from small_networks import PICTURE, SUPPORTED, build
 from torch import nn
 
+from tests.soundness.forms import candidates, climb, in_float64, make_form, margins, points, run_rows
+from tests.soundness.noise_networks import FAMILIES, evaluate, exactly
+from tests.soundness.small_networks import PICTURE, SUPPORTED, build
 from tiltproof import AffineForm
 from tiltproof.network import read_network, refine, run
 

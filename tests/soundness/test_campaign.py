@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from campaign import campaign, check_batch
-from exactly import symbols
-from oracle import transformed
-from quick_check import arrays, outside
 
+from tests.soundness.campaign import campaign, check_batch
+from tests.soundness.quick_check import arrays, outside
+from tests.support.exactly import symbols
+from tests.support.oracle import transformed
 from tiltproof import AffineForm, bound_pixels, parse
 from tiltproof.pixels import coordinates
 from tiltproof.pixels import spatial as resample

@@ -7,11 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import letters_of
-from certificate_check import METHODS, assert_confirmed, check_not_certified, planted_case
-from oracle import transformed
-from planted import clean_margin, margin_at, plant
 
+from tests.soundness.certificate_check import METHODS, assert_confirmed, check_not_certified, planted_case
+from tests.support.cases import letters_of
+from tests.support.oracle import transformed
+from tests.support.planted import clean_margin, margin_at, plant
 from tiltproof import Budget, Verdict, certify, parse
 
 TEXTS = {

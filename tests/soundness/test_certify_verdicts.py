@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import letters_of, make_thetas
-from certificate_check import METHODS, Plus, assert_confirmed, planted_case, random_network
-from oracle import transformed
-from planted import clean_margin, dip, exact_margin, margin_at
 from torch import nn
 
+from tests.soundness.certificate_check import METHODS, Plus, assert_confirmed, planted_case, random_network
+from tests.support.cases import letters_of, make_thetas
+from tests.support.oracle import transformed
+from tests.support.planted import clean_margin, dip, exact_margin, margin_at
 from tiltproof import Brightness, Budget, InputError, Verdict, attack, certify, parse
 
 

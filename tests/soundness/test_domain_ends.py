@@ -11,13 +11,13 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import photometric
 import pytest
 import torch
-from cases import PADDINGS, make_part, make_thetas
-from exactly import symbols, violations
-from oracle import exact_picture, transformed
 
+from tests.support import photometric_oracle as photometric
+from tests.support.cases import PADDINGS, make_part, make_thetas
+from tests.support.exactly import symbols, violations
+from tests.support.oracle import exact_picture, transformed
 from tiltproof import Compose, InputError, bound_pixels
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval

@@ -9,8 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from planted import fractions
 
+from tests.support.planted import fractions
 from tiltproof import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.relu import clamp01, zonotope_kink

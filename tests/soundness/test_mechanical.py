@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
-import long_oracle
-import mechanical
 import numpy as np
-import oracle
 import pytest
-from mechanical_survivors import ARGUED
+
+from tests.soundness import long_oracle, mechanical
+from tests.soundness.mechanical_survivors import ARGUED
+from tests.support import oracle
+from tests.support.processes import environment
 
 HERE = Path(__file__).resolve().parent
 
@@ -195,14 +195,11 @@ DEFECTS = {
 
 def judged(request: dict) -> dict:
     """In a process of its own, which has no threads: children are forked."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(HERE)!r}); from test_mechanical import _judge; _judge(sys.stdin.read())"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    code = "import sys; from tests.soundness.test_mechanical import _judge; _judge(sys.stdin.read())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=json.dumps(request),
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -212,8 +209,9 @@ def judged(request: dict) -> dict:
 
 
 def _judge(text: str) -> None:
-    import pixel_fuzz
     import torch
+
+    from tests.soundness import pixel_fuzz
 
     torch.set_num_threads(1)
     request, file = json.loads(text), "pixels/single_cell.py"
@@ -258,8 +256,6 @@ def test_defects_of_one_cell_are_killed():
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_no_suspect_is_left_in_one_cell():
     """As `make soundness` asks."""
-    command = [sys.executable, str(HERE / "mechanical.py"), "pixels/single_cell.py", "--quiet"]
-    done = subprocess.run(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.soundness.mechanical", "pixels/single_cell.py", "--quiet"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 import pytest
-from mutation_table import MUTATIONS
-from mutations import ROOT, fits, source
+
+from tests.soundness.mutation_table import MUTATIONS
+from tests.soundness.mutations import ROOT, fits, source
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from noise_check import METHODS, check_family
-from noise_networks import FAMILIES, UNDERFLOW, linear, margin_of
-from oracle import transformed
 from torch import nn
 
+from tests.soundness.noise_check import METHODS, check_family
+from tests.soundness.noise_networks import FAMILIES, UNDERFLOW, linear, margin_of
+from tests.support.oracle import transformed
 from tiltproof import Budget, UnsupportedOperation, Verdict, certify
 
 DTYPES = [torch.float32, torch.float64]

@@ -6,12 +6,12 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 
-import mechanical
-import network_fuzz
 import numpy as np
 import pytest
 import torch
-from exact_networks import Rational, evaluate
+
+from tests.soundness import mechanical, network_fuzz
+from tests.soundness.exact_networks import Rational, evaluate
 
 SOURCE = Path(mechanical.SOURCE) / mechanical.PACKAGE
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from forms import assert_inside, make_form
-from small_networks import PICTURE, Function, head, settle
 from torch import nn
-from trap_networks import TRAPS
 
+from tests.soundness.forms import assert_inside, make_form
+from tests.soundness.small_networks import PICTURE, Function, head, settle
+from tests.soundness.trap_networks import TRAPS
 from tiltproof import InputError, bound_network, certify
 
 

@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import PAPER_BOUNDS, PAPER_PICTURE
-from oracle import algorithm_1, composed_inverse, exact_picture, kernel_sum, sine_cosine, transformed
+
+from tests.support.cases import PAPER_BOUNDS, PAPER_PICTURE
+from tests.support.oracle import algorithm_1, composed_inverse, exact_picture, kernel_sum, sine_cosine, transformed
 
 LETTERS = ("R", "Tu", "Tv", "Sc", "Sh", "C", "B", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5", "Roll")
 

@@ -9,11 +9,11 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from cases import in_view, make_part, make_picture, make_transform
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracle import transformed
 
+from tests.support.cases import in_view, make_part, make_picture, make_transform
+from tests.support.oracle import transformed
 from tiltproof import Compose, InputError, Pitch, Roll, Rotation, Yaw, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.camera_depth import check_camera_depth

@@ -7,10 +7,13 @@ from fractions import Fraction
 
 import mpmath
 import numpy as np
-import photometric
 import pytest
 import torch
-from cases import (
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support import photometric_oracle as photometric
+from tests.support.cases import (
     COLOURED,
     KINDS,
     PADDINGS,
@@ -23,12 +26,9 @@ from cases import (
     make_thetas,
     make_transform,
 )
-from exactly import symbols, violations
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from oracle import exact_picture, transformed
-from pixel_check import DTYPES, SIZES, assert_sound, random_box
-
+from tests.support.exactly import symbols, violations
+from tests.support.oracle import exact_picture, transformed
+from tests.support.pixel_check import DTYPES, SIZES, assert_sound, random_box
 from tiltproof import InputError, attack, bound_pixels, certify, parse
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval

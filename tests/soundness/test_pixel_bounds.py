@@ -8,7 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.cases import (
     KINDS,
     PADDINGS,
     PICTURES,
@@ -20,12 +23,9 @@ from cases import (
     make_thetas,
     make_transform,
 )
-from exactly import symbols, violations
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from oracle import transformed
-from pixel_check import DTYPES, METHODS, SIZES, assert_sound, random_box
-
+from tests.support.exactly import symbols, violations
+from tests.support.oracle import transformed
+from tests.support.pixel_check import DTYPES, METHODS, SIZES, assert_sound, random_box
 from tiltproof import Compose, InputError, Scaling, ScalingU, ScalingV, bound_pixels, parse
 
 

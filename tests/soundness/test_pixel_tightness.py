@@ -8,7 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.cases import (
     KINDS,
     PADDINGS,
     PAPER_BOUNDS,
@@ -19,11 +22,8 @@ from cases import (
     make_thetas,
     make_transform,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from oracle import algorithm_1, composed_inverse, exact_picture, source_positions, transformed
-from pixel_check import METHODS, assert_sound, random_box
-
+from tests.support.oracle import algorithm_1, composed_inverse, exact_picture, source_positions, transformed
+from tests.support.pixel_check import METHODS, assert_sound, random_box
 from tiltproof import Scaling, bound_pixels
 
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from rounding_counts import (
+from torch import Tensor
+
+from tests.soundness.rounding_counts import (
     SECOND_ORDER,
     UNIT,
     Counting,
@@ -21,8 +23,6 @@ from rounding_counts import (
     report,
     value,
 )
-from torch import Tensor
-
 from tiltproof.enclosures import affine_form as affine
 from tiltproof.enclosures import quadratic_relu as curvature
 from tiltproof.enclosures import relu as relax

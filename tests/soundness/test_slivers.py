@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from certificate_check import check_not_certified
-from slivers import all_slivers
 
+from tests.soundness.certificate_check import check_not_certified
+from tests.soundness.slivers import all_slivers
 from tiltproof import Budget, Verdict, certify
 
 SLIVERS = list(all_slivers())

@@ -8,11 +8,20 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import PADDINGS, PICTURES, PIXELWISE, SPATIAL, in_view, make_interval, make_picture, make_transform
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracle import transformed
 
+from tests.support.cases import (
+    PADDINGS,
+    PICTURES,
+    PIXELWISE,
+    SPATIAL,
+    in_view,
+    make_interval,
+    make_picture,
+    make_transform,
+)
+from tests.support.oracle import transformed
 from tiltproof import Compose, Rotation, ScalingU, ScalingV, Shearing, ShearingV, TranslationU, TranslationV
 
 SIZES = [(1, 1), (1, 6), (5, 1), (4, 4), (3, 7), (6, 5)]

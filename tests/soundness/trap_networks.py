@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from small_networks import Function, head
 from torch import nn
+
+from tests.soundness.small_networks import Function, head
 
 
 class TwiceReLU(nn.ReLU):

@@ -1,5 +1,0 @@
-"""Imported by the process that `test_kill` forks its children from: everything loaded and run once, so that they start working at once."""
-
-from digits import run
-
-run()

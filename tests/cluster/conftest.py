@@ -1,6 +1,0 @@
-"""Makes the small runs of tests/certify importable, here and in the workers."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "certify"))

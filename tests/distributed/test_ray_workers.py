@@ -1,0 +1,150 @@
+"""On a local cluster of two workers, one of them killed or not, a run ends as it does in a single process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from tests.support.digits import IMAGES, TRANSFORM, evidence, problem, run
+from tests.support.processes import environment
+from tests.support.small_regression import network, pictures
+from tiltproof import InputError, RayWorkers, certify, certify_range, check_run
+from tiltproof.cli import app
+from tiltproof.distributed import ray_workers
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """Two workers; `auto` is the cluster that the process is connected to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(
+            address="local", num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
+        yield
+        ray.shutdown()
+
+
+def plain(certificate):
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in certificate.records()]
+
+
+def test_one_worker_killed(tmp_path, monkeypatch):
+    """The evidence is that of a single process, the folder can be checked, and the progress of both ends alike."""
+    started, reports = [], []
+    start = ray_workers._WorkerPool.start
+
+    def start_and_kill(crew, hand, task, *what):
+        start(crew, hand, task, *what)
+        started.append((hand.process, task.rows.start, task.scouting))
+        if len(started) == 5:
+            os.kill(hand.process, signal.SIGKILL)
+
+    monkeypatch.setattr(ray_workers._WorkerPool, "start", start_and_kill)
+    with pytest.warns(UserWarning, match="was lost; another one does its images"):
+        shared = run(tmp_path / "shared", workers=RayWorkers("auto"), progress=reports.append)
+    single = run(tmp_path / "single")
+    assert evidence(tmp_path / "shared") == evidence(tmp_path / "single")
+    assert plain(shared) == plain(single)
+    without = {"seconds", "files"}
+    summaries = [json.loads((tmp_path / name / "summary.json").read_text()) for name in ("shared", "single")]
+    assert len({json.dumps({k: v for k, v in each.items() if k not in without}) for each in summaries}) == 1
+    proved = [start for _, start, scouting in started if not scouting]
+    assert len(proved) == IMAGES // 2 + 1  # batches of two images, one of them twice
+    assert sorted({*proved}) == list(range(0, IMAGES, 2))
+    assert len({process for process, *_ in started}) >= 2
+    done = [report.done for report in reports]
+    assert done == sorted(done)
+    assert done[-1] == IMAGES
+    model, images, labels = problem()
+    assert check_run(tmp_path / "shared", model, images, labels).certified == shared.summary()["certified"]
+
+
+def test_the_command_with_regression_and_resumption(tmp_path, monkeypatch):
+    """Begun by this process, gone on with by the cluster."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "labels.csv").write_text("filename,label\n" + "".join(f"{k}.png,{k}\n" for k in range(4)))
+    for k, picture in enumerate(pictures(4)):
+        Image.fromarray((picture[0] * 255).byte().numpy()).save(f"{k}.png")
+    command = [
+        "certify",
+        "--task",
+        "regression",
+        "--model",
+        "small_regression:network",
+        "--data",
+        ".",
+        "--transform",
+        "R(5)",
+    ]
+    command += ["--excess", "0.5", "--batch-images", "1", "--out", "run", "--device", "cpu"]
+    begun = CliRunner().invoke(app, command)
+    assert begun.exit_code == 0, begun.output
+    single = evidence(tmp_path / "run")
+    journal = tmp_path / "run" / "batches.jsonl"
+    journal.write_text(journal.read_text().splitlines(keepends=True)[0])
+    result = CliRunner().invoke(app, [*command, "--resume", "--ray", "auto"])
+    assert result.exit_code == 0, result.output
+    assert len(journal.read_text().splitlines()) == 4
+    assert evidence(tmp_path / "run") == single
+
+
+def test_a_machine_with_another_version_is_not_used(monkeypatch):
+    model, images, labels = problem()
+    monkeypatch.setattr(ray_workers, "versions", lambda: {"tiltproof": "0.0.0"})
+    with (
+        pytest.warns(UserWarning, match="is not used"),
+        pytest.raises(InputError, match="no worker for this run.*0.0.0"),
+    ):
+        certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto"))
+
+
+def test_a_model_that_cannot_be_sent():
+    model, images, labels = problem()
+    model.lock = threading.Lock()
+    with pytest.raises(InputError, match="cannot be sent.*lock"):
+        certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto"))
+
+
+def test_no_machine_has_a_gpu():
+    model, images, labels = problem()
+    with pytest.raises(InputError, match="no machine of the cluster has a GPU"):
+        certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto", device="cuda"))
+
+
+@pytest.mark.slow
+def test_bad_input_that_a_worker_meets_is_bad_input_here():
+    model = network()
+    with torch.no_grad():
+        model[-1].weight.fill_(3e38)
+    with pytest.raises(InputError, match="image . are not finite") as alone:
+        certify_range(model, pictures(4), "R(5)", batch_images=4)
+    with pytest.raises(InputError) as shared:
+        certify_range(model, pictures(4), "R(5)", batch_images=4, workers=RayWorkers("auto"))
+    assert str(shared.value) == str(alone.value)
+    assert "Traceback" not in str(shared.value)
+
+
+@pytest.mark.slow
+def test_a_machine_is_lost_and_another_joins(tmp_path):
+    """In a process of its own, which is connected to another cluster."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.distributed.two_machines", tmp_path],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "on lost machines" in done.stdout
+    run(tmp_path / "single")
+    assert evidence(tmp_path / "shared") == evidence(tmp_path / "single")

@@ -1,0 +1,267 @@
+"""Node by node: every use that has a rule is read as onnxruntime reads it, and every other use is refused by op and name."""
+
+import re
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+
+from tests.onnx.onnx_files import DOUBLE, SHAPE, answers, message, node, random, with_head
+from tests.support.processes import ROOT
+from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network, load_onnx
+from tiltproof.checker.form import Form
+from tiltproof.checker.network import evaluation
+from tiltproof.checker.verdicts import bound_margins
+from tiltproof.onnx.reader import CONVERTERS
+
+I64 = np.int64
+CONV = {"k": random(4, 2, 3, 3), "kb": random(4, seed=3)}
+NORM = {"g": random(2) + 1, "h": random(2, seed=5), "m": random(2, seed=6), "v": np.abs(random(2, seed=7)) + 0.1}
+
+
+def conv(to="conv", **attributes):
+    return node("Conv", "images", "k", "kb", to=to, **attributes)
+
+
+def ints(*values):
+    return np.array(values, I64)
+
+
+SUPPORTED = {
+    "Conv": lambda: with_head([conv()], 48, CONV),
+    "Conv without bias": lambda: with_head([node("Conv", "images", "k", kernel_shape=[3, 3])], 48, CONV),
+    "Conv pads, strides": lambda: with_head([conv(pads=[1, 1, 1, 1], strides=[2, 1])], 60, CONV),
+    "Conv uneven pads": lambda: with_head([conv(pads=[0, 1, 2, 0])], 96, CONV),
+    "Conv dilations": lambda: with_head([conv(dilations=[2, 2])], 8, CONV),
+    "Conv group": lambda: with_head([node("Conv", "images", "k", group=2)], 48, {"k": random(4, 1, 3, 3)}),
+    "Conv SAME_UPPER": lambda: with_head([conv(auto_pad="SAME_UPPER", strides=[2, 2])], 36, CONV),
+    "Conv SAME_LOWER": lambda: with_head([conv(auto_pad="SAME_LOWER", strides=[2, 2])], 36, CONV),
+    "Conv VALID": lambda: with_head([conv(auto_pad="VALID")], 48, CONV),
+    "Gemm": lambda: message(
+        [node("Flatten", "images"), node("Gemm", "my_flatten", "w", "b")], {"w": random(60, 3), "b": random(1, 3)}
+    ),
+    "Gemm, one bias for all": lambda: message(
+        [node("Flatten", "images"), node("Gemm", "my_flatten", "w", "b")], {"w": random(60, 3), "b": random(1)}
+    ),
+    "MatMul, Add": lambda: message(
+        [node("Flatten", "images"), node("MatMul", "my_flatten", "w"), node("Add", "b", "my_matmul")],
+        {"w": random(60, 3), "b": random(3)},
+    ),
+    "MatMul used twice": lambda: message(
+        [node("Flatten", "images"), node("MatMul", "my_flatten", "w"), node("Add", "my_matmul", "b"), node("Sub", "my_add", "my_matmul"),
+         node("Add", "my_sub", "my_add", name="end")],
+        {"w": random(60, 3), "b": random(3)},
+    ),
+    "constant arithmetic": lambda: with_head(
+        [node("Sub", "c", "images"), node("Mul", "my_sub", "d"), node("Div", "my_mul", "e"), node("Add", "my_div", "c"),
+         node("Neg", "my_add")],
+        60, {"c": random(2, 1, 1), "d": random(1, 2, 6, 5), "e": np.float32(0.3)},
+    ),
+    "branches": lambda: with_head(
+        [conv(pads=[1, 1, 1, 1]), node("Relu", "conv"), node("Add", "my_relu", "conv"), node("Sub", "my_add", "my_relu")],
+        120, CONV,
+    ),
+    "activations": lambda: with_head(
+        [conv(), node("LeakyRelu", "conv", alpha=0.25), node("Sigmoid", "my_leakyrelu"), node("Tanh", "my_sigmoid"),
+         node("LeakyRelu", "my_tanh", name="again")],
+        48, CONV,
+    ),
+    "BatchNormalization": lambda: with_head(
+        [node("BatchNormalization", "images", "g", "h", "m", "v", epsilon=0.01)], 60, NORM
+    ),
+    "BatchNormalization, opset 11": lambda: with_head(
+        [node("BatchNormalization", "images", "g", "h", "m", "v", momentum=0.5)], 60, NORM, opset=11
+    ),
+    "MaxPool": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2])], 40),
+    "MaxPool pads": lambda: with_head(
+        [node("MaxPool", "images", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])], 18
+    ),
+    "AveragePool": lambda: with_head([node("AveragePool", "images", kernel_shape=[2, 3], strides=[2, 1])], 18),
+    "AveragePool pads": lambda: with_head(
+        [node("AveragePool", "images", kernel_shape=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1)], 84
+    ),
+    "AveragePool pads left out": lambda: with_head(
+        [node("AveragePool", "images", kernel_shape=[2, 2], pads=[1, 1, 1, 1])], 84
+    ),
+    "GlobalAveragePool": lambda: with_head([node("GlobalAveragePool", "images")], 2),
+    "ReduceMean": lambda: with_head([node("ReduceMean", "images", axes=[2, -1])], 2),
+    "ReduceMean, opset 18": lambda: with_head(
+        [node("ReduceMean", "images", "a", keepdims=0)], 12, {"a": ints(3)}, opset=18
+    ),
+    "Reshape": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(0, -1, 4, 5)}),
+    "Reshape -1": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(-1, 60)}),
+    "Reshape of one picture": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(1, -1)}, batch=1),
+    "Reshape by Shape": lambda: with_head(
+        [node("Shape", "images"), node("Gather", "my_shape", "zero"), node("Unsqueeze", "my_gather", "axis"),
+         helper.make_node("Cast", ["my_unsqueeze"], ["n"], to=7), node("Concat", "n", "rest", axis=0),
+         node("Reshape", "images", "my_concat")],
+        60, {"zero": np.array(0, I64), "axis": ints(0), "rest": ints(-1)},
+    ),
+    "Reshape by Slice of Shape": lambda: with_head(
+        [node("Shape", "images"), node("Slice", "my_shape", "zero", "one"), node("Concat", "my_slice", "rest", axis=0),
+         node("Reshape", "images", "my_concat")],
+        60, {"zero": ints(0), "one": ints(1), "rest": ints(12, 5)},
+    ),
+    "Transpose": lambda: with_head([node("Transpose", "images", perm=[0, 2, 3, 1])], 60),
+    "Squeeze, Unsqueeze": lambda: with_head(
+        [node("Unsqueeze", "images", "a"), node("Squeeze", "my_unsqueeze", "a")], 60, {"a": ints(2)}
+    ),
+    "Squeeze, Unsqueeze, opset 11": lambda: with_head(
+        [node("Unsqueeze", "images", axes=[-1]), node("Squeeze", "my_unsqueeze", axes=[4])], 60, opset=11
+    ),
+    "Concat": lambda: with_head([node("Relu", "images"), node("Concat", "images", "my_relu", axis=-3)], 120),
+    "Slice": lambda: with_head(
+        [node("Slice", "images", "s", "e", "a", "t")], 2 * 3 * 4,
+        {"s": ints(1, -4), "e": ints(2**62, 100), "a": ints(2, -1), "t": ints(2, 1)},
+    ),
+    "Pad": lambda: with_head([node("Pad", "images", "p")], 2 * 7 * 8, {"p": ints(0, 0, 1, 0, 0, 0, 0, 3)}),
+    "Pad, opset 18": lambda: with_head(
+        [node("Pad", "images", "p", "z", "a")], 2 * 6 * 8, {"p": ints(1, 2), "z": np.float32(0), "a": ints(-1)}, opset=18
+    ),
+    "Dropout": lambda: with_head([node("Dropout", "images", "r")], 60, {"r": np.float32(0.7)}),
+    "Dropout, opset 11": lambda: with_head([node("Dropout", "images", ratio=0.7)], 60, opset=11),
+    "Identity, Cast": lambda: with_head(
+        [node("Identity", "images"), helper.make_node("Cast", ["my_identity"], ["cast"], name="my_cast", to=1)], 60
+    ),
+    "Constant": lambda: with_head(
+        [node("Constant", value_float=0.5), node("Mul", "images", "my_constant"), node("Constant", name="ints", value_ints=[0, 60]),
+         node("Reshape", "my_mul", "ints")], 60,
+    ),
+    "constants moved": lambda: message(
+        [node("Flatten", "images"), node("Transpose", "w"), node("Identity", "my_transpose"), node("MatMul", "my_flatten", "my_identity"),
+         node("Unsqueeze", "b", "a"), node("Add", "my_matmul", "my_unsqueeze")],
+        {"w": random(3, 60), "b": random(3), "a": ints(0)},
+    ),
+    "opset 21": lambda: with_head([conv(), node("Relu", "conv")], 48, CONV, opset=21),
+}  # fmt: skip
+
+
+def load(model, tmp_path):
+    onnx.save(model, tmp_path / "net.onnx")
+    return load_onnx(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
+    """Prover and checker both follow what was read, for boxes of pictures."""
+    proto = SUPPORTED[name]()
+    model = load(proto, tmp_path)
+    torch.manual_seed(len(name))
+    center, slopes, radius = torch.rand(2, *SHAPE), 0.1 * torch.randn(2, 2, *SHAPE), 0.02 * torch.rand(2, *SHAPE)
+    stack = torch.cat([center[None], slopes])
+    bounds = bound_network(model, AffineForm(stack, radius))
+    labels = torch.tensor([0, 2])
+    with evaluation(model, torch.device("cpu")):
+        try:
+            checked = bound_margins(model, Form(torch.cat([stack, radius[None]]).double()), labels)
+        except InputError:
+            assert name == "AveragePool pads left out"  # which the checker refuses by itself
+            checked = None
+    for _ in range(30):
+        symbols = torch.rand(2, 1, 1, 1, 1).round() * 2 - 1
+        outputs = answers(
+            proto.SerializeToString(), center + (symbols * slopes).sum(0) + radius * torch.randn_like(radius).sign()
+        )
+        assert bool((outputs >= bounds.lower - 1e-5).all())
+        assert bool((outputs <= bounds.upper + 1e-5).all())
+        if checked is not None:
+            own = outputs.gather(1, labels[:, None])[:, 0]
+            margins = own - outputs.scatter(1, labels[:, None], -torch.inf).amax(1)
+            assert bool((margins >= checked.lower - 1e-5).all())
+            assert bool((margins <= checked.upper + 1e-5).all())
+
+
+def test_every_operation_is_among_them_and_on_the_page():
+    used = {entry.op_type for make in SUPPORTED.values() for entry in make().graph.node}
+    assert used == set(CONVERTERS)
+    page = ROOT / "docs" / "onnx.md"
+    assert used <= set(re.findall(r"\w+", page.read_text(encoding="utf-8")))
+
+
+def test_a_bias_after_a_product_is_a_layer(tmp_path):
+    names = [name for name, _ in load(SUPPORTED["MatMul, Add"](), tmp_path).named_parameters()]
+    assert [name.split(".")[-1] for name in names] == ["weight", "bias"]
+
+
+REFUSED = {
+    "Softmax": lambda: with_head([node("Softmax", "images")], 60),
+    "Gelu": lambda: with_head([node("Gelu", "images")], 60, opset=20),
+    "Clip": lambda: with_head([node("Clip", "images")], 60),
+    "another domain": lambda: with_head([node("Relu", "images", name="my_other", domain="com.example")], 60),
+    "MaxPool ceil_mode": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)], 18),
+    "MaxPool uneven": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], pads=[1, 0, 0, 0])], 48),
+    "MaxPool indices": lambda: with_head(
+        [helper.make_node("MaxPool", ["images"], ["top", "where"], name="my_maxpool", kernel_shape=[2, 2])], 40
+    ),
+    "AveragePool ceil_mode": lambda: with_head([node("AveragePool", "images", kernel_shape=[2, 2], ceil_mode=1)], 40),
+    "AveragePool dilations": lambda: with_head([node("AveragePool", "images", kernel_shape=[2, 2], dilations=[2, 2])], 24, opset=19),
+    "Gemm alpha": lambda: message([node("Flatten", "images"), node("Gemm", "my_flatten", "w", alpha=0.5)], {"w": random(60, 3)}),
+    "Gemm transA": lambda: message([node("Flatten", "images"), node("Gemm", "my_flatten", "w", transA=1)], {"w": random(60, 3)}),
+    "Gemm bias of a batch": lambda: message(
+        [node("Flatten", "images"), node("Gemm", "my_flatten", "w", "b")], {"w": random(60, 3), "b": random(4, 3)}
+    ),
+    "Gemm of two branches": lambda: message(
+        [node("Flatten", "images"), node("Gemm", "my_flatten", "my_flatten", transB=1)]
+    ),
+    "MatMul of pictures": lambda: with_head([node("MatMul", "images", "w")], 36, {"w": random(5, 3)}),
+    "Mul of branches": lambda: with_head([node("Relu", "images"), node("Mul", "images", "my_relu")], 60),
+    "Div by a branch": lambda: with_head([node("Div", "c", "images")], 60, {"c": np.float32(1)}),
+    "Div by zero": lambda: with_head([node("Div", "images", "c")], 60, {"c": np.float32(0)}),
+    "Add of a batch": lambda: with_head([node("Add", "images", "c")], 60, {"c": random(3, 2, 6, 5)}),
+    "Add that spreads": lambda: with_head(
+        [node("ReduceMean", "images", axes=[2, 3]), node("Add", "my_reducemean", "c")], 60, {"c": random(1, 2, 6, 5)}
+    ),
+    "Add of uneven branches": lambda: with_head([node("ReduceMean", "images", axes=[2]), node("Add", "images", "my_reducemean")], 60),
+    "BatchNormalization in training": lambda: with_head(
+        [helper.make_node(
+            "BatchNormalization", ["images", *NORM], ["y", "new_m", "new_v"], name="my_batchnormalization", training_mode=1
+        )],
+        60, NORM,
+    ),
+    "BatchNormalization of negative variance": lambda: with_head(
+        [node("BatchNormalization", "images", "g", "h", "m", "v")], 60, {**NORM, "v": np.float32([-1, 1])}
+    ),
+    "LeakyRelu above 1": lambda: with_head([node("LeakyRelu", "images", alpha=2.0)], 60),
+    "Dropout in training": lambda: with_head(
+        [node("Dropout", "images", "r", "t")], 60, {"r": np.float32(0.7), "t": np.array(True)}
+    ),
+    "Reshape of the batch": lambda: with_head([node("Reshape", "images", "s")], 30, {"s": ints(-1, 30)}),
+    "Reshape to a literal batch": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(1, 60)}),
+    "Reshape to the batch last": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(60, -1)}),
+    "Transpose of the batch": lambda: with_head([node("Transpose", "images")], 60),
+    "Concat of the batch": lambda: with_head([node("Concat", "images", "images", axis=0)], 60),
+    "Concat with a constant": lambda: with_head([node("Concat", "images", "c", axis=1)], 120, {"c": random(1, 2, 6, 5)}),
+    "Slice of the batch": lambda: with_head([node("Slice", "images", "s", "e")], 60, {"s": ints(0), "e": ints(1)}),
+    "Flatten of the batch": lambda: with_head([node("Flatten", "images", axis=0)], 60),
+    "ReduceMean of the batch": lambda: with_head([node("ReduceMean", "images")], 1),
+    "Pad with ones": lambda: with_head([node("Pad", "images", "p", "o")], 72, {"p": ints(0, 0, 0, 1, 0, 0, 0, 0), "o": np.float32(1)}),
+    "Pad by reflection": lambda: with_head([node("Pad", "images", "p", mode="reflect")], 72, {"p": ints(0, 0, 0, 1, 0, 0, 0, 0)}),
+    "Pad that cuts": lambda: with_head([node("Pad", "images", "p")], 48, {"p": ints(0, 0, 0, -1, 0, 0, 0, 0)}),
+    "Pad of the batch": lambda: with_head([node("Pad", "images", "p")], 60, {"p": ints(1, 0, 0, 0, 0, 0, 0, 0)}),
+    "Cast": lambda: with_head([helper.make_node("Cast", ["images"], ["my_cast"], name="my_cast", to=DOUBLE)], 60),
+    "Gather of pictures": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
+    "Constant text": lambda: with_head([node("Constant", value_string="a"), node("Relu", "images")], 60),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_use_without_a_rule_is_refused_by_op_and_name(name, tmp_path):
+    op = name.split()[0]
+    with pytest.raises(UnsupportedOperation, match=f"my_{'other' if op == 'another' else op.lower()}'") as error:
+        load(REFUSED[name](), tmp_path)
+    assert ("Relu" if op == "another" else op) in str(error.value)
+    assert len(str(error.value)) < 700
+
+
+def test_an_unnamed_node_is_named_by_what_it_gives(tmp_path):
+    proto = with_head([node("Elu", "images", to="rounded")], 60)
+    proto.graph.node[0].name = ""
+    with pytest.raises(UnsupportedOperation, match="Elu at node '' .*gives 'rounded'"):
+        load(proto, tmp_path)
+
+
+def test_an_attribute_that_is_not_understood_is_not_ignored(tmp_path):
+    with pytest.raises(InputError, match="approximate"):
+        load(with_head([node("Relu", "images", approximate="tanh")], 60), tmp_path)

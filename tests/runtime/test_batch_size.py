@@ -1,0 +1,247 @@
+"""The limit on memory: what can be written, batches that follow from it, the same verdicts, and what does not fit."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+import tiltproof
+from tests.support.small_regression import network, pictures
+from tiltproof import Budget, InputError
+from tiltproof.runtime import batch_size as limits
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, parse_memory
+
+CPU = torch.device("cpu")
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how much is taken is asked of Linux")
+
+PROGRAM = """
+import json, sys
+import tiltproof, torch
+from tiltproof.runtime.batch_size import Memory
+
+model, (images, labels) = tiltproof.load_model("mnist-r30"), tiltproof.load_data("mnist-sample")
+images, labels = images[:8], labels[:8]
+tiltproof.certify(model, images[:1], labels[:1], "R(1)", batch_size=1)  # loads whatever is loaded when it is first needed
+memory = Memory(torch.device("cpu"))
+limit, before = memory.taken() + int(sys.argv[1]), memory.peak()
+common = {"splits": 96, "method": sys.argv[2], "batch_size": 768}
+first = tiltproof.certify(model, images, labels, sys.argv[3], memory=limit, **common)
+with_limit = memory.peak()
+second = tiltproof.certify(model, images, labels, sys.argv[3], **common)
+print(json.dumps({"limit": limit, "before": before, "with_limit": with_limit, "without": memory.peak(),
+    "reported": first.settings["memory_peak"], "same": first.verdicts == second.verdicts, "certified": first.verdicts.count("certified")}))
+"""
+
+
+def in_a_process(*arguments):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@LINUX
+def test_batches_fit_the_limit_and_the_verdicts_stay():
+    """Without the limit the same run, with its 768 boxes at once, takes far more: the resident set as the system saw it."""
+    seen = in_a_process(150_000_000, "affine", "R(10)")
+    assert seen["before"] < seen["with_limit"] <= seen["limit"] < seen["without"] - 100_000_000
+    assert seen["reported"] == seen["with_limit"]
+    assert seen["same"]
+    assert seen["certified"] >= 6
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["hull", "fgv"])
+@pytest.mark.parametrize("room", [80_000_000, 180_000_000])
+def test_batches_fit_any_limit(method, room):
+    seen = in_a_process(room, method, "R(0.1)")  # which these prove: they end at a first box that is not
+    assert seen["with_limit"] <= seen["limit"] < seen["without"]
+    assert seen["same"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("500MB", 500_000_000),
+        ("2GB", 2_000_000_000),
+        ("1.5GiB", 3 * 2**29),
+        ("64 kib", 65536),
+        ("1tb", 10**12),
+        ("12345", 12345),
+        ("7B", 7),
+        (10**9, 10**9),
+        (None, None),
+    ],
+)
+def test_sizes(text, size):
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GB", "-1GB", "2 G B", "2XB", "two", "nan", "1e9", "0", "0.1B", 0, -5, 2.5e9, True]
+)
+def test_sizes_that_are_none(text):
+    with pytest.raises(InputError, match="memory limit is"):
+        parse_memory(text)
+
+
+@LINUX
+@pytest.mark.parametrize("room", [-(10**8), 0, limits.RESERVE])
+def test_no_room_for_a_single_box_is_said_before_any_work(room, monkeypatch, tmp_path):
+    """Nothing is evaluated, and no folder is begun."""
+    monkeypatch.setattr(limits, "_resident", lambda _key: 5 * 10**8)
+    model, images = network(), pictures()
+    message = r"no room for a single image and box.*500 MB are taken already by Python.*needs about"
+    with pytest.raises(InputError, match=message):
+        tiltproof.certify_range(model, images, "R(8)", memory=5 * 10**8 + room, out=tmp_path / "run")
+    with pytest.raises(InputError, match=message):
+        tiltproof.certify(network(2), images, torch.zeros(3).long(), "R(8)", memory=5 * 10**8 + room)
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_runs_out_outside_of_a_batch_is_a_clear_error():
+    with pytest.raises(InputError, match=r"memory ran out.*DefaultCPUAllocator"), Memory(CPU).watched():
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+    with pytest.raises(RuntimeError, match="another reason"), Memory(CPU).watched():
+        raise RuntimeError("another reason")
+
+
+def test_a_peak_above_the_limit_is_a_warning(monkeypatch):
+    peaks = iter([1, 10**15, 10**15])
+    monkeypatch.setattr(limits, "_resident", lambda _key: next(peaks))
+    with (
+        pytest.warns(UserWarning, match=r"reached 1000000\.00 GB, above the 1000\.00 GB"),
+        Memory(CPU, 10**12).watched(),
+    ):
+        pass
+
+
+class Pretended(Memory):
+    """A device of 1000 bytes of which 100 are taken for good, and whose peak is the largest batch's."""
+
+    worst = 100
+
+    def taken(self):
+        return 100
+
+    def peak(self):
+        return Pretended.worst
+
+    def room(self, taken=None):
+        return self.limit - 100
+
+
+def batches(limit, each, items, most=10_000):
+    """Sizes of batches whose items take ``items`` bytes each, and are believed to take ``each``."""
+    Pretended.worst, sizes = 100, []
+    batch = AdaptiveBatchSize(most, Pretended(CPU, limit), each=each)
+
+    def work(size, item):
+        sizes.append(size)
+        Pretended.worst = max(Pretended.worst, 100 + size * item)
+
+    for item in items:
+        batch.run(lambda size: work(size, item))  # noqa: B023
+    return sizes
+
+
+def test_batches_begin_small_grow_and_follow_what_was_measured():
+    # an eighth of 700, in three binary digits; twice that; then 2 bytes each were measured
+    assert batches(1100, 1, [2] * 5) == [80, 160, 320, 320, 320]
+
+
+def test_an_estimate_that_is_too_large_is_corrected():
+    assert batches(1100, 8, [2] * 6) == [10, 20, 40, 80, 160, 320]
+
+
+def test_a_batch_above_the_limit_halves_the_size():
+    # 320 items of 8 bytes pass the limit of 1,100: half of them, and what the largest batch took is what an item takes
+    assert batches(1100, 1, [2, 2, 2, 8, 2, 2]) == [80, 160, 320, 320, 80, 80]
+
+
+def test_the_size_that_was_asked_for_is_not_rounded():
+    assert batches(10**6, 1, [1], most=77) == [77]
+    assert batches(10**6, 1, [1], most=1) == [1]
+
+
+def test_memory_that_runs_out_halves_the_size_under_a_limit_as_well():
+    sizes = []
+    batch = AdaptiveBatchSize(64, Pretended(CPU, 10**6), each=1)
+
+    def scarce(size):
+        sizes.append(size)
+        if size > 20:
+            raise MemoryError
+        return size
+
+    assert batch.run(scarce) == 16
+    assert batch.run(scarce) == 16
+    assert sizes == [64, 32, 16, 16]
+
+
+def test_a_function_that_succeeded_is_not_called_again(monkeypatch):
+    """Whatever happens while its memory is measured."""
+    calls, batch = [], AdaptiveBatchSize(8, Pretended(CPU, 1100), each=1)
+    monkeypatch.setattr(batch, "_learn", lambda *_: (_ for _ in ()).throw(MemoryError))
+    assert batch.run(lambda size: calls.append(size) or "done") == "done"
+    assert calls == [8]
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, ValueError])
+def test_what_a_failed_call_changed_is_put_back(error):
+    class Books:
+        STATE = ("tensor", "found", "places", "count")
+
+        def __init__(self):
+            self.tensor, self.found, self.places, self.count = torch.zeros(3), [1], {1: 2}, 5
+
+        def change(self, size):
+            self.tensor += size
+            self.tensor = self.tensor[1:]
+            self.found.append(size)
+            self.places[size] = size
+            self.count += 1
+            if size > 4:
+                raise error
+
+    books = Books()
+    batch = AdaptiveBatchSize(8)
+    if error is MemoryError:
+        batch.run(books.change, [books])
+        assert (books.tensor.tolist(), books.found, books.places, books.count) == ([4, 4], [1, 4], {1: 2, 4: 4}, 6)
+    else:
+        with pytest.raises(error):
+            batch.run(books.change, [books])
+        assert (books.tensor.tolist(), books.found, books.places, books.count) == ([0, 0, 0], [1], {1: 2}, 5)
+
+
+def test_a_limit_changes_no_range_and_a_resumed_run_goes_on_under_it(tmp_path):
+    model, images = network(outputs=2), pictures(5)
+    options = {"budget": Budget(boxes=40), "batch_images": 2}
+    free = tiltproof.certify_range(model, images, "R(8), B(0.02)", **options)
+
+    def stop(progress):
+        if progress.done:
+            raise KeyboardInterrupt
+
+    folder = {"out": tmp_path / "run", "memory": "64GB"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kept = tiltproof.certify_range(model, images, "R(8), B(0.02)", memory="64GB", **options)
+        with pytest.raises(KeyboardInterrupt):
+            tiltproof.certify_range(model, images, "R(8), B(0.02)", progress=stop, **folder, **options)
+        resumed = tiltproof.certify_range(
+            model, images, "R(8), B(0.02)", resume=True, **(folder | {"memory": "32GB"}), **options
+        )
+    assert kept.settings["memory_limit"] == 64 * 10**9 > kept.settings["memory_peak"] > 0
+    assert "memory_limit" not in free.settings
+    for one, other, third in zip(free.results, kept.results, resumed.results, strict=True):
+        assert one.complete == other.complete
+        assert one.lower == pytest.approx(other.lower)
+        assert other.upper == pytest.approx(third.upper)

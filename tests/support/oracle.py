@@ -1,0 +1,248 @@
+"""What a transformed picture really is, in exact arithmetic, written from the equations and from nothing else.
+
+Every number is an integer over one common denominator, so there is no rounding at all: translation, scaling, shearing,
+contrast, brightness, saturation and turns by multiples of 90 degrees are exact; other angles use a sine and cosine, powers and
+Gaussians use numbers right to 2^-400 (about 120 digits), and positions seen by a turned camera are right to 2^-400, which moves no
+pixel by as much as `ROTATION_ERROR`.
+
+Equations (u to the right, v upwards, origin at the center; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
+    x'_ij = sum_nm x_nm max(0, 1 - |v' - v_n|) max(0, 1 - |u' - u_m|)   with (u', v') = T^-1(u, v)
+    a camera's T^-1: (u', v') = (x / w, y / w) with (x, y, w) = matrix (u, v, 1), w > 0 asserted; "Yaw@9" has the focal length 9
+    T = T_n o ... o T_1 for parts 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1
+    contrast and brightness: min(1, max(0, (1 + a) x + b)), clamped once at the end of each run of such parts
+    gamma, saturation, hue and blurs: in `photometric.py`, each a step of its own
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+
+import mpmath
+import numpy as np
+
+from tests.support import photometric_oracle as photometric
+
+BITS = 400
+ROTATION_ERROR = Fraction(1, 2**300)
+Matrix = list[list[Fraction]]
+PLANE = [Fraction(0), Fraction(0), Fraction(1)]
+
+
+@dataclass
+class Exact:
+    """A picture [C, H, W] of integers over one denominator, each within `error` of the true value."""
+
+    numerator: np.ndarray
+    denominator: int
+    error: Fraction = Fraction(0)
+
+    def fraction(self, *index: int) -> Fraction:
+        return Fraction(int(self.numerator[index]), self.denominator)
+
+    def floats(self) -> np.ndarray:
+        """Nearest float64 of every entry (for quick looks; decisions are made on the integers)."""
+        return np.vectorize(lambda n: n / self.denominator, otypes=[float])(self.numerator)
+
+    def fractions(self) -> np.ndarray:
+        return np.vectorize(lambda n: Fraction(int(n), self.denominator), otypes=[object])(self.numerator)
+
+
+def exact_picture(picture: object) -> Exact:
+    """Floats (or Fractions) [C, H, W] without any rounding."""
+    array = np.asarray(picture)
+    flat = [Fraction(value) for value in (array.ravel() if array.dtype == object else array.astype(np.float64).ravel())]
+    denominator = math.lcm(*(value.denominator for value in flat))
+    numerator = np.array([int(value * denominator) for value in flat] + [None], dtype=object)[:-1]
+    return Exact(numerator.reshape(array.shape), denominator)
+
+
+def sine_cosine(degrees: Fraction) -> tuple[Fraction, Fraction]:
+    quarters = degrees / 90
+    if quarters.denominator == 1:
+        return [(0, 1), (1, 0), (0, -1), (-1, 0)][int(quarters) % 4]
+    with mpmath.workprec(BITS + 100):
+        angle = mpmath.mpf(degrees.numerator) / degrees.denominator * mpmath.pi / 180
+        scale = mpmath.mpf(2) ** BITS
+        sine, cosine = (int(mpmath.nint(f(angle) * scale)) for f in (mpmath.sin, mpmath.cos))
+    return Fraction(sine, 2**BITS), Fraction(cosine, 2**BITS)
+
+
+def inverse_matrix(letter: str, value: Fraction) -> Matrix:
+    one, zero = Fraction(1), Fraction(0)
+    if letter == "R":  # counter-clockwise by `value` degrees
+        sine, cosine = map(Fraction, sine_cosine(value))
+        return [[cosine, sine, zero], [-sine, cosine, zero]]
+    if letter == "Tu":
+        return [[one, zero, -value], [zero, one, zero]]
+    if letter == "Tv":
+        return [[one, zero, zero], [zero, one, -value]]
+    if letter == "Sc":
+        factor = 1 / (1 + value / 100)
+        return [[factor, zero, zero], [zero, factor, zero]]
+    if letter == "Sh":
+        return [[one, -value / 100, zero], [zero, one, zero]]
+    if letter == "Scu":
+        return [[1 / (1 + value / 100), zero, zero], [zero, one, zero]]
+    if letter == "Scv":
+        return [[one, zero, zero], [zero, 1 / (1 + value / 100), zero]]
+    if letter == "Shv":
+        return [[one, zero, zero], [-value / 100, one, zero]]
+    if letter == "Roll":
+        return inverse_matrix("R", value)
+    axis, _, focal = letter.partition("@")
+    if axis in ("Yaw", "Pitch"):  # pixel (u, v) of the turned camera looks along u right + v up + f forward
+        sine, cosine = map(Fraction, sine_cosine(value))
+        f = Fraction(float(focal))
+        if axis == "Yaw":  # to the right
+            right, up, forward = (cosine, zero, -sine), (zero, one, zero), (sine, zero, cosine)
+        else:  # upwards
+            right, up, forward = (one, zero, zero), (zero, cosine, -sine), (zero, sine, cosine)
+        rows = [[right[k], up[k], f * forward[k]] for k in range(3)]  # X, Y, Z of that ray
+        return [rows[0], rows[1], [entry / f for entry in rows[2]]]  # u' = f X / Z
+    raise ValueError(letter)
+
+
+def after(outer: Matrix, inner: Matrix) -> Matrix:
+    """The map (u, v) -> outer(inner(u, v))."""
+    a, b = ([*matrix, PLANE] if len(matrix) == 2 else matrix for matrix in (outer, inner))
+    return [[sum((a[i][k] * b[k][j] for k in range(3)), Fraction(0)) for j in range(3)] for i in range(3)]
+
+
+def composed_inverse(letters: Sequence[str], theta: Sequence[Fraction]) -> Matrix:
+    """T_1^-1 o T_2^-1 o ... o T_n^-1."""
+    matrix: Matrix = [[Fraction(1), Fraction(0), Fraction(0)], [Fraction(0), Fraction(1), Fraction(0)]]
+    for letter, value in zip(letters, theta, strict=True):
+        matrix = after(matrix, inverse_matrix(letter, value))
+    return matrix
+
+
+def source_positions(matrix: Matrix, height: int, width: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Source column and row (0-based, row downwards) of each output pixel, as integers over one denominator."""
+    common = math.lcm(*(entry.denominator for row in matrix for entry in row))
+    (a, b, c), (d, e, f) = [[int(entry * common) for entry in row] for row in matrix[:2]]
+    u2 = np.array([[2 * j - (width - 1) for j in range(width)]] * height, dtype=object)
+    v2 = np.array([[(height - 1) - 2 * i for _ in range(width)] for i in range(height)], dtype=object)
+    if matrix[2:] and matrix[2] != PLANE:
+        g, h, k = (int(entry * common) for entry in matrix[2])
+        depth = g * u2 + h * v2 + 2 * k
+        assert (depth > 0).all(), "a pixel looks past the camera's horizon"
+        x, y = ((scale * 2**BITS) // depth for scale in (a * u2 + b * v2 + 2 * c, d * u2 + e * v2 + 2 * f))
+        return 2 * x + (width - 1) * 2**BITS, (height - 1) * 2**BITS - 2 * y, 2 * 2**BITS
+    column = a * u2 + b * v2 + 2 * c + (width - 1) * common
+    row = (height - 1) * common - (d * u2 + e * v2 + 2 * f)
+    return column, row, 2 * common
+
+
+def source_index(index: int, size: int, padding: str) -> int | None:
+    """Which picture index an index of the endless picture shows; None is a zero."""
+    if 0 <= index < size:
+        return index
+    if padding == "zeros":
+        return None
+    if padding == "border" or size == 1:
+        return 0 if index < 0 else size - 1
+    assert padding == "reflect"  # ... 2 1 [0 1 2 ... n-1] n-2 ...
+    folded = index % (2 * (size - 1))
+    return min(folded, 2 * (size - 1) - folded)
+
+
+def resample(picture: Exact, matrix: Matrix, padding: str) -> Exact:
+    channels, height, width = picture.numerator.shape
+    column, row, unit = source_positions(matrix, height, width)
+    result = np.zeros(picture.numerator.shape, dtype=object)
+    for i in range(height):
+        for j in range(width):
+            (column0, x), (row0, y) = divmod(column[i, j], unit), divmod(row[i, j], unit)
+            for di, weight_y in ((0, unit - y), (1, y)):
+                for dj, weight_x in ((0, unit - x), (1, x)):
+                    n, m = source_index(row0 + di, height, padding), source_index(column0 + dj, width, padding)
+                    if n is not None and m is not None and weight_x and weight_y:
+                        for channel in range(channels):
+                            result[channel, i, j] += picture.numerator[channel, n, m] * weight_x * weight_y
+    return Exact(result, picture.denominator * unit * unit)
+
+
+def change_values(picture: Exact, letters: Sequence[str], theta: Sequence[Fraction]) -> Exact:
+    factor, shift = Fraction(1), Fraction(0)
+    for letter, value in zip(letters, theta, strict=True):
+        if letter == "C":
+            factor, shift = factor * (1 + value / 100), shift * (1 + value / 100)
+        else:
+            assert letter == "B"
+            shift += value
+    common = math.lcm(factor.denominator, shift.denominator)
+    denominator = picture.denominator * common
+    raw = picture.numerator * int(factor * common) + int(shift * common) * picture.denominator
+    return Exact(np.minimum(np.maximum(raw, 0), denominator), denominator)
+
+
+def transformed(picture: object, letters: Sequence[str], theta: Sequence[object], padding: str = "zeros") -> Exact:
+    """The picture [C, H, W] under the parts named by their letters at exactly these parameters."""
+    values = [Fraction(value) for value in theta]
+    assert len(values) == len(letters)
+    current = picture if isinstance(picture, Exact) else exact_picture(picture)
+    error = Fraction(0)
+    for kind, run in groupby(range(len(letters)), lambda k: kind_of(letters[k]) or k):
+        run = list(run)
+        names, numbers = [letters[k] for k in run], [values[k] for k in run]
+        if kind == "spatial":
+            current = resample(current, composed_inverse(names, numbers), padding)
+            turned = zip(names, numbers, strict=True)
+            inexact = any(
+                (name in ("R", "Roll") and (value / 90).denominator != 1) or ("@" in name and value)
+                for name, value in turned
+            )
+            error += ROTATION_ERROR if inexact else 0
+        elif kind == "values":
+            current = change_values(current, names, numbers)
+            for name, value in zip(names, numbers, strict=True):
+                error *= max(1, abs(1 + value / 100)) if name == "C" else 1
+        else:
+            current, error = photometric.changed(current, error, names[0], numbers[0], padding)
+    current.error = error
+    return current
+
+
+def kind_of(letter: str) -> str:
+    """Parts of one kind that stand together are one step; others stand alone."""
+    return {"C": "values", "B": "values"}.get(
+        letter, "spatial" if letter.partition("@")[0] not in photometric.LETTERS else ""
+    )
+
+
+def kernel_sum(picture: np.ndarray, u: Fraction, v: Fraction) -> Fraction:
+    """The paper's interpolation formula, word for word, on one channel [H, W] of Fractions (zeros outside)."""
+    height, width = picture.shape
+    hat: Callable[[Fraction], Fraction] = lambda t: max(Fraction(0), 1 - abs(t))  # noqa: E731
+    return sum(
+        (
+            picture[n, m] * hat(v - (Fraction(height - 1, 2) - n)) * hat(u - (m - Fraction(width - 1, 2)))
+            for n in range(height)
+            for m in range(width)
+        ),
+        Fraction(0),
+    )
+
+
+def algorithm_1(
+    picture: np.ndarray, u: tuple[Fraction, Fraction], v: tuple[Fraction, Fraction]
+) -> tuple[Fraction, Fraction]:
+    """The paper's interval interpolation of one pixel whose source lies in u x v, on one channel of Fractions >= 0."""
+
+    def weight(box: tuple[Fraction, Fraction], grid: Fraction) -> tuple[Fraction, Fraction]:
+        low, high = box[0] - grid, box[1] - grid
+        nearest = Fraction(0) if low <= 0 <= high else min(abs(low), abs(high))
+        return max(Fraction(0), 1 - max(abs(low), abs(high))), max(Fraction(0), 1 - nearest)
+
+    height, width = picture.shape
+    total = [Fraction(0), Fraction(0)]
+    for n in range(height):
+        for m in range(width):
+            row, column = weight(v, Fraction(height - 1, 2) - n), weight(u, m - Fraction(width - 1, 2))
+            for side in (0, 1):
+                total[side] += picture[n, m] * row[side] * column[side]
+    return total[0], total[1]

@@ -1,0 +1,28 @@
+"""Two processes on one mini-batch do what one does, to float rounding."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support.tiny_training import start_program, start_two
+from tiltproof.errors import InputError
+from tiltproof.training.distributed import Processes
+
+
+def test_two_processes_equal_one(tmp_path, data_root):
+    running = [start_program(tmp_path, data_root, "one"), *start_two(tmp_path, data_root, "two")]
+    spoken = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], spoken
+    assert "2 epochs" in spoken[1][0]
+    assert not spoken[2][0]  # of two processes the first one speaks
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.allclose(one[name], two[name], atol=1e-5, rtol=0), (name, (one[name] - two[name]).abs().max())
+    assert len((tmp_path / "two" / "log.jsonl").read_text().splitlines()) == 2
+
+
+def test_rows_of_a_batch():
+    assert [Processes(rank, 4).rows(8) for rank in (0, 3)] == [slice(0, 2), slice(6, 8)]
+    with pytest.raises(InputError, match="multiple of the number of processes.*train.batch_size=6"):
+        Processes(0, 3).rows(8)

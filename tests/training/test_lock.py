@@ -1,0 +1,83 @@
+"""One run at a time writes into a folder; the lock ends with the process that holds it."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.support.tiny_training import start_program, start_two
+from tiltproof import load_data
+from tiltproof.errors import InputError
+from tiltproof.runs.atomic_io import lock
+
+LONG = 5000
+NAMES_OF_THREADS = """
+import atexit, sys
+from pathlib import Path
+atexit.register(lambda: print("threads:", *(t.read_text() for t in Path("/proc/self/task").glob("*/comm")), file=sys.stderr))
+"""
+
+
+@pytest.fixture
+def under_way(tmp_path, data_root):
+    """A run of thousands of epochs in another process, after its first checkpoint."""
+    process = start_program(tmp_path, data_root, "run", epochs=LONG)
+    try:
+        while not any((tmp_path / "run" / "checkpoint").glob("*.json")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_process_is_refused(under_way, tmp_path, data_root):
+    second = start_program(tmp_path, data_root, "run", "--resume", epochs=LONG)
+    _, stderr = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert stderr.splitlines()[-1].startswith("error: another process is writing to this run. Got: ")
+    assert "Traceback" not in stderr
+    assert under_way.poll() is None  # and the first one has not noticed
+
+
+def test_a_dead_process_holds_nothing(under_way, run, data_root):
+    images, labels = load_data("mnist", data_root, split="train")
+    os.kill(under_way.pid, signal.SIGKILL)
+    under_way.wait()
+    rest = run("run", f"train.epochs={LONG}", images=images, labels=labels, resume=True, stop_after=1)
+    assert rest.epochs >= 1
+
+
+def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
+    """Only the first one asks for the lock, or it would be refused by its own kind (test_processes)."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "sitecustomize.py").write_text(NAMES_OF_THREADS)
+    with (folder / ".lock").open("ab") as stream:
+        lock(stream, folder)
+        running = start_two(tmp_path, data_root, "run")
+        spoken = [process.communicate(timeout=60)[1] for process in running]
+    assert [process.returncode for process in running] == [2, 2], spoken
+    assert "another process is writing to this run" in spoken[0]
+    assert "the first process was refused the run folder" in spoken[1]
+    assert not any("Traceback" in text for text in spoken)
+    assert all("threads: " in text and "gloo" not in text for text in spoken)  # one that is left can abort the process
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+def test_a_run_that_came_in_between_is_not_overwritten(run, monkeypatch):
+    """Both found the folder empty; the other one was faster, and is done by the time this one may write."""
+    from tiltproof.training import loop
+
+    load = loop.TrainingSet
+
+    def slowly(*arguments):
+        monkeypatch.setattr(loop, "TrainingSet", load)
+        assert run("a", "train.epochs=1").finished
+        return load(*arguments)
+
+    monkeypatch.setattr(loop, "TrainingSet", slowly)
+    with pytest.raises(InputError, match="holds a training run already"):
+        run("a")

@@ -1,0 +1,214 @@
+"""Certified output ranges: nothing sampled leaves them, they are as tight as asked for, and the evidence survives."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.small_regression import network, pictures
+from tiltproof import InputError, check_run, parse
+from tiltproof.verify.regression import certify_range
+from tiltproof.verify.results import Budget
+
+TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]
+
+
+def sampled(model, image, transform, count=3000):
+    """The lowest and the highest output at random parameters and at the corners, in float64."""
+    low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
+    unit = torch.rand(count, len(low), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    unit[: 2 ** len(low)] = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * len(low)).view(-1, len(low))
+    with torch.no_grad():
+        outputs = model.double()(transform.apply(image.double().expand(count, -1, -1, -1), low + (high - low) * unit))
+    model.float()
+    return outputs.amin(0), outputs.amax(0)
+
+
+@pytest.mark.parametrize("method", ["affine", "hull"])
+@pytest.mark.parametrize("text", TRANSFORMS)
+def test_no_sampled_output_leaves_the_range(text, method):
+    model, images, transform = network(2), pictures(), parse(text)
+    certificate = certify_range(model, images, transform, method=method, budget=Budget(boxes=300), excess=0.2)
+    for image, result in zip(images, certificate.results, strict=True):
+        low, high = sampled(model, image, transform)
+        assert (low >= torch.tensor(result.lower)).all()
+        assert (high <= torch.tensor(result.upper)).all()
+        for inner, outer in ((result.inner_lower, result.lower), (result.inner_upper, result.upper)):
+            assert all(
+                abs(a) < math.inf and (a - b) * (1 if outer is result.lower else -1) >= 0
+                for a, b in zip(inner, outer, strict=True)
+            )
+        if result.complete and method == "affine":
+            assert result.width <= 1.3 * result.inner_width + 1e-3
+
+
+def test_the_inner_range_is_reached_at_its_parameters():
+    model, images, transform = network(), pictures(), parse("R(20), B(0.05)")
+    for image, result in zip(images, certify_range(model, images, transform).results, strict=True):
+        ends = torch.tensor([result.lowest_at[0], result.highest_at[0]], dtype=torch.float64)
+        with torch.no_grad():
+            values = model.double()(transform.apply(image.double().expand(2, -1, -1, -1), ends))[:, 0]
+        model.float()
+        assert abs(float(values[0]) - result.inner_lower[0]) < 1e-9
+        assert abs(float(values[1]) - result.inner_upper[0]) < 1e-9
+
+
+def test_more_budget_makes_it_tighter_and_the_target_ends_the_work():
+    model, images = network(), pictures()
+    widths = []
+    for boxes in (2, 16, 5000):
+        certificate = certify_range(model, images, "R(20)", budget=Budget(boxes=boxes))
+        widths.append(certificate.summary()["mean_width"])
+    assert widths[0] > widths[1] > widths[2]
+    assert certificate.summary()["complete"] == 3
+    assert all(result.boxes < 5000 for result in certificate.results)
+    wide = certify_range(model, images, "R(20)", width=1e6)
+    assert all(result.complete and result.boxes == 2 for result in wide.results)
+
+
+@pytest.mark.parametrize("boxes", [3, 4, 6, 9])
+def test_boxes_that_wait_when_the_budget_ends_count(boxes):
+    """One box at a time, deepest first: most of the range has only been bounded as part of larger boxes, or by none."""
+    model, images, transform = network(2, seed=5), pictures(), parse("R(-40:60)")
+    certificate = certify_range(model, images, transform, batch_size=1, budget=Budget(boxes=boxes))
+    for image, result in zip(images, certificate.results, strict=True):
+        low, high = sampled(model, image, transform)
+        assert not result.complete
+        assert (low >= torch.tensor(result.lower)).all()
+        assert (high <= torch.tensor(result.upper)).all()
+
+
+def test_exact_where_the_network_is_linear_in_brightness():
+    """f = mean of the pixels under B(0.1): the range is known on paper, and half a percent is given to checkers."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1)).eval()
+    with torch.no_grad():
+        model[1].weight.fill_(1 / 64)
+        model[1].bias.zero_()
+    images = pictures() * 0.5 + 0.2
+    for image, result in zip(images, certify_range(model, images, "B(0.1)").results, strict=True):
+        mean = float(image.double().mean())
+        assert result.lower[0] <= mean - 0.1 <= result.lower[0] + 0.0051 * 0.2 + 1e-5
+        assert result.upper[0] >= mean + 0.1 >= result.upper[0] - 0.0051 * 0.2 - 1e-5
+
+
+def test_the_papers_way():
+    model, images = network(), pictures()
+    uniform = certify_range(model, images, "R(5)", splits=8, method="fgv")
+    assert all(result.boxes == 8 and result.tree == "8." and result.complete for result in uniform.results)
+    better = certify_range(model, images, "R(5)", splits=8)
+    for a, b in zip(uniform.results, better.results, strict=True):
+        assert a.lower[0] < b.lower[0] < b.inner_lower[0] < b.inner_upper[0] < b.upper[0] < a.upper[0]
+
+
+def test_errors_of_the_prediction_and_of_the_range():
+    model, images = network(), pictures()
+    with torch.no_grad():
+        values = model(images)[:, 0] + torch.tensor([0.5, -0.25, 0.0])
+    summary = certify_range(model, images, "R(10)", values).summary()
+    assert summary["mean_absolute_error"] == pytest.approx(0.25, abs=1e-6)
+    result = certify_range(model, images, "R(10)", values).results[0]
+    assert result.certified_error == max(abs(result.lower[0] - result.value[0]), abs(result.upper[0] - result.value[0]))
+    assert "mean_absolute_error" not in certify_range(model, images, "R(10)").summary()
+
+
+def test_a_network_without_bounds_has_an_infinite_range(tmp_path):
+    """A float32 evaluation may overflow on the way: nothing is proved, and that can be written down too."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).eval()
+    with torch.no_grad():
+        model[1].weight[1] = 1e36
+    certificate = certify_range(
+        model, pictures(), "R(8)", torch.zeros(3, 2), semantics="float32", budget=Budget(boxes=8), out=tmp_path / "run"
+    )
+    result = certificate.results[0]
+    assert (result.lower[1], result.upper[1], result.complete) == (-math.inf, math.inf, False)
+    assert math.isfinite(result.lower[0])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["mean_width"] is None
+    assert summary["certified_mean_absolute_error"] is None
+    assert json.loads(json.dumps(result.record()))["lower"][1] is None
+
+
+def test_outputs_that_are_no_numbers_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1).double(), nn.Linear(1, 1).double()).eval()
+    with torch.no_grad():
+        for layer in model[1:]:
+            layer.weight.fill_(1e200)
+    with pytest.raises(InputError, match="image 0 are not finite"):
+        certify_range(model, pictures().double(), "R(1)", budget=Budget(boxes=8))
+
+
+def test_an_output_that_does_not_move_leaves_room_for_a_checker(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)).eval()
+    with torch.no_grad():
+        model[1].weight[0], model[1].weight[1] = 0.0, 0.1
+        model[1].bias.fill_(1 / 3)
+    images = torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(1))
+    certificate = certify_range(model, images, "B(0.1)", out=tmp_path / "run")
+    assert all(result.inner_width >= 0 for result in certificate.results)
+    assert check_run(tmp_path / "run", model, images, None).images == 2
+
+
+def test_a_run_folder_is_resumed(tmp_path):
+    model, images = network(2), pictures(6)
+    values = torch.zeros(6, 2)
+
+    def run(folder, count, **options):
+        return certify_range(model, images[:count], "R(8)", values[:count], batch_size=2, out=folder, **options)
+
+    whole = run(tmp_path / "whole", 6)
+    with pytest.raises(KeyboardInterrupt):
+        certify_range(
+            model,
+            images,
+            "R(8)",
+            values,
+            batch_size=2,
+            out=tmp_path / "cut",
+            progress=_interrupt_after(tmp_path / "cut", 2),
+        )
+    assert not (tmp_path / "cut" / "summary.json").exists()
+    resumed = run(tmp_path / "cut", 6, resume=True)
+
+    def evidence(certificate):
+        return [{k: v for k, v in record.items() if k != "seconds"} for record in certificate.records()]
+
+    assert evidence(resumed) == evidence(whole)
+    lines = (tmp_path / "cut" / "verdicts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["image"] for line in lines] == list(range(6))
+    manifest = json.loads((tmp_path / "cut" / "manifest.json").read_text())
+    assert manifest["claim"]["task"] == "regression"
+    with pytest.raises(InputError, match="values differs"):
+        certify_range(model, images, "R(8)", values + 1, batch_size=2, out=tmp_path / "cut", resume=True)
+
+
+def _interrupt_after(folder, batches):
+    def progress(_report):
+        journal = folder / "batches.jsonl"
+        if journal.exists() and journal.read_bytes().count(b"\n") >= batches:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"excess": -1}, "excess"),
+        ({"width": math.nan}, "width"),
+        ({"values": torch.zeros(2)}, "values"),
+        ({"values": torch.tensor([0.0, math.nan, 0.0])}, "values"),
+        ({"method": "exact"}, "method"),
+        ({"samples": 0}, "samples"),
+        ({"resume": True}, "resume"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        certify_range(network(), pictures(), "R(5)", **options)
+
+
+def test_a_network_that_returns_pictures_is_refused():
+    with pytest.raises(InputError, match=r"\[N, outputs\]"):
+        certify_range(nn.Conv2d(1, 1, 3), pictures(), "R(5)")
