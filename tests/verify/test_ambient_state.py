@@ -21,7 +21,7 @@ from tests.support.processes import environment
 from tiltproof import InputError, certify, certify_range
 from tiltproof.checker import check_run
 from tiltproof.checker import network as checker_network
-from tiltproof.distributed.worker import Member, Package, versions
+from tiltproof.distributed.worker import Worker, Package, versions
 from tiltproof.network import arithmetic, read_network, run
 from tiltproof.runs.run import Batch
 from tiltproof.verify.inputs import check_inputs
@@ -72,7 +72,7 @@ class Alone:
 
     def work(self, inputs, job, batches, grid, pairs):
         packed = pickle.dumps(Package.of(inputs, job, pairs))
-        member = Member()
+        member = Worker()
         member.prepare(packed, "cpu", versions())
         for rows in batches:
             results, grid = member.batch(job.part(rows), inputs.images[rows], inputs.labels[rows], grid, False)
