@@ -21,7 +21,7 @@ from tests.support.processes import environment
 from tiltproof import InputError, certify, certify_range
 from tiltproof.checker import check_run
 from tiltproof.checker import network as checker_network
-from tiltproof.distributed.worker import Worker, Package, versions
+from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.network import arithmetic, read_network, run
 from tiltproof.runs.run import Batch
 from tiltproof.verify.inputs import check_inputs
