@@ -17,9 +17,9 @@ NETWORK = ("--model", "photo_networks:brightness", "--data", "photos")
 RANGES = ("--model", "photo_networks:one_class", "--data", "photos")
 TRANSFORM = ("--transform", "B(0.2)")
 TRAIN = ("train", "tiny.toml", "--data-root", ".", "--device", "cpu", "--certify-images", "3")
-LINE = {"live.live_line LiveDisplay"}
-RUN = LINE | {"progress.live_progress live_line"}
-COUNT = LINE | {"live.live_count live_line"}
+LINE = {"display.live_line LiveDisplay"}
+RUN = LINE | {"display.live_progress live_line"}
+COUNT = LINE | {"display.live_count live_line"}
 THREE_DIGITS = """
 from tiltproof.cli import demo
 whole = demo.load_data
@@ -60,7 +60,7 @@ ROWS = [
     Row(
         TRAIN,
         ("training", "epoch 2/2", "certifying", "runs/tiny: 2 epochs"),
-        LINE | {"train.command live_training", "train_progress.live_training live_line"},
+        LINE | {"train.command live_training", "train.live_training live_line"},
     ),
     Row(
         ("check", "run", *NETWORK),
