@@ -35,7 +35,10 @@ import json, sys, time
 import torch
 from safetensors.torch import load_file
 import tiltproof
-from tiltproof.models import ARCHITECTURES
+try:
+    from tiltproof.models import ARCHITECTURES
+except ImportError:  # before 0.2.0 the package was called zoo
+    from tiltproof.zoo import ARCHITECTURES
 
 task = json.loads(sys.argv[1])
 if task["threads"]:
@@ -59,7 +62,7 @@ verdicts = [str(verdict) for verdict in certificate.verdicts]
 found = {"wall": wall, "cpu": cpu, "verdicts": verdicts, "boxes": sum(certificate.boxes), "file": tiltproof.__file__}
 print(json.dumps(found))
 """
-"""Runs at both commits: nothing but names that all of them have."""
+"""Runs at both commits: only names that all of them have."""
 
 
 class Failed(Exception):

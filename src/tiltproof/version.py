@@ -1,3 +1,3 @@
-"""The version, in one place. Between two releases it is the next one's with .devN, so that no run of such code passes for a release's."""
+"""The version, in one place. Between releases it is the next version with ``.devN``, so that no such run passes for a release's."""
 
-__version__ = "0.2.0.dev1"
+__version__ = "0.2.0"
