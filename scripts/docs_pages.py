@@ -19,7 +19,7 @@ import tiltproof
 import tiltproof.report
 import tiltproof.training
 from tiltproof.cli import app
-from tiltproof.network.aten import CONVERTERS
+from tiltproof.network.ops.converters import CONVERTERS
 from tiltproof.transforms import LETTERS
 
 NOT_RUN = "<!-- not run: examples that --help shows -->"  # for the test of blocks, which looks at their spelling

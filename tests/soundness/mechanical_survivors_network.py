@@ -253,7 +253,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "enclosures/quadratic_relu.py",
-        "return QuadraticRelaxation(where, part, (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2 + t / 2 + slack)",
+        "where, part, (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2 + t / 2 + slack",
         ("highest - lowest -> highest + lowest", "highest - lowest -> lowest", "2 -> 1 #2"),
         WIDERFIT,
     ),
@@ -588,9 +588,9 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/forward.py",
-        "if kept > lasting and operation.kind in RELAXED:",
+        "if kept > lasting and REGISTRY[operation.kind].activation:",
         (
-            "kept > lasting and operation.kind in RELAXED -> kept > lasting or operation.kind in RELAXED",
+            "kept > lasting and REGISTRY[operation.kind].activation -> kept > lasting or REGISTRY[operation.kind].activation",
             "kept > lasting -> kept < lasting",
         ),
         GIVEN_UP,
@@ -1018,13 +1018,13 @@ ARGUED: list[Argued] = [
         WINDOW,
     ),
     Argued(
-        "network/ops/linear.py",
+        "network/ops/arithmetic.py",
         'more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand',
         ("8 + operation.settings.get('roundings', 0) -> 8",),
         WINDOW,
     ),
     Argued(
-        "network/ops/linear.py",
+        "network/ops/pooling.py",
         "return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4",
         (
             "math.prod(shape[-2:]) + 4 -> math.prod(shape[-2:])",
@@ -1039,7 +1039,7 @@ ARGUED: list[Argued] = [
         WINDOW,
     ),
     Argued(
-        "network/ops/linear.py",
+        "network/ops/pooling.py",
         "length = math.prod(shape[1:]) + 4",
         ("math.prod(shape[1:]) + 4 -> math.prod(shape[1:])",),
         WINDOW,
@@ -1089,7 +1089,7 @@ ARGUED: list[Argued] = [
         POOLBACK,
     ),
     Argued(
-        "network/ops/reshape.py",
+        "network/ops/arithmetic.py",
         "return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)",
         ("2 -> 1",),
         ("Allows for two roundings where an evaluation makes one, beside the form's own."),

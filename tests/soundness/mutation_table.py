@@ -41,7 +41,7 @@ class Mutation:
 AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py", "enclosures/relu.py"
 CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/spatial.py", "enclosures/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
-MAXPOOL, TILES = "network/ops/pooling.py", "verify/partition.py"
+POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/partition.py"
 LEDGER, TREE = "verify/state.py", "verify/partition.py"
 RANGE_SEARCH, BENDS, BOWS = "verify/range_search.py", "pixels/quadratic.py", "enclosures/quadratic_relu.py"
 PARABOLAS = "soundness/test_quadratic_relu.py"
@@ -528,7 +528,7 @@ MUTATIONS = [
     Mutation("overflow of a last operation, backward", BACKWARD_PASS,
              "pull.mind(directions, [network.output])", "pull.sums.append(0 * constant)",
              "an infinite forward bound of the output itself must end the backward pass too", (FLOAT32,)),
-    Mutation("divisor of an average", LINEAR, 'operation.settings.get("divisor") or 1', "1",
+    Mutation("divisor of an average", POOLING, 'operation.settings.get("divisor") or 1', "1",
              "the sum is larger than the average by the divisor, whatever the window", (FLOAT32,)),
     Mutation("underflow backward", PULL, "self.mind(a_out, list(operation.inputs), pulled.size)",
              "pass", "coefficients that underflow are met by activations that may be huge", (NOISE,)),
@@ -542,7 +542,7 @@ MUTATIONS = [
     Mutation("length of a vector of channels", RULES, "(x * x).sum(dims).sqrt_()",
              "0 * (x * x).sum(dims).sqrt_()",
              "roundings are met by all channels", (BACKWARD, NOISE)),
-    Mutation("windows that hold an entry", LINEAR, "math.prod(operation.shape[-2:]) + 4", "math.prod(shape[-2:]) + 4",
+    Mutation("windows that hold an entry", POOLING, "math.prod(operation.shape[-2:]) + 4", "math.prod(shape[-2:]) + 4",
              "pooling may have more outputs than inputs", (BACKWARD,)),
     Mutation("flushed weights of the margin", "network/forward.py", "4 * UNDERFLOW if network.evaluation and last.vanishing else",
              "SMALLEST[radius.dtype] if last.vanishing else", "an evaluation may lose a weight that float64 holds", (FLOAT32,)),
@@ -552,7 +552,7 @@ MUTATIONS = [
              "an evaluation may lose a weight that float64 holds", (FLOAT32,)),
     Mutation("size of a kernel's position", LINEAR, "norm(parts, (1, 2)).amax(0)", "parts.sum((1, 2)).amax(0)",
              "products that cancel round all the same", (BACKWARD, NOISE)),
-    Mutation("size of a batch norm's shift", LINEAR, "return shift.abs() if size is None else size.to",
+    Mutation("size of a batch norm's shift", SCALES, "return shift.abs() if size is None else size.to",
              "return shift.abs() if True else size.to",
              "bias and mean may cancel; the rounding does not", (BACKWARD, NOISE)),
     Mutation("row differences", "network/forward.py", "form.radius.gather(1, own) + form.radius", "form.radius",
@@ -603,13 +603,13 @@ MUTATIONS = [
              "each margin meets its own box's values", (BACKWARD, NOISE)),
     Mutation("length of a row", RULES, "return length if x.dtype == torch.float32 else", "return 0 * length if True else",
              "roundings are met by all entries", (BACKWARD, NOISE)),
-    Mutation("max pool excess", MAXPOOL, "form.radius.flatten(2).gather(2, index) + excess / 2",
+    Mutation("max pool excess", POOLING, "form.radius.flatten(2).gather(2, index) + excess / 2",
              "form.radius.flatten(2).gather(2, index)",
              "another entry may be the largest", (NETWORK,)),
-    Mutation("max pool excess along the symbols", MAXPOOL, "difference[0] + difference[1:].abs().sum(0)",
+    Mutation("max pool excess along the symbols", POOLING, "difference[0] + difference[1:].abs().sum(0)",
              "difference[0]",
              "the symbols can lift another entry", (NETWORK, BACKWARD)),
-    Mutation("max pool backward", MAXPOOL, "dot(a.clamp(max=0), excess)", "dot(a.clamp(min=0), excess)",
+    Mutation("max pool backward", POOLING, "dot(a.clamp(max=0), excess)", "dot(a.clamp(min=0), excess)",
              "the excess counts where the coefficient is negative", (BACKWARD,)),
     Mutation("remainder of the pixels backward", PULL, "met[0][0] - spread, self.error",
              "met[0][0], self.error",
@@ -851,7 +851,7 @@ MUTATIONS = [
     Mutation("allowance: offsets of s-shaped functions", ACTIVATIONS, "2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0",
              "0.0",
              "a library's values are off by a few units in the last place", (COUNTS,)),
-    Mutation("allowance: max pooling", MAXPOOL, "stack[0].abs() + excess, 4, form.unit", "0.0, 4, form.unit",
+    Mutation("allowance: max pooling", POOLING, "stack[0].abs() + excess, 4, form.unit", "0.0, 4, form.unit",
              "half the excess joins the center", (COUNTS,)),
     # nested ranges
     Mutation("ends of nested ranges rounded outward", "runs/curve.py", "rounding=decimal.ROUND_DOWN", "rounding=decimal.ROUND_UP",

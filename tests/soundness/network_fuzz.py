@@ -140,9 +140,9 @@ def described(form: Any) -> dict[str, np.ndarray]:
 
 def read(layers: Sequence[Layer], shape: tuple[int, ...]) -> Any:
     """The package's network of these calls, by its own table of ATen operations."""
-    import tiltproof.network.aten_constants  # noqa: F401 - fills the table
-    from tiltproof.network.aten import CONVERTERS, Input
+    import tiltproof.network.ops  # noqa: F401 - fills the table
     from tiltproof.network.graph import Network, Operation, Reference
+    from tiltproof.network.ops.converters import CONVERTERS, Input
 
     known = shapes(layers, shape)
     network = Network("x", layers[-1].name, shape, [])

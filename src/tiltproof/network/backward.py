@@ -21,7 +21,6 @@ from tiltproof.network.ops.base import (
     FLOOR,
     MORE,
     OVERFLOW,
-    RELAXED,
     UNDERFLOW,
     backward_gamma,
     dot,
@@ -33,9 +32,6 @@ from tiltproof.network.ops.base import (
     row_size,
     total,
 )
-
-EXPENSIVE = ("conv2d", "linear")
-"""Operations behind which it is worth a look whether a bound is good enough already."""
 
 
 @dataclass
@@ -52,7 +48,7 @@ def shallow_share(network: Network) -> float:
     operations, left = network.operations, {network.output}
     if network.last_linear is not None:
         operations, left = operations[:-1], {network.last.inputs[0]}
-    dear, met = [operation.name for operation in operations if operation.kind in EXPENSIVE], set(left)
+    dear, met = [operation.name for operation in operations if REGISTRY[operation.kind].expensive], set(left)
     for operation in reversed(operations):
         if operation.name in left:
             left = (left - {operation.name}) | set(operation.inputs)
@@ -102,7 +98,7 @@ class BackwardPass:
         """Through ``operations`` in reverse: the bounds and the shares of the parameters."""
         shares, passes, done = self.shares.clone(), torch.zeros_like(self.constant), 0
         whole = max(1, sum(operation.products for operation in operations))
-        dear = [operation.name for operation in operations if operation.kind in EXPENSIVE]
+        dear = [operation.name for operation in operations if REGISTRY[operation.kind].expensive]
         for operation in reversed(operations):
             if operation.name in self.coefficients:
                 done += operation.products
@@ -132,7 +128,7 @@ class BackwardPass:
         """Through one operation."""
         a_out = self.coefficients.pop(operation.name)
         inputs = [self.forms[name] for name in operation.inputs]
-        if operation.kind in RELAXED and self.several:
+        if REGISTRY[operation.kind].activation and self.several:
             self.shares = self.shares + relaxation_shares(a_out, inputs[0], self.forms[operation.name])
         pulled = REGISTRY[operation.kind].backward(operation, a_out, inputs)
         if not isinstance(pulled.constant, float):
@@ -371,6 +367,6 @@ def forward_shares(network: Network, forms: Mapping[str, AffineForm] | GatheredF
     """
     shares = relaxation_shares(None, forms[network.input], None)
     for operation in network.operations:
-        if operation.kind in RELAXED:
+        if REGISTRY[operation.kind].activation:
             shares += relaxation_shares(None, forms[operation.inputs[0]], forms[operation.name])
     return shares

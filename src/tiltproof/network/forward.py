@@ -13,7 +13,7 @@ from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
 from tiltproof.errors import InputError
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.ops import REGISTRY
-from tiltproof.network.ops.base import OVERFLOW, RELAXED, UNDERFLOW, evaluated, farthest
+from tiltproof.network.ops.base import OVERFLOW, UNDERFLOW, evaluated, farthest
 from tiltproof.network.ops.linear import ROW_BY_ROW
 
 
@@ -66,7 +66,7 @@ def run(
     for operation in network.operations if outputs or network.last_linear is None else network.operations[:-1]:
         inputs = [_without(forms[name], kept) for name in operation.inputs]
         form = forms[operation.name] = REGISTRY[operation.kind].forward(operation, inputs)
-        if kept > lasting and operation.kind in RELAXED:
+        if kept > lasting and REGISTRY[operation.kind].activation:
             kept = _mattering(form, lasting)
     return forms
 

@@ -16,10 +16,9 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from tiltproof.errors import InputError, UnsupportedOperation
-from tiltproof.network import aten_constants  # noqa: F401  (its converters)
 from tiltproof.network.arithmetic import tracing_settings
-from tiltproof.network.aten import CONVERTERS, Input, Refused, supported
 from tiltproof.network.graph import Network, Operation, Reference
+from tiltproof.network.ops.converters import CONVERTERS, Input, Refused, supported
 from tiltproof.process_lock import exclusive
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
+    Rule,
     backward_gamma,
     dot,
     evaluated,
@@ -26,11 +29,14 @@ from tiltproof.network.ops.base import (
     row_size,
     rule,
 )
+from tiltproof.network.ops.converters import Built, Refused, converter
 
 
 @rule("relu")
-class Relu:
+class Relu(Rule):
     """f(x) = x for x >= 0, a x below, a <= 1 (0 for ReLU)."""
+
+    activation = True
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         negative = operation.settings.get("negative_slope", 0.0)
@@ -93,15 +99,31 @@ class Relu:
         return replace(result, constant=result.constant + sums[0], moves=sums[1:], allowance=allowance, error=error)
 
 
+@converter("relu.default")
+def relu(shape: Any, x: Any) -> Built:
+    return Built("relu", (x.name,))
+
+
+@converter("leaky_relu.default")
+def leaky_relu(shape: Any, x: Any, negative_slope: float = 0.01) -> Built:
+    if not (math.isfinite(negative_slope) and negative_slope <= 1):
+        raise Refused(f"a negative slope of {negative_slope}; it must be at most 1")
+    if 0 < abs(negative_slope) < 2.0**-100:
+        raise Refused(f"a negative slope of {negative_slope}; write 0 instead")
+    return Built("relu", (x.name,), {"negative_slope": float(negative_slope)})
+
+
 LIBRARY = 32
 """Units roundoff, relative to 1, by which a float32 sigmoid or tanh of a library is assumed to be off at most."""
 
 
-class SShaped:
+class SShaped(Rule):
     """An increasing f whose slope rises up to x = 0 and falls after it, so its least slope on [l, h] is at an end.
 
     With s <= min(f'(l), f'(h)), f(x) - s x is increasing on [l, h]:  f(l) - s l <= f(x) - s x <= f(h) - s h.
     """
+
+    activation = True
 
     def value(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -151,6 +173,11 @@ class Sigmoid(SShaped):
         return value * (1 - value)
 
 
+@converter("sigmoid.default")
+def sigmoid(shape: Any, x: Any) -> Built:
+    return Built("sigmoid", (x.name,))
+
+
 @rule("tanh")
 class Tanh(SShaped):
     def value(self, x: Tensor) -> Tensor:
@@ -158,3 +185,8 @@ class Tanh(SShaped):
 
     def derivative(self, value: Tensor) -> Tensor:
         return 1 - value * value
+
+
+@converter("tanh.default")
+def tanh(shape: Any, x: Any) -> Built:
+    return Built("tanh", (x.name,))

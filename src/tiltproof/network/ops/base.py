@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,6 @@ from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.kernels.linear_epilogue import shift_and_widen
 from tiltproof.network.graph import Operation
-
-RELAXED = ("relu", "sigmoid", "tanh")
-"""Operations whose output is not linear in their input, so that a relaxation takes their place."""
 
 
 @dataclass
@@ -43,12 +40,20 @@ class BackwardResult:
     """With ``error``: at least the sum of |x| over all entries of the one input, [Q]."""
 
 
-class Rule(Protocol):
-    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm: ...
+class Rule:
+    """How one kind of operation treats bounds; `rule` registers it."""
+
+    activation = False
+    """Elementwise and nonlinear: a relaxation adds to the radius. Branching scores and symbol pruning look at these operations."""
+    expensive = False
+    """Many products: a backward pass tests for early exit before it goes through one."""
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        raise NotImplementedError
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """``a`` [Q, ...]; ``inputs``: the forward forms of its rows' boxes."""
-        ...
+        raise NotImplementedError
 
 
 def row_size(a: Tensor) -> int:
@@ -171,7 +176,7 @@ def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None
     return AffineForm(form.stack, radius, form.unit, form.quadratic)
 
 
-class LinearRule:
+class LinearRule(Rule):
     """y = L x + shift. Subclasses give L, |L| (entrywise absolute values), the transpose and the length of its sums."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
@@ -280,7 +285,7 @@ class LinearRule:
         return lengths(self.shift_size(operation, shift).expand(1, *a.shape[1:])) + least
 
 
-class MoveRule:
+class MoveRule(Rule):
     """Entries only change place: nothing rounds, and the transpose is the same move backwards."""
 
     def move(self, operation: Operation, x: Tensor) -> Tensor:
@@ -295,7 +300,7 @@ class MoveRule:
         return BackwardResult([pull(a.contiguous())[0]])
 
 
-REGISTRY: dict[str, Any] = {}
+REGISTRY: dict[str, Rule] = {}
 """Operation kind -> its rule."""
 
 

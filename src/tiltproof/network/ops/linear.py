@@ -1,17 +1,17 @@
-"""Rules of linear operations: convolution, fully connected, scaling by constants (batch norm, normalisation),
-averaging."""
+"""Fully connected layers and convolutions."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import arithmetic
+from tiltproof.network.arithmetic import Window
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     FLOOR,
@@ -19,7 +19,6 @@ from tiltproof.network.ops.base import (
     BackwardResult,
     LinearRule,
     backward_gamma,
-    farthest,
     form_lengths,
     form_norm,
     norm,
@@ -27,6 +26,7 @@ from tiltproof.network.ops.base import (
     row_size,
     rule,
 )
+from tiltproof.network.ops.converters import Built, Refused, converter, pair, require_constants
 from tiltproof.network.products import product
 
 
@@ -37,6 +37,8 @@ def _absolute(operation: Operation) -> Tensor:
 @rule("linear")
 class Linear(LinearRule):
     """y = W x + b."""
+
+    expensive = True
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         return product(x, operation.settings["weight"])
@@ -87,6 +89,14 @@ class Linear(LinearRule):
         )
 
 
+@converter("linear.default")
+def linear(shape: Any, x: Any, weight: Any, bias: Any = None) -> Built:
+    require_constants(x, weight, bias)
+    if len(x.shape) != 1:
+        raise Refused(f"a fully connected layer on inputs of shape {x.shape}; flatten them first")
+    return Built("linear", (x.name,), {"weight": weight, "bias": bias})
+
+
 class RowByRow(Linear):
     """y = W_p x + b_p: weights [P, outputs, inputs] of their own for each row p, and biases [P, outputs]."""
 
@@ -115,6 +125,8 @@ ROW_BY_ROW = RowByRow()
 @rule("conv2d")
 class Conv2d(LinearRule):
     """Convolution with stride, padding, dilation and groups."""
+
+    expensive = True
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         return arithmetic.conv2d(x, operation.settings["weight"], operation.settings["window"], operation.once)
@@ -162,91 +174,21 @@ class Conv2d(LinearRule):
         return shift.abs() if size is None else size.view(-1, 1, 1)
 
 
-@rule("scale")
-class Scale(LinearRule):
-    """y = scale * x + shift with constants: normalisation, arithmetic with constants, batch norm in eval mode.
-
-    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms``
-    allows for.
-    """
-
-    def _scale(self, operation: Operation, like: Tensor) -> Tensor:
-        return operation.once(f"scale {like.dtype}", lambda: operation.settings["scale"].to(like.dtype))
-
-    def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        return x * self._scale(operation, x)
-
-    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return x * operation.once(f"absolute {x.dtype}", lambda: self._scale(operation, x).abs())
-
-    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        return a * self._scale(operation, a)
-
-    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand
-        return more, more
-
-    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
-        shift = operation.settings["shift"]
-        if shift is None:
-            return None
-        return operation.once(f"shift {like.dtype}", lambda: shift.to(like.dtype).expand(operation.shape))
-
-    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        """Of an evaluation: its constants are at most 2^40, and with |x| < 2^60 no order of its few steps overflows."""
-        result = super().forward(operation, inputs)
-        if operation.evaluation:
-            result.radius = torch.where(farthest(inputs[0]) < 2.0**60, result.radius, torch.inf)
-        return result
-
-    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
-        size = operation.settings.get("shift_size")
-        return shift.abs() if size is None else size.to(shift.dtype).expand(operation.shape)
-
-
-class Average(LinearRule):
-    """Means over windows: weights are positive, so |L| = L; the transpose comes from automatic differentiation."""
-
-    def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
-        return self.signed(operation, x)
-
-    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))[1]
-        return pull(a.contiguous())[0]
-
-    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        """A window is no larger than the picture, and an entry lies in no more windows than there are, which may be more."""
-        return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
-
-    def divisor(self, operation: Operation, shape: torch.Size) -> int:
-        return max(self.terms(operation, shape)[0], operation.settings.get("divisor") or 1)
-
-
-@rule("avg_pool2d")
-class AvgPool2d(Average):
-    def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        s = operation.settings
-        return F.avg_pool2d(
-            x, s["kernel_size"], s["stride"], s["padding"], s["ceil_mode"], s["count_include_pad"], s["divisor"]
-        )
-
-
-@rule("adaptive_avg_pool2d")
-class AdaptiveAvgPool2d(Average):
-    def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, operation.settings["output_size"])
-
-
-@rule("mean")
-class Mean(Average):
-    """Mean over chosen dimensions (global average pooling written by hand)."""
-
-    def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        return x.mean(operation.settings["dim"], keepdim=operation.settings["keepdim"])
-
-    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        length = math.prod(shape[1:]) + 4
-        return length, length
+@converter("conv2d.default", "conv2d.padding")
+def conv2d(
+    shape: Any,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Built:
+    require_constants(x, weight, bias)
+    if isinstance(padding, str):
+        if padding != "valid":
+            raise Refused("padding='same'; give the padding as numbers")
+        padding = 0
+    window = Window(pair(stride), pair(padding), pair(dilation), groups)
+    return Built("conv2d", (x.name,), {"weight": weight, "bias": bias, "window": window})

@@ -1,7 +1,9 @@
-"""Rule of max pooling: follow the entry with the highest center, and pay for the others only as far as they can
-exceed it."""
+"""Averages over windows or dimensions, and max pooling."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +12,93 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import BackwardResult, backward_gamma, dot, farthest, lengths, rule
+from tiltproof.network.ops.base import BackwardResult, LinearRule, Rule, backward_gamma, dot, farthest, lengths, rule
+from tiltproof.network.ops.converters import Built, Refused, converter, pair
+
+
+class Average(LinearRule):
+    """Means over windows: weights are positive, so |L| = L; the transpose comes from automatic differentiation."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return self.signed(operation, x)
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))[1]
+        return pull(a.contiguous())[0]
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        """A window is no larger than the picture, and an entry lies in no more windows than there are, which may be more."""
+        return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
+
+    def divisor(self, operation: Operation, shape: torch.Size) -> int:
+        return max(self.terms(operation, shape)[0], operation.settings.get("divisor") or 1)
+
+
+@rule("avg_pool2d")
+class AvgPool2d(Average):
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        s = operation.settings
+        return F.avg_pool2d(
+            x, s["kernel_size"], s["stride"], s["padding"], s["ceil_mode"], s["count_include_pad"], s["divisor"]
+        )
+
+
+@converter("avg_pool2d.default")
+def avg_pool2d(
+    shape: Any,
+    x: Any,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    include: bool = True,
+    divisor: Any = None,
+) -> Built:
+    if divisor is not None and divisor <= 0:
+        raise Refused(f"average pooling with divisor {divisor}")
+    kernel = pair(kernel_size)
+    settings = {"kernel_size": kernel, "stride": pair(stride) if stride else kernel, "padding": pair(padding)}
+    return Built(
+        "avg_pool2d", (x.name,), settings | {"ceil_mode": ceil_mode, "count_include_pad": include, "divisor": divisor}
+    )
+
+
+@rule("adaptive_avg_pool2d")
+class AdaptiveAvgPool2d(Average):
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(x, operation.settings["output_size"])
+
+
+@converter("adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default")
+def adaptive_avg_pool2d(shape: Any, x: Any, output_size: Any) -> Built:
+    return Built("adaptive_avg_pool2d", (x.name,), {"output_size": pair(output_size)})
+
+
+@rule("mean")
+class Mean(Average):
+    """Mean over chosen dimensions (global average pooling written by hand)."""
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.mean(operation.settings["dim"], keepdim=operation.settings["keepdim"])
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        length = math.prod(shape[1:]) + 4
+        return length, length
+
+
+@converter("mean.dim")
+def mean(shape: Any, x: Any, dim: Any, keepdim: bool = False, dtype: Any = None) -> Built:
+    dims = [d % (len(x.shape) + 1) for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    if 0 in dims or dtype is not None:
+        raise Refused("a mean over the batch or in another dtype")
+    return Built("mean", (x.name,), {"dim": dims, "keepdim": keepdim})
 
 
 @rule("max_pool2d")
-class MaxPool2d:
+class MaxPool2d(Rule):
     """y = max_i x_i over a window. With m the entry of the highest center and E >= max_i (x_i - x_m), E >= 0:
     x_m <= y <= x_m + E. The differences x_i - x_m are taken as affine forms, so what moves together cancels.
     """
@@ -71,3 +155,21 @@ class MaxPool2d:
             size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])
             result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)
         return result
+
+
+@converter("max_pool2d.default")
+def max_pool2d(
+    shape: Any, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Built:
+    if ceil_mode:
+        raise Refused("max pooling with ceil_mode")
+    if pair(dilation) != (1, 1) and pair(padding) != (0, 0):
+        raise Refused("max pooling with both dilation and padding, whose windows may hold padding only")
+    kernel = pair(kernel_size)
+    settings = {"kernel_size": kernel, "stride": pair(stride) if stride else kernel, "padding": pair(padding)}
+    return Built("max_pool2d", (x.name,), settings | {"dilation": pair(dilation)})
+
+
+@converter("max_pool2d_with_indices.default")
+def max_pool2d_with_indices(shape: Any, *args: Any, **kwargs: Any) -> Built:
+    return max_pool2d(shape, *args, **kwargs)

@@ -1,15 +1,18 @@
-"""Rules of operations that only move entries about, and of branches that join."""
+"""Operations that only rearrange entries."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.rounding import gamma
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import UNDERFLOW, BackwardResult, MoveRule, evaluated, form_lengths, ones_length, rule
+from tiltproof.network.ops.base import BackwardResult, MoveRule, Rule, rule
+from tiltproof.network.ops.converters import Built, Input, Refused, converter
 
 
 @rule("reshape")
@@ -23,10 +26,40 @@ class Reshape(MoveRule):
         return BackwardResult([a.reshape(len(a), *inputs[0].shape[1:])])
 
 
+@converter(
+    "view.default",
+    "reshape.default",
+    "flatten.using_ints",
+    "squeeze.dim",
+    "squeeze.dims",
+    "unsqueeze.default",
+    "_unsafe_view.default",
+)
+def reshape(shape: Any, x: Any, *_: Any) -> Built:
+    if math.prod(shape) != math.prod(x.shape):
+        raise Refused(f"a reshape from {x.shape} to {shape} that mixes pictures of the batch")
+    return Built("reshape", (x.name,))
+
+
 @rule("permute")
 class Permute(MoveRule):
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return x.permute(operation.settings["dims"])
+
+
+@converter("permute.default")
+def permute(shape: Any, x: Any, dims: Any) -> Built:
+    dims = [d % (len(x.shape) + 1) for d in dims]
+    if dims[0] != 0:
+        raise Refused("a permutation that moves the batch dimension")
+    return Built("permute", (x.name,), {"dims": dims})
+
+
+@converter("transpose.int")
+def transpose(shape: Any, x: Any, first: int, second: int) -> Built:
+    dims = list(range(len(x.shape) + 1))
+    dims[first], dims[second] = dims[second], dims[first]
+    return permute(shape, x, dims)
 
 
 @rule("slice")
@@ -38,6 +71,16 @@ class Slice(MoveRule):
         return x[tuple(index)]
 
 
+@converter("slice.Tensor")
+def slice_(shape: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Built:
+    dim %= len(x.shape) + 1
+    if dim == 0:
+        if not start and (end is None or end > 2**31):
+            return Built("identity", (x.name,))
+        raise Refused("a slice of the batch")
+    return Built("slice", (x.name,), {"dim": dim, "start": start, "end": end, "step": step})
+
+
 @rule("pad")
 class Pad(MoveRule):
     """Zeros around the picture: of the center, the slopes and the radius alike."""
@@ -46,16 +89,22 @@ class Pad(MoveRule):
         return F.pad(x, operation.settings["pad"])
 
 
-@rule("identity")
-class Identity(MoveRule):
-    """Also dropout in eval mode, clone, contiguous."""
+@converter("pad.default")
+def pad(shape: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Built:
+    if mode != "constant" or value not in (None, 0) or any(not isinstance(n, int) or n < 0 for n in pad):
+        raise Refused(f"padding by {list(pad)} of mode {mode!r} with {value}; zeros around the picture have a rule")
+    if len(pad) > 2 * len(x.shape):
+        raise Refused("padding of the batch")
+    return Built("pad", (x.name,), {"pad": tuple(pad)})
 
-    def move(self, operation: Operation, x: Tensor) -> Tensor:
-        return x
+
+@converter("constant_pad_nd.default")
+def constant_pad(shape: Any, x: Any, sizes: Any, value: Any = 0) -> Built:
+    return pad(shape, x, sizes, "constant", value)
 
 
 @rule("concat")
-class Concat:
+class Concat(Rule):
     """Branches side by side."""
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
@@ -68,26 +117,37 @@ class Concat:
         return BackwardResult(list(a.split([form.shape[dim] for form in inputs], dim)))
 
 
-@rule("add")
-class Add:
-    """Sum of two branches of equal shape: the shared symbols add up or cancel as they should."""
-
-    sign = 1
-
-    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        first, second = inputs
-        return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
-
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
-        result = BackwardResult([a, self.sign * a])
-        if operation.evaluation:
-            size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * ones_length(a)
-            result.allowance = size * gamma(4, operation.evaluation)
-        return result
+@converter("cat.default")
+def concat(shape: Any, parts: Any, dim: int = 0) -> Built:
+    if not all(isinstance(part, Input) for part in parts):
+        raise Refused("a concatenation with constants")
+    dim %= len(shape) + 1
+    if dim == 0:
+        raise Refused("a concatenation along the batch")
+    return Built("concat", tuple(part.name for part in parts), {"dim": dim})
 
 
-@rule("sub")
-class Sub(Add):
-    """Difference of two branches."""
+@rule("identity")
+class Identity(MoveRule):
+    """Also dropout in eval mode, clone, contiguous."""
 
-    sign = -1
+    def move(self, operation: Operation, x: Tensor) -> Tensor:
+        return x
+
+
+@converter(
+    "clone.default",
+    "contiguous.default",
+    "alias.default",
+    "detach.default",
+    "lift_fresh_copy.default",
+)
+def identity(shape: Any, x: Any, *settings: Any, **options: Any) -> Built:
+    return Built("identity", (x.name,))
+
+
+@converter("dropout.default")
+def dropout(shape: Any, x: Any, p: float, train: bool) -> Built:
+    if train and p != 0:
+        raise Refused("dropout in training mode")
+    return Built("identity", (x.name,))

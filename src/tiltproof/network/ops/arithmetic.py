@@ -1,6 +1,6 @@
-"""The part of the ATen table that is arithmetic with constants: batch norm in eval mode, sums, products, quotients.
+"""Arithmetic with constants, batch norm in eval mode, and sums of branches.
 
-All of it becomes ``scale * x + shift``; both are worked out in float64 from whatever the parameters are.
+Arithmetic with constants becomes ``scale * x + shift``; both are worked out in float64 from whatever the parameters are.
 """
 
 from __future__ import annotations
@@ -11,16 +11,71 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.rounding import gamma
 from tiltproof.errors import UnsupportedOperation
-from tiltproof.network.aten import Built, Input, Refused, converter, one_input
-from tiltproof.network.graph import Reference
+from tiltproof.network.graph import Operation, Reference
+from tiltproof.network.ops.base import (
+    UNDERFLOW,
+    BackwardResult,
+    LinearRule,
+    Rule,
+    evaluated,
+    farthest,
+    form_lengths,
+    ones_length,
+    rule,
+)
+from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
+
+
+@rule("scale")
+class Scale(LinearRule):
+    """y = scale * x + shift with constants: normalisation, arithmetic with constants, batch norm in eval mode.
+
+    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms``
+    allows for.
+    """
+
+    def _scale(self, operation: Operation, like: Tensor) -> Tensor:
+        return operation.once(f"scale {like.dtype}", lambda: operation.settings["scale"].to(like.dtype))
+
+    def signed(self, operation: Operation, x: Tensor) -> Tensor:
+        return x * self._scale(operation, x)
+
+    def absolute(self, operation: Operation, x: Tensor) -> Tensor:
+        return x * operation.once(f"absolute {x.dtype}", lambda: self._scale(operation, x).abs())
+
+    def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
+        return a * self._scale(operation, a)
+
+    def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
+        more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand
+        return more, more
+
+    def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
+        shift = operation.settings["shift"]
+        if shift is None:
+            return None
+        return operation.once(f"shift {like.dtype}", lambda: shift.to(like.dtype).expand(operation.shape))
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        """Of an evaluation: its constants are at most 2^40, and with |x| < 2^60 no order of its few steps overflows."""
+        result = super().forward(operation, inputs)
+        if operation.evaluation:
+            result.radius = torch.where(farthest(inputs[0]) < 2.0**60, result.radius, torch.inf)
+        return result
+
+    def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
+        size = operation.settings.get("shift_size")
+        return shift.abs() if size is None else size.to(shift.dtype).expand(operation.shape)
 
 
 @converter("_native_batch_norm_legit_no_training.default")
 def batch_norm(
     shape: Any, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
 ) -> Built:
-    one_input(x, weight, bias, mean, variance)
+    require_constants(x, weight, bias, mean, variance)
     view = (-1, *[1] * (len(shape) - 1))
 
     def scale(constants: dict[str, Tensor]) -> Tensor:
@@ -75,17 +130,6 @@ def batch_norm_module(
     return batch_norm(shape, x, weight, bias, mean, variance, momentum, epsilon)
 
 
-def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
-    """A live constant in float64; a Python number, such as a parameter's item(), stands for exactly the float64 number it is."""
-    if isinstance(constant, Reference):
-        constant = constants[constant.name]
-    if isinstance(constant, Tensor):
-        return constant.double()
-    return torch.full(
-        (), constant, dtype=torch.float64, device=_device(constants)
-    )  # filled there: no copy from the host
-
-
 def _scaled(
     shape: tuple[int, ...], x: Any, other: Any, scale: Callable[[Tensor], Any], shift: Callable[[Tensor], Any] | None
 ) -> Built:
@@ -118,8 +162,64 @@ def _scaled(
     return Built("scale", (x.name,), {} if shift else {"shift": None}, derived)
 
 
+def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
+    """A live constant in float64; a Python number, such as a parameter's item(), stands for exactly the float64 number it is."""
+    if isinstance(constant, Reference):
+        constant = constants[constant.name]
+    if isinstance(constant, Tensor):
+        return constant.double()
+    return torch.full(
+        (), constant, dtype=torch.float64, device=_device(constants)
+    )  # filled there: no copy from the host
+
+
 def _device(constants: dict[str, Tensor]) -> torch.device | None:
     return next((value.device for value in constants.values() if isinstance(value, Tensor)), None)
+
+
+@converter("mul.Tensor", "mul.Scalar")
+def mul(shape: Any, x: Any, other: Any) -> Built:
+    if isinstance(x, Input) and isinstance(other, Input):
+        raise Refused("a product of two branches")
+    x, other = (x, other) if isinstance(x, Input) else (other, x)
+    return _scaled(shape, x, other, lambda c: c, None)
+
+
+@converter("div.Tensor", "div.Scalar")
+def div(shape: Any, x: Any, other: Any) -> Built:
+    if isinstance(other, Input):
+        raise Refused("a division by something that depends on the picture")
+    return _scaled(shape, x, other, lambda c: c.reciprocal(), None)
+
+
+@converter("neg.default")
+def neg(shape: Any, x: Any) -> Built:
+    return _scaled(shape, x, -1.0, lambda c: c, None)
+
+
+@rule("add")
+class Add(Rule):
+    """Sum of two branches of equal shape: the shared symbols add up or cancel as they should."""
+
+    sign = 1
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        first, second = inputs
+        return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
+        result = BackwardResult([a, self.sign * a])
+        if operation.evaluation:
+            size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * ones_length(a)
+            result.allowance = size * gamma(4, operation.evaluation)
+        return result
+
+
+@rule("sub")
+class Sub(Add):
+    """Difference of two branches."""
+
+    sign = -1
 
 
 def _sum(shape: Any, x: Any, other: Any, kind: str, alpha: float) -> Built:
@@ -146,23 +246,3 @@ def sub(shape: Any, x: Any, other: Any, alpha: float = 1) -> Built:
 @converter("rsub.Scalar", "rsub.Tensor")
 def rsub(shape: Any, x: Any, other: Any, alpha: float = 1) -> Built:
     return _sum(shape, other, x, "sub", alpha)
-
-
-@converter("mul.Tensor", "mul.Scalar")
-def mul(shape: Any, x: Any, other: Any) -> Built:
-    if isinstance(x, Input) and isinstance(other, Input):
-        raise Refused("a product of two branches")
-    x, other = (x, other) if isinstance(x, Input) else (other, x)
-    return _scaled(shape, x, other, lambda c: c, None)
-
-
-@converter("div.Tensor", "div.Scalar")
-def div(shape: Any, x: Any, other: Any) -> Built:
-    if isinstance(other, Input):
-        raise Refused("a division by something that depends on the picture")
-    return _scaled(shape, x, other, lambda c: c.reciprocal(), None)
-
-
-@converter("neg.default")
-def neg(shape: Any, x: Any) -> Built:
-    return _scaled(shape, x, -1.0, lambda c: c, None)
