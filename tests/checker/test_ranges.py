@@ -137,7 +137,7 @@ def test_a_forward_pass_that_treats_bounds_otherwise_than_pictures(tmp_path, by)
     write_ranges(tmp_path, model, images, "R(5)", records)
     check_run(tmp_path, model, images, None)
     model.by = by
-    with pytest.raises(CheckFailed, match="otherwise"):
+    with pytest.raises(CheckFailed, match="outside its bounds"):
         check_run(tmp_path, model, images, None)
 
 

@@ -1,8 +1,12 @@
-"""An independent checker: re-proves a finished run folder with code that it shares with nothing else in the package.
+"""Independent checker: re-prove a finished run folder with code that the prover does not share.
 
-Read it in this order: `form` (the arithmetic), `smooth`, `padding`, `pixels`, `blurs` and `values` (the transformed picture), `moves`,
-`layers`, `activations`, `network` and `margins` (the network), `failed`, `strict`, `tiling`, `hashes`, `verdict_records`, `range_records`
-and `folder` (the run folder), `proving`, `verdicts` (classification), `ranges` (regression) and `check` (what has to hold).
+Read it in this order:
+
+1. Affine arithmetic: `form`, then `operations`, one rule per torch function.
+2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation).
+3. The network: `network`.
+4. The run folder: `failed`, `strict_json`, `tiling`, `records`, `folder`.
+5. The proof: `prover`, `verdicts` (classification), `ranges` (regression), `check` (the entry point).
 """
 
 from tiltproof.checker.check import CheckReport, check_run

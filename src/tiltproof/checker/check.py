@@ -1,4 +1,4 @@
-"""Re-prove a run: hashes, tilings and counts of all images, then every box and every single picture that is claimed again."""
+"""Check a run: digests, tilings and counts of all images, then every box and every claim about a single point again."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Answers = Tensor | Sequence[int] | Sequence[float] | Sequence[Sequence[float]] |
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What held: all of it, or `check_run` would have raised `CheckFailed`.
+    """What was checked; if anything had failed, `check_run` would have raised `CheckFailed`.
 
-    ``certified`` counts images: those certified, or for a ``task`` of regression those whose ranges were proved again.
+    ``certified`` counts the certified images or, if ``task`` is regression, the images whose ranges were proved again.
     """
 
     images: int
@@ -51,12 +51,12 @@ def check_run(
     progress: Progress | None = None,
     extra_splits: int | None = None,
 ) -> CheckReport:
-    """Raise `CheckFailed` unless what the run folder claims of these weights, images and labels holds.
+    """Raise `CheckFailed` unless the run folder's claims about these weights, images and labels hold.
 
-    ``images`` [n, C, H, W] and ``labels`` [n] are those of the run, in order; for a regression run ``labels`` are the right
-    answers [n] or [n, K] that it was given, or None. ``sample`` re-proves only that many images, a random choice with ``seed``;
-    hashes, tilings and counts are checked for all. A box that this checker's coarser bounds leave open is halved,
-    up to ``extra_splits`` times (None: 12, for a range 24, because its ends are met more narrowly than a margin).
+    ``images`` [n, C, H, W] and ``labels`` [n] are those of the run, in order; for a regression run ``labels`` holds the
+    target values [n] or [n, K] given to the run, or None. ``sample`` re-proves only that many images, chosen at random with
+    ``seed``; digests, tilings and counts are still checked for all. A box that this checker's coarser bounds leave open is
+    bisected up to ``extra_splits`` times (None: 12, or 24 for ranges, whose ends leave less slack than a margin does).
     """
     begin = time.perf_counter()
     run = read_run(Path(folder))
@@ -97,7 +97,7 @@ def check_run(
 
 
 def same_inputs(run: Run, model: nn.Module, images: Tensor) -> Tensor:
-    """The images in the run's dtype, if weights and images are the run's."""
+    """Return the images in the run's dtype; raise unless weights and images are the run's."""
     if images.ndim != 4 or not images.dtype.is_floating_point:
         raise InputError(
             "images must be a floating-point batch [n, C, H, W]", got=f"{list(images.shape)}, {images.dtype}"
@@ -119,14 +119,14 @@ def same_inputs(run: Run, model: nn.Module, images: Tensor) -> Tensor:
 
 
 def same_answers(run: Run, labels: Answers) -> None:
-    """The labels, or for regression the values, are exactly the run's."""
+    """Raise unless the labels, or the values of a regression, are exactly the run's."""
     if labels is None:
         if run.ranges and run.values is None:
             return
         raise CheckFailed(f"the run has {'values' if run.ranges else 'labels'}, but none were given to compare")
     if run.ranges and run.values is None:
         raise CheckFailed("values are given, but the run has none")
-    try:  # numbers that are no tensor yet keep all their digits
+    try:  # float64 keeps all digits of plain Python numbers
         given = labels if isinstance(labels, Tensor) else torch.tensor(labels, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError("labels or values must be numbers", got=error) from error

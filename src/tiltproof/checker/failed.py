@@ -1,10 +1,10 @@
-"""What the checker raises when a run folder's claim does not hold."""
+"""The exception the checker raises when a run folder's claim does not hold."""
 
 from __future__ import annotations
 
 
 class CheckFailed(Exception):
-    """The certificate does not hold; ``image`` is the number of the image concerned, or None."""
+    """The certificate does not hold; ``image`` is the number of the offending image, or None."""
 
     def __init__(self, what: str, image: int | None = None) -> None:
         self.what, self.image = what, image

@@ -1,4 +1,4 @@
-"""sha256 of weights and images, as the run folder's format defines them."""
+"""Read a run folder strictly, and compute the sha256 digests of weights and images that its format defines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tiltproof.errors import InputError
 
 
 def content_digest(tensor: Tensor) -> bytes:
-    """A tensor's numbers, little-endian, in C order."""
+    """Return a tensor's numbers as bytes: little-endian, in C order."""
     array = tensor.detach().cpu().contiguous().reshape(-1)
     raw = array.view(torch.uint8).numpy()
     if sys.byteorder == "big":
@@ -42,7 +42,7 @@ def image_digest(image: Tensor) -> str:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """All parameters and buffers, sorted by name: a line of JSON with name, type and shape, then the numbers."""
+    """Hash all parameters and buffers, sorted by name: one JSON line with name, dtype and shape, then the numbers."""
     digest = hashlib.sha256()
     for name, tensor in sorted([*model.named_parameters(), *model.named_buffers()], key=lambda pair: pair[0]):
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -51,11 +51,11 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-# Reading a run folder, strictly: whatever is missing, misshapen, doubled, out of bounds or does not add up is refused.
+# Reading a run folder: refuse whatever is missing, malformed, duplicated, out of bounds or inconsistent.
 
 
 class Run(NamedTuple):
-    """A complete run folder whose parts agree with each other: records of ``verdicts`` (classification) or ``ranges`` (regression)."""
+    """A complete, consistent run folder with either ``verdicts`` (classification) or ``ranges`` (regression)."""
 
     transform: Transform
     semantics: str
@@ -101,7 +101,8 @@ def read_run(folder: Path) -> Run:
         len(shape) == 3 and all(type(n) is int and 0 < n <= 2**20 for n in shape), "the images' shape is not [C, H, W]"
     )
     ensure(
-        shape[0] == 3 or not {"S", "H"} & {*transform.letters}, "the claim changes colours of pictures without three"
+        shape[0] == 3 or not {"S", "H"} & {*transform.letters},
+        "the claim changes colours of images without three channels",
     )
     ensure(len(digests) > 0, "the claim is about no image")
     ensure(all(type(digest) is str for digest in digests), "an image's sha256 is no text")
@@ -129,7 +130,7 @@ def read_run(folder: Path) -> Run:
 
 
 def check_batches(verdicts: bytes, batches: bytes) -> None:
-    """Each batch's bytes are the next ones of verdicts.jsonl, hold its number of lines and have its sha256."""
+    """Check that the batches partition verdicts.jsonl in order, each with its number of lines and its sha256."""
     position = 0
     for k, line in enumerate(split(batches, "batches.jsonl")):
         batch = parsed(line, "batches.jsonl")

@@ -1,16 +1,16 @@
-"""Affine forms: all values that a number takes over a box, as c + sum_k G_k e_k + rho, e_k in [-1, 1], |rho| <= r.
+"""Affine forms: every value a number takes over a box is c + sum_k G_k e_k + rho with e_k in [-1, 1] and |rho| <= r.
 
-The symbols e_k are the box's parameters; all numbers share them. A `Form` holds P x ... such numbers in one float64
-tensor ``rows`` [2 + d, P, ...]: row 0 is c, rows 1 ... d are G, the last row is r. P counts (picture, box) pairs, which
+The symbols e_k are the box's parameters and all numbers share them. A `Form` holds P x ... such numbers in one float64
+tensor ``rows`` [2 + d, P, ...]: row 0 is c, rows 1 ... d are G, the last row is r. P counts (image, box) pairs, which
 never mix.
 
 Rounding. Every operation computes c and G with at most n roundings of numbers whose magnitudes add up to at most
-``size``, so the result is off by at most gamma_n size, gamma_n = n u / (1 - n u), u = 2^-53; `enclose` adds that to r, and
-TINY for underflow, and inflates r by (1 + gamma_(2n + 64)) because r is computed with roundings too. NaN and infinity spread,
-and end in bounds for which ``lower > 0`` is false.
+``size``, so the result is off by at most gamma_n size, gamma_n = n u / (1 - n u), u = 2^-53. `enclose` adds that error and
+TINY (for underflow) to r, and inflates r by (1 + gamma_(2n + 64)) because r itself is computed with rounding. NaN and
+infinity propagate and end in bounds for which ``lower > 0`` is false.
 
-``unit`` is 0 when real numbers are meant. It is 2^-24 when the form must hold whatever a float32 evaluation
-can produce: each operation then adds gamma_m(2^-24) size for the m roundings of that evaluation as well.
+``unit`` is 0 if the form stands for real numbers. It is 2^-24 if the form must hold for every float32 evaluation: each
+operation then also adds gamma_m(2^-24) size for the m roundings of that evaluation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def rule(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The decorated function is what these torch functions do with forms."""
+    """Register the decorated function as the rule for these torch functions."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         RULES.update(dict.fromkeys(functions, function))
@@ -41,7 +41,7 @@ def rule(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 REFUSED: list[str] = []
-"""What was refused so far: a forward pass that catches the exception does not get away with it."""
+"""Every refusal so far, so that a forward pass cannot hide one by catching the exception."""
 
 
 def no_rule(name: str, why: str = "") -> UnsupportedOperation:
@@ -50,19 +50,21 @@ def no_rule(name: str, why: str = "") -> UnsupportedOperation:
 
 
 def gamma(n: float, unit: float) -> float:
-    """n roundings of a sum change it by at most this much of its terms' magnitudes, in any order and with FMA."""
+    """Bound the relative error of a sum after n roundings, relative to its terms' magnitudes, in any order and with FMA."""
     return n * unit / (1 - n * unit) if n * unit < 0.5 else math.inf
 
 
 class Form:
-    """See the module's text. `made_by` remembers the linear layer a form came from, `shared` that it has a view other than
-    a reshape. Reshapes of one form have one ``store`` in common, so that what is written in place through one is seen in all.
+    """A batch of affine forms, laid out as the module docstring says.
+
+    ``made_by`` is the linear layer that produced the form; ``shared`` says that it has a view other than a reshape. Reshapes
+    of one form share one ``store``, so an in-place write through one is visible in all.
     """
 
     shown_dtype = torch.float64
-    """What a forward pass sees as the dtype of its input: the model's own."""
+    """The dtype that a forward pass sees on its input: the model's own."""
     strided = False
-    """Whether the forward pass has made a view that is no reshape; from then on a reshape may be a copy instead of a view."""
+    """Whether the forward pass has made a view that is not a reshape; from then on a reshape may copy instead."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class Form:
 
     @property
     def made_by(self) -> tuple[Form, Tensor, Tensor] | None:
-        """The linear layer this came from, unless it was written to since."""
+        """Return the linear layer that produced this form, unless it has been written to since."""
         layer, numbers = self.origin
         return layer if numbers is self.store[0] else None
 
@@ -96,12 +98,12 @@ class Form:
 
     @property
     def reach(self) -> Tensor:
-        """|x - c| is at most this: sum |G| + r, rounded up."""
+        """Bound |x - c| by sum |G| + r, rounded up."""
         return self.rows[1:].abs().sum(0) * (1 + 64 * UNIT)
 
     @property
     def magnitude(self) -> Tensor:
-        """|x| is at most this: |c| + sum |G| + r, rounded up."""
+        """Bound |x| by |c| + sum |G| + r, rounded up."""
         return self.rows.abs().sum(0) * (1 + 64 * UNIT)
 
     def lower(self) -> Tensor:
@@ -145,7 +147,7 @@ class Form:
         return self.become(self / other, "/=")
 
     def become(self, other: Form, name: str) -> Form:
-        """What an in-place operation does; the tensors themselves are never written to."""
+        """Apply an in-place operation by replacing the stored tensor, which is never written to."""
         if self.shared or (self.aliased and Form.strided):
             raise no_rule(name, "in place on a tensor that is a view or has one")
         if self.shape != other.shape:
@@ -157,7 +159,7 @@ class Form:
         return RULES[torch.Tensor.__getitem__](self, index)
 
     def __getattr__(self, name: str) -> Any:
-        """Tensor methods: those with a rule."""
+        """Resolve tensor methods that have a rule."""
         method = RULES.get(getattr(torch.Tensor, name, None))  # type: ignore[arg-type]
         if method is None:
             raise AttributeError(f"the checker has no rule for torch function Tensor.{name}")
@@ -180,7 +182,7 @@ class Form:
 
 
 def enclose(data: Tensor, size: Tensor, n: int, unit: float, m: int) -> Form:
-    """The form with these freshly computed rows, after n roundings here and m in a float32 evaluation."""
+    """Return the form with these freshly computed rows, after n roundings here and m in a float32 evaluation."""
     data[-1].abs_().add_(gamma(n, UNIT) * size + TINY).mul_(1 + gamma(2 * n + 64, UNIT))
     if unit and m:
         error = 1.001 * gamma(m, unit) * size + TINY32
@@ -189,8 +191,10 @@ def enclose(data: Tensor, size: Tensor, n: int, unit: float, m: int) -> Form:
 
 
 def tame(form: Form, *constants: Tensor) -> Tensor:
-    """Where a float32 evaluation with these constants can neither overflow nor divide by zero on the way nor lose a constant: for
-    real numbers everywhere; else for |x| < 2^60 and constants that are zero or normal float32 numbers up to 2^40."""
+    """Return where a float32 evaluation with these constants cannot overflow, divide by zero or lose a constant on the way.
+
+    For real numbers that is everywhere; for float32, where |x| < 2^60 and every constant is zero or a normal number up to 2^40.
+    """
     if not form.unit:
         return torch.ones_like(form.center, dtype=torch.bool)
     sizes = [c.abs() for c in constants]
@@ -199,7 +203,7 @@ def tame(form: Form, *constants: Tensor) -> Tensor:
 
 
 def constant(value: Any, form: Form) -> Tensor:
-    """A number or tensor as float64, exactly; it must not tell one (picture, box) pair from another."""
+    """Convert a number or tensor to float64 exactly; refuse one that distinguishes (image, box) pairs."""
     if isinstance(value, Tensor):
         if value.dtype in (torch.int64, torch.bool) or value.is_complex():
             raise no_rule("arithmetic", f"with a constant of type {value.dtype}")
@@ -218,7 +222,7 @@ def alike(a: Form, b: Form) -> None:
 
 @rule(torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
 def plus(a: Any, b: Any, *, alpha: Any = 1) -> Form:
-    """Sum: centers, slopes and radii add."""
+    """Add forms: centers, slopes and radii add."""
     a, b = (a, b) if isinstance(a, Form) else (b, a)
     if alpha != 1:
         raise no_rule("add", "with alpha")
@@ -249,7 +253,7 @@ def negative(a: Form) -> Form:
 
 @rule(torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__)
 def times(a: Any, b: Any) -> Form:
-    """(c1 + t1)(c2 + t2) = c1 c2 + c1 t2 + c2 t1 + t1 t2; the last term's magnitude is at most reach1 reach2."""
+    """Multiply: (c1 + t1)(c2 + t2) = c1 c2 + c1 t2 + c2 t1 + t1 t2, where |t1 t2| <= reach1 reach2."""
     a, b = (a, b) if isinstance(a, Form) else (b, a)
     if not isinstance(b, Form):
         b = constant(b, a)
@@ -264,6 +268,6 @@ def times(a: Any, b: Any) -> Form:
 @rule(torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.true_divide, torch.Tensor.__truediv__)
 def divided(a: Any, b: Any) -> Form:
     if not isinstance(a, Form) or isinstance(b, Form):
-        raise no_rule("div", "by a tensor that depends on the picture")
+        raise no_rule("div", "by a tensor that depends on the image")
     b = constant(b, a)
     return enclose(a.rows / b, torch.where(tame(a, b, 1 / b), a.magnitude / b.abs(), math.inf), 4, a.unit, 4)

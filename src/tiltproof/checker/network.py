@@ -1,4 +1,4 @@
-"""Forms through a network's own forward pass, and the network's own answers to single pictures beside them."""
+"""Propagate forms through a network's own forward pass, and compare them with its own answers to single images."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _evaluating: ContextVar[int | None] = ContextVar("evaluating", default=None)
 
 @contextmanager
 def evaluation(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Eval mode, no gradients, no autocast, full-precision products; afterwards everything is as it was.
+    """Switch to eval mode without gradients or autocast and with full-precision products, and restore everything afterwards.
 
-    Some of this is state of the whole process, so other threads that prove or check wait. The forms are float64, but what a forward pass
-    computes from its weights alone is float32, and the module's own answers are.
+    Some of these settings belong to the whole process, so other threads that prove or check wait. The forms are float64, but
+    the module's own answers, and whatever its forward pass computes from weights alone, are float32.
     """
     with exclusive():
         modes = [(module, module.training) for module in model.modules()]
@@ -36,7 +36,7 @@ def evaluation(model: nn.Module, device: torch.device) -> Iterator[None]:
             for owner, name, strict in settings:
                 setattr(owner, name, strict)
             off = (torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda"))
-            # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
+            # without oneDNN torch falls back to NNPACK, which convolves by Winograd and FFT
             with torch.no_grad(), next(off), next(off), torch.backends.nnpack.flags(enabled=False):
                 refuse_short_products(device)
                 yield
@@ -50,7 +50,7 @@ def evaluation(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def precision_settings() -> list[tuple[Any, str, Any]]:
-    """Where torch keeps its leave to make float32 products of fewer bits, and the value without it; newer and older torch."""
+    """Return torch's switches for reduced-precision float32 products with their strict values, for newer and older torch."""
     b: Any = torch.backends
     if hasattr(b, "fp32_precision"):
         return [
@@ -60,20 +60,23 @@ def precision_settings() -> list[tuple[Any, str, Any]]:
 
 
 def refuse_short_products(device: torch.device) -> None:
-    """What the libraries below torch do is asked of them: sums of one product of two odd numbers of 24 (53) bits, which are that product,
-    rounded once. Numbers with fewer bits, or several of them in place of one, give other results."""
+    """Raise if a library below torch computes products with fewer bits than the dtype has.
+
+    The test sums contain a single product of two odd 24-bit (53-bit) numbers, so each must equal that product rounded once.
+    Factors with fewer bits, or a product split into several, give other results.
+    """
     count = 32
     for dtype, bits in ((torch.float32, 24), (torch.float64, 53)):
         drawn = torch.arange(count * count) * 2246822519 % 2 ** (bits - 1)
         rows = (2 ** (bits - 1) + drawn | 1).to(device, dtype).view(count, count)
         factors, expected = rows[-1], rows * rows[-1]
-        diagonal, picture = torch.diag(factors), rows.view(1, count, 1, count).expand(1, count, 4, count).contiguous()
-        kernel, turned = diagonal.view(count, count, 1, 1), picture * factors.view(-1, 1, 1)
+        diagonal, image = torch.diag(factors), rows.view(1, count, 1, count).expand(1, count, 4, count).contiguous()
+        kernel, scaled = diagonal.view(count, count, 1, 1), image * factors.view(-1, 1, 1)
         answers = [rows @ diagonal, (diagonal @ rows.T).T, nn.functional.linear(rows, diagonal)]
         answers += [torch.bmm(rows[None], diagonal[None])[0]]
-        images = [nn.functional.conv2d(picture, kernel), nn.functional.conv_transpose2d(picture, kernel)]
+        convolved = [nn.functional.conv2d(image, kernel), nn.functional.conv_transpose2d(image, kernel)]
         if not all(torch.equal(answer, expected) for answer in answers) or not all(
-            torch.equal(image, turned) for image in images
+            torch.equal(result, scaled) for result in convolved
         ):
             raise InputError(
                 f"products of {str(dtype).removeprefix('torch.')} numbers lose bits on this machine",
@@ -83,14 +86,14 @@ def refuse_short_products(device: torch.device) -> None:
 
 
 def require_evaluation() -> None:
-    """Raise unless inside `evaluation`, in whose thread and with its settings: products made elsewhere may have fewer bits."""
+    """Raise unless this thread is inside `evaluation` with its settings intact: other products may have fewer bits."""
     if _evaluating.get() != threading.get_ident():
         raise RuntimeError("the network was to be evaluated outside of the checker's arithmetic; please report this")
     refuse_changed()
 
 
 def refuse_changed() -> None:
-    """The model's own code may set what `evaluation` has set."""
+    """Raise if the model's own code, or another thread, changed the settings of `evaluation`."""
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or any(
         getattr(owner, name) != strict for owner, name, strict in precision_settings()
     ):
@@ -101,19 +104,19 @@ def refuse_changed() -> None:
 
 
 def own_dtype(model: nn.Module) -> torch.dtype:
-    """The floating-point type that the network computes with."""
+    """Return the floating-point type that the network computes with."""
     dtypes = [p.dtype for p in [*model.parameters(), *model.buffers()] if p.is_floating_point()]
     return dtypes[0] if dtypes else torch.float32
 
 
-def outputs(model: nn.Module, pictures: Form, least: int = 1) -> Form:
-    """The network's outputs [P, K] over P boxes, K at least ``least`` (one or two)."""
+def outputs(model: nn.Module, images: Form, least: int = 1) -> Form:
+    """Return the network's outputs [P, K] over P boxes, K at least ``least`` (one or two)."""
     require_evaluation()
     Form.strided = False
     REFUSED.clear()
     Form.shown_dtype = own_dtype(model)
     try:
-        output = model(pictures)
+        output = model(images)
     except InputError:
         raise
     except (AttributeError, TypeError, RuntimeError, ValueError, NotImplementedError) as error:
@@ -125,42 +128,45 @@ def outputs(model: nn.Module, pictures: Form, least: int = 1) -> Form:
     if (
         not isinstance(output, Form)
         or output.ndim != 2
-        or output.shape[0] != pictures.shape[0]
+        or output.shape[0] != images.shape[0]
         or output.shape[1] < least
     ):
-        raise InputError(f"the network must return one row of at least {number} for each picture")
+        raise InputError(f"the network must return one row of at least {number} for each image")
     return output
 
 
-def own_answers(model: nn.Module, pictures: Tensor) -> Tensor | None:
-    """What the module itself answers to these pictures [P, K]; None if that is no row for each, depends on the other pictures, or
-    changes from call to call."""
+def own_answers(model: nn.Module, images: Tensor) -> Tensor | None:
+    """Return the module's own answers [P, K] to these images.
+
+    None if it does not return one row per image, or if an answer depends on the other images or changes between calls.
+    """
     require_evaluation()
-    batch = pictures.to(own_dtype(model))
+    batch = images.to(own_dtype(model))
     given, again, alone = model(batch), model(batch), model(batch[:1])
     refuse_changed()
-    if given.ndim != 2 or len(given) != len(pictures):
+    if given.ndim != 2 or len(given) != len(images):
         return None
-    # on a GPU a library may choose another order of summation each time, and elsewhere for another batch
+    # on a GPU a library may sum in another order from call to call, elsewhere from batch size to batch size
     fixed = given.is_cuda or torch.allclose(given, again, rtol=0, atol=0, equal_nan=True)
     same = fixed and torch.allclose(alone, given[:1], rtol=1e-2, atol=1e-2, equal_nan=True)
     return given.double() if same else None
 
 
 def coarse(answers: Tensor) -> Tensor:
-    """How far [P] the module's own arithmetic may be from exact: far more than float32, or TF32 where a GPU uses it, can explain."""
+    """Bound how far the module's own arithmetic may be from exact [P]: far more than float32, or TF32 on a GPU, can explain."""
     return 2.0**-7 * (1 + answers.abs().amax(1))
 
 
 FLOAT32, GPU = 2.0, 2.0**14
-"""By how many times the half width of float32 bounds an evaluation may leave them: they hold for float32 sums in any order; a GPU's
-libraries may choose other algorithms (Winograd, FFT), of which no more than `coarse` is known."""
+"""How many half widths of the float32 bounds an evaluation may be off by. They hold for float32 sums in any order; a GPU
+library may use other algorithms (Winograd, FFT), for which only `coarse` is known.
+"""
 
 
 def explained(answers: Tensor, exact: Form, rounded: Form) -> Tensor:
-    """Which answers [P, K] of a machine float rounding explains: those near the exact ones, and near what float32 can give.
+    """Return which answers [P, K] float rounding explains: close to the exact ones, and to what float32 can produce.
 
-    Worst-case bounds of a deep network may be wide, or infinite where an overflow is possible: then `coarse` alone decides.
+    Worst-case bounds of a deep network may be wide, or infinite if an overflow is possible: then `coarse` alone decides.
     """
     slack = ((GPU if answers.is_cuda else FLOAT32) - 1) * rounded.reach
     near = (answers >= rounded.lower() - slack) & (answers <= rounded.upper() + slack)

@@ -1,8 +1,9 @@
-"""Sums of products: linear layers, convolutions, batch norm, averages.
+"""Rules for torch functions: sums of products, activations and maxima, reshapes.
 
-y = W x + b is exact on center and slopes; |W rho| <= |W| r. A sum of n products and a bias is computed with an error of
-at most gamma_(n+2) (|W| |x| + |b|) in any order of summation. Convolutions are written as a copy (F.unfold) and a matrix
-product, because other algorithms (Winograd, FFT) do not obey that inequality.
+Sums of products (linear layers, convolutions, batch norm, averages): y = W x + b is exact on center and slopes, and
+|W rho| <= |W| r. A sum of n products and a bias has an error of at most gamma_(n+2) (|W| |x| + |b|) in any order of
+summation. Convolutions are im2col (F.unfold) and a matrix product, because other algorithms (Winograd, FFT) do not obey
+that inequality.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from tiltproof.checker.form import LARGE32, TINY, TINY32, UNIT, Form, enclose, gamma, no_rule, rule, tame
 
-MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**24, 2**28  # in a convolution's copy at a time
+MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**24, 2**28  # size limit of one im2col chunk
 Product = Callable[[Tensor, Tensor], Tensor]
 """(numbers [rows, P, ...], weights) -> numbers [rows, P, ...], linear in both."""
 
@@ -25,7 +26,7 @@ Product = Callable[[Tensor, Tensor], Tensor]
 def sum_of_products(
     x: Form, product: Product, weight: Tensor, bias: Tensor, n: int, sizes: tuple[Tensor, Tensor] | None = None
 ) -> Form:
-    """W x + b; ``sizes`` are the magnitudes that roundings are relative to, where they are more than |W| and |b|."""
+    """Return W x + b; ``sizes`` replaces (|W|, |b|) as the magnitudes that roundings are relative to, if those are larger."""
     absolute = weight.abs()
     weight_size, bias_size = sizes or (absolute, bias.abs())
     middle = product(x.rows[:-1], weight)
@@ -36,7 +37,7 @@ def sum_of_products(
     radius *= 1 + gamma(2 * n + 64, UNIT)
     if x.unit:
         radius[0] += torch.where(size < LARGE32, 1.001 * gamma(n + 2, x.unit) * size + TINY32, math.inf)
-        # flushed to zero, weights take up to 2^-126 |x| with them
+        # flushing such weights to zero loses up to 2^-126 |x|
         if bool(((absolute > 0) & (absolute < 2.0**-126)).any()):
             lost = x.magnitude.flatten(1).sum(1) * TINY32
             radius[0] += lost.view(-1, *[1] * (radius.ndim - 2))
@@ -45,7 +46,7 @@ def sum_of_products(
 
 def exact(tensor: Any, like: Form) -> Tensor:
     if isinstance(tensor, Form) or not tensor.dtype.is_floating_point:
-        raise no_rule("a layer", "whose weights depend on the picture or are no floating-point numbers")
+        raise no_rule("a layer", "whose weights depend on the image or are not floating-point numbers")
     return tensor.detach().to(like.device, torch.float64)
 
 
@@ -64,8 +65,8 @@ def linear(x: Form, weight: Tensor, bias: Tensor | None = None) -> Form:
     return Form(result.rows, x.unit, (Form(x.rows, x.unit), weight, bias) if x.ndim == 2 else None)
 
 
-def windows(x: Tensor, kernel: Any, stride: Any, padding: Any = 0, dilation: Any = 1) -> Tensor:
-    """[N, C, H, W] -> [N, C * kernel, output H, output W]: the numbers under the kernel at each place."""
+def im2col(x: Tensor, kernel: Any, stride: Any, padding: Any = 0, dilation: Any = 1) -> Tensor:
+    """Copy the numbers under the kernel: [N, C, H, W] -> [N, C * kernel, output H, output W]."""
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = (pair(v, "a window") for v in (kernel, stride, padding, dilation))
     high = (x.shape[2] + 2 * ph - dh * (kh - 1) - 1) // sh + 1
     wide = (x.shape[3] + 2 * pw - dw * (kw - 1) - 1) // sw + 1
@@ -88,7 +89,7 @@ def conv2d(
         most = MOST_NUMBERS_CUDA if flat.is_cuda else MOST_NUMBERS
         step = max(1, most // (n * groups * flat[0, 0].numel()))
         for part in flat.split(step):
-            columns = windows(part, weight.shape[2:], stride, padding, dilation)
+            columns = im2col(part, weight.shape[2:], stride, padding, dilation)
             grouped = columns.view(len(part), groups, n, -1)
             outputs.append((w.view(groups, -1, n) @ grouped).view(len(part), -1, *columns.shape[2:]))
         return torch.cat(outputs).unflatten(0, rows.shape[:2])
@@ -101,7 +102,7 @@ def batch_norm(
     input: Form, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5, cudnn_enabled: bool = True,
 ) -> Form:  # fmt: skip
-    """(x - mean) / sqrt(variance + eps) weight + bias, written as (x - mean) scale + bias; scale has 4 roundings."""
+    """Compute (x - mean) / sqrt(variance + eps) weight + bias as (x - mean) scale + bias, where scale has 4 roundings."""
     x = input
     if training or running_mean is None or running_var is None:
         raise no_rule("batch_norm", "in training mode or without running statistics")
@@ -120,7 +121,7 @@ def batch_norm(
 
 @rule(torch.mean, torch.Tensor.mean)
 def mean(x: Form, dim: Any = None, keepdim: bool = False) -> Form:
-    """A sum of n numbers over n."""
+    """Return a sum of n numbers divided by n."""
     if dim is None:
         raise no_rule("mean", "over the batch dimension")
     dims = [positive(d, x, "mean") for d in ([dim] if isinstance(dim, int) else dim)]
@@ -141,13 +142,13 @@ def avg_pool2d(
     x, padded = input, pair(padding, "avg_pool2d") != (0, 0)
     if ceil_mode or divisor_override is not None or (padded and not count_include_pad) or x.ndim != 4:
         raise no_rule("avg_pool2d", "with ceil_mode, divisor_override, count_include_pad=False or without a batch")
-    columns = windows(x.rows.flatten(0, 1), kernel_size, stride or kernel_size, padding)
+    columns = im2col(x.rows.flatten(0, 1), kernel_size, stride or kernel_size, padding)
     return mean(Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit), dim=2)
 
 
 @rule(F.adaptive_avg_pool2d)
 def adaptive_avg_pool2d(input: Form, output_size: Any) -> Form:
-    """Output cell i of n is the mean of rows floor(i H / n) to ceil((i + 1) H / n)."""
+    """Average each output cell: cell i of n is the mean of rows floor(i H / n) to ceil((i + 1) H / n)."""
     x, wanted = input, [output_size] * 2 if isinstance(output_size, int) else list(output_size)
     if x.ndim != 4:
         raise no_rule("adaptive_avg_pool2d", "without a batch")
@@ -164,19 +165,19 @@ def adaptive_avg_pool2d(input: Form, output_size: Any) -> Form:
 
 
 def lifted(x: Form, slope: Tensor, low: Tensor, high: Tensor, m: int = 0) -> Form:
-    """The form of s x + [low, high]."""
+    """Return the form of s x + [low, high]."""
     data = x.rows * slope
     data[0] += (low + high) / 2
     data[-1] += (high - low) / 2
     return enclose(data, x.magnitude * slope.abs() + low.abs() + high.abs(), 8, x.unit, m)
 
 
-def bend(x: Form, a: float, m: int = 0) -> Form:
-    """y = max(x, a x) for 0 <= a <= 1, x in [l, h].
+def relax_leaky_relu(x: Form, a: float, m: int = 0) -> Form:
+    """Relax y = max(x, a x) for 0 <= a <= 1 and x in [l, h] to a zonotope.
 
     For every s in [a, 1] the function y - s x is convex with its minimum 0 at x = 0, so over [l, h] it lies in [0, t] with
-    t = max((a - s) l, (1 - s) h, 0), taken at an end. That holds for s as rounded. s = 1 gives t = 0 when l >= 0, and
-    s = a when h <= 0; otherwise the chord's slope (h - a l) / (h - l), or a where that leaves a smaller radius.
+    t = max((a - s) l, (1 - s) h, 0), attained at an end. That holds for s as rounded. s = 1 gives t = 0 if l >= 0, and s = a
+    if h <= 0; otherwise s is the chord's slope (h - a l) / (h - l), or a if that leaves a smaller radius.
     """
     low, high = x.lower(), x.upper()
 
@@ -192,7 +193,7 @@ def bend(x: Form, a: float, m: int = 0) -> Form:
 
 @rule(F.relu, torch.relu, torch.Tensor.relu)
 def relu(input: Form, inplace: bool = False) -> Form:
-    result = bend(input, 0.0)
+    result = relax_leaky_relu(input, 0.0)
     return input.become(result, "relu") if inplace else result
 
 
@@ -205,20 +206,22 @@ def relu_(input: Form) -> Form:
 def leaky_relu(input: Form, negative_slope: float = 0.01, inplace: bool = False) -> Form:
     if not 0 <= negative_slope <= 1:
         raise no_rule("leaky_relu", f"with slope {negative_slope}")
-    result = bend(input, float(negative_slope), 4)
+    result = relax_leaky_relu(input, float(negative_slope), 4)
     return input.become(result, "leaky_relu") if inplace else result
 
 
 def s_shaped(x: Form, value: Any, derivative: Any) -> Form:
-    """The derivative rises and then falls, so over [l, h] it is at least s = min(f'(l), f'(h)) >= 0. Hence f(x) - s x does
-    not fall, and it lies between its values at l and h. Library functions are right to 16 u.
+    """Relax an S-shaped function.
+
+    The derivative rises and then falls, so over [l, h] it is at least s = min(f'(l), f'(h)) >= 0. Hence f(x) - s x is
+    nondecreasing and lies between its values at l and h. Library functions are accurate to 16 u.
     """
     low, high = x.lower(), x.upper()
     at_low, at_high = value(low), value(high)
     slope = (torch.minimum(derivative(at_low), derivative(at_high)) - 32 * UNIT).clamp(min=0)
     slack = 64 * UNIT * (1 + slope * x.magnitude)
     result = lifted(x, slope, at_low - slope * low - slack, at_high - slope * high + slack)
-    result.rows[-1] += 2.0**-20 if x.unit else 0.0  # a float32 library function is right to 2^-20
+    result.rows[-1] += 2.0**-20 if x.unit else 0.0  # a float32 library function is accurate to 2^-20
     return result
 
 
@@ -237,17 +240,19 @@ def max_pool2d(
     input: Form, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Form:  # fmt: skip
-    """max_j x_j = x_i + max_j (x_j - x_i) for any i, and the second term lies in [0, max(0, max_j upper(x_j - x_i))], in which
-    shared symbols cancel. Where it leaves a smaller radius: the interval [max_j lower(x_j), max_j upper(x_j)].
+    """Relax max_j x_j around any member x_i, as a line or as an interval.
+
+    max_j x_j = x_i + max_j (x_j - x_i), and the second term lies in [0, max(0, max_j upper(x_j - x_i))], in which shared
+    symbols cancel. The interval [max_j lower(x_j), max_j upper(x_j)] replaces it where it leaves a smaller radius.
     """
     x, (high, wide) = input, pair(padding, "max_pool2d")
     if ceil_mode or return_indices or x.ndim != 4 or pair(dilation, "max_pool2d") != (1, 1):
         raise no_rule("max_pool2d", "with ceil_mode, return_indices, dilation or without a batch")
     data = F.pad(x.rows, (wide, wide, high, high))
-    if high or wide:  # a padded place never wins: give it a number that no other is below
+    if high or wide:  # a padded entry must never win: give it the smallest lower bound
         outside = F.pad(torch.zeros_like(x.center[0, 0]), (wide, wide, high, high), value=1.0) > 0
         data[0] = torch.where(outside, x.lower().min(), data[0])
-    columns = windows(data.flatten(0, 1), kernel_size, stride or kernel_size)
+    columns = im2col(data.flatten(0, 1), kernel_size, stride or kernel_size)
     every = Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit)
     best = every.center.argmax(2, keepdim=True)
     chosen = Form(every.rows.gather(3, best.expand(len(x.rows), *best.shape)), x.unit)
@@ -260,7 +265,7 @@ def max_pool2d(
     return Form(torch.where(interval.radius < linear.radius, interval.rows, linear.rows), x.unit)
 
 
-# Operations that only move numbers about: exact, and never across the batch dimension, whose pairs must not mix.
+# Operations that only rearrange numbers: exact, and never across the batch dimension, whose pairs must not mix.
 
 
 def view_of(form: Form, data: Tensor, name: str) -> Form:
@@ -272,7 +277,7 @@ def view_of(form: Form, data: Tensor, name: str) -> Form:
 
 
 def reshaped(form: Form, data: Tensor, name: str) -> Form:
-    """The same numbers in the same order: what is written in place through one is seen in the other, as in torch."""
+    """Return the same numbers in the same order; as in torch, an in-place write through one is visible in the other."""
     if data.ndim < 2 or data.shape[:2] != form.rows.shape[:2]:
         raise no_rule(name, "across the batch dimension")
     result = Form(data, form.unit, store=form.store)
@@ -282,7 +287,7 @@ def reshaped(form: Form, data: Tensor, name: str) -> Form:
 
 
 def positive(dim: int, form: Form, name: str) -> int:
-    """A dimension counted from the front; the batch dimension, 0, is refused."""
+    """Count a dimension from the front; refuse the batch dimension, 0."""
     if not isinstance(dim, int) or not -form.ndim < dim < form.ndim or dim == 0:
         raise no_rule(name, f"along dimension {dim} of {list(form.shape)}")
     return dim % form.ndim
@@ -335,8 +340,8 @@ def permute(x: Form, *dims: Any) -> Form:
 
 @rule(torch.unsqueeze, torch.Tensor.unsqueeze)
 def unsqueeze(x: Form, dim: int) -> Form:
-    place = dim if dim >= 0 else dim + x.ndim + 1
-    return view_of(x, x.rows.unsqueeze(place + 1), "unsqueeze") if place > 0 else _refuse("unsqueeze")
+    position = dim if dim >= 0 else dim + x.ndim + 1
+    return view_of(x, x.rows.unsqueeze(position + 1), "unsqueeze") if position > 0 else _refuse("unsqueeze")
 
 
 @rule(torch.squeeze, torch.Tensor.squeeze)
@@ -364,7 +369,7 @@ def item(x: Form, index: Any) -> Form:
 
 @rule(F.pad)
 def pad(input: Form, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Form:
-    """Zeros around the picture: center, slopes and radius there are 0."""
+    """Pad the image with zeros: center, slopes and radius are 0 there."""
     sizes = list(pad)
     if mode != "constant" or value not in (None, 0) or any(type(n) is not int or n < 0 for n in sizes):
         raise no_rule("pad", f"by {sizes} with mode {mode!r} and value {value}")
@@ -382,7 +387,7 @@ def cat(forms: Sequence[Any], dim: int = 0) -> Form:
 
 @rule(torch.Tensor.contiguous)
 def contiguous(x: Form) -> Form:
-    """In torch the tensor itself or a copy, depending on its strides; so writing to either in place is refused."""
+    """Treat the result as a view: torch returns the tensor itself or a copy, so in-place writes to either are refused."""
     return view_of(x, x.rows, "contiguous")
 
 
@@ -393,7 +398,7 @@ def clone(x: Form) -> Form:
 
 @rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout)
 def dropout(x: Form, p: float = 0.5, training: bool = True, inplace: bool = False) -> Form:
-    """In eval mode dropout is the identity."""
+    """Return the input: in eval mode dropout is the identity."""
     if training:
         raise no_rule("dropout", "in training mode")
     return x

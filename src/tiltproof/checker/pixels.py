@@ -1,9 +1,9 @@
-"""The transformed picture as a form: coordinates, bilinear interpolation over coordinate boxes, changes of values.
+"""The transformed image as a form: coordinates, bilinear interpolation over coordinate boxes, value changes.
 
-Pixel (row i, column j) of an H x W picture lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
-Output pixel (u, v) shows the source picture at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for parts 1 ... n in order. A camera of
-focal length f sees along the ray (u, v, f) (right, up, forward); one that has turned sees along the turned ray, so rays (u, v,
-f w) are followed through all parts, and the picture is met at (u / w, v / w).
+Pixel (row i, column j) of an H x W image lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
+Output pixel (u, v) shows the source image at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for transformations 1 ... n in order. A
+camera of focal length f sees along the ray (u, v, f) (right, up, forward), and a turned camera along the turned ray. So the
+code carries rays (u, v, f w) through all transformations and samples the image at (u / w, v / w).
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
 from tiltproof.checker.photometric import changed, clamped, endless, quotient, radians, reciprocal, sine_and_cosine
 from tiltproof.checker.tiling import MOVES, Transform
 
-MOST_CELLS = 8  # a coordinate box that spans more is given the whole picture's range
+MOST_CELLS = 8  # a coordinate box that spans more gets the range of the whole image
 FARTHEST = 2.0**20
 VALUE_ERROR = 4096 * UNIT  # of an interpolated value, relative to the largest pixel involved: see `interpolate`
 
 
 def parameters(low: Tensor, high: Tensor) -> list[Form]:
-    """Boxes [P, d] as d forms [P, 1, 1, 1], parameter k = middle + half width e_k."""
+    """Turn boxes [P, d] into d forms [P, 1, 1, 1], parameter k = middle + half width e_k."""
     middle = (low + high) / 2
     half = torch.maximum(high - middle, middle - low) * (1 + 4 * UNIT)
     data = torch.cat([middle[None], torch.diag_embed(half).movedim(-1, 0), torch.zeros_like(middle)[None]])
     return [Form(data[:, :, k].view(len(data), -1, 1, 1, 1)) for k in range(low.shape[1])]
 
 
-def transformed(pictures: Tensor, transform: Transform, low: Tensor, high: Tensor) -> Form:
-    """Every picture [P, C, H, W] over its own box of parameters [P, d]."""
+def transformed(images: Tensor, transform: Transform, low: Tensor, high: Tensor) -> Form:
+    """Enclose every image [P, C, H, W] over its own box of parameters [P, d]."""
     values = parameters(low, high)
-    picture = Form(torch.cat([pictures[None], pictures.new_zeros(1 + len(values), *pictures.shape)]))
+    image = Form(torch.cat([images[None], images.new_zeros(1 + len(values), *images.shape)]))
     fixed = transform.fixed or (0.0,) * len(values)
     for kind, run in itertools.groupby(range(len(values)), lambda k: step_of(transform.letters[k], k)):
         steps = [(transform.letters[k], values[k], fixed[k]) for k in run]
         if kind == "moves":
-            column, row = source(steps, *pictures.shape[-2:])
-            picture = resample(picture, column, row, transform.padding)
+            column, row = source(steps, *images.shape[-2:])
+            image = resample(image, column, row, transform.padding)
             continue
         for step in steps:
-            picture = changed(picture, *step, transform.padding)
-        picture = clamped(picture) if kind == "light" else picture
-    return picture
+            image = changed(image, *step, transform.padding)
+        image = clamped(image) if kind == "light" else image
+    return image
 
 
 def step_of(letter: str, k: int) -> str:
-    """Parts that stand next to each other with the same answer are one step."""
+    """Return the group a transformation belongs to; adjacent ones with the same answer form one step."""
     if letter in ("C", "B"):
         return "light"
     return "moves" if letter in MOVES else f"alone, number {k}"
 
 
 def as_float32(x: Form) -> Form:
-    """From here on whatever a float32 evaluation may hold; the picture itself is rounded to float32 first."""
+    """Switch to float32 semantics, starting with the rounding of the image itself."""
     return enclose(x.rows.clone(), x.magnitude, 1, UNIT32, 1)
 
 
 def source(steps: Sequence[tuple[str, Form, float]], height: int, width: int) -> tuple[Form, Form]:
-    """Source column and row, [P, 1, H, W], of every output pixel: the last part's inverse first."""
+    """Return source column and row, [P, 1, H, W], of every output pixel, applying the last transformation's inverse first."""
     like = steps[0][1].rows
     zero = steps[0][1] * 0
     u = zero + (torch.arange(width).to(like) - (width - 1) / 2).view(1, 1, 1, width)
@@ -96,7 +96,7 @@ def source(steps: Sequence[tuple[str, Form, float]], height: int, width: int) ->
 
 
 def axis(low: Tensor, high: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Grid lines (integers) [n, P, H, W] around [low, high], and that interval cut at them: its ends and all grid lines inside."""
+    """Return grid lines (integers) [n, P, H, W] around [low, high], and the interval's ends with all grid lines inside it."""
     first = low.floor()
     n = int((high.ceil() - first).max()) + 1
     lines = torch.stack([first + k for k in range(n)])
@@ -104,25 +104,25 @@ def axis(low: Tensor, high: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 
 def interpolate(values: Tensor, lines: Tensor, points: list[Tensor], dim: int) -> Tensor:
-    """Along one axis, the value at a point is sum_j max(0, 1 - |point - line_j|) value_j.
+    """Interpolate along one axis: the value at a point is sum_j max(0, 1 - |point - line_j|) value_j.
 
-    A weight is off by 2 u (n + 1) at most, n <= MOST_CELLS + 2 of them are summed, on each of two axes: less than
+    A weight is off by at most 2 u (n + 1), and n <= MOST_CELLS + 2 of them are summed on each of two axes: less than
     4096 u of the largest value in all.
     """
     weights = [(1 - (point - lines).abs()).clamp(min=0) for point in points]
     return torch.stack([(w[:, None, :, None] * values.movedim(dim, 0)).sum(0) for w in weights], dim)
 
 
-def resample(picture: Form, column: Form, row: Form, padding: str) -> Form:
-    """The picture at (column, row).
+def resample(image: Form, column: Form, row: Form, padding: str) -> Form:
+    """Enclose the image at (column, row).
 
-    Between grid lines interpolation is bilinear, and so is what is left after subtracting a plane g_u (u - u_c) +
-    g_v (v - v_c). A bilinear function takes its extremes over a rectangle at the corners, so over a coordinate box
-    they are among the points (box ends and grid lines in u) x (box ends and grid lines in v), for any g. Hence
+    Between grid lines interpolation is bilinear, and so is the residual after subtracting a plane g_u (u - u_c) +
+    g_v (v - v_c). A bilinear function takes its extrema over a rectangle at the corners, so over a coordinate box they are
+    among the points (box ends and grid lines in u) x (box ends and grid lines in v), for any g. Hence
         x = plane(u, v) + [least, greatest].
     """
     column, row = Form(column.rows.squeeze(2)), Form(row.rows.squeeze(2))
-    column, row = (Form(f.rows.expand(-1, -1, *picture.shape[-2:])) for f in (column, row))
+    column, row = (Form(f.rows.expand(-1, -1, *image.shape[-2:])) for f in (column, row))
     ends = [column.lower(), column.upper(), row.lower(), row.upper()]
     near = (ends[1] - ends[0] < MOST_CELLS) & (ends[3] - ends[2] < MOST_CELLS)
     near &= torch.stack(ends).abs().amax(0) < FARTHEST
@@ -130,12 +130,12 @@ def resample(picture: Form, column: Form, row: Form, padding: str) -> Form:
     left, right, top, bottom = (torch.where(near, end, 0.0) for end in ends)
     (columns, across), (rows, down) = axis(left, right), axis(top, bottom)
 
-    def extremes(image: Tensor, plane: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Least and greatest residual of one image [P, C, H, W] over each coordinate box, and the plane's g_u, g_v."""
-        values, largest = corners(image, rows, columns, padding)
+    def extremes(coefficients: Tensor, plane: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the least and greatest residual of one row [P, C, H, W] over each coordinate box, and the plane's g_u, g_v."""
+        values, largest = corners(coefficients, rows, columns, padding)
         values = interpolate(interpolate(values, columns, across, 1), rows, down, 0)
         g_u, g_v = torch.zeros_like(largest), torch.zeros_like(largest)
-        if plane:  # the mean slopes of the box's opposite sides; any others would be as sound
+        if plane:  # the mean slopes of opposite sides of the box; any others would be sound too
             wide, high = (right - left)[:, None], (bottom - top)[:, None]
             g_u = (values[0, -1] - values[0, 0] + values[-1, -1] - values[-1, 0]) / (2 * wide)
             g_v = (values[-1, 0] - values[0, 0] + values[-1, -1] - values[0, -1]) / (2 * high)
@@ -147,21 +147,21 @@ def resample(picture: Form, column: Form, row: Form, padding: str) -> Form:
         else:
             largest = VALUE_ERROR * largest
         least, greatest = values.amin((0, 1)) - largest, values.amax((0, 1)) + largest
-        whole = image.flatten(2)
+        whole = coefficients.flatten(2)
         if padding == "zeros":
             whole = torch.nn.functional.pad(whole, (0, 1))
         known = near[:, None]
         least = torch.where(known, least, whole.amin(2)[:, :, None, None])
         return least, torch.where(known, greatest, whole.amax(2)[:, :, None, None]), g_u, g_v
 
-    least, greatest, g_u, g_v = extremes(picture.center, plane=True)
+    least, greatest, g_u, g_v = extremes(image.center, plane=True)
     data = g_u * column.rows[:, :, None] + g_v * row.rows[:, :, None]
     data[0] = (least + greatest) / 2
     data[-1] = g_u.abs() * column.radius[:, None] + g_v.abs() * row.radius[:, None] + (greatest - least) / 2
     size = least.abs() + greatest.abs() + g_u.abs() * column.reach[:, None] + g_v.abs() * row.reach[:, None]
-    if picture.rows[1:].any():  # the picture varies too: sum_k slope_k(u, v) e_k + radius(u, v), each interpolated
+    if image.rows[1:].any():  # the image varies too: interpolate sum_k slope_k(u, v) e_k + radius(u, v) term by term
         for k in range(1, len(data)):
-            least, greatest, _, _ = extremes(picture.rows[k], plane=False)
+            least, greatest, _, _ = extremes(image.rows[k], plane=False)
             size += least.abs() + greatest.abs()
             data[-1] += greatest if k == len(data) - 1 else (greatest - least) / 2
             if k < len(data) - 1:
@@ -169,12 +169,12 @@ def resample(picture: Form, column: Form, row: Form, padding: str) -> Form:
     return enclose(data, size, 16, 0.0, 0)
 
 
-def corners(image: Tensor, rows: Tensor, columns: Tensor, padding: str) -> tuple[Tensor, Tensor]:
-    """Pixel values where grid lines cross, [rows, columns, P, C, H, W], and the largest magnitude among them."""
-    pairs, channels, height, width = image.shape
+def corners(coefficients: Tensor, rows: Tensor, columns: Tensor, padding: str) -> tuple[Tensor, Tensor]:
+    """Return the values where grid lines cross, [rows, columns, P, C, H, W], and the largest magnitude among them."""
+    pairs, channels, height, width = coefficients.shape
     (i, inside_i), (j, inside_j) = endless(rows.long(), height, padding), endless(columns.long(), width, padding)
     index = torch.where(inside_i[:, None] & inside_j, i[:, None] * width + j, height * width)  # the last one is a zero
-    flat = torch.nn.functional.pad(image.flatten(2), (0, 1))
+    flat = torch.nn.functional.pad(coefficients.flatten(2), (0, 1))
     index = index.movedim(2, 0)  # [P, rows, columns, H, W]
     found = flat.gather(2, index.reshape(pairs, 1, -1).expand(-1, channels, -1))
     values = found.view(pairs, channels, *index.shape[1:]).permute(2, 3, 0, 1, 4, 5)

@@ -1,4 +1,4 @@
-"""What re-proving verdicts and ranges has in common: pictures over boxes in batches that fit into memory, halved where they stay open."""
+"""Shared by the verdict and the range prover: bound images over boxes in memory-sized batches and bisect open boxes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiltproof.checker.pixels import transformed
 from tiltproof.checker.tiling import Box, Tiled, boxes, edges, halves
 from tiltproof.errors import InputError
 
-MEMORY = {"cpu": 2**28, "cuda": 2**33}  # bytes that the largest form of a batch may take, roughly
+MEMORY = {"cpu": 2**28, "cuda": 2**33}  # approximate bytes of the largest form in a batch
 MOST_PAIRS = {"cpu": 256, "cuda": 4096}
 Progress = Callable[[int, int], None]
 Ends = tuple[list[float], list[float]]
@@ -25,35 +25,35 @@ Record = TypeVar("Record", bound=Tiled)
 
 
 class Prover(ABC, Generic[Record]):
-    """Bounds a network over (image, box) pairs; what has to hold over a box is for `holds` to say."""
+    """Bounds a network over (image, box) pairs; subclasses say in `holds` what must be proved over a box."""
 
     def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
         self.run, self.model, self.images, self.extra_splits = run, model, images, extra_splits
         self.sub_boxes = 0
         numbers = max(32 * images[0].numel(), largest_activation(model, images[:1])) * (len(run.transform.low) + 2)
-        place = "cuda" if images.is_cuda else "cpu"
-        self.pairs = min(MOST_PAIRS[place], max(1, MEMORY[place] // (4 * 8 * numbers)))
+        device = "cuda" if images.is_cuda else "cpu"
+        self.pairs = min(MOST_PAIRS[device], max(1, MEMORY[device] // (4 * 8 * numbers)))
 
     @abstractmethod
     def holds(self, records: Sequence[Record], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
-        """Whether what each record claims is proved [P] over its box, and the pictures over these boxes."""
+        """Return whether each record's claim is proved [P] over its box, and the transformed images over these boxes."""
 
-    def places(self, records: Sequence[Record]) -> Tensor:
-        """Which images the records are about."""
+    def image_indices(self, records: Sequence[Record]) -> Tensor:
+        """Return which images the records are about."""
         return torch.tensor([record.image - self.run.first for record in records], device=self.images.device)
 
-    def pictures(self, records: Sequence[Record], ends: Sequence[Ends] | None) -> Form:
-        """Each record's image over its box (lows, highs); without boxes, the image itself."""
-        images = self.images[self.places(records)]
+    def transformed_images(self, records: Sequence[Record], ends: Sequence[Ends] | None) -> Form:
+        """Return each record's image over its box (lows, highs); without boxes, the image itself."""
+        images = self.images[self.image_indices(records)]
         if ends is None:
             return Form(torch.stack([images, torch.zeros_like(images)]))
         low, high = (images.new_tensor([end[side] for end in ends]) for side in (0, 1))  # float64, exactly
         return transformed(images, self.run.transform, low, high)
 
     def prove(self, records: list[Record], progress: Progress | None) -> None:
-        """What is claimed holds over every box of every tiling: at once, or in halves of halves."""
+        """Prove the claims over every box of every tiling, bisecting boxes that stay open."""
         waiting = ((record, box) for record in records for box in boxes(record.grid, record.tree))
-        stack: list[tuple[Record, Box, Box, int]] = []  # image, box of the tiling, part of it, halvings
+        stack: list[tuple[Record, Box, Box, int]] = []  # record, box of the tiling, part of it, bisections so far
         total, halved, done = sum(record.boxes for record in records), 0, 0
         while True:
             batch = [stack.pop() for _ in range(min(len(stack), self.pairs))]
@@ -61,8 +61,8 @@ class Prover(ABC, Generic[Record]):
             if not batch:
                 return
             ends = [edges(part, self.run.transform) for _, _, part, _ in batch]
-            held, pictures = self.holds([item[0] for item in batch], ends)
-            axes = best_axes(pictures, [item[2] for item in batch])
+            held, images = self.holds([item[0] for item in batch], ends)
+            axes = best_axes(images, [item[2] for item in batch])
             for k, proved in enumerate(held.tolist()):
                 record, box, part, depth = batch[k]
                 if proved:
@@ -79,12 +79,12 @@ class Prover(ABC, Generic[Record]):
                 progress(min(max(done - halved, 0), total), total)
 
 
-def best_axes(pictures: Form, parts: Sequence[Box]) -> list[int]:
-    """Which parameter to halve: the one that moves pixels most; where remainders outweigh all slopes, the least divided one.
+def best_axes(images: Form, parts: Sequence[Box]) -> list[int]:
+    """Choose the parameter to bisect: the one with the largest pixel slopes or, if remainders dominate, the least divided one.
 
-    This is about speed alone: halves along any parameter cover the same box.
+    This affects speed alone: the halves along any parameter cover the same box.
     """
-    slopes, rest = pictures.slopes.abs().flatten(2).sum(2), pictures.radius.flatten(1).sum(1)
+    slopes, rest = images.slopes.abs().flatten(2).sum(2), images.radius.flatten(1).sum(1)
     clear = (slopes.sum(0) > rest).tolist()
     pieces = [[number for _, number in part] for part in parts]
     widest = [numbers.index(min(numbers)) for numbers in pieces]
@@ -92,7 +92,7 @@ def best_axes(pictures: Form, parts: Sequence[Box]) -> list[int]:
 
 
 def largest_activation(model: nn.Module, image: Tensor) -> int:
-    """How many numbers the widest module returns for one image."""
+    """Return how many numbers the largest module output has for one image."""
     sizes = [1]
 
     def note(_module: nn.Module, _inputs: Any, output: Any) -> None:

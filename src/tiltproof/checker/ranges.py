@@ -1,4 +1,4 @@
-"""A regression run again: predictions and what is reached, at single pictures; then the range of every output over every box."""
+"""Check a regression run: predictions and inner ranges at single points, then the range of every output over every box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiltproof.checker.records import RangeRecord
 
 
 class RangeProver(Prover[RangeRecord]):
-    """Over every box of every image all outputs lie in the claimed range, under the claim's semantics."""
+    """Proves that over every box all outputs lie in the claimed range, under the claim's semantics."""
 
     def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
         super().__init__(run, model, images, extra_splits)
@@ -29,46 +29,49 @@ class RangeProver(Prover[RangeRecord]):
         self.check_reached(records)
         self.prove(records, progress)
 
-    def outputs(self, pictures: Form) -> Form:
-        output, expected = outputs(self.model, pictures), self.claimed.shape[2]
+    def outputs(self, images: Form) -> Form:
+        output, expected = outputs(self.model, images), self.claimed.shape[2]
         if output.shape[1] != expected:
             raise CheckFailed(f"the run is about {expected} outputs, but the network has {output.shape[1]}")
         return output
 
     def holds(self, records: Sequence[RangeRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
-        """claimed lower <= own lower bound <= every output <= own upper bound <= claimed upper. NaN compares false, so
-        it proves nothing; an infinite end claims nothing and needs no bound."""
-        pictures = self.pictures(records, ends)
-        form = as_float32(pictures) if self.run.semantics == "float32" else pictures
+        """Check claimed lower <= own lower bound <= every output <= own upper bound <= claimed upper.
+
+        NaN compares false, so it proves nothing; an infinite end claims nothing and needs no bound.
+        """
+        images = self.transformed_images(records, ends)
+        form = as_float32(images) if self.run.semantics == "float32" else images
         output = self.outputs(Form(form.rows, form.unit))
-        low, high = self.claimed[:, self.places(records)]
+        low, high = self.claimed[:, self.image_indices(records)]
         lower, upper = output.lower(), output.upper()
         for record, outside in zip(records, ((upper < low) | (lower > high)).any(1).tolist(), strict=True):
-            if outside:  # upper bound < claimed lower, or the mirror image: false at every parameter of the box
+            if (
+                outside
+            ):  # upper bound < claimed lower, or the mirror image: the claim is false at every parameter of the box
                 raise CheckFailed("an output leaves the range that is claimed for it", record.image)
         held = ((lower >= low) | low.isneginf()) & ((upper <= high) | high.isposinf())
-        return held.all(1), pictures
+        return held.all(1), images
 
     def at(self, records: Sequence[RangeRecord], points: Sequence[list[float]] | None) -> tuple[Form, Form]:
-        """Outputs of the real-valued network at each record's image, transformed with these parameters or as it is; and what float32
-        evaluations may give there.
+        """Return real-valued outputs at each record's image, transformed with these parameters or not, and float32 bounds there.
 
-        The module itself must answer to the picture what forms gave: a forward pass may treat a form otherwise than a
-        tensor (by its type, by a branch, by state it keeps).
+        The module's own answer to the image must agree with the forms: a forward pass may treat a form unlike a tensor (by its
+        type, by a branch, by state it keeps).
         """
-        pictures = self.pictures(records, None if points is None else [(point, point) for point in points])
-        exact, rounded = self.outputs(Form(pictures.rows, 0.0)), self.outputs(as_float32(pictures))
+        images = self.transformed_images(records, None if points is None else [(point, point) for point in points])
+        exact, rounded = self.outputs(Form(images.rows, 0.0)), self.outputs(as_float32(images))
         if not (torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())).all():
-            raise CheckFailed("the network's outputs have no finite bounds, not even for one picture", records[0].image)
-        answers = own_answers(self.model, pictures.center)
+            raise CheckFailed("the network's outputs have no finite bounds, not even for one image", records[0].image)
+        answers = own_answers(self.model, images.center)
         same = [False] * len(records) if answers is None else explained(answers, exact, rounded).all(1).tolist()
         for record, right in zip(records, same, strict=True):
             if not right:
-                raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
+                raise CheckFailed("the network's answer to the image lies outside its bounds", record.image)
         return exact, rounded
 
     def check_predictions(self, records: list[RangeRecord]) -> None:
-        """Each prediction is what a float32 evaluation can answer to the image as it is."""
+        """Check that a float32 evaluation of the untransformed image can produce each prediction."""
         for part in batched(records, self.pairs):
             exact, rounded = self.at(part, None)
             given = exact.center.new_tensor([record.prediction for record in part])
@@ -77,18 +80,18 @@ class RangeProver(Prover[RangeRecord]):
                     raise CheckFailed("its prediction is not the network's answer to the image", record.image)
 
     def check_reached(self, records: list[RangeRecord]) -> None:
-        """At lowest_at an output is at most inner_lower, at highest_at at least inner_upper: own bounds must not say otherwise.
+        """Refute inner ranges: an output is at most inner_lower at lowest_at, and at least inner_upper at highest_at.
 
-        Where f <= inner_lower, own lower bound <= f <= inner_lower; so inner_lower below the own lower bound refutes the claim, and its
-        mirror image the other one. A claim that lies inside own bounds is off by their width at most: that of rounding.
+        Where f <= inner_lower, own lower bound <= f <= inner_lower; so an inner_lower below the own lower bound refutes the claim,
+        and likewise for inner_upper. A wrong claim that stays inside the own bounds is off by at most their width, that of rounding.
         """
         asked = [(record, k) for record in records for k in range(len(record.prediction))]
         for part in batched(asked, max(1, self.pairs // 2)):
             owners = [record for record, _ in part]
-            places = torch.tensor([k for _, k in part], device=self.images.device)[:, None]
+            asked_outputs = torch.tensor([k for _, k in part], device=self.images.device)[:, None]
             lower, _ = self.at(owners, [record.lowest_at[k] for record, k in part])
             upper, _ = self.at(owners, [record.highest_at[k] for record, k in part])
-            least, most = lower.lower().gather(1, places)[:, 0], upper.upper().gather(1, places)[:, 0]
+            least, most = lower.lower().gather(1, asked_outputs)[:, 0], upper.upper().gather(1, asked_outputs)[:, 0]
             for (record, k), low, high in zip(part, least.tolist(), most.tolist(), strict=True):
                 if not low <= record.inner_lower[k]:
                     raise CheckFailed(f"output {k} is not as low as claimed at its lowest_at", record.image)

@@ -1,4 +1,4 @@
-"""What a classification run says: one verdict an image, and their counts."""
+"""The records of a run: one verdict or one set of output ranges per image, and the totals in the summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERDICTS = ("certified", "falsified", "unknown", "misclassified")
 
 @dataclass(frozen=True)
 class VerdictRecord(Tiled):
-    """What the run says of one image; only a certified one has a tiling."""
+    """The record of one image; only a certified one has a tiling."""
 
     label: int
     verdict: str
@@ -81,16 +81,16 @@ def check_counts(summary: dict[str, Any], records: Sequence[VerdictRecord]) -> N
         ensure(natural(summary, name) == number, f"the summary says {name} {summary[name]}, the records say {number}")
 
 
-# What a regression run says: one proved range of every output an image, and the means of their widths and errors.
+# Regression: one proved range per output and image, and the means of widths and errors.
 
 
 Values = list[list[float]] | None
-"""The right answers: for each image one number an output; or None, where a run was not told them."""
+"""The target values: one number per output for each image, or None if the run was not given any."""
 
 
 @dataclass(frozen=True)
 class RangeRecord(Tiled):
-    """What the run says of one image: lists with one entry an output. An end at which nothing is claimed is infinite."""
+    """The record of one image: lists with one entry per output. An infinite end claims nothing."""
 
     prediction: list[float]
     lower: list[float]
@@ -114,8 +114,8 @@ def read_values(claim: dict[str, Any], count: int) -> Values:
     return [vector(row, len(rows[0]), "a row of values") for row in rows]
 
 
-def read_range(record: dict[str, Any], number: int, values: Values, place: int, transform: Transform) -> RangeRecord:
-    """The record of image ``number``, to which row ``place`` of the claim's values belongs."""
+def read_range(record: dict[str, Any], number: int, values: Values, position: int, transform: Transform) -> RangeRecord:
+    """Read the record of image ``number``; its target values are row ``position`` of the claim's."""
     try:
         ensure(
             natural(record, "image") == number, f"its record is missing or out of order: found image {record['image']}"
@@ -130,7 +130,7 @@ def read_range(record: dict[str, Any], number: int, values: Values, place: int, 
         lowest_at, highest_at = (points(record, key, outputs, transform) for key in ("lowest_at", "highest_at"))
         ensure("value" in record, "value is missing")
         value = None if record["value"] is None else vector(get(record, "value", list), outputs, "value")
-        ensure(value == (None if values is None else values[place]), "its value is not that of the claim")
+        ensure(value == (None if values is None else values[position]), "its value is not that of the claim")
         for low, reached_low, reached_high, high in zip(lower, inner_lower, inner_upper, upper, strict=True):
             ensure(low <= high, "its range is empty")
             # lower <= f(lowest_at) <= inner_lower and inner_upper <= f(highest_at) <= upper, or one of the claims is false
@@ -153,14 +153,14 @@ def read_range(record: dict[str, Any], number: int, values: Values, place: int, 
 
 
 def ends(record: dict[str, Any], key: str, length: int, nothing: float) -> list[float]:
-    """Finite numbers, or null where nothing is claimed."""
+    """Read finite numbers; null means that nothing is claimed and becomes ``nothing``."""
     given = get(record, key, list)
     ensure(len(given) == length, f"{key} has the wrong length")
     return [nothing if value is None else vector([value], 1, key)[0] for value in given]
 
 
 def points(record: dict[str, Any], key: str, length: int, transform: Transform) -> list[list[float]]:
-    """One parameter vector an output, each inside the closed range exactly."""
+    """Read one parameter vector per output, each inside the closed range exactly."""
     rows = get(record, key, list)
     ensure(len(rows) == length and all(type(row) is list for row in rows), f"{key} is not one vector an output")
     found = [vector(row, len(transform.low), key) for row in rows]
@@ -171,7 +171,7 @@ def points(record: dict[str, Any], key: str, length: int, transform: Transform) 
 
 
 def check_means(summary: dict[str, Any], records: Sequence[RangeRecord]) -> None:
-    """The summary's numbers, from the records again; an infinite one is null."""
+    """Recompute the summary's numbers from the records; an infinite one is null."""
     outputs = len(records[0].prediction)
     ensure(all(len(r.prediction) == outputs for r in records), "the records have different numbers of outputs")
     for name, number in (("images", len(records)), ("complete", sum(r.complete for r in records))):
@@ -182,7 +182,7 @@ def check_means(summary: dict[str, Any], records: Sequence[RangeRecord]) -> None
     means = {"mean_width": widths, "mean_inner_width": inner}
     errors: list[
         float
-    ] = []  # of the prediction, and the largest that the proved range allows: of each output of each image
+    ] = []  # of the prediction and, in the next list, the largest that the proved range allows: per output and image
     largest_errors: list[float] = []
     for r in records:
         for k, right in enumerate(r.value or []):

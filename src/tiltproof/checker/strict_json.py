@@ -1,4 +1,4 @@
-"""Reading JSON strictly: a value that is missing, of another type, not finite, out of bounds or given twice is refused."""
+"""Read JSON strictly: refuse values that are missing, mistyped, not finite, out of bounds or given twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def split(text: bytes, name: str) -> list[bytes]:
 
 
 def parsed(text: bytes, name: str, image: int | None = None) -> dict[str, Any]:
-    """A JSON object without NaN, infinity, or a key given twice."""
+    """Parse a JSON object without NaN, infinity or duplicate keys."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"it contains {word}")
@@ -81,9 +81,9 @@ def flag(record: dict[str, Any], key: str) -> bool:
 
 
 def same_number(given: Any, recomputed: float, size: float, what: str) -> None:
-    """A number that both sides computed from the same ones; they may have summed in another order.
+    """Compare a number that both sides computed from the same terms, possibly summed in another order.
 
-    ``size`` bounds the magnitudes that were summed, to which rounding is relative. What is infinite is written as null.
+    ``size`` bounds the summed magnitudes, to which rounding is relative. Infinity is written as null.
     """
     if abs(recomputed) <= 1e300:
         right = type(given) in (int, float) and abs(given) <= 1e300 and abs(given - recomputed) <= 1e-9 * size

@@ -1,6 +1,6 @@
-"""The transformation's notation, and the tiling of its range: integers until the last step, then rounded outward.
+"""The transformation's notation and the tiling of its range: integers until the last step, then rounded outward.
 
-A box is one (index, pieces) for each parameter: the part [index / pieces, (index + 1) / pieces] of its range.
+A box is one (index, pieces) per parameter: the part [index / pieces, (index + 1) / pieces] of its range.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
 PART = re.compile(rf"\s*([A-Z][a-z]*)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
 MOVES = frozenset(("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", "Yaw", "Pitch"))
 CAMERAS = frozenset(("Yaw", "Pitch"))  # after @: the focal length in pixels
-BLURS = {"Bl": 32.0, "Mb": 128.0}  # from 0 to at most so much; after @: a Gaussian's radius, a motion's angle
+BLURS = {"Bl": 32.0, "Mb": 128.0}  # the largest parameter, from 0; after @: a Gaussian's radius, a motion's angle
 LETTERS = MOVES | BLURS.keys() | {"C", "B", "G", "S", "H"}
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
 TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
@@ -29,19 +29,19 @@ Box = tuple[tuple[int, int], ...]
 
 
 class Transform(NamedTuple):
-    """Parts in order of application, each with its closed range."""
+    """The transformations in order of application, each with its closed range."""
 
     letters: tuple[str, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     padding: str
     fixed: tuple[float, ...] = ()
-    """For each part the number after @, which does not vary; 0 where there is none."""
+    """For each transformation the number after @, which does not vary; 0 if there is none."""
 
 
 @dataclass(frozen=True)
 class Tiled:
-    """A record of one image and its tiling; ``boxes`` is the number of boxes in it."""
+    """A record of one image and its tiling of ``boxes`` boxes."""
 
     image: int
     grid: list[int]
@@ -50,14 +50,14 @@ class Tiled:
 
 
 def read_tiling(record: dict[str, Any], parts: int) -> tuple[list[int], str, int]:
-    """Grid, tree and number of boxes of a record; what does not cover the range exactly is refused."""
+    """Return grid, tree and number of boxes of a record; refuse a tiling that does not cover the range exactly."""
     grid, tree = get(record, "grid", list), get(record, "tree", str)
     ensure(len(grid) == parts and all(type(n) is int and 0 < n <= MOST_PIECES for n in grid), "its grid is not a grid")
     return grid, tree, count_boxes(grid, tree)
 
 
 def read_transform(text: str) -> Transform:
-    """``"Sc(5), R(-10:25); padding=border"``.
+    """Parse ``"Sc(5), R(-10:25); padding=border"``.
 
     >>> read_transform("Sc(5), Yaw(-10:25@300)")
     Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0))
@@ -87,7 +87,7 @@ def read_transform(text: str) -> Transform:
 
 
 def read_setting(letter: str, text: str | None, low: float, high: float) -> float:
-    """The number after @, where there has to be one; a blur's range, and gamma's, must make sense."""
+    """Read the number after @, and refuse impossible ranges of blurs and gamma."""
     setting = float(text or 0)
     if letter in CAMERAS:
         ensure(0 < setting < math.inf, f"{letter} has a focal length that is none")
@@ -106,7 +106,7 @@ def read_setting(letter: str, text: str | None, low: float, high: float) -> floa
 
 
 def cell(number: int, grid: Sequence[int]) -> Box:
-    """Cells are numbered with the last parameter running fastest."""
+    """Return a cell of the grid; cells are numbered with the last parameter running fastest."""
     box = []
     for pieces in reversed(grid):
         number, index = divmod(number, pieces)
@@ -121,9 +121,9 @@ def halves(box: Box, axis: int) -> tuple[Box, Box]:
 
 
 def walk(grid: Sequence[int], tree: str) -> Iterator[tuple[Box | int, int]]:
-    """Leaves in order: (number of the first cell, number of cells) for cells proved whole, (box, 1) for a part of a cell.
+    """Yield leaves in order: (number of the first cell, number of cells) for whole cells, (box, 1) for a part of a cell.
 
-    Each step reads a letter, takes a leaf that a letter put there, or takes a run of whole cells, so the time is linear in
+    Each step reads a letter, takes a leaf that a letter produced, or takes a run of whole cells, so the time is linear in
     the tree's length, whatever numbers it holds. A tree that ends early or late, or cuts too finely, is refused.
     """
     cells = math.prod(grid)
@@ -160,7 +160,7 @@ def walk(grid: Sequence[int], tree: str) -> Iterator[tuple[Box | int, int]]:
 
 
 def count_boxes(grid: Sequence[int], tree: str) -> int:
-    """How many boxes the tiling has; one that is none is refused."""
+    """Count the boxes of a tiling; refuse an invalid one."""
     total = 0
     for _, number in walk(grid, tree):
         total += number
@@ -178,7 +178,7 @@ def boxes(grid: Sequence[int], tree: str) -> Iterator[Box]:
 
 
 def edges(box: Box, transform: Transform) -> tuple[list[float], list[float]]:
-    """Ends of a box as floats: low + t (high - low) exactly, then outward, so neighbours overlap and the outermost reach beyond."""
+    """Return a box's ends as floats: low + t (high - low) exactly, then rounded outward, so neighbors overlap."""
 
     def at(t: Fraction, low: float, high: float) -> float:
         return float(Fraction(low) + t * (Fraction(high) - Fraction(low)))

@@ -1,4 +1,4 @@
-"""By how much the label's output exceeds every other one, over boxes and at single pictures."""
+"""Check a classification run: the margin by which the label's output exceeds all others, at single points and over boxes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tiltproof.checker.tiling import cell, edges
 
 
 class Margins(NamedTuple):
-    """Over each of P boxes: bounds of min_j (f_label - f_j) over the other classes j."""
+    """Bounds of min_j (f_label - f_j) over the other classes j, for each of P boxes."""
 
     lower: Tensor
     upper: Tensor
 
 
-def bound_margins(model: nn.Module, pictures: Form, labels: Tensor) -> Margins:
-    output = outputs(model, pictures, least=2)
+def bound_margins(model: nn.Module, images: Form, labels: Tensor) -> Margins:
+    output = outputs(model, images, least=2)
     if not ((labels >= 0) & (labels < output.shape[1])).all():
         raise CheckFailed(f"a label is not one of the network's {output.shape[1]} classes")
     ahead = differences(output, labels)
@@ -37,33 +37,33 @@ def bound_margins(model: nn.Module, pictures: Form, labels: Tensor) -> Margins:
 
 
 def differences(output: Form, labels: Tensor) -> Form:
-    """f_label - f_j for every j [P, K].
+    """Return f_label - f_j for every j [P, K].
 
-    After a linear layer: (W_label - W_j) x + (b_label - b_j), whose shared part cancels before it is bounded. Roundings (of the
-    differences, of the products, and of a float32 evaluation of each of both outputs) are relative to |W_label| + |W_j|.
+    After a linear layer that is (W_label - W_j) x + (b_label - b_j), whose shared part cancels before it is bounded. Roundings
+    (of the differences, of the products, and of a float32 evaluation of both outputs) are relative to |W_label| + |W_j|.
     """
     if output.made_by is None:
         label = Form(output.rows.gather(2, labels.expand(len(output.rows), -1)[:, :, None]), output.unit)
         return Form(label.rows, 0.0) - Form(output.rows, 0.0)
     x, weight, bias = output.made_by
     n = weight.shape[1]
-    apart, both = weight[labels][:, None] - weight, weight[labels].abs()[:, None] + weight.abs()
+    weight_differences, both = weight[labels][:, None] - weight, weight[labels].abs()[:, None] + weight.abs()
 
     def product(rows: Tensor, w: Tensor) -> Tensor:
         return (w @ rows.movedim(0, -1)).movedim(-1, 0)  # [P, K, n] @ [P, n, rows]
 
     biases = bias[labels].abs()[:, None] + bias.abs()
-    return sum_of_products(x, product, apart, bias[labels][:, None] - bias, n + 2, (both, biases))
+    return sum_of_products(x, product, weight_differences, bias[labels][:, None] - bias, n + 2, (both, biases))
 
 
-# A classification run again: clean answers, counterexamples and margins at single pictures, then every box.
+# The claims of a classification run: clean answers, counterexamples and margins at single points, then every box.
 
 
-POINTS = 5  # parameters at which a claimed margin is compared with the truth
+POINTS = 5  # parameters at which a claimed margin is compared with the true one
 
 
 class VerdictProver(Prover[VerdictRecord]):
-    """Over every box of a certified image the label's output is strictly larger than every other one."""
+    """Proves that over every box of a certified image the label's output is strictly larger than every other one."""
 
     def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
         super().__init__(run, model, images, extra_splits)
@@ -77,37 +77,35 @@ class VerdictProver(Prover[VerdictRecord]):
         self.prove(certified, progress)
 
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
-        margins, pictures = self.over(records, ends, self.run.semantics)
-        return margins.lower > 0, pictures  # NaN and minus infinity are not
+        margins, images = self.over(records, ends, self.run.semantics)
+        return margins.lower > 0, images  # false for NaN and minus infinity
 
     def over(
         self, records: Sequence[VerdictRecord], ends: Sequence[Ends] | None, semantics: str
     ) -> tuple[Margins, Form]:
-        """Margins of each record's image over its box (lows, highs), and the picture; without boxes, of the image itself."""
-        form, labels = self.pictures(records, ends), self.labels[self.places(records)]
+        """Return margins of each record's image over its box (lows, highs), and the image; without boxes, of the image itself."""
+        form, labels = self.transformed_images(records, ends), self.labels[self.image_indices(records)]
         form = as_float32(form) if semantics == "float32" else form
         margins = bound_margins(self.model, Form(form.rows, form.unit), labels)
         if ends is None or all(low == high for low, high in ends):
             self.check_own_answers(records, form)
         return margins, form
 
-    def check_own_answers(self, records: Sequence[VerdictRecord], pictures: Form) -> None:
-        """The module itself must answer to single pictures what forms gave for the same points, each output up to its own rounding.
+    def check_own_answers(self, records: Sequence[VerdictRecord], images: Form) -> None:
+        """Check that the module's own answers to single images agree with the forms, each output up to its own rounding.
 
-        A forward pass may treat a form otherwise than a tensor (by its type, by a branch, by state it keeps).
+        A forward pass may treat a form unlike a tensor (by its type, by a branch, by state it keeps).
         """
-        exact, rounded = (
-            outputs(self.model, form, least=2) for form in (Form(pictures.rows, 0.0), as_float32(pictures))
-        )
-        answers = own_answers(self.model, pictures.center)
+        exact, rounded = (outputs(self.model, form, least=2) for form in (Form(images.rows, 0.0), as_float32(images)))
+        answers = own_answers(self.model, images.center)
         if answers is None:
-            raise CheckFailed("the network has no fixed answer to a picture", records[0].image)
+            raise CheckFailed("the network has no fixed answer to an image", records[0].image)
         bounded = torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())
         same = (explained(answers, exact, rounded) | ~bounded).all(1).tolist()
         finite = torch.isfinite(answers).all(1).tolist()
         for record, right, numbers in zip(records, same, finite, strict=True):
             if not right and (numbers or record.verdict != "misclassified"):
-                raise CheckFailed("the network answers otherwise to the picture than to its bounds", record.image)
+                raise CheckFailed("the network's answer to the image lies outside its bounds", record.image)
 
     def check_clean_answers(self, records: list[VerdictRecord]) -> None:
         for part in batched(records, self.pairs):
@@ -119,7 +117,7 @@ class VerdictProver(Prover[VerdictRecord]):
                     raise CheckFailed(f"it is said to be {record.verdict}, but it is misclassified", record.image)
 
     def check_counterexamples(self, records: list[VerdictRecord]) -> None:
-        """Inside the range, exactly; there the real-valued margin is below zero and not above the claimed bound."""
+        """Check that each lies exactly inside the range, and that the real-valued margin there is negative and matches the claim."""
         low, high = self.run.transform.low, self.run.transform.high
         for part in batched(records, self.pairs):
             for record in part:
@@ -133,7 +131,7 @@ class VerdictProver(Prover[VerdictRecord]):
                     raise CheckFailed("its counterexample has another margin than claimed", record.image)
 
     def check_margins(self, records: list[VerdictRecord]) -> None:
-        """A claimed lower bound must be positive, and not above the margin at any parameters."""
+        """Check that a claimed lower bound is positive and not above the margin at any of a few parameters."""
         for part in batched(records, max(1, self.pairs // POINTS)):
             repeated = [record for record in part for _ in range(POINTS)]
             points = []
