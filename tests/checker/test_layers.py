@@ -1,4 +1,4 @@
-"""Outputs of many small networks are never outside the forms that their own forward passes carry."""
+"""Outputs of many small networks never leave the forms that their own forward passes propagate."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def point(form: Form, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def outside(form: Form, e: torch.Tensor, value: torch.Tensor) -> float:
-    """By how much a value leaves the form at these symbols, less what its own float64 evaluation may be off by."""
+    """Return how far a value leaves the form at these symbols, minus the error of its own float64 evaluation."""
     excess = (value - form.center - torch.tensordot(e, form.slopes, 1)).abs() - form.radius
     return (excess - 1e-13 * (1 + form.magnitude)).max().item()
 
 
 @pytest.fixture
 def evaluating():
-    """What follows a network's forward pass refuses to do so elsewhere."""
+    """Enter `evaluation`, without which the checker refuses to follow a forward pass."""
     with evaluation(nn.Identity(), torch.device("cpu")):
         yield
 
@@ -143,7 +143,7 @@ def test_outputs_are_inside(name, width):
 
 @pytest.mark.parametrize("name", networks())
 def test_float32_evaluations_are_inside(name):
-    """torch's own float32 pass, channels last or not, is one of the evaluations that the form must hold."""
+    """torch's own float32 pass, channels last or not, is one of the evaluations that the form must contain."""
     network = networks()[name]
     for seed in range(6):
         form = random_form(seed, 1e-6)
@@ -168,7 +168,7 @@ def test_float32_sums_in_any_order():
 
         def dot(a, b):
             terms = list((a * b)[rng.permutation(len(a))])
-            while len(terms) > 1:  # add two at random, a random tree of sums
+            while len(terms) > 1:  # add two at random: a random summation tree
                 i = rng.integers(len(terms) - 1)
                 terms[i] = np.float32(terms[i] + terms.pop())
             return terms[0]
@@ -180,7 +180,7 @@ def test_float32_sums_in_any_order():
 
 
 def test_float64_rounding_is_absorbed_exactly():
-    """Against rational arithmetic, with no tolerance: the numbers cancel, so that little but rounding is left."""
+    """Check against rational arithmetic without tolerance; the numbers cancel, so little but rounding is left."""
     generator = torch.Generator().manual_seed(3)
     for _ in range(20):
         w, x = (
@@ -235,7 +235,7 @@ ELEMENTWISE = {
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_float32_rounding_of_one_operation_is_paid_for(name):
-    """On a picture that is float32 already, so that nothing but the operation's own rounding is there to be covered."""
+    """The image is already float32, so only the operation's own rounding remains to be covered."""
     x = torch.randn(4, 2, 6, 6, generator=torch.Generator().manual_seed(6))
     form = Form(torch.stack([x.double(), torch.zeros_like(x).double()]), UNIT32)
     output, value = ELEMENTWISE[name](form), ELEMENTWISE[name](x).double()
@@ -246,7 +246,7 @@ def test_float32_rounding_of_one_operation_is_paid_for(name):
 
 @pytest.mark.parametrize("width", [1e-3, 0.1, 1.0])
 def test_a_maximum_at_its_extremes(width):
-    """Where one number of the window is as high as it can be and the others as low."""
+    """Check maxima where one number of the window is as high as possible and the others as low as possible."""
     form = random_form(8, width)
     output = F.max_pool2d(form, 2)
     for signs in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
@@ -284,7 +284,7 @@ def test_sine_cosine_and_reciprocal():
 
 
 def test_quotient():
-    """On rational numbers: both remainders at either end, symbols that numerator and denominator share."""
+    """Check on rational numbers: both remainders at either end, symbols shared by numerator and denominator."""
     for seed in range(300):
         generator = torch.Generator().manual_seed(seed)
         x, w = torch.randn(2, 4, 1, 6, generator=generator, dtype=torch.float64).unbind()
@@ -292,7 +292,7 @@ def test_quotient():
             data[1:] *= share
             data[-1] = data[-1].abs() * (seed % 3 > 0)
         w[0] = w[0].abs() + w[1:].abs().sum(0) * (1 + 10.0 ** -(seed % 4)) + 1e-6
-        x[1:3, :, :3] = (x[0] / w[0] * w[1:3])[..., :3]  # there the symbols cancel
+        x[1:3, :, :3] = (x[0] / w[0] * w[1:3])[..., :3]  # the symbols cancel there
         result = quotient(Form(x), Form(w)).rows.tolist()
         for e in ((1, 1), (-1, 1), (-1, -1), (Fraction(1, 3), 0)):
             for at, below in ((1, 1), (1, -1), (-1, 1)):
@@ -365,7 +365,7 @@ REFUSED = {
 
 
 class AliasedReshape(nn.Module):
-    """What is written through a reshape is seen in the tensor it came from, and the other way round."""
+    """Writes through a reshape and reads the original tensor, and vice versa."""
 
     def __init__(self):
         super().__init__()
@@ -413,7 +413,7 @@ def test_what_has_no_rule_is_refused(name):
 
 @pytest.mark.usefixtures("evaluating")
 def test_later_changes_in_place_do_not_reach_the_margins():
-    """The last linear layer's input is remembered as it was."""
+    """The last linear layer's input is remembered as it was before the change."""
 
     class Late(nn.Module):
         def __init__(self):

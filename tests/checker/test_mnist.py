@@ -1,4 +1,4 @@
-"""The bundled network under R(30): a true run of a few digits, checked as it would be in earnest."""
+"""The bundled network under R(30): a true run of a few digits, checked with the default settings."""
 
 from __future__ import annotations
 

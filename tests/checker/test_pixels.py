@@ -1,4 +1,4 @@
-"""The transformed picture is never outside its form: exact rational truth, all letters, paddings and shapes of box."""
+"""The transformed image never leaves its form: exact rational truth, all letters, paddings and kinds of box."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_exact_truth_is_inside_at_length(first):
     ],
 )
 def test_remainder_is_of_second_order(letters):
-    """Half the width, a quarter of the radius (away from grid lines): that is why affine forms are used at all."""
+    """Half the width gives a quarter of the radius (away from grid lines), which is the point of affine forms."""
     pixels = torch.rand(1, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     middle = torch.tensor([[{"Bl": 1.2, "Mb": 3.3, "G": 9.0}.get(x, 0.37) for x in letters]], dtype=torch.float64)
 

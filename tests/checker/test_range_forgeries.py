@@ -1,4 +1,4 @@
-"""Every tampering with a regression run is found, also after a forger has put all digests, counts and means right."""
+"""Every forgery of a regression run is found, even with all digests, counts and means recomputed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_untouched_it_holds(case):
 @pytest.mark.parametrize("output", [0, 1])
 @pytest.mark.parametrize(("outer", "inner", "sign"), [("lower", "inner_lower", 1), ("upper", "inner_upper", -1)])
 def test_a_narrower_range(case, outer, inner, sign, output, by):
-    """Past what the run itself says is reached; then with that adapted, so that only the boxes can tell."""
+    """Narrow the range past the run's own inner range; then adapt that too, so that only the boxes can expose it."""
     record = case.records[1]
     width = record["inner_upper"][output] - record["inner_lower"][output]
     record[outer][output] = record[inner][output] + sign * by * width
@@ -126,7 +126,7 @@ def test_one_parameter_vector_an_output(case):
 
 @pytest.mark.parametrize("by", [1e-3, 1e-7])
 def test_an_inner_range_that_is_not_reached(case, by):
-    """The outer range is moved along, so that the network alone can tell."""
+    """The outer range is moved along, so that only the network can expose the forgery."""
     for inner, outer, sign, words in (
         ("inner_lower", "lower", -1, "not as low"),
         ("inner_upper", "upper", 1, "not as high"),
@@ -156,7 +156,7 @@ def test_values(case):
     case.manifest["claim"]["values"][1][0] = 0.125
     case.fails_sealed("value is not that of the run", 1)
     case.values[1, 0] = 0.125
-    case.check()  # now it is another run, about other values, and as true
+    case.check()  # now it is another true run, about other values
     case.records[1]["value"] = None
     case.fails_sealed("value", 1)
     for record in case.records:
@@ -187,7 +187,7 @@ def test_a_summary_that_does_not_add_up(case, key):
     for other in (true * (1 + 1e-6), true + 1, -true, None, *NOT_NUMBERS):
         seal(case.folder, case.manifest, case.records, **{key: other})
         case.fails()
-    if key in NUMBERS:  # another order of summation is no forgery
+    if key in NUMBERS:  # another order of summation is not a forgery
         seal(case.folder, case.manifest, case.records, **{key: true * (1 + 1e-13)})
         read_run(case.folder)
     summary = json.loads((case.folder / "summary.json").read_text())
@@ -243,7 +243,7 @@ def test_records_that_do_not_belong(case, name):
 
 
 def test_values_hide_no_swapped_records(case):
-    """With the values moved along, the prediction is what tells two images apart."""
+    """The values are swapped too, so only the prediction distinguishes the two images."""
     case.records[0], case.records[1] = (
         case.records[1] | {"image": FIRST, "value": case.records[0]["value"]},
         case.records[0] | {"image": FIRST + 1, "value": case.records[1]["value"]},
@@ -258,7 +258,7 @@ def test_another_network(case):
         weight = case.model[5].weight
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
     case.fails("weights")
-    with torch.no_grad():  # the same answers to the images, but not around them
+    with torch.no_grad():  # the same answers at the images, but not around them
         case.model[3].weight[0] *= 1.5
         case.model[5].bias += true(case.images[:1])[0] - case.model(case.images[:1])[0]
     for record, answers in zip(case.records, case.model(case.images).tolist(), strict=True):
@@ -292,7 +292,7 @@ def test_a_task_that_is_removed_or_renamed(case):
 
 
 def numeric_places(value, path=()):
-    """Every number in nested lists and dictionaries, and every list and dictionary."""
+    """Yield every number in nested lists and dictionaries, and every list and dictionary."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from numeric_places(inner, (*path, key))

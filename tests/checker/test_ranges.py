@@ -1,4 +1,4 @@
-"""A true regression run holds; what is claimed beyond the truth is refused, and so is a network with two faces."""
+"""A true regression run passes; overclaims are refused, and so is a network that treats bounds and tensors differently."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_float32_evaluations_need_more_room_than_real_numbers(tmp_path, semantic
 
 
 def test_an_end_without_a_claim_needs_no_bound(tmp_path):
-    """In float32 the sum may overflow on the way, so nothing can be proved, and nothing is claimed; a claimed end is not granted."""
+    """In float32 the sum may overflow, so nothing can be proved: an infinite end passes, a finite one is refused."""
     model, images = mean_of_pixels(weight=1e38), torch.full((1, 1, 8, 8), 0.5)
     reached = {"inner_lower": 5e37, "inner_upper": 4.9e37, "lowest_at": [0.0], "highest_at": [0.0]}
     for upper, holds in ((None, True), (9e37, False)):
@@ -118,7 +118,7 @@ def test_an_end_without_a_claim_needs_no_bound(tmp_path):
 
 
 class TwoFaced(nn.Module):
-    """Answers to bounds what it does not answer to pictures."""
+    """Answers bounds differently from images."""
 
     def __init__(self, inner, by):
         super().__init__()
@@ -142,7 +142,7 @@ def test_a_forward_pass_that_treats_bounds_otherwise_than_pictures(tmp_path, by)
 
 
 class PerPicture(nn.Module):
-    """Its answer depends on the other pictures of the batch."""
+    """Makes an answer depend on the other images of the batch."""
 
     def __init__(self, inner):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A true run folder holds; every tampering with it is found, also after a forger has sealed it again."""
+"""A true run folder passes; every forgery is found, even after the folder is sealed again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRANSFORM = "B(-0.2:0.2), R(10)"
 
 
 def network() -> nn.Module:
-    """Class 1 when the middle of the picture is brighter than one half, through a convolution that copies it."""
+    """Predict class 1 if the mean of the four central pixels exceeds one half, after a convolution that copies the image."""
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
     with torch.no_grad():
         model[0].weight.zero_()[:, 0, 1, 1] = 1
@@ -31,7 +31,7 @@ def network() -> nn.Module:
 
 
 def pictures() -> torch.Tensor:
-    """Middles of 0.75, 0.25, 0.6, 0.4 and 0.6: under B(0.2) the first two are certified, the third and last can be broken."""
+    """Return nearly constant images: under B(0.2) the first two are certified, the third and the last can be broken."""
     grey = torch.tensor([0.75, 0.25, 0.6, 0.4, 0.6]).view(-1, 1, 1, 1)
     return (grey + 0.01 * torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(0))).contiguous()
 
@@ -50,7 +50,7 @@ def true_records() -> list[dict]:
 
 
 class Case:
-    """A run folder, its network and pictures, each of which a test may tamper with."""
+    """A run folder with its network and images, all open to tampering."""
 
     def __init__(self, folder):
         self.folder, self.model, self.images, self.labels = folder, network(), pictures(), LABELS.clone()
@@ -130,7 +130,7 @@ def test_a_changed_grid(case, grid):
 
 @pytest.mark.parametrize("letter", ["a", "b"])
 def test_another_axis_is_another_tiling_of_the_same_range(case, letter):
-    """Sealed again it is as true as before: what matters is that all of the range is covered."""
+    """Sealed again the run is still true: all that matters is that the boxes cover the range."""
     case.records[CERTIFIED]["tree"] = f"2.{letter}3."
     case.write()
     text = (case.folder / "verdicts.jsonl").read_text()
@@ -159,7 +159,7 @@ def test_a_wider_or_another_range(case, text, image):
 
 
 def test_one_step_past_the_true_limit(tmp_path):
-    """mean + b > 1/2 exactly when b > -1/4: proved up to it, refused beyond."""
+    """mean + b > 1/2 exactly when b > -1/4: proved up to that limit, refused beyond."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     with torch.no_grad():
         model[1].weight.copy_(torch.tensor([[0.0] * 4, [0.25] * 4]))
@@ -178,7 +178,7 @@ def test_one_step_past_the_true_limit(tmp_path):
 
 
 def test_limits_between_two_float32_numbers(tmp_path):
-    """0.7 + b > bias exactly when b > bias - 0.7, which is no float32: boxes must not be rounded to one."""
+    """0.7 + b > bias exactly when b > bias - 0.7, which is not a float32 number: boxes must not be rounded to float32."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(1, 2))
     images, labels = torch.full((1, 1, 1, 1), 0.7), torch.tensor([1])
     rounded_up = 0

@@ -1,4 +1,4 @@
-"""The checker's own reading of tilings and notation, and what hostile ones do to it."""
+"""The checker's own parser of tilings and notation, also against hostile input."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Helpers that tests of several packages share."""
+"""Helpers shared by several test packages."""

@@ -1,4 +1,4 @@
-"""Pictures, parameter boxes and parameters that are made to hurt, shared by the soundness tests."""
+"""Adversarial images, parameter boxes and parameters, shared by the soundness tests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tiltproof.transforms import LETTERS, Compose, Part, Transform
 from tiltproof.transforms.base import number_text
 
 SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5")
-"""A camera's letter goes with its focal length in pixels. (Roll is R by another name.)"""
+"""A camera's letter carries its focal length in pixels. (Roll is another name for R.)"""
 PIXELWISE = ("C", "B")
 PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
-"""What stands after @ is fixed: the radius of the Gaussian, the angle of the motion."""
+"""The number after @ is fixed: the Gaussian's radius, the motion's angle."""
 COLOURED = ("S", "H")
 PADDINGS = ("zeros", "border", "reflect")
 PICTURES = (
@@ -34,7 +34,7 @@ PICTURES = (
     "smooth",
 )
 
-# Letter -> (lowest, highest) parameter that the tests use; the transformation's own range only has to hold a box.
+# Letter -> (lowest, highest) parameter that the tests use; the transformation's own range only has to contain a box.
 LIMITS = {
     "R": (-360, 360),
     "Tu": (-64, 64),
@@ -78,7 +78,7 @@ WIDTHS = {
     "Mb@0": (0.2, 3),
     "Mb@30": (0.2, 3),
 }
-# Letter -> how far from 0 boxes lie, the distance of places where grid lines are met or the picture turns over, and where "outside" is.
+# Letter -> how far boxes lie from 0, spacing of parameters that hit grid lines or flip the image, start of "outside".
 PLACES = {
     "R": (180, 90.0, 300.0),
     "Tu": (5, 1.0, 50.0),
@@ -127,7 +127,7 @@ def make_part(letter: str, low: float, high: float) -> Part:
 
 
 def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float], height: int, width: int) -> bool:
-    """Whether the box may be asked about: no pixel looks past a camera's horizon."""
+    """Return whether no pixel looks past a camera's horizon anywhere in the box."""
     ends = [torch.tensor([[float(x) for x in end]], dtype=torch.float64) for end in (low, high)]
     try:
         check_camera_depth(make_transform(letters), height, width, *ends)
@@ -173,7 +173,7 @@ def make_picture(kind: str, channels: int, height: int, width: int, rng: np.rand
 
 
 def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[float, float]:
-    """A parameter interval of the given kind for one part."""
+    """Draw a parameter interval of the given kind for one transformation."""
     medium, huge = WIDTHS[letter]
     lowest, highest = LIMITS[letter]
     spread, step, far = PLACES[letter]
@@ -209,7 +209,7 @@ def make_interval(letter: str, kind: str, rng: np.random.Generator) -> tuple[flo
 def make_thetas(
     low: Sequence[float], high: Sequence[float], rng: np.random.Generator, many: int = 6
 ) -> list[tuple[Fraction, ...]]:
-    """Exact parameters of the box: corners, center, the middle of a face, whole numbers inside, random ones."""
+    """Draw exact parameters from the box: corners, center, the middle of a face, integers inside, random ones."""
     low_, high_ = [Fraction(float(x)) for x in low], [Fraction(float(x)) for x in high]
     d = len(low_)
     center = tuple((a + b) / 2 for a, b in zip(low_, high_, strict=True))

@@ -1,4 +1,4 @@
-"""A small network and pictures whose run has all four verdicts and many short batches."""
+"""A small network and images whose run has all four verdicts and many short batches."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.6)
     images = torch.rand(IMAGES, 1, 5, 5, generator=generator)
     labels = model(images).argmax(1)
-    labels[5] = (labels[5] + 1) % 4  # one that is wrong to begin with
+    labels[5] = (labels[5] + 1) % 4  # one that is misclassified
     return model.eval(), images, labels
 
 
 def run(folder: Path | None = None, **options: object) -> Certificate:
-    """Batches of two images, each some hundredths of a second."""
+    """Certify in batches of two images that take some hundredths of a second each."""
     model, images, labels = problem()
     return certify(model, images, labels, TRANSFORM, batch_size=2, out=folder, **options)
 
 
 def evidence(folder: Path) -> list[dict]:
-    """The records of a run without what depends on the clock."""
+    """Read the records of a run, without the fields that depend on the clock."""
     lines = (folder / "verdicts.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key != "seconds"} for line in lines]

@@ -1,4 +1,4 @@
-"""Imported by the process that `test_kill` forks its children from: everything loaded and run once, so that they start working at once."""
+"""Imported by the process from which `test_kill` forks children: everything is loaded and run once, so they start at once."""
 
 from tests.support.digits import run
 

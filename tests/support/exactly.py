@@ -1,7 +1,7 @@
-"""Is a true value inside a bound? Decided on exact numbers, with no tolerance.
+"""Decide on exact numbers, without tolerance, whether a true value is inside a bound.
 
-A float64 comparison with a wide safety margin settles the clear cases; everything near the edge is decided in
-rational arithmetic. The only allowance is the oracle's own `error`: zero, or 2^-300 when a sine was involved.
+A float64 comparison with a wide safety margin settles the clear cases; rational arithmetic decides everything near the
+edge. The only allowance is the oracle's own `error`: zero, or 2^-300 if a sine was involved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.oracle import Exact
 
 
 def symbols(theta: Sequence[Fraction], low: Sequence[float], high: Sequence[float]) -> list[Fraction]:
-    """e_k = (theta_k - box centre_k) / (box half width_k), exactly; 0 where the box has no width."""
+    """Return e_k = (theta_k - box center_k) / (box half width_k), exactly; 0 where the box has no width."""
     result = []
     for value, a, b in zip(theta, low, high, strict=True):
         a, b = Fraction(float(a)), Fraction(float(b))
@@ -34,7 +34,7 @@ def violations(
     upper: torch.Tensor,
     e: Sequence[Fraction] = (),
 ) -> list[str]:
-    """Every entry of the truth that lies outside [lower, upper] or outside center + slopes e +- radius."""
+    """Return every entry of the truth that lies outside [lower, upper] or outside center + slopes e +- radius."""
     tensors = [tensor.detach().double().cpu().numpy() for tensor in (center, slopes, radius, lower, upper)]
     c, g, r, low, high = tensors
     assert all(np.isfinite(array).all() for array in tensors), "a bound is not a finite number"

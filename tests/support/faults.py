@@ -1,4 +1,4 @@
-"""Errors that are raised at a chosen call of a chosen function, for tests of what they leave behind."""
+"""Raise errors at a chosen call of a chosen function, to test what they leave behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 
 
 class Fault:
-    """Raises ``error`` at the ``call``-th call of a function, once: before it runs, or after."""
+    """Raises ``error`` once, at the ``call``-th call of a function: before or after it runs."""
 
     def __init__(self, owner, name, call, error, after):
         self.owner, self.name, self.call, self.error, self.after = owner, name, call, error, after
@@ -35,5 +35,5 @@ class Fault:
 
 
 def sampled(count, most):
-    """Numbers of calls at which to fail: all, or the first, the last and some between."""
+    """Return the calls at which to fail: all, or the first, the last and some in between."""
     return range(1, count + 1) if count <= most else sorted({1 + k * (count - 1) // (most - 1) for k in range(most)})

@@ -1,16 +1,16 @@
-"""What a transformed picture really is, in exact arithmetic, written from the equations and from nothing else.
+"""The true transformed image in exact arithmetic, written from the equations and from nothing else.
 
-Every number is an integer over one common denominator, so there is no rounding at all: translation, scaling, shearing,
-contrast, brightness, saturation and turns by multiples of 90 degrees are exact; other angles use a sine and cosine, powers and
-Gaussians use numbers right to 2^-400 (about 120 digits), and positions seen by a turned camera are right to 2^-400, which moves no
-pixel by as much as `ROTATION_ERROR`.
+Every number is an integer over one common denominator, so nothing is rounded: translation, scaling, shearing, contrast,
+brightness, saturation and rotations by multiples of 90 degrees are exact. Other angles use a sine and cosine, and powers
+and Gaussians use numbers, accurate to 2^-400 (about 120 digits). Positions seen by a turned camera are accurate to 2^-400,
+which moves no pixel by as much as `ROTATION_ERROR`.
 
 Equations (u to the right, v upwards, origin at the center; pixel (i, j) is at u = j - (W-1)/2, v = (H-1)/2 - i):
     x'_ij = sum_nm x_nm max(0, 1 - |v' - v_n|) max(0, 1 - |u' - u_m|)   with (u', v') = T^-1(u, v)
     a camera's T^-1: (u', v') = (x / w, y / w) with (x, y, w) = matrix (u, v, 1), w > 0 asserted; "Yaw@9" has the focal length 9
-    T = T_n o ... o T_1 for parts 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1
-    contrast and brightness: min(1, max(0, (1 + a) x + b)), clamped once at the end of each run of such parts
-    gamma, saturation, hue and blurs: in `photometric.py`, each a step of its own
+    T = T_n o ... o T_1 for transformations 1 ... n in the order given, hence T^-1 = T_1^-1 o ... o T_n^-1
+    contrast and brightness: min(1, max(0, (1 + a) x + b)), clamped once at the end of each group of them
+    gamma, saturation, hue and blurs: in `photometric_oracle.py`, each a separate step
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PLANE = [Fraction(0), Fraction(0), Fraction(1)]
 
 @dataclass
 class Exact:
-    """A picture [C, H, W] of integers over one denominator, each within `error` of the true value."""
+    """An image [C, H, W] of integers over one denominator, each within `error` of the true value."""
 
     numerator: np.ndarray
     denominator: int
@@ -44,7 +44,7 @@ class Exact:
         return Fraction(int(self.numerator[index]), self.denominator)
 
     def floats(self) -> np.ndarray:
-        """Nearest float64 of every entry (for quick looks; decisions are made on the integers)."""
+        """Return the nearest float64 of every entry, for quick inspection; decisions use the integers."""
         return np.vectorize(lambda n: n / self.denominator, otypes=[float])(self.numerator)
 
     def fractions(self) -> np.ndarray:
@@ -52,7 +52,7 @@ class Exact:
 
 
 def exact_picture(picture: object) -> Exact:
-    """Floats (or Fractions) [C, H, W] without any rounding."""
+    """Convert floats (or Fractions) [C, H, W] without rounding."""
     array = np.asarray(picture)
     flat = [Fraction(value) for value in (array.ravel() if array.dtype == object else array.astype(np.float64).ravel())]
     denominator = math.lcm(*(value.denominator for value in flat))
@@ -107,13 +107,13 @@ def inverse_matrix(letter: str, value: Fraction) -> Matrix:
 
 
 def after(outer: Matrix, inner: Matrix) -> Matrix:
-    """The map (u, v) -> outer(inner(u, v))."""
+    """Compose the maps: (u, v) -> outer(inner(u, v))."""
     a, b = ([*matrix, PLANE] if len(matrix) == 2 else matrix for matrix in (outer, inner))
     return [[sum((a[i][k] * b[k][j] for k in range(3)), Fraction(0)) for j in range(3)] for i in range(3)]
 
 
 def composed_inverse(letters: Sequence[str], theta: Sequence[Fraction]) -> Matrix:
-    """T_1^-1 o T_2^-1 o ... o T_n^-1."""
+    """Return T_1^-1 o T_2^-1 o ... o T_n^-1."""
     matrix: Matrix = [[Fraction(1), Fraction(0), Fraction(0)], [Fraction(0), Fraction(1), Fraction(0)]]
     for letter, value in zip(letters, theta, strict=True):
         matrix = after(matrix, inverse_matrix(letter, value))
@@ -121,7 +121,7 @@ def composed_inverse(letters: Sequence[str], theta: Sequence[Fraction]) -> Matri
 
 
 def source_positions(matrix: Matrix, height: int, width: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Source column and row (0-based, row downwards) of each output pixel, as integers over one denominator."""
+    """Return source column and row (0-based, row downwards) of each output pixel, as integers over one denominator."""
     common = math.lcm(*(entry.denominator for row in matrix for entry in row))
     (a, b, c), (d, e, f) = [[int(entry * common) for entry in row] for row in matrix[:2]]
     u2 = np.array([[2 * j - (width - 1) for j in range(width)]] * height, dtype=object)
@@ -138,7 +138,7 @@ def source_positions(matrix: Matrix, height: int, width: int) -> tuple[np.ndarra
 
 
 def source_index(index: int, size: int, padding: str) -> int | None:
-    """Which picture index an index of the endless picture shows; None is a zero."""
+    """Map an index of the padded image to an index of the image; None stands for a zero."""
     if 0 <= index < size:
         return index
     if padding == "zeros":
@@ -181,7 +181,7 @@ def change_values(picture: Exact, letters: Sequence[str], theta: Sequence[Fracti
 
 
 def transformed(picture: object, letters: Sequence[str], theta: Sequence[object], padding: str = "zeros") -> Exact:
-    """The picture [C, H, W] under the parts named by their letters at exactly these parameters."""
+    """Apply the transformations with these letters, at exactly these parameters, to an image [C, H, W]."""
     values = [Fraction(value) for value in theta]
     assert len(values) == len(letters)
     current = picture if isinstance(picture, Exact) else exact_picture(picture)
@@ -208,14 +208,14 @@ def transformed(picture: object, letters: Sequence[str], theta: Sequence[object]
 
 
 def kind_of(letter: str) -> str:
-    """Parts of one kind that stand together are one step; others stand alone."""
+    """Return the kind of a transformation: adjacent ones of one kind form one step, others are steps of one."""
     return {"C": "values", "B": "values"}.get(
         letter, "spatial" if letter.partition("@")[0] not in photometric.LETTERS else ""
     )
 
 
 def kernel_sum(picture: np.ndarray, u: Fraction, v: Fraction) -> Fraction:
-    """The paper's interpolation formula, word for word, on one channel [H, W] of Fractions (zeros outside)."""
+    """Evaluate the paper's interpolation formula literally on one channel [H, W] of Fractions (zeros outside)."""
     height, width = picture.shape
     hat: Callable[[Fraction], Fraction] = lambda t: max(Fraction(0), 1 - abs(t))  # noqa: E731
     return sum(
@@ -231,7 +231,7 @@ def kernel_sum(picture: np.ndarray, u: Fraction, v: Fraction) -> Fraction:
 def algorithm_1(
     picture: np.ndarray, u: tuple[Fraction, Fraction], v: tuple[Fraction, Fraction]
 ) -> tuple[Fraction, Fraction]:
-    """The paper's interval interpolation of one pixel whose source lies in u x v, on one channel of Fractions >= 0."""
+    """Run the paper's Algorithm 1 on one pixel whose source lies in u x v, on one channel of Fractions >= 0."""
 
     def weight(box: tuple[Fraction, Fraction], grid: Fraction) -> tuple[Fraction, Fraction]:
         low, high = box[0] - grid, box[1] - grid

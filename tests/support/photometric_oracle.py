@@ -1,7 +1,7 @@
 """Gamma, saturation, hue and blurs in exact arithmetic, from the Convention blocks and from nothing else.
 
-A letter's fixed setting stands after @: ``Bl@6`` has the radius 6, ``Mb@30`` the angle 30. Where a number is not rational it is right to
-2^-400, and the step's result is said to be within 2^-300 of the truth.
+A letter's fixed setting follows an @: ``Bl@6`` has the radius 6, ``Mb@30`` the angle 30. Irrational numbers are accurate
+to 2^-400, and the step's result is declared to be within 2^-300 of the truth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from tests.support import (
     oracle,
-)  # which imports this module too: each looks into the other when it is called, not before
+)  # a circular import: each module uses the other only when called
 
 LETTERS = ("G", "S", "H", "Bl", "Mb")
 LUMA = [Fraction(213, 1000), Fraction(715, 1000), Fraction(72, 1000)]
@@ -24,7 +24,7 @@ ONE = Fraction(1)
 
 
 def changed(picture: Any, error: Fraction, letter: str, value: Fraction, padding: str) -> tuple[Any, Fraction]:
-    """The picture after one part, and how far it may be from the truth if the given one is `error` from it."""
+    """Apply one transformation; return the image and its error bound, given one that is `error` from the truth."""
     name, _, setting = letter.partition("@")
     if name == "G":
         return gamma(picture, 1 + value / 100, error)
@@ -79,14 +79,14 @@ def colours(picture: Any, name: str, value: Fraction, error: Fraction) -> tuple[
 
 
 def weighted(copies: list[tuple[Fraction, Any]]) -> Any:
-    """A sum of pictures, each times a number."""
+    """Return a weighted sum of images."""
     common = math.lcm(*(weight.denominator * copy.denominator for weight, copy in copies))
     total = sum(copy.numerator * int(weight * common / copy.denominator) for weight, copy in copies)
     return oracle.Exact(total, common)
 
 
 def moved(picture: Any, right: Fraction, up: Fraction, padding: str) -> Any:
-    """x(u + right, v + up), interpolated."""
+    """Return x(u + right, v + up), interpolated."""
     zero = Fraction(0)
     return oracle.resample(picture, [[ONE, zero, right], [zero, ONE, up]], padding)
 
@@ -107,7 +107,7 @@ def motion(picture: Any, length: Fraction, angle: Fraction, padding: str) -> Any
         return picture
 
     def below(t: Fraction) -> Fraction:
-        """The integral of max(0, 1 - |s|) over s from minus infinity to t."""
+        """Return the integral of max(0, 1 - |s|) over s from minus infinity to t."""
         t = min(max(t, -ONE), ONE)
         return (t + 1) ** 2 / 2 if t < 0 else 1 - (1 - t) ** 2 / 2
 

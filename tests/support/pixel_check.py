@@ -1,4 +1,4 @@
-"""Bounds of one picture over one box, checked against the oracle at given parameters."""
+"""Check bounds of one image over one box against the oracle at given parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = (torch.float32, torch.float64)
 
 
 def assert_sound(letters, padding, picture, low, high, thetas, methods=METHODS, dtypes=DTYPES, whole_range=False):
-    """Bounds of one picture over one box hold at all the given parameters."""
+    """Assert that the bounds of one image over one box hold at all given parameters."""
     transform = make_transform(letters, padding, list(zip(low, high, strict=True)) if whole_range else None)
     box = {} if whole_range else {"low": list(low), "high": list(high)}
     for dtype in dtypes:
@@ -46,7 +46,7 @@ def assert_sound(letters, padding, picture, low, high, thetas, methods=METHODS, 
 
 
 def random_box(letters, kinds, rng):
-    """One interval of each kind; small ones around 0 where a camera would turn its back on pictures of up to 9 x 9."""
+    """Draw one interval of each kind; small ones stay near 0 if a camera could otherwise face away from a 9 x 9 image."""
     for drawn in (kinds, ["straddling"] * len(kinds)):
         intervals = [make_interval(letter, kind, rng) for letter, kind in zip(letters, drawn, strict=True)]
         low, high = [a for a, _ in intervals], [b for _, b in intervals]

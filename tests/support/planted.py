@@ -1,7 +1,7 @@
 """Networks with a planted counterexample, and their exact evaluation.
 
-A random linear reading L of the pixels is a continuous function of the transformation's parameters. ReLUs make a hat
-around the value that L takes at the parameters chosen; the margin `rest - drop * hat` is positive but for a sliver.
+A random linear reading L of the pixels is a continuous function of the transformation's parameters. ReLUs build a hat
+function around the value of L at the chosen parameters; the margin `rest - drop * hat` is positive except in a sliver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ fractions = np.vectorize(Fraction, otypes=[object])
 
 
 def exact_logits(model: nn.Sequential, picture: Exact) -> list[Fraction]:
-    """Logits of a chain of Flatten, Linear and ReLU in rational arithmetic."""
+    """Compute the logits of a chain of Flatten, Linear and ReLU in rational arithmetic."""
     value = picture.fractions().ravel()
     for layer in model:
         if isinstance(layer, nn.Linear):
@@ -40,12 +40,12 @@ def exact_margin(model: nn.Sequential, picture: Exact, label: int) -> Fraction:
 def reading(
     weights: np.ndarray, picture: np.ndarray, letters: Sequence[str], theta: Sequence, padding: str
 ) -> Fraction:
-    """L at these parameters, exactly."""
+    """Return L at these parameters, exactly."""
     return fractions(weights) @ transformed(picture, letters, theta, padding).fractions().ravel()
 
 
 def dip(rows: np.ndarray, offsets: Sequence[float], rest: float, drop: float, dtype: torch.dtype) -> nn.Sequential:
-    """Logits (rest - drop * hat, 0) with hat = relu(1 - sum_k |rows_k . x + offsets_k|)."""
+    """Build logits (rest - drop * hat, 0) with hat = relu(1 - sum_k |rows_k . x + offsets_k|)."""
     number = len(rows)
     model = nn.Sequential(
         nn.Flatten(),
@@ -80,9 +80,9 @@ def plant(
     size: tuple[int, int] = (5, 5),
     dtype: torch.dtype = torch.float32,
 ) -> tuple[nn.Sequential, torch.Tensor]:
-    """A network and a picture whose margin dips to rest - drop at theta, in a sliver of `share` of each range.
+    """Return a network and an image whose margin dips to rest - drop at theta, in a sliver of `share` of each range.
 
-    One reading per parameter, scaled so that half of `share` of the range in that parameter moves it by a half or more.
+    One reading per parameter, scaled so that half of `share` of the range in that parameter moves it by at least a half.
     """
     rng = np.random.default_rng(seed)
     picture = rng.random((1, *size)).astype(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Processes that tests start: with this checkout's package and helpers on their path, and one thread each."""
+"""Child processes for tests, with this checkout's package and helpers on their path and one thread each."""
 
 import os
 from pathlib import Path
@@ -8,6 +8,6 @@ SOURCE = ROOT / "src"
 
 
 def environment(*folders, **variables):
-    """This process's environment, in which `tiltproof`, `tests` and what lies in these folders can be imported."""
+    """Return this process's environment, extended so that `tiltproof`, `tests` and these folders can be imported."""
     path = os.pathsep.join(map(str, (SOURCE, ROOT, *folders)))
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | variables

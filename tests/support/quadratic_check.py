@@ -1,4 +1,4 @@
-"""Quadratic forms against exact images, all pixels at once: one e and one hinge value h(e) have to explain every pixel."""
+"""Check quadratic forms against exact images: one e and one hinge value h(e) must explain every pixel at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REACH = {"R": 180.0, "Sc": 40.0, "Sh": 50.0, "Tu": 4.0, "Tv": 4.0}
 
 
 def assert_joint(form: AffineForm, truth: np.ndarray, error: Fraction, e: Fraction) -> bool:
-    """All pixels at once; returns whether the hinge took part."""
+    """Check all pixels at once; return whether the hinge took part."""
     c, s, b, *k = (fractions(plane[0].numpy()) for plane in form.stack)
     hinge = k[0] if k else c * 0
     rest = truth - c - s * e - b * (2 * e * e - 1)

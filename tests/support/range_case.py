@@ -19,7 +19,7 @@ TRANSFORM = "R(8), B(0.05)"
 
 
 def range_record(image: int, **fields: Any) -> dict[str, Any]:
-    """One output of one image under one parameter, whose range [lower, upper] is inner range as well unless told otherwise."""
+    """Return one output of one image under one parameter; the inner range is [lower, upper] too unless given."""
     single = ("prediction", "lower", "upper", "inner_lower", "inner_upper", "lowest_at", "highest_at")
     middle = fields["prediction"]
     whole = {"inner_lower": middle, "inner_upper": middle, "lowest_at": [0.0], "highest_at": [0.0]} | fields
@@ -28,7 +28,7 @@ def range_record(image: int, **fields: Any) -> dict[str, Any]:
 
 
 def write_ranges(folder: Path, model, images, transform, records, semantics="real", values=None, first=0) -> dict:
-    """All four files of a regression run, from the format's description."""
+    """Write all four files of a regression run, from the format's description."""
     manifest = manifest_of(model, images, [], transform, semantics, first)
     claim = {"task": "regression"} | manifest["claim"] | {"values": values}
     del claim["labels"]
@@ -38,7 +38,7 @@ def write_ranges(folder: Path, model, images, transform, records, semantics="rea
 
 
 class RangeCase:
-    """A true run of two outputs under two parameters, its network, pictures and values: each may be tampered with."""
+    """A true run with two outputs under two parameters, with its network, images and values, all open to tampering."""
 
     def __init__(self, folder: Path, records: list[dict[str, Any]]) -> None:
         self.folder, self.model, self.images = folder, network(2, seed=1), pictures()

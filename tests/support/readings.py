@@ -1,7 +1,8 @@
-"""Three readings of one network at single pictures: the prover's graph, the checker's forms, and what evaluations really give.
+"""Three readings of one network at single images: the prover's graph, the checker's forms, and actual evaluations.
 
-Every evaluation in float32 must lie in what each reading says of such evaluations, output by output; and the real-valued network, which a
-copy in float64 gives up to 2^-40, in what each says of real numbers. A reading that confuses two values is off by far more.
+Every float32 evaluation must lie inside each reading's float32 bounds, output by output; the real-valued network, which a
+float64 copy approximates to 2^-40, must lie inside each reading's real bounds. A reading that confuses two values is off
+by far more.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tiltproof.checker.pixels import as_float32
 from tiltproof.network import proof_arithmetic, read_network, run
 
 LIBRARY = 4
-"""How many times the half width of its bounds an evaluation by another library may take."""
+"""How many half widths of its bounds another library's evaluation may be off by."""
 
 
 def enclosures(model: nn.Module, pictures: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """By name: lower and upper ends [P, K] of evaluations in float32, and of real numbers; the checker has fewer rules than the prover."""
+    """Return by name the ends [P, K] of float32 evaluations and of real numbers; the checker has fewer rules than the prover."""
     found = {}
     with proof_arithmetic(pictures.device), torch.no_grad():
         network = read_network(model, tuple(pictures.shape[1:]), pictures)
@@ -38,13 +39,16 @@ def enclosures(model: nn.Module, pictures: Tensor) -> dict[str, tuple[Tensor, Te
             except InputError as error:
                 if "has no rule" not in str(error):
                     raise
-                continue  # refused by name; never read as something else
+                continue  # refused by name, never misread
             found[name] = output.lower(), output.upper()
     return found
 
 
 def assert_same_network(model: nn.Module, pictures: Tensor, others: Tensor | None = None) -> float:
-    """``others``: what another library's evaluation gives. Returns the largest half width of a bound, relative to its output."""
+    """Check all readings against each other, and against ``others``, another library's evaluation, if given.
+
+    Returns the largest half width of a bound, relative to its output.
+    """
     with torch.no_grad():
         own, real = model(pictures).double(), copy.deepcopy(model).double()(pictures.double())
     widths = [0.0]

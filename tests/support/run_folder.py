@@ -1,4 +1,4 @@
-"""A run folder written by hand, from the format's description; a forger's tool as well."""
+"""Write a run folder by hand, from the format's description; this is also the forger's tool."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def manifest_of(model, images, labels, transform, semantics="real", first=0) -> 
 
 
 def write_run(folder: Path, manifest: dict[str, Any], records: list[dict[str, Any]], batch: int = 2) -> None:
-    """All four files, sealed: what the writer does, and what a forger does after changing something."""
+    """Write and seal all four files, as the writer does, and as a forger does after changing something."""
     folder.mkdir(exist_ok=True)
     lines = [json.dumps(one).encode() + b"\n" for one in records]
     batches = []
@@ -84,7 +84,7 @@ def verdict_counts(records: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def means(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """A regression run's summary, from records that may hold anything: what cannot be computed is left out."""
+    """Return a regression run's summary from arbitrary records; omit what cannot be computed."""
     found: dict[str, Any] = {"images": len(records)}
     with suppress(TypeError, ValueError, LookupError, OverflowError, ZeroDivisionError):
         found["complete"] = sum(one["complete"] for one in records)

@@ -1,4 +1,4 @@
-"""A small network with smooth outputs and pictures for it: what tests of output ranges are about, here and for the checker."""
+"""A small network with smooth outputs, and images for it, for tests of output ranges in the package and in the checker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run of seconds: the bundled digits stand in for a training set."""
+"""A training run of a few seconds, with the bundled digits as the training set."""
 
 import socket
 import struct
@@ -61,7 +61,7 @@ def write_mnist(folder, split="train"):
 
 
 def start_program(folder, data_root, out, *arguments, epochs=2, **variables):
-    """`tiltproof train` on the small recipe, as a process of its own."""
+    """Start `tiltproof train` on the small recipe in a child process."""
     (folder / "tiny.toml").write_text(RECIPE)
     command = [sys.executable, "-m", "tiltproof", "train", str(folder / "tiny.toml"), "--data-root", str(data_root)]
     command += ["--device", "cpu", "--set", f"train.epochs={epochs}", "--certify-images", "0"]
@@ -72,7 +72,7 @@ def start_program(folder, data_root, out, *arguments, epochs=2, **variables):
 
 
 def start_two(folder, data_root, out, *arguments, epochs=2):
-    """The same as torchrun starts two processes."""
+    """Start the two processes that torchrun would start."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -82,7 +82,7 @@ def start_two(folder, data_root, out, *arguments, epochs=2):
 
 
 def same_weights(first, second):
-    """Bit for bit."""
+    """Compare weights bit for bit."""
     a, b = first.state_dict(), second.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
