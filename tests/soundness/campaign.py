@@ -1,12 +1,11 @@
-"""A campaign of random cases (picture, transformation, box, padding) against the exact oracle.
+"""A campaign of random cases (image, transformation, box, padding) against the exact oracle.
 
     python -m tests.soundness.campaign --cases 100000 --seed 0 --workers 2
 
-Pictures, transformations and boxes are made to hurt. A batch is one transformation, padding, size and dtype with many
-pictures, each with a box of its own; batch n of seed s is always the same, so `--seed s --batch n` repeats a failure.
-Truth is exact (`oracle.py`), and nothing is allowed for rounding. A case counts if at least three different parameters
-of its box were compared with the bounds of all methods (the paper's where it is defined); a box that is a single point
-is compared, not counted.
+Images, transformations and boxes are adversarial. A batch has one transformation, padding, size and dtype and many images,
+each with its own box; batch n of seed s is deterministic, so `--seed s --batch n` repeats a failure. The truth is exact
+(`oracle.py`), with no allowance for rounding. A case counts if at least three different parameters of its box were compared
+with the bounds of all methods (the paper's where it is defined); a box that is a single point is compared, not counted.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ NARROW = ("one ulp", "1e-12", "1e-9", "tiny", "around a grid line", "degenerate"
 SMALL = (*NARROW, "medium", "straddling", "from a grid line")
 LARGE = ("medium", "huge", "whole range", "on grid lines", "outside", "straddling")
 FAR = {"Tu": 12.0, "Tv": -12.0, "Sc": -70.0, "Scu": -70.0, "Scv": -70.0}
-"""Where a box "outside" begins for paddings other than zeros: Algorithm 1 pads the picture as far as that."""
+"""Where a box "outside" begins for paddings other than zeros: Algorithm 1 pads the image that far."""
 
 
 @dataclass
@@ -58,7 +57,7 @@ class Tally:
     cases: int = 0
     points: int = 0
     comparisons: int = 0
-    single: int = 0  # boxes of one point: compared, not counted as cases
+    single: int = 0  # single-point boxes: compared, not counted as cases
     violation: str = ""
 
     def add(self, other: Tally) -> None:
@@ -94,7 +93,7 @@ def interval(letter: str, kind: str, padding: str, rng: np.random.Generator) -> 
 
 
 def parameters(low: list[float], high: list[float], rng: np.random.Generator) -> list[tuple[Fraction, ...]]:
-    """Two opposite corners, a point inside, and one with grid values or box ends for some of its entries."""
+    """Draw two opposite corners, a point inside, and one with grid values or box ends among its entries."""
     ends = [(Fraction(a), Fraction(b)) for a, b in zip(low, high, strict=True)]
     flips = rng.integers(0, 2, len(ends))
     inside = tuple(a + (b - a) * int(rng.integers(1, 4096)) / 4096 for a, b in ends)
@@ -113,17 +112,17 @@ def parameters(low: list[float], high: list[float], rng: np.random.Generator) ->
 
 
 def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
-    """Draw batch ``number`` of ``seed`` and compare every bound of it with the truth."""
+    """Draw batch ``number`` of ``seed`` and compare all its bounds with the truth."""
     torch.set_num_threads(1)
     rng = np.random.default_rng([seed, number])
     letters = [str(letter) for letter in rng.choice(LETTERS, rng.choice([1, 1, 2, 2, 3, 4, 5]))]
-    if number % 3 == 2:  # every third batch has at least one photometric part
+    if number % 3 == 2:  # every third batch has at least one photometric transformation
         letters[rng.integers(len(letters))] = str(rng.choice(PHOTOMETRIC))
         letters = [str(rng.choice(PHOTOMETRIC)) if rng.random() < 0.3 else letter for letter in letters]
     padding, dtype = str(rng.choice(PADDINGS)), (torch.float32, torch.float64)[rng.integers(2)]
     height, width = (int(side) for side in rng.integers(1, 8, 2))
     channels = 3 if rng.random() < 0.2 or {*letters} & {*COLOURED} else 1
-    # a box over many cells changes how its whole batch is bounded, so small boxes also get batches of their own
+    # a box over many cells changes the code path of its whole batch, so small boxes also get batches without large ones
     kinds = (NARROW, SMALL, LARGE, SMALL + LARGE)[rng.choice(4, p=[0.35, 0.35, 0.2, 0.1])]
     shape = f"{','.join(letters)} {padding} {channels}x{height}x{width} {dtype}"
     lows, highs, pictures = [], [], []
@@ -164,7 +163,7 @@ def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
 
 
 def campaign(cases: int, seed: int, workers: int = 1) -> Iterator[Tally]:
-    """Running totals after every batch, until enough cases are counted or a bound is wrong."""
+    """Yield running totals after every batch, until enough cases are counted or a bound is wrong."""
     total, number, stride = Tally(), 0, 8 * max(1, workers)
     pool = ProcessPoolExecutor(workers) if workers > 1 else None
     check = partial(check_batch, seed=seed)

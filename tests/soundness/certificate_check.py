@@ -1,4 +1,4 @@
-"""What a certificate of a planted network may say, and what must be true of a counterexample."""
+"""Checks on certificates of planted networks and on their counterexamples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METHODS = ("affine", "hull", "fgv")
 
 
 def planted_case(text, seed, **options):
-    """A transformation, parameters drawn inside it, and a network and a picture that fail there but not at rest."""
+    """Return a transformation, parameters drawn from it, and a network that is wrong on an image there but not at rest."""
     transform = parse(text)
     letters = letters_of(transform)
     rng = np.random.default_rng(seed)
@@ -30,7 +30,7 @@ def planted_case(text, seed, **options):
 
 
 def assert_confirmed(certificate, index, transform, model, picture, label=0, within=1e-6):
-    """A falsified verdict has parameters inside the range at which the exact network on the exact picture is wrong."""
+    """Assert that a falsified verdict has parameters in the range at which the exact network is wrong on the exact image."""
     theta = certificate.counterexamples[index]
     assert len(theta) == len(transform.parts)
     assert all(a <= t <= b for a, t, b in zip(transform.low, theta, transform.high, strict=True))

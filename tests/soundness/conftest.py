@@ -1,4 +1,4 @@
-"""Keeps hypothesis the same on every machine."""
+"""Make hypothesis deterministic on every machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tiny networks as lists of ATen calls, and what they compute: as rational numbers, and as unlucky float32 evaluations.
+"""Tiny networks as lists of ATen calls, evaluated in rational arithmetic and in adversarial float32.
 
-A value is a whole number over a power of two and a common denominator, entry by entry, so that the sums of a network of a
-few dozen entries cost what Python's integers cost. Linear operations are turned into matrices by applying torch's own operation to a
-basis, which adds nothing but zeros to each weight; moves of entries are read off an operation on numbered entries.
+A value is, per entry, an integer over a power of two and a common denominator, so the sums of a network of a few dozen
+entries cost only Python integer arithmetic. Linear operations become matrices by applying torch's own operation to a basis,
+which adds nothing but zeros to each weight; reshapes are read off the operation applied to numbered entries.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Of:
 
 @dataclass
 class Layer:
-    """``call``: the name of an ATen operation with its overload."""
+    """One ATen call; ``call`` is the operation's name with its overload."""
 
     name: str
     call: str
@@ -40,7 +40,7 @@ class Layer:
         return [arg.name for arg in (first if isinstance(first, list) else self.args) if isinstance(arg, Of)]
 
     def apply(self, values: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
-        """By torch, in another precision."""
+        """Apply the layer with torch, in another precision."""
 
         def given(arg: Any) -> Any:
             if isinstance(arg, list):
@@ -67,7 +67,7 @@ class Rational:
 
     @classmethod
     def of(cls, values: Any) -> Rational:
-        """Of floats, which are all finite."""
+        """Convert finite floats."""
         floats = np.asarray(
             values.detach().double().numpy() if isinstance(values, Tensor) else values, dtype=np.float64
         )
@@ -122,7 +122,7 @@ class Rational:
         return Fraction(int(self.ints[index]), self.den) / Fraction(2) ** self.exp
 
     def nearest(self) -> np.ndarray:
-        """To 64 bits, in the extended format of x86, whose exponents reach far beyond float64's."""
+        """Round to 64 bits, x86's extended format, whose exponent range far exceeds float64's."""
         quotients, exponents = [], []
         bits = self.den.bit_length()
         for each in self.ints.flat:
@@ -154,7 +154,7 @@ SMOOTH: dict[str, Callable[[Any], Any]] = {
 
 
 def _basis(layer: Layer, shape: tuple[int, ...], args: list[Any]) -> np.ndarray:
-    """The matrix [inputs, outputs] of a linear operation, in float64: exact where an output has one weight for each input."""
+    """Return the matrix [inputs, outputs] of a linear operation in float64: exact if an output has one weight per input."""
     count = math.prod(shape)
     one = torch.eye(count, dtype=torch.float64).view(count, *shape)
     wide = [arg.double() if isinstance(arg, Tensor) else arg for arg in args]
@@ -162,7 +162,7 @@ def _basis(layer: Layer, shape: tuple[int, ...], args: list[Any]) -> np.ndarray:
 
 
 def matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Weights [inputs, outputs], biases [outputs] and, of an average, the divisor of each output, by which its weights 1 are divided."""
+    """Return weights [inputs, outputs], biases [outputs] and, for an average, each output's divisor (its weights are then 1)."""
     if layer.call == "linear.default":
         _, weight, bias = layer.args
         return weight.double().T.numpy(), None if bias is None else bias.double().numpy(), None
@@ -177,13 +177,13 @@ def matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray
 
 
 def moved(layer: Layer, shape: tuple[int, ...]) -> np.ndarray:
-    """For each entry of the result the entry that it is a copy of, counted from 1, or 0 for a zero."""
+    """Return for each entry of the result the entry it copies, counted from 1, or 0 for a zero."""
     numbered = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).view(1, *shape)
     return layer.apply({layer.inputs()[0]: numbered})[0].numpy().astype(np.int64)
 
 
 def windows(layer: Layer, shape: tuple[int, ...]) -> np.ndarray:
-    """Of max pooling: the entries [outputs, window], counted from 1, of each window; 0 where it reaches beside the picture."""
+    """Return max pooling's entries [outputs, window], counted from 1; 0 where a window reaches into the padding."""
     _, kernel, stride, padding, dilation = layer.args
     channels, height, width = shape
     tall, wide = (
@@ -207,7 +207,7 @@ def root(value: Fraction) -> Fraction:
 
 
 def scale_and_shift(layer: Layer, shape: tuple[int, ...]) -> tuple[Rational, Rational]:
-    """Factor and summand of each entry."""
+    """Return the factor and the summand of each entry."""
 
     def fractions(values: Any) -> list[Fraction]:
         if not isinstance(values, Tensor):
@@ -250,7 +250,7 @@ def shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> dict[str, tuple[i
 
 
 def evaluate(layers: Sequence[Layer], x: Rational) -> dict[str, Rational]:
-    """Every layer's value, [N, ...]; ``x`` [N, ...]. Sigmoid and tanh are rounded to 70 digits."""
+    """Return every layer's value, [N, ...], for ``x`` [N, ...]. Sigmoid and tanh are rounded to 70 digits."""
     known = shapes(layers, x.shape[1:])
     values, count = {"x": x}, x.shape[0]
     for layer in layers:
@@ -307,12 +307,14 @@ def _smooth(call: str, x: Rational) -> Rational:
 
 UNIT, TINY = 2.0**-24, np.float32(2.0**-126)
 LIBRARY = 32
-"""Units roundoff by which a library's sigmoid or tanh may be off: what the package assumes."""
+"""Units roundoff by which the package assumes a library's sigmoid or tanh to be off at most."""
 
 
 class Float32:
-    """One float32 evaluation: sums from the largest term, from the smallest, or in a random order; perhaps by fused multiply-add,
-    perhaps with denormal numbers flushed to zero."""
+    """One float32 evaluation: sums from the largest term, from the smallest, or in random order.
+
+    Optionally with fused multiply-add, and with denormal numbers flushed to zero.
+    """
 
     ORDERS = 3
 
@@ -325,7 +327,7 @@ class Float32:
         return np.where(np.abs(x) < TINY, np.float32(0), x) if self.flush else x
 
     def _sum(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-        """x [N, n], weight [n, m]; the bias is one more term."""
+        """Sum x [N, n] times weight [n, m]; the bias is one more term."""
         if bias is not None:
             x = np.concatenate([x, np.ones_like(x[:, :1])], 1)
             weight = np.concatenate([weight, bias[None]])
@@ -340,7 +342,7 @@ class Float32:
         return total
 
     def run(self, layers: Sequence[Layer], x: np.ndarray) -> dict[str, np.ndarray]:
-        """Every layer's value, float32 [N, ...]."""
+        """Return every layer's value, float32 [N, ...]."""
         known, count = shapes(layers, x.shape[1:]), len(x)
         values = {"x": self._flushed(x)}
         with np.errstate(all="ignore"):

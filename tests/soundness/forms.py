@@ -1,4 +1,4 @@
-"""Random affine forms, points of them, and a search for the point that breaks a network bound."""
+"""Random affine forms, their members, and a search for the member that breaks a network bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_form(
     scale: float = 0.3,
     dtype: torch.dtype = torch.float32,
 ) -> AffineForm:
-    """`rows` unrelated sets around random centers; one in four entries has no remainder."""
+    """Draw `rows` independent forms around random centers; one in four entries has no remainder."""
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *size: torch.rand(*size, generator=generator, dtype=torch.float64)  # noqa: E731
     center = 2 * draw(1, rows, *shape) - 1
@@ -29,7 +29,7 @@ def make_form(
 
 
 def points(form: AffineForm, e: Tensor, s: Tensor) -> Tensor:
-    """The members [S, P, ...] at symbols e [S, P, d] and remainder positions s [S, P, ...], in float64."""
+    """Return the members [S, P, ...] at symbols e [S, P, d] and remainder positions s [S, P, ...], in float64."""
     return form.center.double() + torch.einsum("spd,dp...->sp...", e, form.slopes.double()) + s * form.radius.double()
 
 
@@ -38,7 +38,7 @@ def in_float64(model: nn.Module) -> nn.Module:
 
 
 def run_rows(model: nn.Module, x: Tensor, one_by_one: bool = False) -> Tensor:
-    """Outputs [S, P, K] of inputs [S, P, ...]; one by one where the rows of a batch may see each other."""
+    """Return outputs [S, P, K] of inputs [S, P, ...]; ``one_by_one`` if the rows of a batch may influence each other."""
     if one_by_one:
         return torch.stack([model(batch.clone()) for batch in x])
     return model(x.flatten(0, 1)).unflatten(0, x.shape[:2])
@@ -59,7 +59,7 @@ def candidates(form: AffineForm, seed: int, number: int = 12) -> tuple[Tensor, T
 def climb(
     model: nn.Module, form: AffineForm, labels: Tensor | None, seed: int, one_by_one: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """For each output and direction, three sign steps from a random point: corners likely to break the bound."""
+    """Take three sign steps from a random point for each output and direction, towards corners likely to break the bound."""
     e, s = (tensor[-2:-1] for tensor in candidates(form, seed, 1))
     outputs = run_rows(model, points(form, e, s), one_by_one).shape[-1]
     direction = torch.cat([torch.eye(outputs), -torch.eye(outputs)]).double()[:, None]
@@ -89,16 +89,16 @@ def assert_inside(
     seed: int = 0,
     one_by_one: bool = False,
 ) -> None:
-    """No tried member of the input set gives an output outside [lower, upper], or outside the form at the same e.
+    """Assert that no tried member of the input set has an output outside [lower, upper], or outside the form at the same e.
 
-    The network is evaluated in float64; its own rounding, 1e-12 of the outputs' size, is all that is allowed.
+    The network is evaluated in float64; the only allowance is that evaluation's rounding, 1e-12 of the outputs' magnitude.
     """
     exact = in_float64(model)
     e, s = candidates(form, seed)
     try:
         more_e, more_s = climb(exact, form, labels, seed, one_by_one)
         e, s = torch.cat([e, more_e]), torch.cat([s, more_s])
-    except RuntimeError:  # a network that has no gradient is tried at the random points alone
+    except RuntimeError:  # a network without gradients is tried at the random points alone
         pass
     with torch.no_grad():
         outputs = margins(run_rows(exact, points(form, e, s), one_by_one), labels)

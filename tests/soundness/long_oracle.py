@@ -1,7 +1,7 @@
-"""What transformed pictures really are, for many at once, in numbers of 64 bits (`numpy.longdouble`): 2^11 times as fine as what is judged.
+"""True transformed images for many cases at once, in 64-bit numbers (`numpy.longdouble`), 2^11 times as fine as float64.
 
-Written from the equations of `oracle.py`, which works in rational numbers and is asked about some pixels of this one by
-`test_mechanical.py`. A value comes with a doubt: how far it may be from the truth; a hundredth of float64's rounding, mostly.
+Written from the equations of `oracle.py`, which works in rational numbers; `test_mechanical.py` compares some pixels of the
+two. Every value comes with a bound on its distance from the truth, usually a hundredth of float64's rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 Long = np.longdouble
 FINE = bool(np.finfo(Long).eps < 2.0**-60)
-"""Not so on every machine: some have no longer numbers than float64."""
+"""False on machines whose longdouble is no longer than float64."""
 EPS = float(np.finfo(Long).eps)
 PI = Long("3.14159265358979323846264338327950288419716939937510")
 SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", "Yaw", "Pitch")
@@ -32,7 +32,7 @@ def sine_cosine(degrees: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def inverse_matrix(letter: str, value: np.ndarray) -> np.ndarray:
-    """[K, 3, 3] for values [K]."""
+    """Return matrices [K, 3, 3] for values [K]."""
     name, _, setting = letter.partition("@")
     matrix = np.zeros((len(value), 3, 3), Long)
     matrix[:, [0, 1, 2], [0, 1, 2]] = 1
@@ -60,7 +60,7 @@ def inverse_matrix(letter: str, value: np.ndarray) -> np.ndarray:
 
 
 def positions(letters: Sequence[str], theta: np.ndarray, height: int, width: int) -> tuple[np.ndarray, ...]:
-    """Source columns and rows, the depth there, [K, H, W], for parameters [K, d] of spatial parts."""
+    """Return source columns, rows and depths [K, H, W] for parameters [K, d] of spatial transformations."""
     matrix = np.broadcast_to(np.eye(3).astype(Long), (len(theta), 3, 3))
     for k, letter in enumerate(letters):
         matrix = np.einsum("kij,kjl->kil", matrix, inverse_matrix(letter, theta[:, k]))
@@ -76,7 +76,7 @@ def positions(letters: Sequence[str], theta: np.ndarray, height: int, width: int
 
 
 def source(index: np.ndarray, size: int, padding: str) -> tuple[np.ndarray, np.ndarray]:
-    """Which line of a picture an index of the endless picture shows, and whether it shows one at all."""
+    """Map an index of the padded image to a line of the image, and say whether it has one."""
     inside = (index >= 0) & (index < size)
     if padding == "zeros":
         return np.where(inside, index, 0), inside
@@ -87,7 +87,7 @@ def source(index: np.ndarray, size: int, padding: str) -> tuple[np.ndarray, np.n
 
 
 def sampled(pictures: np.ndarray, column: np.ndarray, row: np.ndarray, padding: str) -> np.ndarray:
-    """Bilinear values of pictures [K, C, H, W] at positions [K, H', W'], each its own; NaN where a position is."""
+    """Interpolate images [K, C, H, W] at their own positions [K, H', W'] bilinearly; NaN where a position is NaN."""
     count, _, height, width = pictures.shape
     known = np.isfinite(column) & np.isfinite(row)
     column, row = np.where(known, column, 0), np.where(known, row, 0)
@@ -110,7 +110,7 @@ def sampled(pictures: np.ndarray, column: np.ndarray, row: np.ndarray, padding: 
 def transformed(
     pictures: np.ndarray, letters: Sequence[str], theta: np.ndarray, padding: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each of the pictures [K, C, H, W] under its own parameters [K, d], and the doubt about each value."""
+    """Transform each image [K, C, H, W] by its own parameters [K, d]; return the values and their error bounds."""
     x, doubt = pictures.astype(Long), np.zeros(pictures.shape, Long)
     names = [letter.partition("@")[0] for letter in letters]
 
@@ -183,7 +183,7 @@ def _photometric(
 
 
 def _weighted(x: np.ndarray, weights: np.ndarray, offsets: Sequence[tuple[object, object]], padding: str) -> np.ndarray:
-    """The sum of weights [K, n] times the picture shifted by an offset (right, up), and opposite."""
+    """Sum weights [K, n] times the image shifted by an offset (right, up) and by its opposite."""
     height, width = x.shape[-2:]
     column, row = np.meshgrid(np.arange(width).astype(Long), np.arange(height).astype(Long))
     result = x * weights[:, :1, None, None]

@@ -1,46 +1,46 @@
-"""Mechanical mutation: every constant, comparison, index, sign and pair of names of a source file, judged by a fast fuzz.
+"""Mechanical mutation: mutate every constant, comparison, index, sign and pair of names of a source file, and fuzz each mutant.
 
     python -m tests.soundness.mechanical [FILES...] [--every N] [--seconds S] [--workers 1] [--seed 0]
 
-Defects that are written by hand next to the tests that catch them say little about those that nobody thought of (`mutations.py` has
-them). Here a file's syntax tree says what the mutants are. Each runs in a child forked from a process that has torch and the fuzz's
-inputs, with their true values, in memory, so that a mutant costs what its bounds cost and nothing else. It is
+Handwritten defects (`mutations.py`) say little about defects that nobody thought of. Here a file's syntax tree determines the
+mutants. Each runs in a child forked from a process that holds torch and the fuzz's inputs with their true values, so a mutant
+costs only the computation of its bounds. Its outcome is
 
     killed      a true value lies outside its bounds, or the code raises, crashes or does not end
     identical   all bounds are the same bit for bit
-    looser      all bounds contain the original's: sound, as far as the original is
+    looser      all bounds contain the original's: as sound as the original
     TIGHTER     some bound does not contain the original's, and no true value refutes it: a suspect
 
-Every suspect has to be killed by better inputs, or stands with an argument in
-`mechanical_survivors.py` (of networks: `mechanical_survivors_network.py`). Exit status 1: a suspect without
-an argument, an argument that fits no mutant any more, or one whose mutant is killed. Exit status 2: the code itself violates a bound.
+Every suspect must be killed by better inputs or justified in `mechanical_survivors.py` (networks:
+`mechanical_survivors_network.py`). Exit status 1: a suspect without a justification, a justification that matches no mutant
+any more, or one whose mutant is killed. Exit status 2: the original code violates a bound.
 
-A fuzz is a module of this folder, chosen for a file by `FUZZES`, with four functions:
+A fuzz is a module of this folder, assigned to files by `FUZZES`, with four functions:
 
     inputs(seed: int) -> Sequence[Case]
-        All cases, with whatever is known of the truth, worked out here once and not by the package. Called in the parent, which has
-        not imported the package for it. ``str(case)`` names it. Deterministic. Dear cases last.
+        All cases with their true values, computed once and without the package. Called in the parent, which has not imported the package
+        for it. ``str(case)`` names the case. Deterministic. Expensive cases last.
     run(case: Case) -> Bounds
-        What the package says; in a child. Everything of the package is imported inside of this function (or what it calls), at each call,
-        because only then is it the mutant's: modules of the package are thrown away and imported again in each child, without
-        `tiltproof/__init__.py`, whose imports would take longer than most fuzzes. Bounds can be pickled (numpy arrays, no tensors).
+        The package's bounds; in a child. Everything of the package is imported inside this function (or its callees), at each call, because
+        only then is it the mutant's: each child discards the package's modules and imports them again, without `tiltproof/__init__.py`,
+        whose imports would take longer than most fuzzes. Bounds can be pickled (numpy arrays, no tensors).
     violations(case: Case, bounds: Bounds) -> str | None
-        A text for a true value outside of the bounds, for a NaN, a negative radius, a wrong shape; None if there is none.
+        A description of a true value outside the bounds, a NaN, a negative radius or a wrong shape; None if there is none.
     compare(old: Bounds, new: Bounds) -> "identical" | "looser" | "tighter"
-        Of one case; ``looser`` only if every bound in ``new`` contains the one in ``old``. `compared` below does so for affine forms.
+        For one case; ``looser`` only if every bound in ``new`` contains the one in ``old``. `compared` below does this for affine forms.
 
-and perhaps
+and optionally
 
     direct(case: Case, file: str) -> bool
-        Whether the bounds are what the file's functions return, and nothing is worked out from that. Later steps need not be monotone: they
-        may choose another slope for a larger set, and what comes out is not comparable, though as sound as what went in. So where all
-        direct cases are identical or looser, and some looser, a mutant is looser, whatever the others say. By default, all are direct.
+        Whether the bounds are what the file's functions return, with nothing computed from it. Later steps need not be monotone: they may
+        choose another slope for a larger set, and their result is not comparable, though as sound as their input. So if all direct cases
+        are identical or looser, and some looser, the mutant is looser, whatever the other cases say. By default all are direct.
 
     reference(case: Case) -> Bounds
-        Asked instead of ``run`` for the original's bounds, where these are not the only ones that the code could have chosen: whatever else
-        ``compare`` wants to know of them. A mutant that chooses another of two sound ways is then no suspect.
+        Replaces ``run`` for the original's bounds if the code could have chosen other sound bounds: whatever else ``compare`` needs to know
+        about them. A mutant that makes another of two sound choices is then not a suspect.
 
-The fuzz may have more (a `main`, say). It must not start threads: children are forked.
+A fuzz may have more (a `main`, say). It must not start threads, because children are forked.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ FUZZES = [
     ("enclosures/*.py", "pixel_fuzz"),
     ("pixels/*.py", "pixel_fuzz"),
 ]
-"""Which fuzz judges which files, by their paths in the package: the first row that fits."""
+"""Which fuzz judges which files, by path in the package: the first matching row wins."""
 LEFT_OUT = ["*/__init__.py"]
-"""Of the files that are tried by default: what runs on GPUs alone, or only checks arguments."""
+"""Not tried by default: code that runs on GPUs alone, or only checks arguments."""
 OUTCOMES = ("killed", "identical", "looser", "tighter")
 MEMORY = 3 * 2**30
-"""A mutant may ask for more memory than there is: it gets that much."""
+"""Memory limit of a mutant, which may ask for more than the machine has."""
 
 PAIRS = [
     ("lower", "upper"), ("low", "high"), ("lowest", "highest"), ("least", "greatest"), ("least", "largest"), ("minimum", "maximum"),
@@ -93,7 +93,7 @@ PAIRS = [
     ("first_x", "first_y"), ("across", "down"), ("across", "along"), ("center", "aside"), ("wide", "tall"), ("slope", "bend"),
     ("center", "radius"), ("row_index", "column_index"), ("vertical", "horizontal"), ("sideways", "upright"), ("rising", "falling"),
 ]  # fmt: skip
-"""Names that are easily taken for one another."""
+"""Names that are easily confused."""
 OTHERS: dict[str, list[str]] = {}
 for _one, _two in PAIRS:
     OTHERS.setdefault(_one, []).append(_two)
@@ -107,14 +107,14 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 DROPPED_CALLS = ("abs", "abs_", "clamp", "clamp_", "clamp01", "floor", "ceil", "nan_to_num", "widen")
-"""Functions and methods without which a value is still a value of the same kind: what is widened, clamped or rounded."""
+"""Widening, clamping and rounding functions: without the call the value still has the same kind."""
 UNTOUCHED = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.JoinedStr)
 WORDS_ONLY = ("annotation", "returns", "decorator_list", "type_params")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One defect: ``line`` is the text of the line it begins on, ``change`` says what becomes what; the n-th of the same has ``#n``."""
+    """One defect: ``line`` is the text of its first line, ``change`` describes the edit; the n-th of the same has ``#n``."""
 
     file: str
     number: int
@@ -122,16 +122,16 @@ class Mutant:
     change: str
     code: types.CodeType = field(compare=False, repr=False)
     local: bool = False
-    """Inside of a function: cases that call none of the file's functions need not be asked."""
+    """Inside a function: cases that call none of the file's functions can be skipped."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """By text, so that it holds when lines move."""
+        """Return the mutant's key: text instead of line numbers, so that it survives moved lines."""
         return self.file, self.line, self.change
 
 
 def mutants(path: Path, file: str) -> list[Mutant]:
-    """All mutants of a source file, in its order."""
+    """Return all mutants of a source file, in source order."""
     text = path.read_text()
     lines, tree, seen = text.splitlines(), ast.parse(text), Counter[tuple[str, str]]()
     result = []
@@ -161,7 +161,7 @@ Edit = tuple[ast.AST, str, int | None, Any, ast.AST, str]
 
 
 def _edits(node: ast.AST, known: frozenset[str]) -> Iterator[Edit]:
-    """Where a child of a node may be replaced, by what, and in words; ``known``: names that mean something here."""
+    """Yield where a child of a node may be replaced, by what, and a description; ``known``: names that are defined here."""
     if isinstance(node, UNTOUCHED):
         return
     if isinstance(node, (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.GeneratorExp, ast.ListComp)):
@@ -185,12 +185,12 @@ def _edits(node: ast.AST, known: frozenset[str]) -> Iterator[Edit]:
 
 
 def _whole(node: ast.Call, keyword: ast.keyword, rest: ast.Call) -> Iterator[Edit]:
-    """A call without one of its keywords: it is the list of keywords that is replaced."""
+    """Yield a call without one of its keywords, by replacing the list of keywords."""
     yield node, "keywords", None, _Keywords(node.keywords, keyword), rest.keywords, f"{_text(keyword)} dropped"  # type: ignore[misc]
 
 
 class _Keywords(list[ast.keyword]):
-    """A list with the place of the keyword in question."""
+    """A list that remembers the position of the keyword in question."""
 
     def __init__(self, keywords: list[ast.keyword], keyword: ast.keyword) -> None:
         super().__init__(keywords)
@@ -239,7 +239,7 @@ def _replacements(node: ast.expr | ast.stmt, parent: ast.AST, known: frozenset[s
 
 
 def _numbers(value: object, parent: ast.AST) -> list[bool | int | float]:
-    """What a number could have been."""
+    """Return other values the number could have had."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -254,14 +254,14 @@ def _numbers(value: object, parent: ast.AST) -> list[bool | int | float]:
 
 
 def _bound(node: ast.AST) -> frozenset[str]:
-    """Names that are assigned or are arguments inside of a node, or are defined in it."""
+    """Return names that are assigned, defined, or are arguments inside a node."""
     names = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             names.add(each.id)
         elif isinstance(each, ast.arg):
             names.add(each.arg)
-    if isinstance(node, ast.Module):  # of what a function defines, others know nothing
+    if isinstance(node, ast.Module):  # a function's local names are unknown outside it
         names = {each.id for part in node.body if isinstance(part, (ast.Assign, ast.AnnAssign)) for each in ast.walk(part)
                  if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}  # fmt: skip
     return frozenset(names)
@@ -273,7 +273,7 @@ def _text(node: ast.AST, length: int = 60) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives the mutant's code to whoever imports its module."""
+    """Serves the mutant's code to any import of its module."""
 
     def __init__(self, name: str, path: Path, code: types.CodeType) -> None:
         self.name, self.path, self.code = name, path, code
@@ -290,7 +290,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def renew(package: str, root: Path, file: str, code: types.CodeType | None) -> None:
-    """Forget the package; its modules come anew at the next import, one of them with this code. Only in a child."""
+    """Discard the package in a child; its modules are imported again, one of them with this code."""
     for name in [name for name in sys.modules if name == package or name.startswith(package + ".")]:
         del sys.modules[name]
     bare = types.ModuleType(package)
@@ -316,19 +316,21 @@ class Trial:
     def __init__(
         self, fuzz: Any, seed: int = 0, package: str = PACKAGE, root: Path = SOURCE, thorough: bool = True
     ) -> None:
-        """``thorough``: with `reference`, which only matters to mutants that survive."""
+        """Prepare a trial; ``thorough`` adds `reference`, which only matters for mutants that survive."""
         self.fuzz, self.package, self.root = fuzz, package, root
         self.reference = getattr(fuzz, "reference", fuzz.run) if thorough else fuzz.run
         self.cases = list(fuzz.inputs(seed))
         self.kills: Counter[int] = Counter()
-        """How many mutants each case has killed: those that did are asked first."""
+        """How many mutants each case has killed: the most successful ones run first."""
         began = time.perf_counter()
         self.bounds, self.violation, self.called = self._original()
         self.seconds = time.perf_counter() - began
 
     def _original(self) -> tuple[list[Any], str | None, list[set[str]]]:
-        """Of the code as it is: bounds, a violation, and the files each case calls; in a child too, so that the parent never sees the
-        package."""
+        """Run the original code: bounds, a violation, and the files each case calls.
+
+        This too happens in a child, so that the parent never imports the package.
+        """
 
         def work() -> tuple[list[Any], str | None, list[set[str]]]:
             renew(self.package, self.root, "", None)
@@ -356,7 +358,7 @@ class Trial:
         return result
 
     def judge(self, mutant: Mutant) -> tuple[str, str, int | None]:
-        """(outcome, detail, killing case); in a child."""
+        """Return (outcome, detail, killing case), computed in a child."""
         renew(self.package, self.root, mutant.file, mutant.code)
         direct = getattr(self.fuzz, "direct", lambda *_: True)
         relations: dict[bool, tuple[str, str]] = {True: ("identical", ""), False: ("identical", "")}
@@ -379,7 +381,7 @@ class Trial:
         return outcome, detail, None
 
     def results(self, todo: Sequence[Mutant], seconds: float, workers: int = 1) -> Iterator[Result]:
-        """As they come, in the order given if there is one worker."""
+        """Yield results as they come, in the given order if there is one worker."""
         waiting, running = list(todo)[::-1], dict[_Child, Mutant]()
         while waiting or running:
             while waiting and len(running) < workers:
@@ -398,7 +400,7 @@ class Trial:
 
 
 class _Child:
-    """A function's result from a forked process; a text where it has none."""
+    """The result of a function in a forked process, or a text if it returned none."""
 
     def __init__(self, work: Any) -> None:
         context = multiprocessing.get_context("fork")
@@ -437,7 +439,7 @@ class _Child:
 
 
 def _data() -> int:
-    """What RLIMIT_DATA counts of this process, in bytes."""
+    """Return this process's data size in bytes, as RLIMIT_DATA counts it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
@@ -445,8 +447,10 @@ def _data() -> int:
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """For bounds that are a dictionary of float64 arrays center [...], slopes [d, ...], radius, lower and upper; and perhaps ``others``, a
-    list of such: what else would be right for each entry, by the original code."""
+    """Compare bounds given as dictionaries of float64 arrays center [...], slopes [d, ...], radius, lower and upper.
+
+    ``others`` may hold a list of such dictionaries: other bounds that the original code regards as correct for each entry.
+    """
     others = old.get("others", [])
     if all(np.array_equal(old[name], new[name], equal_nan=True) for name in new):
         return "identical"
@@ -462,7 +466,7 @@ def compared(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def _contained(old: dict[str, Any], new: dict[str, Any], where: Any) -> Any:
-    """Of these entries, which of the new forms contain the old ones, whatever the symbols, and so do their ends."""
+    """Return whether these entries' new forms and ends contain the old ones, whatever the symbols."""
     a, b = ({name: each[name][..., where].astype(np.longdouble) for name in new} for each in (old, new))
     d = max(len(a["slopes"]), len(b["slopes"]))
     g, h = (np.concatenate([each, np.zeros((d - len(each), each.shape[1]))]) for each in (a["slopes"], b["slopes"]))
@@ -472,7 +476,7 @@ def _contained(old: dict[str, Any], new: dict[str, Any], where: Any) -> Any:
 
 
 def default_files() -> list[str]:
-    """All that have a fuzz, but for those left out."""
+    """Return all files that have a fuzz and are not in LEFT_OUT."""
     found = sorted(str(path.relative_to(SOURCE / PACKAGE)) for path in (SOURCE / PACKAGE).rglob("*.py"))
     return [file for file in found if fuzz_of(file) and not any(fnmatch.fnmatch(file, each) for each in LEFT_OUT)]
 

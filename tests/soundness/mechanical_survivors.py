@@ -1,8 +1,7 @@
-"""Mechanical mutants that no true value refutes although some bound is tighter than the original's: why each is sound, or why no sampling
-can see it.
+"""Mechanical mutants with a tighter bound that no true value refutes: why each is sound, or why sampling cannot expose it.
 
-Rows go by text: the file, the line that is changed, and what becomes what, as `mechanical.py` prints it between brackets. A row that fits
-no mutant any more makes that command fail, and so does one whose mutant is refuted.
+Rows are keyed by text: the file, the changed line, and the change as `mechanical.py` prints it between brackets. That command
+fails if a row matches no mutant any more, and if a row's mutant is refuted.
 """
 
 from __future__ import annotations

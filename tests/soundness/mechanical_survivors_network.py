@@ -1,9 +1,9 @@
-# ruff: noqa: E501 - rows quote source lines
-"""As `mechanical_survivors.py`, for what `network_fuzz.py` judges: the rules of networks, the passes and the relaxations.
+"""Justified survivors among the mutants that `network_fuzz.py` judges: network rules, backward passes and relaxations.
 
-Each kind of line has one argument for all of its mutants. Those that lower an allowance for roundings are unsound on paper; the argument says
-why inputs do not show it. Rows are there for every second mutant of a file, all of `enclosures/relu.py`, every third of `network/backward.py`, and
-every eighth of `network/ops/base.py`: the others have not been judged.
+Format as in `mechanical_survivors.py`. One argument covers all mutants of a kind of line. Mutants that lower a rounding
+allowance are unsound on paper; the argument says why inputs do not show it. Rows cover every second mutant of a file, all of
+`enclosures/relu.py`, every third of `network/backward.py`, and every eighth of `network/ops/base.py`; the others have not
+been judged.
 """
 
 from __future__ import annotations

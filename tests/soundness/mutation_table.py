@@ -1,9 +1,9 @@
-"""Deliberate one-line defects: where, what stands there, what replaces it, why that is wrong, who should notice.
+"""Deliberate one-line defects: the file, the old and the new text, why the new one is wrong, and which tests should notice.
 
-Some slacks are not here because another one covers for them on its own: those of Algorithm 1's sums (its weights are widened
-already), of the sigmoid's library function (8 roundings are allowed for anyway), of ReLU backward (linear layers allow for
-twice what they need), and of a quotient of forms (those of the product and the difference in it leave just as much). To edit:
-`old` must occur exactly once in the file (a test checks it); keep it as short as that allows.
+Some slacks have no row because another slack covers for them: those of Algorithm 1's sums (its weights are already widened),
+of the sigmoid's library function (8 roundings are allowed for anyway), of ReLU backward (linear layers allow twice what they
+need), and of a quotient of forms (its product and its difference leave just as much). To edit: `old` must occur exactly once
+in the file (a test checks this); keep it as short as that allows.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ MUTATIONS = [
              "the path to the line is not straight", (QUADRATIC,)),
     Mutation("cell next door", BENDS, "(walk.x.meets(1) & walk.y.meets(1))", "walk.x.meets(1)",
              "another cell has another function", (QUADRATIC,)),
-    # kinks by parabolas
+    # quadratic relaxation of ReLU
     Mutation("remainder of a kink", BOWS, "(highest - lowest) / 2 + t / 2 + slack", "(highest - lowest) / 2 + slack",
              "what is not the parameter moves |x| too", (PARABOLAS,)),
     Mutation("third symbol of a kink", BOWS, "        t = t + other.abs()", "        t = t + 0 * other.abs()",
@@ -145,7 +145,7 @@ MUTATIONS = [
              "nothing bounds 1 / w there", (FORMS, PERSPECTIVE)),
     Mutation("symbols given up for nothing", "network/forward.py", "widen(form.radius + extra, 0.0,", "widen(form.radius, 0.0,",
              "what a symbol moved must go somewhere", ("network/test_dropped_symbols.py",)),
-    # batch norm inside convolutions
+    # folding batch norm into convolutions
     Mutation("cancelled shift", "network/folding.py", "(own.abs() if given is None else by_channel(given))", "own.abs()",
              "the parts of a shift may cancel, their roundings do not", ("network/test_folding.py",)),
     Mutation("size of a folded shift", LINEAR, "return shift.abs() if size is None else size.view",
@@ -227,7 +227,7 @@ MUTATIONS = [
              "a clamped picture has a remainder of its own", (CAMPAIGN, PIXELS)),
     Mutation("rounding of pixels", RESAMPLE, "widen(radius, magnitude, 24, u.unit)", "radius",
              "interpolation rounds a dozen times", (CAMPAIGN,)),
-    # one formula in one cell
+    # the closed form inside a single cell
     Mutation("one cell: sides", ONE_CELL, "torch.mul(half_x, half_y, out=sides)", "torch.mul(half_x, half_y, out=sides).mul_(0.9)",
              "a bilinear function is d x y beside its plane", (IN_CELLS,)),
     Mutation("one cell: roundings", ONE_CELL, "(4 * largest + 40 * spread) * UNIT[torch.float64]",
@@ -261,7 +261,7 @@ MUTATIONS = [
     Mutation("shared boxes by a number alone", "pixels/api.py", "if torch.equal(ends[rows][box_of], ends) else (slice(None), None)",
              "if len(rows) else (slice(None), None)",
              "different boxes may have the same number", ("pixels/test_shared_boxes.py",)),
-    # the same in kernels for GPUs
+    # the same in Triton kernels
     Mutation("kernel: a grid line left out", "kernels/triton/bilinear.py", "tl.fma(slope_u, across[1], b)", "tl.fma(slope_u, across[0], a)",
              "the picture has a kink there", (FUSED,)),
     Mutation("kernel: rounding of pixels", "kernels/triton/pixels.py", "largest * (ROUNDINGS * UNIT)", "largest * 0.0",
@@ -368,7 +368,7 @@ MUTATIONS = [
              "the jump is another one further along the line", (FUSED_BENT,)),
     Mutation("kernel: one hinge for all", "kernels/selfcheck.py", "(least <= most).all()", "(low <= high).all()",
              "a hinge is one symbol, shared by all pixels", (FUSED_BENT,)),
-    # gamma, colours, blurs
+    # gamma, colors, blurs
     Mutation("gamma: tangent of the pixel", POWER, "torch.where(convex, torch.minimum(*line), torch.minimum(*ends))",
              "torch.minimum(*ends)",
              "a convex power lies below its chord", (PHOTOMETRIC,)),
@@ -455,7 +455,7 @@ MUTATIONS = [
              "each pair has its own picture", (PAIRS,)),
     Mutation("grid of another box", ALGORITHM_1, "starts - (ends - mine)", "starts.flip(0) - (ends - mine)",
              "a pair's pixels are weighted by its own box", (PAIRS,)),
-    # convolutions as products
+    # convolutions as products (im2col)
     Mutation("line of the kernel", ARITHMETIC, "rows[k * reach.wide :]", "rows",
              "each line of the kernel meets the lines of pictures that are so much further down", (PRODUCTS,)),
     Mutation("lines of a dilated kernel", ARITHMETIC, " and whole.dilation[0] == 1 and", " and",
@@ -488,7 +488,7 @@ MUTATIONS = [
              "a kernel that a device compiles into something else", (SHIFTS,)),
     Mutation("kernel: a shift for each entry", FUSED_SHIFT, "each.shape == single and ", "",
              "the kernel has one number for each channel", (SHIFTS,)),
-    # kinks
+    # zonotope relaxation of ReLU
     Mutation("half the ReLU gap", RELAX, "half = gap / 2", "half = gap / 4",
              "the parallelogram no longer holds the kink", (FORMS, NETWORK)),
     Mutation("one side of the gap", RELAX, "torch.maximum(slope * below, (1 - slope) * above)", "slope * below",
@@ -630,7 +630,7 @@ MUTATIONS = [
              "what is not a number proves nothing, and has to stay so", (BY_ONEDNN,)),
     Mutation("one matrix for another", LINEAR, 'operation.once("absolute", lambda: operation.settings["weight"].abs())',
              'operation.settings["weight"]', "radii are multiplied by sizes of weights, not by weights", (NETWORK,)),
-    # tiling and verdicts
+    # partition and verdicts
     Mutation("edges rounded separately", TILES,
              "first, second = self._edge(torch.stack([boxes.index, boxes.index + 1]), boxes.level)",
              "first = self._edge(boxes.index, boxes.level); second = first + (self.high - self.low) / (self.base * 2**boxes.level)",
@@ -687,7 +687,7 @@ MUTATIONS = [
     Mutation("intersection of a range", RANGE_SEARCH, 'self.lower.scatter_reduce_(0, index, lower, "amin")',
              'self.lower.scatter_reduce_(0, index, lower, "amax", include_self=False)',
              "the range is the union over boxes", (RANGES,)),
-    # steps that fail in the middle
+    # steps that fail midway
     Mutation("a failed step left as it was", "runtime/batch_size.py", "vars(each).update(state)", "pass",
              "a step that is tried again begins from where it began", (FAULTS, "runtime/test_batch_size.py")),
     Mutation("a step that succeeded tried again", "runtime/batch_size.py",
@@ -707,7 +707,7 @@ MUTATIONS = [
              "wrong = self.covered == 0", "every parameter belongs to some box of the range", (FAULTS,)),
     Mutation("a range that is left passed over", "verify/regression.py", "((inner_low < lower) | (inner_high > upper)).any(1)",
              "(inner_low > inner_high).all(1)", "a bound was wrong, so none is to be believed", (FAULTS,)),
-    # the proof's arithmetic
+    # precision of the proof
     Mutation("constants computed anywhere", "network/graph.py", "        if dtype is not None:\n            require_proof()\n", "",
              "under autocast they have 8 bits", (AMBIENT,)),
     Mutation("constants of a loss in a proof", "network/graph.py", "if self.arithmetic != PROOF:", "if self.arithmetic is ...:",
@@ -743,7 +743,7 @@ MUTATIONS = [
              'for kind in () if kind', "constants that are computed later have 8 bits", (AMBIENT,)),
     Mutation("autocast that the module switches on, in the checker", "checker/network.py",
              'any(map(torch.is_autocast_enabled, ("cpu", "cuda")))', "False", "its own products would have 8 bits", (AMBIENT,)),
-    # the module, the graph that was traced, the file that was read
+    # the module, the traced graph, the file
     Mutation("outputs compared with the largest one", "network/agreement.py",
              "(form.reach() * SLACK).nan_to_num(nan=torch.inf, posinf=torch.inf)", "torch.full_like(value, torch.inf)",
              "small outputs decide, too", (AGREEMENT,)),
@@ -774,7 +774,7 @@ MUTATIONS = [
     Mutation("a checkpoint without its weights", "training/checkpoint.py",
              "        for path, content in contents.items():\n            replace_bytes(path, content)\n", "",
              "what is sealed has to be there", (ON_DISK,)),
-    # allowances for rounding, too small for tests that sample to see
+    # rounding allowances too small for sampling tests to notice
     Mutation("allowance: one cell, radius", ONE_CELL, "UPWARD = 1 + 2.0**-47", "UPWARD = 1.0",
              "a sum of products rounds as well", (COUNTS,)),
     Mutation("allowance: one cell, half sides", ONE_CELL, ".mul_(0.5 + 4 * form.unit).add_(8 * form.unit)", ".mul_(0.5)",

@@ -1,9 +1,9 @@
-"""Would the tests notice? Puts one defect at a time into a copy of the package and runs the short tests on it.
+"""Put one deliberate defect at a time into a copy of the package and run the short tests on it.
 
     python -m tests.soundness.mutations [--only TEXT] [--begin 10] [--workers 2]
 
-A row per defect of `mutation_table.py`: caught (and by which test) or SURVIVED; exit status 1 if any survives, or if a row of
-the table no longer fits the source.
+Prints one row per defect of `mutation_table.py`: caught (and by which test) or SURVIVED. Exit status 1 if any survives, or if
+a row of the table no longer matches the source.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.soundness.mutation_table import MUTATIONS, Mutation
 from tests.support.processes import ROOT
 
 SECONDS = 600
-"""A defect that makes the tests run on for ever is noticed too."""
+"""Time limit of the tests: a defect that makes them run forever counts as caught."""
 
 
 def source(mutation: Mutation, root: Path = ROOT) -> Path:
@@ -40,7 +40,7 @@ def apply(mutation: Mutation, root: Path) -> None:
 
 
 def attempt(mutation: Mutation) -> tuple[str, str, float]:
-    """("caught" or "SURVIVED" or "DOES NOT FIT", by what, seconds)."""
+    """Return ("caught" or "SURVIVED" or "DOES NOT FIT", by what, seconds)."""
     if not fits(mutation):
         return "DOES NOT FIT", f"{mutation.file}: bring mutation_table.py up to date", 0.0
     began = time.perf_counter()
@@ -74,7 +74,7 @@ def attempt(mutation: Mutation) -> tuple[str, str, float]:
             status, by = result.returncode, by[0] if by else result.stdout[-200:]
         except subprocess.TimeoutExpired:
             status, by = 1, f"no end after {SECONDS} s"
-    if status not in (0, 1):  # pytest could not even start: nothing was noticed by a test
+    if status not in (0, 1):  # pytest failed to start: no test noticed anything
         return "DOES NOT RUN", str(by), time.perf_counter() - began
     return "caught" if status == 1 else "SURVIVED", str(by) if status == 1 else "", time.perf_counter() - began
 
