@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import tiltproof
 from tiltproof.data import load_pixels
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.training import Recipe, train
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.training.artefacts import FILE as LOG
@@ -160,7 +160,7 @@ def certified(
     if file.exists() and (kept := json.loads(file.read_text()))["asked"] == asked:
         return kept
     count = max(arguments.images, arguments.paper_images)
-    test = tiltproof.load_data(recipe.data.name, arguments.data_root)
+    test = tiltproof.data.load(recipe.data.name, arguments.data_root)
     images, labels = (each[:count].to(arguments.device) for each in test)
 
     def percentages(count: int, **options: object) -> dict:

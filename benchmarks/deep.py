@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import tiltproof
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.transforms import parse
@@ -80,7 +80,7 @@ def main() -> None:
     if len(transform.parts) != 1:
         parser.error(f"one parameter is wanted, {card['transform']} has {len(transform.parts)}")
     model = load_model(str(arguments.run / WEIGHTS)).to(arguments.device).eval()
-    images, labels = tiltproof.load_data(arguments.data or card["dataset"], root=arguments.data_root)
+    images, labels = tiltproof.data.load(arguments.data or card["dataset"], root=arguments.data_root)
     images, labels = (tensor[: arguments.images].to(arguments.device) for tensor in (images, labels))
     rows = robust(model, images, labels, transform).cpu()
     print(f"{card['name']}, {card['architecture']}: {len(rows)} of {len(images)} images right at {SAMPLES} parameters")

@@ -26,7 +26,8 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 import tiltproof
-from tiltproof.models import load_model, models
+from tiltproof.models import load as load_model
+from tiltproof.models import models
 
 ROOT = Path(__file__).parents[1]
 CARDS = {card.name: card for card in models()}
@@ -103,7 +104,7 @@ def measured(name: str, sides: dict[str, Path], folder: Path, arguments: argpars
     """All rounds of one network."""
     card = CARDS[name]
     data, transform = arguments.data or f"{card.dataset}-sample", arguments.transform or card.transform
-    images, labels = tiltproof.load_data(data)
+    images, labels = tiltproof.data.load(data)
     images, labels = images[: arguments.images], labels[: arguments.images]
     weights, pictures = folder / f"{name}.safetensors", folder / f"{name}-pictures.safetensors"
     state = {key: value.contiguous() for key, value in load_model(name).state_dict().items()}

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import tiltproof
-from tiltproof.models import ARCHITECTURES, load_model, models
+from tiltproof.models import ARCHITECTURES, models
+from tiltproof.models import load as load_model
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import pairs_at_a_time
 from tiltproof.training.artefacts import CARD, WEIGHTS
@@ -112,7 +113,7 @@ def cases(arguments: argparse.Namespace) -> list[Case]:
     for name, source, model, dataset, transform in found:
         few = 100 if transform == "R(30)" else 10  # on a CPU, so that a run of a row takes seconds
         data = dataset if arguments.data_root else f"{dataset}-sample"
-        images, labels = tiltproof.load_data(data, root=arguments.data_root)
+        images, labels = tiltproof.data.load(data, root=arguments.data_root)
         count = arguments.images or (len(images) if cuda else few)
         images, labels = (each[:count].to(arguments.device) for each in (images, labels))
         model = model.eval().to(arguments.device)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from tiltproof.data import load_data
-from tiltproof.report import Point, front_picture
+from tiltproof.data import load as load_data
+from tiltproof.reports import Point, front_picture
 from tiltproof.training import read_recipe, train
 from tiltproof.training.dataset import TrainingSet
 from tiltproof.transforms import parse

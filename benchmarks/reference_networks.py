@@ -35,7 +35,7 @@ def load_row(name: str, networks: Path, data_root: str, device: str, limit: int 
     dataset, architecture, transform, splits, paper = ROWS[name]
     model = ARCHITECTURES[architecture]()
     model.load_state_dict(load_file(networks / f"{name}.safetensors"))
-    images, labels = tiltproof.load_data(dataset, root=data_root)
+    images, labels = tiltproof.data.load(dataset, root=data_root)
     return model.eval().to(device), images[:limit].to(device), labels[:limit].to(device), transform, splits, paper
 
 

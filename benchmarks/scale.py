@@ -31,12 +31,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tiltproof
-from tiltproof import Budget, Rotation
+from tiltproof import Budget
 from tiltproof.models.architectures import BasicBlock
 from tiltproof.network import margins, proof_arithmetic, refine, run
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.report.style import FAINT, INK, OPEN, PROVED, SAMPLED
+from tiltproof.reports.style import FAINT, INK, OPEN, PROVED, SAMPLED
 from tiltproof.runtime.batch_size import Memory, parse_memory, shown_size
+from tiltproof.transforms import Rotation
 from tiltproof.verify.inputs import Inputs, check_inputs
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
@@ -84,7 +85,7 @@ def network(device: str, width: int, blocks: int = 2) -> ResNet:
 
 
 def pictures(count: int, size: int, device: str) -> Tensor:
-    small = tiltproof.load_data("cifar10-sample")[0][:count]
+    small = tiltproof.data.load("cifar10-sample")[0][:count]
     return F.interpolate(small, (size, size), mode="bilinear").clamp(0, 1).to(device)
 
 

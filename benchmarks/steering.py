@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 import tiltproof
-from tiltproof.models import load_model
-from tiltproof.report import Steering, steering_picture
+from tiltproof.models import load as load_model
+from tiltproof.reports import Steering, steering_picture
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.training.artefacts import CARD, WEIGHTS
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pictures", type=Path)
     arguments = parser.parse_args()
-    images, angles = tiltproof.load_data("driving", root=arguments.data_root)
+    images, angles = tiltproof.data.load("driving", root=arguments.data_root)
     images = images.to(arguments.device)
     some = spread(len(images), arguments.limit)
     rows = json.loads(arguments.json.read_text()) if arguments.json is not None and arguments.json.exists() else []

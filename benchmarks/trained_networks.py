@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import tiltproof
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.verify.results import Budget, Certificate
 
@@ -53,7 +53,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
     """(the network's card after measuring, its curve)."""
     card = json.loads((folder / CARD).read_text())
     model = load_model(str(folder / WEIGHTS)).to(arguments.device)
-    images, labels = tiltproof.load_data(card["dataset"], root=arguments.data_root)
+    images, labels = tiltproof.data.load(card["dataset"], root=arguments.data_root)
     images, labels = (tensor[: arguments.limit].to(arguments.device) for tensor in (images, labels))
     budget = Budget() if arguments.boxes is None else Budget(boxes=arguments.boxes)
 

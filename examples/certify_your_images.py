@@ -10,7 +10,7 @@ import tiltproof
 # Your folder. Here three digits of the bundled sample stand for your pictures: PNG or JPEG, all of one size.
 folder = Path("my-images")
 folder.mkdir(exist_ok=True)
-images, labels = tiltproof.load_data("mnist-sample")
+images, labels = tiltproof.data.load("mnist-sample")
 rows = []
 for k in range(3):
     pixels = (images[k, 0] * 255).round().byte().numpy()
@@ -20,12 +20,12 @@ with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as file:
     csv.writer(file).writerows([("filename", "label"), *rows])
 
 # From here on it is your own program. On the command line the folder is --data my-images.
-images, labels = tiltproof.load_data(folder)
-model = tiltproof.load_model("mnist-r30")
+images, labels = tiltproof.data.load(folder)
+model = tiltproof.models.load("mnist-r30")
 certificate = tiltproof.certify(model, images, labels, "R(30)", out="my-run", overwrite=True)
 for (name, label), verdict in zip(rows, certificate.verdicts, strict=True):
     print(f"{name} ({label}): {verdict}")
 
 # The run folder is evidence: the checker proves it again and shares no code with the prover.
-report = tiltproof.check_run("my-run", model, images, labels)
+report = tiltproof.check("my-run", model, images, labels)
 print(f"checked: {report.certified} certified images, {report.boxes} boxes")

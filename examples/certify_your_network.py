@@ -20,7 +20,7 @@ class MyNetwork(nn.Module):
 
 
 torch.manual_seed(0)
-images, labels = tiltproof.load_data("mnist-sample")
+images, labels = tiltproof.data.load("mnist-sample")
 model = MyNetwork()
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 for _ in range(60):  # stands for your own training

@@ -21,9 +21,9 @@ class Fog(Pixelwise):
         return picture * (1 - fog) + fog * self.grey
 
 
-model = tiltproof.load_model("mnist-r30")
-images, labels = tiltproof.load_data("mnist-sample")
-transform = tiltproof.Compose(tiltproof.Rotation(1), Fog(0, 5))  # rotate first, then fog
+model = tiltproof.models.load("mnist-r30")
+images, labels = tiltproof.data.load("mnist-sample")
+transform = tiltproof.Compose(tiltproof.transforms.Rotation(1), Fog(0, 5))  # rotate first, then fog
 certificate = tiltproof.certify(model, images[:10], labels[:10], transform)
 print(certificate.transform, certificate.summary()["certified"], "of 10 certified")
 for result in certificate.results:

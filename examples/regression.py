@@ -6,14 +6,14 @@ from torch import nn
 import tiltproof
 
 # The task: where is the ink? The right answer is the mean column of a digit's pixels, from -13.5 to 13.5.
-images, _ = tiltproof.load_data("mnist-sample")
+images, _ = tiltproof.data.load("mnist-sample")
 columns = torch.arange(28) - 13.5
 values = (images * columns).sum((1, 2, 3)) / images.sum((1, 2, 3))
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(784, 32), nn.ReLU(), nn.Linear(32, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-shift = tiltproof.TranslationU(2)
+shift = tiltproof.transforms.TranslationU(2)
 for _ in range(150):
     moved = torch.empty(len(images), 1).uniform_(-2, 2)
     target = values + moved[:, 0]

@@ -4,8 +4,8 @@ import tiltproof
 from tiltproof.training import train
 
 # The bundled sample has 100 images, enough to see every step. Leave images and labels out to train on all of MNIST.
-images, labels = tiltproof.load_data("mnist-sample")
-recipe = tiltproof.read_recipe("mnist-r30").with_settings(
+images, labels = tiltproof.data.load("mnist-sample")
+recipe = tiltproof.training.read_recipe("mnist-r30").with_settings(
     [
         "transform=R(10)",  # what the network is to withstand
         "train.epochs=15",

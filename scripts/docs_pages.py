@@ -11,13 +11,12 @@ import inspect
 import itertools
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
 
 import tiltproof
-import tiltproof.report
-import tiltproof.training
 from tiltproof.cli import app
 from tiltproof.network.ops.converters import CONVERTERS
 from tiltproof.transforms import LETTERS
@@ -107,12 +106,21 @@ def python() -> str:
             heading = line.removeprefix("# ")
             parts.append(f"## {heading[0].upper()}{heading[1:]}")
         elif line:
-            parts.append(_entry(getattr(tiltproof, line.strip('",'))))
-    for module, heading in ((tiltproof.training, "tiltproof.training"), (tiltproof.report, "tiltproof.report")):
-        names = sorted(set(module.__all__) - set(tiltproof.__all__))
-        things = [thing for thing in (getattr(module, name) for name in names) if callable(thing)]
-        parts += [f"## {heading}", *map(_entry, things)]
+            thing = getattr(tiltproof, line.strip('",'))
+            if isinstance(thing, ModuleType):
+                parts += _submodule(thing)
+            else:
+                parts.append(_entry(thing))
     return "\n\n".join(parts)
+
+
+def _submodule(module: ModuleType) -> list[str]:
+    """The public functions and classes of a submodule that the top level does not have; transformations have a page of their own."""
+    if module is tiltproof.transforms:
+        return []
+    names = sorted(set(module.__all__) - set(tiltproof.__all__))
+    things = [thing for thing in (getattr(module, name) for name in names) if callable(thing)]
+    return [f"## {module.__name__}", *map(_entry, things)]
 
 
 def readme_table(first_heading: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from svg import Chart, Sheet
 
 import tiltproof
-from tiltproof.report.style import FAINT, INK, OPEN, PROVED, SAMPLED, coloured
+from tiltproof.reports.style import FAINT, INK, OPEN, PROVED, SAMPLED, coloured
 from tiltproof.verify.partition import Boxes, Tiling, leaves
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
@@ -22,14 +22,16 @@ ROW, COLUMN = 25, 14
 
 
 def seven() -> torch.Tensor:
-    return tiltproof.load_data("mnist-sample")[0][:1].double()
+    return tiltproof.data.load("mnist-sample")[0][:1].double()
 
 
 def one_pixel() -> Sheet:
     """A pixel over the angle, and three ways to enclose it: the paper's interval, the exact interval, the affine form."""
     image, (low, high) = seven(), (0.0, 8.0)
     angles = torch.linspace(low, high, 241, dtype=torch.float64)
-    values = tiltproof.Rotation(30).apply(image.expand(len(angles), -1, -1, -1), angles[:, None])[:, 0, ROW, COLUMN]
+    values = tiltproof.transforms.Rotation(30).apply(image.expand(len(angles), -1, -1, -1), angles[:, None])[
+        :, 0, ROW, COLUMN
+    ]
     boxes = {name: tiltproof.bound_pixels(image, "R(30)", name, [low], [high]) for name in ("fgv", "hull", "affine")}
     ends = {name: (float(f.lower[0, 0, ROW, COLUMN]), float(f.upper[0, 0, ROW, COLUMN])) for name, f in boxes.items()}
     sheet = Sheet(760, 380)
@@ -128,9 +130,9 @@ def relu() -> Sheet:
 def tiling() -> Sheet:
     """The boxes that prove one image for two parameters, drawn in the plane of the parameters."""
     transform = tiltproof.parse("Sc(10), R(10)")
-    images, labels = tiltproof.load_data("mnist-sample")
+    images, labels = tiltproof.data.load("mnist-sample")
     certificate = tiltproof.certify(
-        tiltproof.load_model("mnist-sc5-r5-c5-b001"), images[11:12], labels[11:12], transform
+        tiltproof.models.load("mnist-sc5-r5-c5-b001"), images[11:12], labels[11:12], transform
     )
     (result,) = certificate.results
     assert result.verdict is tiltproof.Verdict.CERTIFIED, result

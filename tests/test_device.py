@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tiltproof import InputError, read_recipe
+from tiltproof import InputError
 from tiltproof.device import choose_device, few_threads
-from tiltproof.training import train
+from tiltproof.training import read_recipe, train
 
 
 @pytest.mark.parametrize("wanted", ["cpu", torch.device("cpu")])

@@ -14,8 +14,8 @@ import pytest
 from tests.support import digits, small_regression, tiny_training
 from tests.support.faults import Fault, sampled
 from tiltproof import InputError, certify, certify_range
-from tiltproof.checker import check_run
-from tiltproof.report import write_report
+from tiltproof.checker import check
+from tiltproof.reports import report
 from tiltproof.runs.curve import CURVE, certified_curve, write_curve
 from tiltproof.runs.folder import RunFolder
 from tiltproof.runs.run import Run
@@ -104,7 +104,7 @@ def test_a_run_goes_on_from_whatever_was_raised(kind, owner, name, error, after,
         assert digits.evidence(folder) == whole[kind], (call, counted.calls)
         assert sorted(path.name for path in folder.iterdir()) == sorted(run_folder_names())
         if kind == "classes" and call == 1:
-            assert check_run(folder, *images_of()).images == 6
+            assert check(folder, *images_of()).images == 6
 
 
 def run_folder_names():
@@ -149,7 +149,7 @@ def test_a_report_and_a_curve_are_old_or_new(owner, name, error, after, short, t
 
     def both():
         write_curve(tmp_path, points, began=0.0)
-        return write_report(tmp_path, model, images, labels, details=1)
+        return report(tmp_path, model, images, labels, details=1)
 
     def read():
         content = json.loads((tmp_path / CURVE).read_text())

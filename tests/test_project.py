@@ -15,7 +15,7 @@ from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.skipif(not (ROOT / "pyproject.toml").exists(), reason="not in a source checkout")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
-CARRIED = ("data/sample/", "models/weights/", "training/recipes/", "report/web/", "py.typed")
+CARRIED = ("data/sample/", "models/weights/", "training/recipes/", "reports/web/", "py.typed")
 
 
 @pytest.fixture(scope="session")
@@ -96,5 +96,5 @@ def test_it_works_in_a_clean_environment(wheel, tmp_path):
         run(program, "check", data, *common)
         run(program, "report", data)
         run(program, "export", data, "--csv", f"{data}.csv", "--vnnlib", *common, "--out", f"{data}-vnnlib")
-    where = "import tiltproof; print(tiltproof.__file__, len(tiltproof.read_recipe('mnist-r30').name))"
+    where = "import tiltproof; print(tiltproof.__file__, len(tiltproof.training.read_recipe('mnist-r30').name))"
     assert "site-packages" in run(binaries / "python", "-c", where)

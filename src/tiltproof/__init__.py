@@ -1,133 +1,77 @@
-"""tiltproof: proof that an image network keeps its answer when the picture tilts.
+"""tiltproof: proof that an image network keeps its answer under geometric and photometric transformations.
 
     certificate = tiltproof.certify(model, images, labels, "R(30)")      # a verdict per image
     print(certificate.summary())
     ranges = tiltproof.certify_range(model, images, "R(2)")              # regression: a range per image
 
-Training: the losses are here, for a loop of your own; the loop that comes with the package is the function `train` of the
-subpackage of the same name, where what goes with it (results, progress, `tune`) is found as well.
-
-    from tiltproof.training import train
-    train(tiltproof.read_recipe("mnist-r30"), out="runs/mine")
-
-A run folder as a page that opens offline: `tiltproof.report.write_report`. Results as rows, and problems for other verifiers:
-`tiltproof.export`.
-
-Everything a user needs is on this page, in `tiltproof.training`, `tiltproof.report` and `tiltproof.export`; transformations of your own
-derive from `tiltproof.transforms.Spatial` or `tiltproof.transforms.Pixelwise` (docs/add-a-transformation.md). Nothing else is public.
+The names below are the ones most programs need. The rest of the public API is in submodules: `tiltproof.transforms`
+(`Rotation`, `Scaling`, ...; derive your own from `Spatial` or `Pixelwise`), `tiltproof.models`, `tiltproof.data`, `tiltproof.losses`,
+`tiltproof.training`, `tiltproof.reports` and `tiltproof.export`. Everything else is internal.
 """
 
-import tiltproof.startup  # noqa: F401 - first of all
-from tiltproof.checker import CheckFailed, CheckReport, check_run
-from tiltproof.data import load_data
+from typing import TYPE_CHECKING, Any
+
+import tiltproof.startup  # noqa: F401 - must run before torch is imported
+from tiltproof import data, export, losses, models, training, transforms
+from tiltproof.checker import CheckFailed, check
 from tiltproof.distributed import RayWorkers
-from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, UnsupportedOperation
-from tiltproof.models import load_model, load_onnx
 from tiltproof.network import bound_network
 from tiltproof.pixels.api import bound_pixels
-from tiltproof.training import (
-    AugmentationLoss,
-    CertifiedLoss,
-    CertifiedRegressionLoss,
-    IbpLoss,
-    LossValue,
-    PgdLoss,
-    Ramp,
-    Recipe,
-    WorstOfLoss,
-    read_recipe,
-)
-from tiltproof.transforms import (
-    Brightness,
-    Compose,
-    Contrast,
-    Gamma,
-    GaussianBlur,
-    Hue,
-    MotionBlur,
-    Pitch,
-    Roll,
-    Rotation,
-    Saturation,
-    Scaling,
-    ScalingU,
-    ScalingV,
-    Shearing,
-    ShearingV,
-    Transform,
-    TranslationU,
-    TranslationV,
-    Yaw,
-    parse,
-)
+from tiltproof.training import train
+from tiltproof.transforms import Compose, Transform, parse
 from tiltproof.verify.api import certify
-from tiltproof.verify.attack import AttackResult, attack
-from tiltproof.verify.regression import RangeProgress, certify_range
-from tiltproof.verify.results import Budget, Certificate, ImageResult, Progress, RangeCertificate, RangeResult, Verdict
+from tiltproof.verify.attack import attack
+from tiltproof.verify.regression import certify_range
+from tiltproof.verify.results import Budget, Certificate, RangeCertificate, Verdict
 from tiltproof.version import __version__ as __version__
 
+if TYPE_CHECKING:
+    from tiltproof import reports
+    from tiltproof.reports import report
+
 __all__ = [
-    # what may happen to a picture
+    # the claim
     "Transform",
     "Compose",
-    "Rotation",
-    "TranslationU",
-    "TranslationV",
-    "Scaling",
-    "ScalingU",
-    "ScalingV",
-    "Shearing",
-    "ShearingV",
-    "Yaw",
-    "Pitch",
-    "Roll",
-    "Contrast",
-    "Brightness",
-    "Gamma",
-    "Saturation",
-    "Hue",
-    "GaussianBlur",
-    "MotionBlur",
     "parse",
-    # prove it, or find out that it is not so
+    # prove it, refute it, check the evidence, show it
     "certify",
     "certify_range",
     "attack",
-    "Certificate",
-    "ImageResult",
-    "RangeCertificate",
-    "RangeResult",
-    "RangeProgress",
-    "AttackResult",
-    "Verdict",
+    "check",
+    "report",
+    # options and results
     "Budget",
-    "Progress",
     "RayWorkers",
-    # check a run folder without trusting the prover
-    "check_run",
-    "CheckReport",
-    "CheckFailed",
+    "Certificate",
+    "RangeCertificate",
+    "Verdict",
     # the bounds behind a proof
     "bound_pixels",
     "bound_network",
-    "AffineForm",
-    # train: losses for a loop of your own, and recipes for `tiltproof.training.train`
-    "WorstOfLoss",
-    "CertifiedLoss",
-    "CertifiedRegressionLoss",
-    "AugmentationLoss",
-    "PgdLoss",
-    "IbpLoss",
-    "LossValue",
-    "Ramp",
-    "Recipe",
-    "read_recipe",
-    # bundled networks, networks from ONNX files, data sets and samples
-    "load_model",
-    "load_onnx",
-    "load_data",
-    # what bad input raises
+    # train a network that can be proved
+    "train",
+    # errors
     "InputError",
     "UnsupportedOperation",
+    "CheckFailed",
+    # submodules
+    "data",
+    "export",
+    "losses",
+    "models",
+    "reports",
+    "training",
+    "transforms",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `report` and `reports` on first use: they need Pillow, and proofs need torch and numpy alone."""
+    if name not in ("report", "reports"):
+        raise AttributeError(f"module 'tiltproof' has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module("tiltproof.reports")
+    return module if name == "reports" else module.report

@@ -65,7 +65,7 @@ def test_symbols_that_were_dropped_cost_nothing(program):
 
 def test_watching_changes_nothing_and_counts_what_is_done(program, monkeypatch):
     watching, work = program("floor_watch"), program("floor_work")
-    model, (images, labels) = tiltproof.load_model("mnist-r30"), tiltproof.load_data("mnist-sample")
+    model, (images, labels) = tiltproof.models.load("mnist-r30"), tiltproof.data.load("mnist-sample")
     given = model, images[:4], labels[:4], "R(30)"
     plain = tiltproof.certify(*given)
     provers = []

@@ -13,7 +13,7 @@ from tests.support.processes import ROOT, environment
 from tests.support.tiny_training import write_mnist
 from tiltproof.errors import InputError
 from tiltproof.models import Card, models
-from tiltproof.models.load import load_bundled
+from tiltproof.models.loading import load_bundled
 from tiltproof.verify.results import Certificate
 
 PROGRAM = ROOT / "benchmarks" / "trained_networks.py"

@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.support.range_case import TRANSFORM, range_record, read_records, write_ranges
 from tests.support.small_regression import network, pictures
-from tiltproof.checker import CheckFailed, check_run
+from tiltproof.checker import CheckFailed, check
 from tiltproof.errors import InputError
 from tiltproof.verify.regression import certify_range
 from tiltproof.verify.results import Budget
@@ -37,7 +37,7 @@ def test_what_certify_range_writes_holds(tmp_path, name):
     values = torch.rand(3, outputs, generator=torch.Generator().manual_seed(2))
     certificate = certify_range(model, images, transform, values, out=tmp_path, first=5, **options)
     steps = []
-    report = check_run(tmp_path, model, images, values, progress=lambda *step: steps.append(step))
+    report = check(tmp_path, model, images, values, progress=lambda *step: steps.append(step))
     assert (report.task, report.images, report.certified, report.counterexamples) == ("regression", 3, 3, 0)
     assert report.sub_boxes >= report.boxes > 0
     assert steps[-1] == (report.boxes, report.boxes)
@@ -51,16 +51,16 @@ def test_values_are_compared_exactly(tmp_path):
     certify_range(model, images, "R(2)", doubles, out=tmp_path / "with")
     certify_range(model, images, "R(2)", out=tmp_path / "without")
     for same in (doubles, doubles[:, None], values, [[value] for value in values]):
-        check_run(tmp_path / "with", model, images, same)
-    check_run(tmp_path / "without", model, images, None)
+        check(tmp_path / "with", model, images, same)
+    check(tmp_path / "without", model, images, None)
     for other in (None, doubles.float(), doubles + 1e-15, doubles[:2], doubles.expand(3, 3), doubles * torch.nan):
         with pytest.raises(CheckFailed, match="value"):
-            check_run(tmp_path / "with", model, images, other)
+            check(tmp_path / "with", model, images, other)
     with pytest.raises(CheckFailed, match="the run has none"):
-        check_run(tmp_path / "without", model, images, values)
+        check(tmp_path / "without", model, images, values)
     for nonsense in ("abc", [[1.0], [2.0, 3.0], [4.0]], torch.tensor(1.0), [None] * 3):
         with pytest.raises(InputError):
-            check_run(tmp_path / "with", model, images, nonsense)
+            check(tmp_path / "with", model, images, nonsense)
 
 
 def mean_of_pixels(size=64, weight=1.0):
@@ -82,10 +82,10 @@ def test_known_on_paper(tmp_path, end, step, holds):
     record[end] = [mean + sign * (0.1 + step)]
     write_ranges(tmp_path, model, images, "B(0.1)", [record])
     if holds:
-        check_run(tmp_path, model, images, None)
+        check(tmp_path, model, images, None)
     else:
         with pytest.raises(CheckFailed, match="leaves the range|could not be re-proved"):
-            check_run(tmp_path, model, images, None)
+            check(tmp_path, model, images, None)
 
 
 @pytest.mark.parametrize("semantics", ["real", "float32"])
@@ -96,10 +96,10 @@ def test_float32_evaluations_need_more_room_than_real_numbers(tmp_path, semantic
         record = range_record(0, prediction=mean, lower=mean - 0.1 - room, upper=mean + 0.1 + room)
         write_ranges(tmp_path, model, images, "B(0.1)", [record], semantics)
         if holds:
-            check_run(tmp_path, model, images, None)
+            check(tmp_path, model, images, None)
         else:
             with pytest.raises(CheckFailed, match="could not be re-proved"):
-                check_run(tmp_path, model, images, None)
+                check(tmp_path, model, images, None)
 
 
 def test_an_end_without_a_claim_needs_no_bound(tmp_path):
@@ -111,10 +111,10 @@ def test_an_end_without_a_claim_needs_no_bound(tmp_path):
         write_ranges(tmp_path, model, images, "B(0.1)", [record], "float32")
         assert json.loads((tmp_path / "summary.json").read_text())["mean_width"] is None
         if holds:
-            check_run(tmp_path, model, images, None)
+            check(tmp_path, model, images, None)
         else:
             with pytest.raises(CheckFailed, match="could not be re-proved"):
-                check_run(tmp_path, model, images, None)
+                check(tmp_path, model, images, None)
 
 
 class TwoFaced(nn.Module):
@@ -135,10 +135,10 @@ def test_a_forward_pass_that_treats_bounds_otherwise_than_pictures(tmp_path, by)
     model = TwoFaced(honest, 0.0)
     records = read_records(tmp_path)
     write_ranges(tmp_path, model, images, "R(5)", records)
-    check_run(tmp_path, model, images, None)
+    check(tmp_path, model, images, None)
     model.by = by
     with pytest.raises(CheckFailed, match="outside its bounds"):
-        check_run(tmp_path, model, images, None)
+        check(tmp_path, model, images, None)
 
 
 class PerPicture(nn.Module):
@@ -159,7 +159,7 @@ def test_answers_that_depend_on_the_batch(tmp_path):
     model = PerPicture(honest)
     write_ranges(tmp_path, model, images, "R(5)", records)
     with pytest.raises(CheckFailed):
-        check_run(tmp_path, model, images, None)
+        check(tmp_path, model, images, None)
 
 
 def test_other_numbers_of_outputs(tmp_path):
@@ -169,8 +169,8 @@ def test_other_numbers_of_outputs(tmp_path):
         model = network(outputs)
         write_ranges(tmp_path, model, pictures(), "R(5)", records)
         with pytest.raises(CheckFailed, match="2 outputs"):
-            check_run(tmp_path, model, pictures(), None)
+            check(tmp_path, model, pictures(), None)
     model = nn.Sequential(nn.Conv2d(1, 2, 3))
     write_ranges(tmp_path, model, pictures(), "R(5)", records)
     with pytest.raises(InputError, match="one row of at least one output"):
-        check_run(tmp_path, model, pictures(), None)
+        check(tmp_path, model, pictures(), None)

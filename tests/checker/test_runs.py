@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.support.run_folder import manifest_of, record, seal, write_run
-from tiltproof.checker import CheckFailed, check_run
+from tiltproof.checker import CheckFailed, check
 from tiltproof.errors import InputError
 
 FIRST = 10
@@ -62,7 +62,7 @@ class Case:
         write_run(self.folder, self.manifest, self.records)
 
     def check(self, **settings):
-        return check_run(self.folder, self.model, self.images, self.labels, **settings)
+        return check(self.folder, self.model, self.images, self.labels, **settings)
 
     def fails(self, match="", image=None):
         with pytest.raises(CheckFailed, match=match or None) as caught:
@@ -169,12 +169,12 @@ def test_one_step_past_the_true_limit(tmp_path):
         one = record(0, 1, "certified", margin=1e-9, grid=[4], tree="4.")
         write_run(tmp_path / low, manifest_of(model, images, labels, f"B({low}:0.1)"), [one])
         if holds:
-            check_run(tmp_path / low, model, images, labels)
+            check(tmp_path / low, model, images, labels)
         else:
             with pytest.raises(
                 CheckFailed, match="image 0: (box .* could not be re-proved|its margin is smaller than claimed)"
             ):
-                check_run(tmp_path / low, model, images, labels)
+                check(tmp_path / low, model, images, labels)
 
 
 def test_limits_between_two_float32_numbers(tmp_path):
@@ -194,13 +194,13 @@ def test_limits_between_two_float32_numbers(tmp_path):
             proof = record(0, 1, "certified", margin=1e-13, grid=[1], tree=".")
             write_run(folder, manifest_of(model, images, labels, text), [proof])
             if holds:
-                check_run(folder, model, images, labels)
+                check(folder, model, images, labels)
                 continue
             with pytest.raises(CheckFailed):
-                check_run(folder, model, images, labels)
+                check(folder, model, images, labels)
             broken = record(0, 1, "falsified", margin=-1e-13, counterexample=[limit + step / 2])
             write_run(folder, manifest_of(model, images, labels, text), [broken])
-            check_run(folder, model, images, labels)
+            check(folder, model, images, labels)
     assert rounded_up >= 3
 
 
@@ -437,11 +437,11 @@ def test_batches_that_do_not_add_up(case):
 
 def test_inputs_that_cannot_be_used(case, tmp_path):
     with pytest.raises(InputError):
-        check_run(tmp_path / "nowhere", case.model, case.images, case.labels)
+        check(tmp_path / "nowhere", case.model, case.images, case.labels)
     with pytest.raises(InputError):
-        check_run(case.folder, case.model, case.images[0], case.labels)
+        check(case.folder, case.model, case.images[0], case.labels)
     with pytest.raises(CheckFailed, match="5 images"):
-        check_run(case.folder, case.model, case.images[:4], case.labels[:4])
+        check(case.folder, case.model, case.images[:4], case.labels[:4])
     case.manifest["claim"]["semantics"] = "float32"
     case.model.double()
     case.manifest["claim"]["weights_sha256"] = manifest_of(case.model, case.images, case.labels, "R(1)")["claim"][

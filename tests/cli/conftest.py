@@ -8,7 +8,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tiltproof.cli import app
-from tiltproof.data import load_data
+from tiltproof.data import load as load_data
 
 NETWORKS = """
 import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.run_folder import manifest_of, record, write_run
-from tiltproof.data import load_data
-from tiltproof.models import load_model
+from tiltproof.data import load as load_data
+from tiltproof.models import load as load_model
 from tiltproof.verify.regression import certify_range
 
 

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from tiltproof.data import load_data
+from tiltproof.data import load as load_data
 from tiltproof.models import mnist_cnn, models
 
 

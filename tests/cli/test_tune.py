@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tiltproof import load_data
+from tiltproof.data import load as load_data
 from tiltproof.training import pixel_widths
 
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tiltproof.data import load_data, load_frames, pixel_cache
+from tiltproof.data import load as load_data
+from tiltproof.data import load_frames, pixel_cache
 from tiltproof.data.driving import HEIGHT, WIDTH, read_frames, resized
-from tiltproof.data.load import load_pixels
+from tiltproof.data.loading import load_pixels
 from tiltproof.errors import InputError
 
 HEADING = "filename,angle_rad,public,split\n"

@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tiltproof.data import load_data, load_folder
+from tiltproof.data import load as load_data
+from tiltproof.data import load_folder
 from tiltproof.errors import InputError
 
 

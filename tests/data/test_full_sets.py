@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tiltproof.data import load_data, load_frames
-from tiltproof.data.load import ROOT_VARIABLE, load_pixels
+from tiltproof.data import load as load_data
+from tiltproof.data import load_frames
+from tiltproof.data.loading import ROOT_VARIABLE, load_pixels
 from tiltproof.models import ARCHITECTURES
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pooch
 import pytest
 import torch
 
-from tiltproof.data import load_data
-from tiltproof.data.load import SAMPLE_ROOT
+from tiltproof.data import load as load_data
+from tiltproof.data.loading import SAMPLE_ROOT
 from tiltproof.errors import InputError
 
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from tiltproof.data import load_data, pixel_cache
-from tiltproof.data.load import load_pixels
+from tiltproof.data import load as load_data
+from tiltproof.data import pixel_cache
+from tiltproof.data.loading import load_pixels
 from tiltproof.errors import InputError
 
 CLASSES = ["n02000000", "n01000000", "n03000000"]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.support.digits import IMAGES, TRANSFORM, evidence, problem, run
 from tests.support.processes import environment
 from tests.support.small_regression import network, pictures
-from tiltproof import InputError, RayWorkers, certify, certify_range, check_run
+from tiltproof import InputError, RayWorkers, certify, certify_range, check
 from tiltproof.cli import app
 from tiltproof.distributed import ray_workers
 
@@ -66,7 +66,7 @@ def test_one_worker_killed(tmp_path, monkeypatch):
     assert done == sorted(done)
     assert done[-1] == IMAGES
     model, images, labels = problem()
-    assert check_run(tmp_path / "shared", model, images, labels).certified == shared.summary()["certified"]
+    assert check(tmp_path / "shared", model, images, labels).certified == shared.summary()["certified"]
 
 
 def test_the_command_with_regression_and_resumption(tmp_path, monkeypatch):

@@ -114,7 +114,7 @@ def test_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("TILTPROOF_DATA", str(root))
-    monkeypatch.setattr("tiltproof.data.load.SAMPLE_ROOT", root)
+    monkeypatch.setattr("tiltproof.data.loading.SAMPLE_ROOT", root)
     for block in blocks(page, "console"):
         if block.reason:
             continue

@@ -11,9 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from tests.support.processes import ROOT
-from tiltproof import load_data, read_recipe
 from tiltproof.cli import app
-from tiltproof.training import recipe_names, train
+from tiltproof.data import load as load_data
+from tiltproof.training import read_recipe, recipe_names, train
 from tiltproof.training.recipe import LossPart
 from tiltproof.training.recipe_schema import LOSSES, PARTS, Recipe
 

@@ -42,7 +42,7 @@ def make_workspace(folder: Path) -> Path:
     save_file(steady, folder / "weights.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = tiltproof.load_model("mnist-r30")
+        model = tiltproof.models.load("mnist-r30")
         axes = {"images": {0: "batch"}}
         example = torch.zeros(1, 1, 28, 28)
         torch.onnx.export(model, example, folder / "net.onnx", dynamo=False, input_names=["images"], dynamic_axes=axes)
@@ -66,7 +66,7 @@ def write_data(root: Path) -> None:
 
 
 def pixels(name: str) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = tiltproof.load_data(name)
+    images, labels = tiltproof.data.load(name)
     return (images[:IMAGES] * 255).round().byte().numpy(), labels[:IMAGES].byte().numpy()
 
 

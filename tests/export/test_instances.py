@@ -15,8 +15,12 @@ from torch import nn
 
 from tests.export.plain_reader import read_plain
 from tests.support.run_folder import manifest_of, record, write_run
-from tiltproof import AffineForm, InputError, bound_network, certify, load_data, load_model, load_onnx, parse
+from tiltproof import InputError, bound_network, certify, parse
+from tiltproof.data import load as load_data
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.export import export_run, export_vnnlib
+from tiltproof.models import load as load_model
+from tiltproof.models import load_onnx
 
 TRANSFORM = "R(-10:25), Sc(5), C(10), B(0.05)"
 

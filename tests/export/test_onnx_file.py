@@ -7,8 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tiltproof import InputError, UnsupportedOperation, certify, load_data, load_model, load_onnx
+from tiltproof import InputError, UnsupportedOperation, certify
+from tiltproof.data import load as load_data
 from tiltproof.export import write_onnx
+from tiltproof.models import load as load_model
+from tiltproof.models import load_onnx
 from tiltproof.network.ops import REGISTRY
 from tiltproof.onnx.write_nodes import WRITERS
 

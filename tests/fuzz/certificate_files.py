@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tiltproof import CheckFailed, InputError, certify
+from tiltproof import InputError, certify
+from tiltproof.checker import CheckFailed
 from tiltproof.checker.folder import read_run
 from tiltproof.runs.folder import RUN_FILES, RunFolder
 from tiltproof.runs.manifest import claim

@@ -27,8 +27,9 @@ from safetensors.torch import save
 from torch import nn
 
 from tests.fuzz import certificate_files
-from tiltproof.data import load_data, load_folder
-from tiltproof.models import load_model
+from tiltproof.data import load as load_data
+from tiltproof.data import load_folder
+from tiltproof.models import load as load_model
 from tiltproof.training.recipe import FOLDER, from_dict, read_recipe
 
 

@@ -26,7 +26,7 @@ from torch import nn
 
 import tiltproof
 from tiltproof import Budget, certify, certify_range
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.training import train
 
 FILE = Path(__file__).with_name("record.json")
@@ -59,7 +59,7 @@ def regression() -> nn.Module:
 
 
 def classes(name: str, text: str, method: str) -> list[dict[str, Any]]:
-    images, labels = tiltproof.load_data(NETWORKS[name])
+    images, labels = tiltproof.data.load(NETWORKS[name])
     certificate = certify(
         load_model(name),
         images[:IMAGES],
@@ -79,7 +79,7 @@ def classes(name: str, text: str, method: str) -> list[dict[str, Any]]:
 
 
 def ranges(text: str, method: str) -> list[dict[str, Any]]:
-    images, _ = tiltproof.load_data("mnist-sample")
+    images, _ = tiltproof.data.load("mnist-sample")
     certificate = certify_range(
         regression(), images[:IMAGES], text, method=method, samples=6, budget=Budget(boxes=BOXES)
     )
@@ -113,9 +113,9 @@ def jobs() -> dict[str, Callable[[], list[dict[str, Any]]]]:
 
 def training() -> list[dict[str, Any]]:
     """Two epochs of the bundled recipe on 60 digits."""
-    images, labels = tiltproof.load_data("mnist-sample")
+    images, labels = tiltproof.data.load("mnist-sample")
     settings = ["train.epochs=2", "train.batch_size=20"]
-    recipe = tiltproof.read_recipe("mnist-r30").with_settings(settings)
+    recipe = tiltproof.training.read_recipe("mnist-r30").with_settings(settings)
     with tempfile.TemporaryDirectory() as folder:
         result = train(recipe, images=images[:60], labels=labels[:60], out=Path(folder) / "run", device="cpu")
     parameters = [p.detach().double() for p in result.model.parameters()]

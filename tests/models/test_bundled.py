@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from tiltproof.errors import InputError
 from tiltproof.models import models
-from tiltproof.models.load import load_bundled
+from tiltproof.models.loading import load_bundled
 from tiltproof.training.recipe import from_dict
 
 

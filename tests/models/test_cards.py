@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tiltproof.errors import InputError
-from tiltproof.models import card_of, load_model
+from tiltproof.models import card_of
+from tiltproof.models import load as load_model
 
 
 @pytest.fixture

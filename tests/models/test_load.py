@@ -6,7 +6,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tiltproof.errors import InputError
-from tiltproof.models import ARCHITECTURES, cifar10_cnn, load_model, mnist_cnn
+from tiltproof.models import ARCHITECTURES, cifar10_cnn, mnist_cnn
+from tiltproof.models import load as load_model
 
 
 @pytest.fixture

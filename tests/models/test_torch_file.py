@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from tiltproof.errors import InputError
-from tiltproof.models import load_model, mnist_cnn
+from tiltproof.models import load as load_model
+from tiltproof.models import mnist_cnn
 
 
 def resolve(path):

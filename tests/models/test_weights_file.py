@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save
 
 from tiltproof.errors import InputError
-from tiltproof.models import load_model, mnist_cnn
+from tiltproof.models import load as load_model
+from tiltproof.models import mnist_cnn
 
 
 def refused(path, message):

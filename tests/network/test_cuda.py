@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from tiltproof import bound_network, bound_pixels, certify, load_data, load_model
+from tiltproof import bound_network, bound_pixels, certify
+from tiltproof.data import load as load_data
+from tiltproof.models import load as load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import read_network, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import AffineForm, bound_network
+from tiltproof import bound_network
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import read_network
 from tiltproof.network.ops import REGISTRY
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import margins, read_network, run
 from tiltproof.network.ops import REGISTRY
 

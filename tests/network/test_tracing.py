@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network
+from tiltproof import InputError, UnsupportedOperation, bound_network
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import export_network
 
 

@@ -14,7 +14,8 @@ from torch import nn
 import tiltproof
 from tests.onnx.onnx_files import SHAPE, exported, message, node, random, with_head
 from tests.support.processes import environment
-from tiltproof import InputError, load_onnx
+from tiltproof import InputError
+from tiltproof.models import load_onnx
 from tiltproof.onnx import crosscheck as runtime
 from tiltproof.onnx import layers
 from tiltproof.onnx import protobuf as file

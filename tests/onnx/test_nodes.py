@@ -10,10 +10,12 @@ from onnx import helper
 
 from tests.onnx.onnx_files import DOUBLE, SHAPE, answers, message, node, random, with_head
 from tests.support.processes import ROOT
-from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network, load_onnx
+from tiltproof import InputError, UnsupportedOperation, bound_network
 from tiltproof.checker.form import Form
 from tiltproof.checker.network import evaluation
 from tiltproof.checker.verdicts import bound_margins
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.models import load_onnx
 from tiltproof.onnx.reader import CONVERTERS
 
 I64 = np.int64

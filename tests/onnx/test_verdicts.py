@@ -7,20 +7,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.onnx.onnx_files import answers, exported
-from tiltproof import (
-    AffineForm,
-    Budget,
-    CheckFailed,
-    InputError,
-    attack,
-    bound_network,
-    certify,
-    check_run,
-    load_data,
-    load_model,
-    load_onnx,
-)
-from tiltproof.models import cifar10_cnn
+from tiltproof import Budget, InputError, attack, bound_network, certify, check
+from tiltproof.checker import CheckFailed
+from tiltproof.data import load as load_data
+from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.models import cifar10_cnn, load_onnx
+from tiltproof.models import load as load_model
 
 BUDGET = Budget(boxes=200)
 
@@ -136,7 +128,7 @@ def test_the_verdicts_are_those_of_the_original(tmp_path, name, any_batch):
             assert list(mine.counterexample) == pytest.approx(list(original.counterexample), abs=1e-3)
     if not any_batch:
         return
-    report = check_run(tmp_path / "b", loaded, images, labels)
+    report = check(tmp_path / "b", loaded, images, labels)
     assert report.images == len(images)
     found, original = (attack(m, images, labels, transform) for m in (loaded, model))
     assert close(found.margins, original.margins)
@@ -153,7 +145,7 @@ def test_a_run_is_tied_to_the_file(tmp_path):
     leaky.attribute[0].f = 0.25
     onnx.save(changed, tmp_path / "other.onnx")
     with pytest.raises(CheckFailed, match="sha256"):
-        check_run(tmp_path / "run", load_onnx(tmp_path / "other.onnx"), images, labels)
+        check(tmp_path / "run", load_onnx(tmp_path / "other.onnx"), images, labels)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -186,7 +178,7 @@ def test_float64(tmp_path):
     ours = certify(loaded, images, labels, "R(12)", budget=BUDGET, out=tmp_path / "run")
     assert ours.verdicts == theirs.verdicts
     assert ours.margins == theirs.margins
-    check_run(tmp_path / "run", loaded, images, labels)
+    check(tmp_path / "run", loaded, images, labels)
     (tmp_path / "net.onnx").write_bytes(exported(Residual().eval().double(), (1, 8, 8)))
     with pytest.raises(InputError, match="onnxruntime cannot run.*Conv.*float32"):
         load_onnx(tmp_path / "net.onnx")

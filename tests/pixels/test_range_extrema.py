@@ -87,6 +87,6 @@ def test_a_turn_of_a_large_picture_costs_no_more_than_its_pixels():
     picture = torch.rand(1, 1, 100, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     form = bound_pixels(picture, "R(180)")
     for angle in torch.linspace(-180, 180, 25, dtype=torch.float64):
-        value = tiltproof.Rotation(180).apply(picture, angle.view(1, 1))
+        value = tiltproof.transforms.Rotation(180).apply(picture, angle.view(1, 1))
         assert bool((form.lower <= value + 1e-12).all())
         assert bool((value <= form.upper + 1e-12).all())

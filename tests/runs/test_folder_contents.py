@@ -8,11 +8,12 @@ from contextlib import closing
 import pytest
 
 from tests.support.digits import problem
-from tiltproof import ImageResult, InputError, Verdict, certify
+from tiltproof import InputError, Verdict, certify
 from tiltproof.runs.curve import CurvePoint, write_curve
 from tiltproof.runs.folder import RunFolder
 from tiltproof.runs.manifest import claim
 from tiltproof.verify.inputs import check_inputs, proof_on
+from tiltproof.verify.results import ImageResult
 
 FOREIGN = {
     "manifest.json": '{"name": "my web app", "icons": []}',

@@ -12,8 +12,8 @@ import torch
 
 from tests.support.digits import IMAGES, evidence, problem, run
 from tiltproof import InputError, Verdict, certify
-from tiltproof.checker import check_run
-from tiltproof.report.sentences import facts
+from tiltproof.checker import check
+from tiltproof.reports.sentences import facts
 from tiltproof.runs import folder as run_folder
 from tiltproof.runs.atomic_io import lock
 from tiltproof.runs.reader import read_finished
@@ -155,7 +155,7 @@ def test_other_environments_are_listed(whole, tmp_path, monkeypatch):
     assert [each["torch"] for each in manifest["resumed"]] == ["9.9"]
     assert manifest["environment"]["torch"] != "9.9"
     model, images, labels = problem()
-    assert check_run(folder, model, images, labels).certified
+    assert check(folder, model, images, labels).certified
     assert ("Resumed with", ", ".join(f"{key} {value}" for key, value in manifest["resumed"][0].items())) in facts(
         read_finished(folder)
     )

@@ -23,7 +23,7 @@ import json, sys
 import tiltproof, torch
 from tiltproof.runtime.batch_size import Memory
 
-model, (images, labels) = tiltproof.load_model("mnist-r30"), tiltproof.load_data("mnist-sample")
+model, (images, labels) = tiltproof.models.load("mnist-r30"), tiltproof.data.load("mnist-sample")
 images, labels = images[:8], labels[:8]
 tiltproof.certify(model, images[:1], labels[:1], "R(1)", batch_size=1)  # loads whatever is loaded when it is first needed
 memory = Memory(torch.device("cpu"))

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 
 
 def make_form(

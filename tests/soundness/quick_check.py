@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from tests.support.oracle import Exact
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 
 UNIT, TINY = 2.0**-53, 2.0**-1000
 

@@ -12,7 +12,7 @@ from torch import nn
 from tests.soundness.forms import candidates, climb, in_float64, make_form, margins, points, run_rows
 from tests.soundness.noise_networks import FAMILIES, evaluate, exactly
 from tests.soundness.small_networks import PICTURE, SUPPORTED, build
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import read_network, refine, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")

@@ -12,7 +12,8 @@ from tests.soundness.campaign import campaign, check_batch
 from tests.soundness.quick_check import arrays, outside
 from tests.support.exactly import symbols
 from tests.support.oracle import transformed
-from tiltproof import AffineForm, bound_pixels, parse
+from tiltproof import bound_pixels, parse
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.pixels import coordinates
 from tiltproof.pixels import spatial as resample
 

@@ -14,7 +14,8 @@ from tests.soundness.certificate_check import METHODS, Plus, assert_confirmed, p
 from tests.support.cases import letters_of, make_thetas
 from tests.support.oracle import transformed
 from tests.support.planted import clean_margin, dip, exact_margin, margin_at
-from tiltproof import Brightness, Budget, InputError, Verdict, attack, certify, parse
+from tiltproof import Budget, InputError, Verdict, attack, certify, parse
+from tiltproof.transforms import Brightness
 
 
 @pytest.mark.parametrize("text", ["R(15)", "Tu(1), Tv(1)", "Sc(10), C(10), B(0.1)", "B(0.1), R(10); padding=border"])

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tiltproof import AffineForm, Budget, InputError, Verdict, bound_pixels, certify, parse
+from tiltproof import Budget, InputError, Verdict, bound_pixels, certify, parse
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import margins, read_network, refine, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")

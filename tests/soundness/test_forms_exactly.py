@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.planted import fractions
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.relu import clamp01, zonotope_kink
 from tiltproof.pixels.coordinates import combine

@@ -14,7 +14,8 @@ from torch import nn
 
 from tests.soundness.forms import assert_inside, candidates, climb, in_float64, make_form
 from tests.soundness.small_networks import PICTURE, SUPPORTED, Function, build
-from tiltproof import AffineForm, InputError, UnsupportedOperation, bound_network
+from tiltproof import InputError, UnsupportedOperation, bound_network
+from tiltproof.enclosures.affine_form import AffineForm
 
 SETS = [(2, 0.5, torch.float32), (3, 0.3, torch.float64), (0, 0.3, torch.float32), (1, 1e-5, torch.float32)]
 """Number of symbols, size of the set, dtype."""

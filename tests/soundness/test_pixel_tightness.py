@@ -24,7 +24,8 @@ from tests.support.cases import (
 )
 from tests.support.oracle import algorithm_1, composed_inverse, exact_picture, source_positions, transformed
 from tests.support.pixel_check import METHODS, assert_sound, random_box
-from tiltproof import Scaling, bound_pixels
+from tiltproof import bound_pixels
+from tiltproof.transforms import Scaling
 
 
 @settings(max_examples=120)

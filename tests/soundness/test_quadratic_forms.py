@@ -14,7 +14,7 @@ from tests.support.cases import make_transform
 from tests.support.oracle import transformed
 from tests.support.planted import fractions
 from tests.support.quadratic_check import POINTS, REACH, assert_joint
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.pixels.api import pair_bounds
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.support.planted import fractions
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import least, quadratic_relaxation
 from tiltproof.enclosures.relu import zonotope_kink
 from tiltproof.network import read_network, refine, run

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from tests.support.planted import fractions
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 
 POINTS = [Fraction(-1), Fraction(-3, 4), Fraction(-1, 3), Fraction(0), Fraction(1, 5), Fraction(5, 8), Fraction(1)]
 REACH = {"R": 180.0, "Sc": 40.0, "Sh": 50.0, "Tu": 4.0, "Tv": 4.0}

@@ -12,7 +12,7 @@ import torch
 
 from tests.support.run_folder import manifest_of, write_run
 from tests.support.small_regression import network, pictures
-from tiltproof.checker import CheckFailed, check_run
+from tiltproof.checker import CheckFailed, check
 
 FIRST = 4
 TRANSFORM = "R(8), B(0.05)"
@@ -52,7 +52,7 @@ class RangeCase:
         write_run(self.folder, self.manifest, self.records)
 
     def check(self, **settings: Any):
-        return check_run(self.folder, self.model, self.images, self.values, **settings)
+        return check(self.folder, self.model, self.images, self.values, **settings)
 
     def fails(self, match: str = "", image: int | None = None) -> None:
         with pytest.raises(CheckFailed, match=match or None) as caught:

@@ -12,10 +12,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tiltproof import AffineForm, InputError
+from tiltproof import InputError
 from tiltproof.checker.form import Form
 from tiltproof.checker.network import evaluation, outputs
 from tiltproof.checker.pixels import as_float32
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import proof_arithmetic, read_network, run
 
 LIBRARY = 4

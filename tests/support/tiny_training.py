@@ -8,7 +8,7 @@ import sys
 import torch
 
 from tests.support.processes import environment
-from tiltproof import load_data
+from tiltproof.data import load as load_data
 from tiltproof.training import read_recipe
 
 RECIPE = """

@@ -12,7 +12,7 @@ import torch
 
 from tests.support.tiny_training import same_weights, without_seconds
 from tiltproof.errors import InputError
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.training.checkpoint import latest, save
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.test_losses import every_loss, problem
-from tiltproof.training import CertifiedLoss, WorstOfLoss
+from tiltproof.losses import Certified, WorstOf
 
 LOOKS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "item", "lift_fresh")
 """The last is how a number of the host becomes a tensor, a copy that waits for the host."""
@@ -26,7 +26,7 @@ class Blind(TorchDispatchMode):
 
 def recordable():
     more = {
-        f"worst of 3, affine {text}": CertifiedLoss(
+        f"worst of 3, affine {text}": Certified(
             text, [w / 9 for w in widths], bounds="affine", propagation="affine", samples=3
         )
         for text, widths in {
@@ -54,7 +54,7 @@ def test_terms_are_blind(name):
 def test_after_the_first_step_nothing_is_copied_from_the_host():
     """Such a copy waits until the GPU has nothing left to do."""
     _, images, _ = problem()
-    loss = WorstOfLoss("R(30)", 3)
+    loss = WorstOf("R(30)", 3)
     with Blind(), pytest.raises(AssertionError, match="lift_fresh looks at values"):
         loss.draw(images, 0)
     loss.draw(images, 0)
@@ -72,4 +72,4 @@ def test_the_mode_would_notice():
 
 def test_most_losses_are_recordable():
     assert {name for name, loss in every_loss().items() if not loss.replayable} == {"pgd"}
-    assert WorstOfLoss("R(3)", 2).replayable
+    assert WorstOf("R(3)", 2).replayable

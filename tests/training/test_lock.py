@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.tiny_training import start_program, start_two
-from tiltproof import load_data
+from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import lock
 

@@ -9,7 +9,7 @@ import torch
 from tests.support.tiny_training import DIGITS, IMAGES, LABELS, STEPS, same_weights, without_seconds
 from tiltproof.cli.train import sentence
 from tiltproof.errors import InputError
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.training import TrainingFailed
 from tiltproof.training.dataset import TrainingSet
 from tiltproof.training.losses import LossValue

@@ -8,19 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import tiltproof
+from tiltproof.losses import IBP, PGD, Augmentation, Certified, CertifiedRegression, Ramp, WorstOf
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.fgv import lines_needed, window_bounds
-from tiltproof.training import (
-    AugmentationLoss,
-    CertifiedLoss,
-    CertifiedRegressionLoss,
-    IbpLoss,
-    PgdLoss,
-    Ramp,
-    WorstOfLoss,
-    read_recipe,
-    recipes,
-)
+from tiltproof.training import read_recipe, recipes
 from tiltproof.training.bounded_network import LiveNetwork
 from tiltproof.training.loss_factory import make_loss
 
@@ -37,14 +28,14 @@ def problem(outputs=3):
 
 def every_loss():
     combinations = [(b, p) for b in ("fgv", "hull", "affine") for p in ("interval", "affine", "backward")]
-    certified = {f"{b} {p}": CertifiedLoss(TRANSFORM, (0.5, 0.01), bounds=b, propagation=p) for b, p in combinations}
+    certified = {f"{b} {p}": Certified(TRANSFORM, (0.5, 0.01), bounds=b, propagation=p) for b, p in combinations}
     narrow = {"bounds": "affine", "propagation": "affine", "measure": "width"}
     return certified | {
-        "width": CertifiedLoss(TRANSFORM, (0.05, 0.001), **narrow),
-        "augmentation": AugmentationLoss(TRANSFORM),
-        "worst of": WorstOfLoss(TRANSFORM, 3),
-        "pgd": PgdLoss(TRANSFORM, 0.05, 0.02, 2),
-        "ibp": IbpLoss(TRANSFORM, 0.05),
+        "width": Certified(TRANSFORM, (0.05, 0.001), **narrow),
+        "augmentation": Augmentation(TRANSFORM),
+        "worst of": WorstOf(TRANSFORM, 3),
+        "pgd": PGD(TRANSFORM, 0.05, 0.02, 2),
+        "ibp": IBP(TRANSFORM, 0.05),
     }
 
 
@@ -75,9 +66,7 @@ def test_two_processes_see_what_one_would(name):
 def test_the_width_is_what_no_symbol_explains():
     """log of the mean radius of the margins' forms over the mean margin, here with the verifier's own forms."""
     model, images, labels = problem()
-    loss = CertifiedLoss(
-        TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.5, 0.5)
-    )
+    loss = Certified(TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.5, 0.5))
     value = loss(model, images, labels, 0)
     (parameters, low, high, _) = loss.draw(images, 0)
     rows, transform = torch.arange(len(images)), loss.transform
@@ -91,9 +80,7 @@ def test_the_width_is_what_no_symbol_explains():
 
 def test_training_for_width_narrows_bounds():
     model, images, labels = problem()
-    loss = CertifiedLoss(
-        TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.0, 0.0)
-    )
+    loss = Certified(TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.0, 0.0))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     values = []
     for _ in range(25):
@@ -106,17 +93,17 @@ def test_training_for_width_narrows_bounds():
 
 
 def test_the_width_of_ranges_and_of_backward_bounds_is_refused():
-    for kind, propagation in ((CertifiedLoss, "backward"), (CertifiedRegressionLoss, "affine")):
+    for kind, propagation in ((Certified, "backward"), (CertifiedRegression, "affine")):
         with pytest.raises(tiltproof.InputError, match="width"):
             kind("R(2)", 0.1, bounds="affine", propagation=propagation, measure="width")
     with pytest.raises(tiltproof.InputError, match="measure"):
-        CertifiedLoss("R(2)", 0.1, measure="breadth")
+        Certified("R(2)", 0.1, measure="breadth")
 
 
 def test_the_papers_loss_is_its_formula():
     """kappa l(f(P(x, theta)), y) + (1 - kappa) l(f^(P(x, theta +- nu)), y) with the worst output vector f^."""
     model, images, labels = problem()
-    loss = CertifiedLoss(TRANSFORM, (0.5, 0.01), bounds="fgv", kappa=(1.0, 0.25), one_for_all=True)
+    loss = Certified(TRANSFORM, (0.5, 0.01), bounds="fgv", kappa=(1.0, 0.25), one_for_all=True)
     value = loss(model, images, labels, 5)
     parameters = loss.sampler.parameters(5, 6, images)
     assert len(parameters.unique(dim=0)) == 1
@@ -133,7 +120,7 @@ def test_the_papers_loss_is_its_formula():
 @pytest.mark.parametrize("bounds", ["hull", "affine"])
 def test_bounds_of_a_loss_are_those_of_the_verifier(bounds, propagation):
     model, images, labels = problem()
-    loss = CertifiedLoss(TRANSFORM, (1.0, 0.02), bounds=bounds, propagation=propagation)
+    loss = Certified(TRANSFORM, (1.0, 0.02), bounds=bounds, propagation=propagation)
     low, high = loss.sampler.boxes(loss.sampler.parameters(0, 6, images), torch.tensor([1.0, 0.02]))
     pixels = LiveNetwork().pixels(images, loss.transform, bounds, low, high, propagation)
     worst = LiveNetwork().worst_outputs(model, pixels, labels, propagation)
@@ -152,7 +139,7 @@ def test_better_bounds_give_a_smaller_certified_loss():
 
     def certified(bounds, propagation):
         return float(
-            CertifiedLoss("R(20)", 1.0, bounds=bounds, propagation=propagation)(model, images, labels, 0).certified
+            Certified("R(20)", 1.0, bounds=bounds, propagation=propagation)(model, images, labels, 0).certified
         )
 
     assert certified("fgv", "interval") > certified("hull", "interval")
@@ -160,7 +147,7 @@ def test_better_bounds_give_a_smaller_certified_loss():
 
 
 def test_boxes_stay_inside_the_range():
-    loss = CertifiedLoss("R(20), B(0.05)", (3.0, 0.2))
+    loss = Certified("R(20), B(0.05)", (3.0, 0.2))
     parameters = torch.tensor([[20.0, 0.05], [-19.0, 0.0], [0.0, 0.0]])
     low, high = loss.sampler.boxes(parameters, torch.tensor([3.0, 0.2]))
     assert low.tolist() == [[14.0, -0.05], [-20.0, -0.05], [-3.0, -0.05]]
@@ -169,7 +156,7 @@ def test_boxes_stay_inside_the_range():
 
 def test_warm_up_and_ramp():
     model, images, labels = problem()
-    loss = CertifiedLoss("R(20)", 1.0, kappa=(1.0, 0.5), ramp=Ramp(warm_up=4, ramp=10))
+    loss = Certified("R(20)", 1.0, kappa=(1.0, 0.5), ramp=Ramp(warm_up=4, ramp=10))
     assert loss(model, images, labels, 3).certified is None
     middle, end = loss(model, images, labels, 9), loss(model, images, labels, 14)
     assert (middle.kappa, middle.size) == (0.75, 0.5)
@@ -178,15 +165,15 @@ def test_warm_up_and_ramp():
 
 def test_the_worst_of_some_is_worse_than_one():
     model, images, labels = problem()
-    one = sum(float(AugmentationLoss("R(60)")(model, images, labels, step).total.detach()) for step in range(20))
-    worst = sum(float(WorstOfLoss("R(60)", 6)(model, images, labels, step).total.detach()) for step in range(20))
+    one = sum(float(Augmentation("R(60)")(model, images, labels, step).total.detach()) for step in range(20))
+    worst = sum(float(WorstOf("R(60)", 6)(model, images, labels, step).total.detach()) for step in range(20))
     assert worst > one
 
 
 def test_the_certified_loss_looks_around_the_worst_sample():
     """Clean term: the worst of the samples; certified term: the box around that one, for every second image."""
     model, images, labels = problem()
-    loss = CertifiedLoss("R(60)", 1.0, bounds="affine", propagation="affine", samples=5, every=2)
+    loss = Certified("R(60)", 1.0, bounds="affine", propagation="affine", samples=5, every=2)
     value = loss(model, images, labels, 2)
     every = torch.cat([loss.sampler.parameters(2, 6, images, purpose=k) for k in range(5)]).view(5, 6, 1)
     with torch.no_grad():
@@ -218,7 +205,7 @@ def test_bounds_normalise_by_the_mini_batch_as_the_answers_do(propagation):
     )
     model[1].running_mean.fill_(5.0)
     _, images, labels = problem()
-    loss = CertifiedLoss("R(20)", 1e-9, bounds="affine", propagation=propagation, kappa=(0.5, 0.5))
+    loss = Certified("R(20)", 1e-9, bounds="affine", propagation=propagation, kappa=(0.5, 0.5))
     value = loss(model.train(), images, labels, 0)
     assert torch.allclose(value.clean, value.certified, rtol=1e-3)
     assert not torch.allclose(value.certified, loss(model.eval(), images, labels, 0).certified, rtol=0.01)
@@ -229,7 +216,7 @@ def test_bounds_normalise_by_the_mini_batch_as_the_answers_do(propagation):
 def test_regression_draws_both_ends_to_the_label():
     model, images, _ = problem(outputs=1)
     values = torch.linspace(-1, 1, 6)
-    loss = CertifiedRegressionLoss("R(5)", 0.5, kappa=(0.5, 0.5))
+    loss = CertifiedRegression("R(5)", 0.5, kappa=(0.5, 0.5))
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     first = None
     for step in range(60):
@@ -248,7 +235,7 @@ def test_spread_is_the_variance_of_answers_without_dropout():
     settings = {"kappa": (0.5, 0.5), "samples": 3, "bounds": "affine", "propagation": "affine"}
     apart = []
     for spread in (0.0, 7.0):
-        loss = CertifiedRegressionLoss("R(20)", 0.5, spread=spread, **settings)
+        loss = CertifiedRegression("R(20)", 0.5, spread=spread, **settings)
         for step in (0, 3):
             torch.manual_seed(step)
             apart.append(loss(model, images, values, step).total)
@@ -269,7 +256,7 @@ def test_spread_is_the_variance_of_answers_without_dropout():
 @pytest.mark.parametrize(("spread", "samples"), [(-1.0, 4), (1.0, 1)])
 def test_a_spread_that_cannot_be_is_refused(spread, samples):
     with pytest.raises(tiltproof.InputError, match="spread"):
-        CertifiedRegressionLoss("R(20)", 0.5, spread=spread, samples=samples)
+        CertifiedRegression("R(20)", 0.5, spread=spread, samples=samples)
 
 
 def test_spread_is_for_numbers_alone():
@@ -283,7 +270,7 @@ def test_spread_is_for_numbers_alone():
 @pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
 def test_ranges_of_a_loss_contain_the_outputs_and_backward_is_tighter(propagation):
     model, images, _ = problem(outputs=2)
-    loss = CertifiedRegressionLoss(TRANSFORM, (1.0, 0.02), bounds="affine", propagation=propagation)
+    loss = CertifiedRegression(TRANSFORM, (1.0, 0.02), bounds="affine", propagation=propagation)
     low, high = loss.sampler.boxes(loss.sampler.parameters(0, 6, images), torch.tensor([1.0, 0.02]))
     pixels = LiveNetwork().pixels(images, loss.transform, "affine", low, high, propagation)
     with torch.no_grad():
@@ -325,16 +312,16 @@ def test_every_recipe_makes_its_loss():
         loss = make_loss(recipe.loss, tiltproof.parse(recipe.transform), 100, 0, recipe.data.name == "driving")
         assert loss.transform == tiltproof.parse(recipe.transform)
     paper = make_loss(read_recipe("mnist-r30-paper").loss, tiltproof.parse("R(30)"), 100, 0)
-    assert (paper.ramp, paper.nu, paper.kappa, paper.bounds) == (Ramp(1500, 5000), (0.25,), (1.0, 0.5), "fgv")
+    assert (paper.ramp, paper.half_width, paper.kappa, paper.bounds) == (Ramp(1500, 5000), (0.25,), (1.0, 0.5), "fgv")
     assert paper.sampler.one_for_all
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"nu": (1, 2)}, {"nu": -1}, {"bounds": "exact"}, {"propagation": "zonotope"}, {"kappa": (2, 0)}]
+    "wrong", [{"half_width": (1, 2)}, {"nu": -1}, {"bounds": "exact"}, {"propagation": "zonotope"}, {"kappa": (2, 0)}]
 )
 def test_what_cannot_be_meant_is_refused(wrong):
     with pytest.raises(tiltproof.InputError):
-        CertifiedLoss("R(30)", **({"nu": 0.25} | wrong))
+        Certified("R(30)", **({"half_width": 0.25} | wrong))
 
 
 COMPOSITIONS = [
@@ -354,7 +341,7 @@ def test_the_window_is_algorithm_1(text, together):
     transform = tiltproof.parse(text)
     images = torch.rand(4, 2, 9, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     half = tuple((b - a) / 20 for a, b in zip(transform.low, transform.high, strict=True))
-    sampler = CertifiedLoss(transform, half, one_for_all=together).sampler
+    sampler = Certified(transform, half, one_for_all=together).sampler
     low, high = sampler.boxes(sampler.parameters(1, 4, images), torch.tensor(half))
     lines = lines_needed(transform, half, 9, 7)
     rows = slice(0, 1) if together else slice(None)

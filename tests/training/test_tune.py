@@ -5,7 +5,8 @@ import os
 import pytest
 import torch
 
-from tiltproof import InputError, bound_pixels, load_data, parse
+from tiltproof import InputError, bound_pixels, parse
+from tiltproof.data import load as load_data
 from tiltproof.training import pixel_widths, read_recipe, tune
 from tiltproof.training.tune import equal_effects, sample_parameters
 

@@ -5,14 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof import (
+from tiltproof import Compose, InputError, parse
+from tiltproof.transforms import (
+    LETTERS,
     Brightness,
-    Compose,
+    Camera,
     Contrast,
     Gamma,
     GaussianBlur,
     Hue,
-    InputError,
     MotionBlur,
     Pitch,
     Roll,
@@ -25,9 +26,7 @@ from tiltproof import (
     ShearingV,
     TranslationU,
     Yaw,
-    parse,
 )
-from tiltproof.transforms import LETTERS, Camera
 
 NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose}
 

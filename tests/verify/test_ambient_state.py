@@ -19,7 +19,7 @@ from torch import nn
 import tiltproof
 from tests.support.processes import environment
 from tiltproof import InputError, certify, certify_range
-from tiltproof.checker import check_run
+from tiltproof.checker import check
 from tiltproof.checker import network as checker_network
 from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.network import arithmetic, read_network, run
@@ -240,7 +240,7 @@ def test_ranges_and_checks_do_not_depend_on_it_either(state, undisturbed, tmp_pa
     with STATES[state]():
         assert prove_range("out", tmp_path) == undisturbed[1]
         prove("out", tmp_path)
-        report = check_run(tmp_path / "run", network(), IMAGES, LABELS)
+        report = check(tmp_path / "run", network(), IMAGES, LABELS)
     assert report.certified == sum(record["verdict"] == "certified" for record in undisturbed[0])
 
 
@@ -295,7 +295,7 @@ def test_a_check_waits_for_a_proof(tmp_path):
 
     def check():
         inside.wait(60)
-        seen.append(check_run(tmp_path / "run", model, IMAGES, LABELS).certified)
+        seen.append(check(tmp_path / "run", model, IMAGES, LABELS).certified)
 
     thread = threading.Thread(target=check)
     thread.start()
@@ -331,7 +331,7 @@ def test_every_evaluation_is_under_the_proofs_settings(tmp_path):
     with settings(values=("bf16", "bf16", "tf32", "tf32")), torch.autocast("cpu", dtype=torch.bfloat16):
         for work in (
             lambda: prove("out", tmp_path, model),
-            lambda: check_run(tmp_path / "run", model, IMAGES, LABELS),
+            lambda: check(tmp_path / "run", model, IMAGES, LABELS),
             lambda: tiltproof.attack(model, IMAGES, LABELS, "R(20)", samples=4, steps=1),
             lambda: tiltproof.bound_network(model, tiltproof.bound_pixels(IMAGES, "R(1)"), LABELS),
         ):
@@ -527,7 +527,7 @@ def test_a_module_that_leaves_autocast_on_is_refused(tmp_path):
         torch.set_autocast_enabled("cpu", False)
         image, label = torch.full((1, 1, 1, 2), 0.5), torch.tensor([0])
         with pytest.raises(InputError, match="settings were changed during the check"):
-            check_run(tmp_path / "run", OffByAProduct(leaves_autocast_on=True).eval(), image, label)
+            check(tmp_path / "run", OffByAProduct(leaves_autocast_on=True).eval(), image, label)
         torch.set_autocast_enabled("cpu", False)
         read = read_network(network(), (1, 12, 12), IMAGES)
         with arithmetic.proof_arithmetic(CPU):
@@ -543,7 +543,7 @@ def test_the_checker_notices_too(monkeypatch, tmp_path):
     prove("out", tmp_path)
     monkeypatch.setattr(F, "conv2d", shortened(F.conv2d))
     with pytest.raises(InputError, match="lose bits"):
-        check_run(tmp_path / "run", network(), IMAGES, LABELS)
+        check(tmp_path / "run", network(), IMAGES, LABELS)
 
 
 # products outside of the proof's arithmetic

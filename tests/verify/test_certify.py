@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import tiltproof
-from tiltproof import Budget, InputError, Rotation, Verdict
+from tiltproof import Budget, InputError, Verdict
 from tiltproof.runtime import batch_size as memory
+from tiltproof.transforms import Rotation
 
 
 class Brightness(nn.Module):

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check_run, parse
-from tiltproof.report import write_report
+from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check, parse
+from tiltproof.losses import Certified, WorstOf
 from tiltproof.runs.curve import certified_curve
-from tiltproof.training import CertifiedLoss, WorstOfLoss
 
 TEXTS = [
     "Scu(10), Scv(10)",
@@ -53,9 +52,9 @@ def test_verdicts_hold_and_are_proved_again(text, tmp_path):
         if verdict is Verdict.FALSIFIED:
             theta = torch.tensor(certificate.counterexamples[k], dtype=torch.float64)
             assert margins_at(net, images, labels, transform, theta)[k] < 0
-    report = check_run(tmp_path / "run", net, images, labels)
+    report = check(tmp_path / "run", net, images, labels)
     assert report.certified == certificate.verdicts.count(Verdict.CERTIFIED)
-    page = write_report(tmp_path / "run", net, images, labels).read_text(encoding="utf-8")
+    page = report(tmp_path / "run", net, images, labels).read_text(encoding="utf-8")
     assert "scaling" in page or "shearing" in page or "camera yaw" in page
 
 
@@ -97,8 +96,8 @@ def test_a_camera_that_turns_its_back_is_refused_everywhere():
         lambda: certify(net, images, labels, text),
         lambda: certify_range(net, images, text),
         lambda: attack(net, images, labels, text),
-        lambda: WorstOfLoss(text)(net, images, labels, 0),
-        lambda: CertifiedLoss(text, nu=1.0)(net, images, labels, 0),
+        lambda: WorstOf(text)(net, images, labels, 0),
+        lambda: Certified(text, half_width=1.0)(net, images, labels, 0),
     ):
         with pytest.raises(InputError, match="horizon"):
             refuse()

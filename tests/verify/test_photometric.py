@@ -4,22 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import (
-    Budget,
-    CertifiedLoss,
-    CheckFailed,
-    InputError,
-    WorstOfLoss,
-    attack,
-    bound_pixels,
-    certify,
-    certify_range,
-    check_run,
-    parse,
-)
+from tiltproof import Budget, InputError, attack, bound_pixels, certify, certify_range, check, parse
+from tiltproof.checker import CheckFailed
 from tiltproof.checker.tiling import read_transform
-from tiltproof.report import write_report
-from tiltproof.report.sentences import in_words
+from tiltproof.losses import Certified, WorstOf
+from tiltproof.reports import report
+from tiltproof.reports.sentences import in_words
 from tiltproof.runs.curve import certified_curve, nested
 from tiltproof.training import pixel_widths, tune
 from tiltproof.training.tune import sample_parameters
@@ -51,7 +41,7 @@ def test_runs_are_proved_and_proved_again(text, method, tmp_path):
     certificate = certify(model, images, labels, text, method=method, out=tmp_path / "run", budget=Budget(boxes=4000))
     assert [str(verdict) for verdict in certificate.verdicts] == ["certified"] * 4
     assert sum(result.boxes for result in certificate.results) < 2000
-    report = check_run(tmp_path / "run", model, images, labels)
+    report = check(tmp_path / "run", model, images, labels)
     assert report.certified == 4
 
 
@@ -69,7 +59,7 @@ def test_counterexamples_are_found_and_run_again(tmp_path):
         assert found.parameters[0] is not None
         certificate = certify(model, image, torch.tensor([0]), text, out=tmp_path / "run", overwrite=True)
         assert str(certificate.verdicts[0]) == "falsified"
-        assert check_run(tmp_path / "run", model, image, torch.tensor([0])).counterexamples == 1
+        assert check(tmp_path / "run", model, image, torch.tensor([0])).counterexamples == 1
     certificate = certify(model, image, torch.tensor([0]), "Bl(0.4)", out=tmp_path / "run", overwrite=True)
     assert str(certificate.verdicts[0]) == "certified"
 
@@ -84,7 +74,7 @@ def test_ranges_of_outputs(tmp_path):
             outputs = model(transform.apply(image.expand(200, -1, -1, -1), theta))
         assert result.lower[0] <= outputs.min() + 1e-5
         assert outputs.max() - 1e-5 <= result.upper[0]
-    assert check_run(tmp_path / "run", model, images, None).task == "regression"
+    assert check(tmp_path / "run", model, images, None).task == "regression"
 
 
 def test_the_curve_is_about_one_blur():
@@ -99,7 +89,7 @@ def test_the_curve_is_about_one_blur():
 def test_the_report_shows_them(tmp_path):
     model, images, labels = problem()
     certify(model, images, labels, "Mb(3@30), H(20)", out=tmp_path / "run")
-    page = write_report(tmp_path / "run", model, images).read_text()
+    page = report(tmp_path / "run", model, images).read_text()
     assert (
         "motion blur between 0 and 3 pixels (angle 30 degrees) and a turn of the hue between -20 and 20 degrees" in page
     )
@@ -113,11 +103,9 @@ def test_losses_draw_from_the_range_and_bound_around_it(text):
     model, images, labels = problem()
     transform = parse(text)
     for loss in (
-        WorstOfLoss(text, 3),
-        CertifiedLoss(
-            text, [(b - a) / 20 for a, b in zip(transform.low, transform.high, strict=True)], kappa=(0.5, 0.5)
-        ),
-        CertifiedLoss(text, (0.01, 0.01), kappa=(0.5, 0.5), bounds="affine", propagation="affine"),
+        WorstOf(text, 3),
+        Certified(text, [(b - a) / 20 for a, b in zip(transform.low, transform.high, strict=True)], kappa=(0.5, 0.5)),
+        Certified(text, (0.01, 0.01), kappa=(0.5, 0.5), bounds="affine", propagation="affine"),
     ):
         value = loss(model, images, labels, 0)
         value.total.backward()
@@ -128,7 +116,7 @@ def test_losses_draw_from_the_range_and_bound_around_it(text):
     assert (low >= torch.tensor(transform.low)).all()
     assert (high <= torch.tensor(transform.high)).all()
     with pytest.raises(InputError, match="affine or hull"):
-        CertifiedLoss(text, 0.01, bounds="fgv")
+        Certified(text, 0.01, bounds="fgv")
 
 
 @pytest.mark.parametrize("method", ["hull", "affine"])
@@ -177,4 +165,4 @@ def test_a_run_about_colours_of_grey_pictures_is_refused(tmp_path):
     records = [record(k, int(labels[k]), "unknown", margin=-1.0, open_box=[[-5.0], [5.0]]) for k in range(4)]
     write_run(tmp_path / "run", manifest_of(model, images, labels, "S(5)"), records)
     with pytest.raises(CheckFailed, match="colours"):
-        check_run(tmp_path / "run", model, images, labels)
+        check(tmp_path / "run", model, images, labels)

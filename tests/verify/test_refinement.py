@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import BackwardCost, margins, read_network, refine, run, shallow_share
 from tiltproof.verify.refinement import FEW, ClassRefinement
 

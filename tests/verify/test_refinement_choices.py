@@ -4,7 +4,9 @@ import importlib
 
 import torch
 
-from tiltproof import Budget, certify, check_run, load_data, load_model
+from tiltproof import Budget, certify, check
+from tiltproof.data import load as load_data
+from tiltproof.models import load as load_model
 from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy
 
 
@@ -96,7 +98,7 @@ def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkey
     assert len(rounds) < len(one_by_one)
     assert sum(rounds) > sum(one_by_one)
     assert other.verdicts == plain.verdicts
-    assert check_run(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
+    assert check(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
     # not where the budget is nearly spent: there every box counts
     rounds[:] = []
     certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.support.small_regression import network, pictures
-from tiltproof import InputError, check_run, parse
+from tiltproof import InputError, check, parse
 from tiltproof.verify.regression import certify_range
 from tiltproof.verify.results import Budget
 
@@ -147,7 +147,7 @@ def test_an_output_that_does_not_move_leaves_room_for_a_checker(tmp_path):
     images = torch.rand(2, 1, 2, 2, generator=torch.Generator().manual_seed(1))
     certificate = certify_range(model, images, "B(0.1)", out=tmp_path / "run")
     assert all(result.inner_width >= 0 for result in certificate.results)
-    assert check_run(tmp_path / "run", model, images, None).images == 2
+    assert check(tmp_path / "run", model, images, None).images == 2
 
 
 def test_a_run_folder_is_resumed(tmp_path):

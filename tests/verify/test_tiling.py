@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof import Rotation, TranslationU, parse
+from tiltproof import parse
+from tiltproof.transforms import Rotation, TranslationU
 from tiltproof.verify.partition import Boxes, Tiling
 
 RANGES = [

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tiltproof import Brightness, Compose, TranslationU, parse
+from tiltproof import Compose, parse
+from tiltproof.transforms import Brightness, TranslationU
 from tiltproof.verify.partition import Boxes, Tiling
 
 SMALLEST = 5e-324

@@ -9,7 +9,7 @@ Read it in this order:
 5. The proof: `prover`, `verdicts` (classification), `ranges` (regression), `check` (the entry point).
 """
 
-from tiltproof.checker.check import CheckReport, check_run
+from tiltproof.checker.check import CheckReport, check
 from tiltproof.checker.failed import CheckFailed
 
-__all__ = ["CheckFailed", "CheckReport", "check_run"]
+__all__ = ["CheckFailed", "CheckReport", "check"]

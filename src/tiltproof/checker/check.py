@@ -25,7 +25,7 @@ Answers = Tensor | Sequence[int] | Sequence[float] | Sequence[Sequence[float]] |
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was checked; if anything had failed, `check_run` would have raised `CheckFailed`.
+    """What was checked; if anything had failed, `check` would have raised `CheckFailed`.
 
     ``certified`` counts the certified images or, if ``task`` is regression, the images whose ranges were proved again.
     """
@@ -40,7 +40,7 @@ class CheckReport:
     task: str = "classification"
 
 
-def check_run(
+def check(
     folder: str | Path,
     model: nn.Module,
     images: Tensor,

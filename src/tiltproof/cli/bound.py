@@ -11,7 +11,7 @@ from tiltproof.cli import options
 from tiltproof.cli.inputs import check_writable, load_selection, write_picture
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import bound_pixels
-from tiltproof.report import bounds_picture
+from tiltproof.reports import bounds_picture
 from tiltproof.transforms import parse
 
 EXAMPLES = options.examples(

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from tiltproof.checker import CheckFailed, CheckReport, check_run
+from tiltproof.checker import CheckFailed, CheckReport
+from tiltproof.checker import check as check_run
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.options import SEARCH
-from tiltproof.data import load_data
+from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 
 EXAMPLES = options.examples(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30',

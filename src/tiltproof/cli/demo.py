@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from tiltproof.cli import options
 from tiltproof.cli.display import live_progress, print_summary
 from tiltproof.cli.inputs import make_folder, write_picture
-from tiltproof.data import load_data
-from tiltproof.models import load_model
+from tiltproof.data import load as load_data
+from tiltproof.models import load as load_model
 from tiltproof.network import bound_network
 from tiltproof.pixels.api import bound_pixels
-from tiltproof.report import bounds_picture, margin_picture, write_report
-from tiltproof.report.page import REPORT
+from tiltproof.reports import bounds_picture, margin_picture
+from tiltproof.reports import report as write_report
+from tiltproof.reports.page import REPORT
 from tiltproof.runs.curve import certified_curve, write_curve
 from tiltproof.transforms import Rotation, Transform
 from tiltproof.verify.api import certify

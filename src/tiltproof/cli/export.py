@@ -22,12 +22,12 @@ from tiltproof.cli.inputs import (
     write_atomically,
 )
 from tiltproof.cli.options import IMAGES, RESULTS
-from tiltproof.data import load_data
+from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
 from tiltproof.export.instances import TIMEOUT
 from tiltproof.export.results import open_to_confirm
-from tiltproof.models import load_model
+from tiltproof.models import load as load_model
 from tiltproof.runs.reader import read_finished
 
 EXAMPLES = options.examples(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 from torch import Tensor, nn
 
-from tiltproof.data import load_data
+from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
-from tiltproof.models import card_of, load_model
+from tiltproof.models import card_of
+from tiltproof.models import load as load_model
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Transform, parse

@@ -13,13 +13,14 @@ from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import check_writable, images_of_run
 from tiltproof.cli.options import RESULTS
-from tiltproof.data import load_data
-from tiltproof.data.load import DATA_NAMES
+from tiltproof.data import load as load_data
+from tiltproof.data.loading import DATA_NAMES
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.models import load_model, models
-from tiltproof.report import write_report
-from tiltproof.report.page import DETAILS, REPORT
+from tiltproof.models import load as load_model
+from tiltproof.models import models
+from tiltproof.reports import report as write_report
+from tiltproof.reports.page import DETAILS, REPORT
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 
 EXAMPLES = options.examples(

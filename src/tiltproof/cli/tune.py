@@ -15,7 +15,7 @@ from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import IMAGES, RESULTS
-from tiltproof.data import load_data
+from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_method

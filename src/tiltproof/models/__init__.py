@@ -2,7 +2,7 @@
 
 from tiltproof.models.architectures import ARCHITECTURES, cifar10_cnn, mnist_cnn
 from tiltproof.models.cards import Card, models
-from tiltproof.models.load import card_of, load_model
+from tiltproof.models.loading import card_of, load
 from tiltproof.onnx import load_onnx
 
-__all__ = ["ARCHITECTURES", "Card", "card_of", "cifar10_cnn", "load_model", "load_onnx", "mnist_cnn", "models"]
+__all__ = ["ARCHITECTURES", "Card", "card_of", "cifar10_cnn", "load", "load_onnx", "mnist_cnn", "models"]

@@ -20,7 +20,7 @@ class PlainLoss(TrainingLoss):
         return loss, loss.detach(), None, correct
 
 
-class AugmentationLoss(PlainLoss):
+class Augmentation(PlainLoss):
     """The answer at one sampled parameter vector an image (or a batch)."""
 
     replayable = True
@@ -29,11 +29,11 @@ class AugmentationLoss(PlainLoss):
         return self.plain(model(self.transform.apply(images, drawn[0])), labels)
 
 
-class AugmentationRegressionLoss(Regression, AugmentationLoss):
+class AugmentationRegression(Regression, Augmentation):
     """The same with squared errors."""
 
 
-class WorstOfLoss(PlainLoss):
+class WorstOf(PlainLoss):
     """The worst answer of ``samples`` sampled parameter vectors an image: a cheap stand-in for the worst of the whole range.
 
     No bound takes part, and yet such networks are provable almost up to what an attack leaves, where one spatial parameter
@@ -53,11 +53,11 @@ class WorstOfLoss(PlainLoss):
         return self.plain(model(pictures[self.worst_rows(model, pictures, labels)]), labels)
 
 
-class WorstOfRegressionLoss(Regression, WorstOfLoss):
+class WorstOfRegression(Regression, WorstOf):
     """The same with squared errors."""
 
 
-class PgdLoss(PlainLoss):
+class PGD(PlainLoss):
     """Augmentation, and on top of it a pixel-wise attack of at most ``epsilon`` by signed gradient steps (the paper's PGD+A)."""
 
     def __init__(
@@ -95,7 +95,7 @@ class PgdLoss(PlainLoss):
         return self.plain(model(attacked.detach()), labels)
 
 
-class IbpLoss(RampedLoss):
+class IBP(RampedLoss):
     """Augmentation, and bounds of a box of +-``epsilon`` around each augmented pixel (the paper's IBP+A)."""
 
     replayable = True

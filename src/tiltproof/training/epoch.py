@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
-from tiltproof.models import ARCHITECTURES, load_model
+from tiltproof.models import ARCHITECTURES
+from tiltproof.models import load as load_model
 from tiltproof.training.augment import augment, erase
 from tiltproof.training.cuda_graph import Replay
 from tiltproof.training.dataset import TrainingSet

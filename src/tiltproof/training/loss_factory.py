@@ -6,14 +6,14 @@ from typing import Any
 
 from tiltproof.errors import InputError
 from tiltproof.training.baselines import (
-    AugmentationLoss,
-    AugmentationRegressionLoss,
-    IbpLoss,
-    PgdLoss,
-    WorstOfLoss,
-    WorstOfRegressionLoss,
+    IBP,
+    PGD,
+    Augmentation,
+    AugmentationRegression,
+    WorstOf,
+    WorstOfRegression,
 )
-from tiltproof.training.losses import CertifiedLoss, CertifiedRegressionLoss, Ramp, TrainingLoss
+from tiltproof.training.losses import Certified, CertifiedRegression, Ramp, TrainingLoss
 from tiltproof.transforms import Transform
 
 KINDS = ("certified", "augmentation", "worst-of", "pgd", "ibp")
@@ -41,7 +41,7 @@ def make_loss(
     if part.kind == "certified":
         if regression:
             common["spread"] = part.spread
-        return (CertifiedRegressionLoss if regression else CertifiedLoss)(
+        return (CertifiedRegression if regression else Certified)(
             transform,
             part.nu,
             bounds=part.bounds,
@@ -54,9 +54,9 @@ def make_loss(
             **common,
         )
     if part.kind == "augmentation":
-        return (AugmentationRegressionLoss if regression else AugmentationLoss)(transform, **common)
+        return (AugmentationRegression if regression else Augmentation)(transform, **common)
     if part.kind == "worst-of":
-        return (WorstOfRegressionLoss if regression else WorstOfLoss)(transform, part.samples, seed=seed)
+        return (WorstOfRegression if regression else WorstOf)(transform, part.samples, seed=seed)
     if part.kind == "pgd":
-        return PgdLoss(transform, part.epsilon, part.step_size, part.steps, **common)
-    return IbpLoss(transform, part.epsilon, kappa=kappa, ramp=ramp, **common)
+        return PGD(transform, part.epsilon, part.step_size, part.steps, **common)
+    return IBP(transform, part.epsilon, kappa=kappa, ramp=ramp, **common)

@@ -173,10 +173,10 @@ class RampedLoss(TrainingLoss):
         return self.ramp.share(step)
 
 
-class CertifiedLoss(RampedLoss):
-    """L_ct = kappa l(f(P(x, theta)), y) + (1 - kappa) l(f^(P(x, theta +- nu)), y) with cross-entropy l.
+class Certified(RampedLoss):
+    """L_ct = kappa l(f(P(x, theta)), y) + (1 - kappa) l(f^(P(x, theta +- half_width)), y) with cross-entropy l.
 
-    ``nu``: half width of the local box of each parameter, after ``ramp``; kappa moves from the first to the second of ``kappa``
+    ``half_width``: half the width of the local box of each parameter, after ``ramp``; kappa moves from the first to the second of ``kappa``
     meanwhile. ``bounds``: pixel bounds by ``fgv`` (the paper), ``hull`` or ``affine``; ``propagation``: ``interval`` (the
     paper), ``affine``, or ``backward`` (intervals forward, then one linear pass from each margin back to the pixels).
     ``one_for_all``: one sampled parameter vector a batch, as in the paper, instead of one an image. ``samples``: theta is the worst
@@ -189,7 +189,7 @@ class CertifiedLoss(RampedLoss):
     def __init__(
         self,
         transform: Transform | str,
-        nu: float | tuple[float, ...] | list[float],
+        half_width: float | tuple[float, ...] | list[float],
         *,
         bounds: str = "hull",
         propagation: str = "interval",
@@ -202,7 +202,7 @@ class CertifiedLoss(RampedLoss):
         measure: str = "worst",
     ) -> None:
         super().__init__(transform, kappa, ramp, seed, one_for_all)
-        self.nu = half_widths(nu, self.transform)
+        self.half_width = half_widths(half_width, self.transform)
         if samples < 1 or (one_for_all and samples > 1):
             raise InputError(
                 "the certified loss takes the worst of at least one sample, of exactly one if it serves a whole batch",
@@ -228,7 +228,7 @@ class CertifiedLoss(RampedLoss):
         (parameters,), kappa = super().draw(images, step), self.weight(step)
         if kappa >= 1:
             return (parameters,)
-        low, high = self.sampler.boxes(parameters, images.new_tensor(self.nu) * self.ramp.share(step))
+        low, high = self.sampler.boxes(parameters, images.new_tensor(self.half_width) * self.ramp.share(step))
         return parameters, low, high, images.new_tensor(kappa)
 
     def terms(self, model: nn.Module, images: Tensor, labels: Tensor, *drawn: Tensor) -> Terms:
@@ -258,7 +258,7 @@ class CertifiedLoss(RampedLoss):
         cells = None
         if self.transform.padding == "zeros":
             if self.lines is None:
-                self.lines = lines_needed(self.transform, self.nu, images.shape[-2], images.shape[-1])
+                self.lines = lines_needed(self.transform, self.half_width, images.shape[-2], images.shape[-1])
             if self.bounds == "fgv":
                 with torch.no_grad():
                     lower, upper = window_bounds(images, self.transform, low, high, self.lines)
@@ -274,7 +274,7 @@ class CertifiedLoss(RampedLoss):
         return F.cross_entropy(self.networks.worst_outputs(model, pixels, labels, self.propagation), labels)
 
 
-class CertifiedRegressionLoss(Regression, CertifiedLoss):
+class CertifiedRegression(Regression, Certified):
     """L_r = kappa l(f(P(x, theta)), y) + (1 - kappa) (l(f_low, y) + l(f_high, y)) / 2 with the mean squared error l.
 
     Both ends of the certified output range are drawn to the label, hence also to each other. ``spread``: weight of a third term, the

@@ -84,6 +84,6 @@ def half_widths(nu: float | tuple[float, ...] | list[float], transform: Transfor
         raise InputError(
             f"nu must be {len(transform.parts)} half widths, one per parameter of {transform}",
             got=nu,
-            do="e.g. nu=0.25 for R(30), nu=(0.5, 0.125, 2.5, 0.01) for Sc(5), R(5), C(5), B(0.01)",
+            do="e.g. half_width=0.25 for R(30), half_width=(0.5, 0.125, 2.5, 0.01) for Sc(5), R(5), C(5), B(0.01)",
         )
     return values

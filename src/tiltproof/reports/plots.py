@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tiltproof.report.style import FAINT, GRID, INK, OPEN, PAPER, PROVED, SAMPLED, coloured, font, round_ticks
+from tiltproof.reports.style import FAINT, GRID, INK, OPEN, PAPER, PROVED, SAMPLED, coloured, font, round_ticks
 
 WIDTH, HEIGHT = 1040, 560
 LEFT, RIGHT, TOP, BOTTOM = 84, 28, 92, 68

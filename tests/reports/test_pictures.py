@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from tiltproof.report import Point, Steering, bounds_picture, front_picture, margin_picture, steering_picture
-from tiltproof.report.plots import MARGIN, TITLE
-from tiltproof.report.steering_plot import MARGIN as FRAME_LEFT
-from tiltproof.report.steering_plot import PREDICTED, RANGE, TRUE
-from tiltproof.report.steering_plot import TITLE as FRAME_TOP
-from tiltproof.report.style import OPEN, PROVED, SAMPLED, coloured, round_ticks
-from tiltproof.report.tradeoff_plot import _label, _meet, best
+from tiltproof.reports import Point, Steering, bounds_picture, front_picture, margin_picture, steering_picture
+from tiltproof.reports.plots import MARGIN, TITLE
+from tiltproof.reports.steering_plot import MARGIN as FRAME_LEFT
+from tiltproof.reports.steering_plot import PREDICTED, RANGE, TRUE
+from tiltproof.reports.steering_plot import TITLE as FRAME_TOP
+from tiltproof.reports.style import OPEN, PROVED, SAMPLED, coloured, round_ticks
+from tiltproof.reports.tradeoff_plot import _label, _meet, best
 
 
 def shades(picture):
@@ -128,7 +128,7 @@ def test_the_front_is_drawn_in_its_own_colour():
 def test_labels_of_points_close_together_do_not_cover_each_other(monkeypatch):
     taken = []
     monkeypatch.setattr(
-        sys.modules["tiltproof.report.tradeoff_plot"], "_label", lambda *arguments: taken.append(label(*arguments))
+        sys.modules["tiltproof.reports.tradeoff_plot"], "_label", lambda *arguments: taken.append(label(*arguments))
     )
     front_picture(
         [Point(f"number {k}", 76 + 0.05 * k, 70 + 0.03 * k, 100) for k in range(6)] + [Point("far", 70, 60, 10)], "near"

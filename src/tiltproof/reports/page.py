@@ -1,4 +1,4 @@
-"""`write_report`: a run as one HTML file that needs nothing else: no network, no library, no second file."""
+"""`report`: a run as one HTML file that needs nothing else: no network, no library, no second file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError
-from tiltproof.report.details import Details
-from tiltproof.report.page_data import page_data, static_summary
-from tiltproof.report.picture_data import thumbnail_data
-from tiltproof.report.range_details import RangeDetails
-from tiltproof.report.sentences import facts, quote, scope
+from tiltproof.reports.details import Details
+from tiltproof.reports.page_data import page_data, static_summary
+from tiltproof.reports.picture_data import thumbnail_data
+from tiltproof.reports.range_details import RangeDetails
+from tiltproof.reports.sentences import facts, quote, scope
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
@@ -33,7 +33,7 @@ MOST_BYTES, MOST_THUMBNAIL_BYTES = 28_000_000, 20_000_000
 SCRIPTS = ("format.js", "plot.js", "table.js", "detail.js", "start.js")
 
 
-def write_report(
+def report(
     folder: str | Path,
     model: nn.Module | None = None,
     images: Tensor | None = None,
@@ -149,7 +149,7 @@ def _json(content: Any) -> str:
 
 
 def _file(name: str) -> str:
-    return (resources.files("tiltproof.report") / "web" / name).read_text(encoding="utf-8")
+    return (resources.files("tiltproof.reports") / "web" / name).read_text(encoding="utf-8")
 
 
 def _page(run: FinishedRun, data: dict[str, Any], blocks: dict[int, str], said: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""`load_data`: a data set by name, or a folder of images, as tensors."""
+"""`load`: a data set by name, or a folder of images, as tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIGNED_LABELS = ("driving",)
 ROOT_VARIABLE = "TILTPROOF_DATA"
 
 
-def load_data(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
+def load(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
     """Images (float32 [N, C, H, W] in [0, 1]) and labels (int64 [N]) of a data set.
 
     ``name`` is ``mnist``, ``cifar10``, ``tinyimagenet``, ``driving``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images,
@@ -38,7 +38,7 @@ def load_data(name: str | Path, root: str | Path | None = None, split: str = "te
     are whole, 64 x 64, and take 4 GB as float32. ``driving``: images are 66 x 200, in the order of time, and labels are not classes but
     steering angles in radians, positive to the left, float32 [N].
 
-    >>> images, labels = load_data("mnist-sample")
+    >>> images, labels = load("mnist-sample")
     >>> images.shape, labels[:8].tolist()
     (torch.Size([100, 1, 28, 28]), [7, 2, 1, 0, 4, 1, 4, 9])
     """
@@ -47,7 +47,7 @@ def load_data(name: str | Path, root: str | Path | None = None, split: str = "te
 
 
 def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
-    """As `load_data`, with pixels as the files have them: unsigned bytes, a quarter of the memory."""
+    """As `load`, with pixels as the files have them: unsigned bytes, a quarter of the memory."""
     if split not in ("test", "train"):
         raise InputError("unknown split", got=repr(split), do="use 'test' or 'train'")
     if name not in DATA_NAMES:
@@ -65,7 +65,7 @@ def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "
 
 
 def load_frames(root: str | Path | None = None, split: str = "test") -> list[Frame]:
-    """Names, times and angles of the frames of ``driving``: the k-th belongs to the k-th image of `load_data`."""
+    """Names, times and angles of the frames of ``driving``: the k-th belongs to the k-th image of `load`."""
     return read_frames(pictures_folder("driving", root), split)
 
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 from PIL import Image, features
 
-from tiltproof.report.style import coloured
+from tiltproof.reports.style import coloured
 
 LOSSLESS_PIXELS = 64 * 64
 """Pictures up to this size keep every pixel's value; larger ones are compressed as photographs are."""

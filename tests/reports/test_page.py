@@ -12,10 +12,10 @@ from torch import nn
 
 from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof.errors import InputError
-from tiltproof.report import page as page_module
-from tiltproof.report import write_report
-from tiltproof.report.page import SCRIPTS, order
-from tiltproof.report.sentences import WORDS, in_words, percent, quote
+from tiltproof.reports import page as page_module
+from tiltproof.reports import report
+from tiltproof.reports.page import SCRIPTS, order
+from tiltproof.reports.sentences import WORDS, in_words, percent, quote
 from tiltproof.runs.reader import read_finished
 from tiltproof.transforms import LETTERS, parse
 from tiltproof.verify.api import certify
@@ -50,7 +50,7 @@ def blocks(page):
 
 
 def test_it_holds_every_image_and_their_details(run):
-    path = write_report(*run)
+    path = report(*run)
     assert path == run[0] / "report.html"
     data = blocks(path.read_text(encoding="utf-8"))
     records = [json.loads(line) for line in (run[0] / "verdicts.jsonl").read_text().splitlines()]
@@ -79,7 +79,7 @@ def test_it_holds_every_image_and_their_details(run):
 
 
 def test_bounds_lie_below_what_is_sampled(run):
-    data = blocks(write_report(*run).read_text(encoding="utf-8"))
+    data = blocks(report(*run).read_text(encoding="utf-8"))
     for k in range(6):
         (line,) = data[f"detail-{k}"]["lines"]
         for step, sampled in enumerate(line["sampled"]):
@@ -92,7 +92,7 @@ def test_two_parameters_have_a_map(tmp_path):
     model, images = network(), pictures(2)
     labels = model(images).argmax(1)
     certify(model, images, labels, "R(2), Sh(2)", out=tmp_path / "run")
-    data = blocks(write_report(tmp_path / "run", model, images, labels).read_text(encoding="utf-8"))
+    data = blocks(report(tmp_path / "run", model, images, labels).read_text(encoding="utf-8"))
     detail = data["detail-0"]
     assert len(detail["lines"]) == 2
     assert [len(row) for row in detail["map"]["margins"]] == [17] * 17
@@ -101,7 +101,7 @@ def test_two_parameters_have_a_map(tmp_path):
 
 
 def test_nothing_of_the_run_becomes_code(run):
-    page = write_report(*run).read_text(encoding="utf-8")
+    page = report(*run).read_text(encoding="utf-8")
     assert "alert(1)</script>" not in page
     assert "<img src=x" not in page
     assert page.count("<script>") == 1
@@ -167,7 +167,7 @@ def test_texts_of_a_run_change_no_tag_attribute_or_script(tmp_path, text):
         manifest["settings"] |= {"method": word}
         manifest |= {"notes": {"model": word, "data": word, "arch": word}, "environment": {word: word}}
         write_run(folder, manifest, [record(0, int(labels[0]), "certified", margin=0.1, grid=[2], tree="2.")])
-        return write_report(folder, images=images, notices=(word,)).read_text(encoding="utf-8")
+        return report(folder, images=images, notices=(word,)).read_text(encoding="utf-8")
 
     harmless, hostile = Structure(page("word")), Structure(page(text))
     assert hostile.tags == harmless.tags
@@ -196,7 +196,7 @@ def test_the_pages_script_makes_no_html_and_no_addresses_of_texts():
 
 def test_every_picture_is_data(run):
     """What the script hands to `src`: nothing but pictures that the report encoded itself."""
-    found = blocks(write_report(*run).read_text(encoding="utf-8"))
+    found = blocks(report(*run).read_text(encoding="utf-8"))
     details = [found[name] for name in found if name != "data"]
     assert details
     sources = found["data"]["thumbnails"] + [each[key] for each in details for key in PICTURES_OF_DETAILS]
@@ -204,10 +204,10 @@ def test_every_picture_is_data(run):
 
 
 def test_without_model_or_data_it_says_so(run):
-    page = write_report(run[0]).read_text(encoding="utf-8")
+    page = report(run[0]).read_text(encoding="utf-8")
     assert "no pictures" in page
     assert blocks(page)["data"]["thumbnails"] == []
-    page = write_report(run[0], images=run[2]).read_text(encoding="utf-8")
+    page = report(run[0], images=run[2]).read_text(encoding="utf-8")
     assert "No model was given" in page
     assert len(blocks(page)["data"]["thumbnails"]) == 6
 
@@ -215,15 +215,15 @@ def test_without_model_or_data_it_says_so(run):
 def test_other_weights_images_and_labels_are_refused(run):
     folder, model, images, labels = run
     with pytest.raises(InputError, match="weights are not those of the run"):
-        write_report(folder, network().double().float().requires_grad_(False).apply(_nudge), images, labels)
+        report(folder, network().double().float().requires_grad_(False).apply(_nudge), images, labels)
     changed = images.clone()
     changed[3, 0, 0, 0] += 1e-6
     with pytest.raises(InputError, match="image 3 is not the run's"):
-        write_report(folder, model, changed, labels)
+        report(folder, model, changed, labels)
     with pytest.raises(InputError, match="6 images"):
-        write_report(folder, model, images[:5], labels[:5])
+        report(folder, model, images[:5], labels[:5])
     with pytest.raises(InputError, match="labels"):
-        write_report(folder, model, images, labels + 1)
+        report(folder, model, images, labels + 1)
     assert not (folder / "report.html").exists(), "nothing is drawn before it is compared"
 
 
@@ -235,14 +235,14 @@ def _nudge(module):
 def test_a_folder_that_was_changed_is_refused(run, tmp_path):
     folder = run[0]
     with pytest.raises(InputError, match="no run folder"):
-        write_report(tmp_path)
+        report(tmp_path)
     text = (folder / "verdicts.jsonl").read_text()
     (folder / "verdicts.jsonl").write_text(text.replace("misclassified", "certified"))
     with pytest.raises(InputError, match="sha256 differs"):
-        write_report(folder)
+        report(folder)
     (folder / "summary.json").unlink()
     with pytest.raises(InputError, match="not complete"):
-        write_report(folder)
+        report(folder)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +269,10 @@ def test_a_forged_record_is_refused_in_words(tmp_path, change):
     honest = record(0, int(labels[0]), "certified", margin=0.1, grid=[2], tree="2.")
     manifest = manifest_of(model, images, labels, "R(2)")
     write_run(tmp_path / "run", manifest, [honest])
-    write_report(tmp_path / "run", model, images, labels)
+    report(tmp_path / "run", model, images, labels)
     write_run(tmp_path / "run", manifest, [honest | change])
     with pytest.raises(InputError):
-        write_report(tmp_path / "run", model, images, labels)
+        report(tmp_path / "run", model, images, labels)
 
 
 def test_the_sentence(run):
@@ -293,7 +293,7 @@ def test_the_most_urgent_come_first(run):
     verdicts = [str(finished.results[k].verdict) for k in order(finished)]
     decided = [verdict not in ("unknown", "falsified") for verdict in verdicts]
     assert decided == sorted(decided)
-    page = write_report(*run, details=2).read_text(encoding="utf-8")
+    page = report(*run, details=2).read_text(encoding="utf-8")
     assert blocks(page)["data"]["detailed"] == sorted(order(finished)[:2])
     assert "2 of the 6 images" in page
 
@@ -302,7 +302,7 @@ def test_regression(tmp_path):
     model, images = network(outputs=1), pictures(3)
     values = torch.tensor([0.1, 0.2, 0.3])
     certify_range(model, images, "R(5)", values, out=tmp_path / "run", notes={"model": "road"})
-    page = write_report(tmp_path / "run", model, images).read_text(encoding="utf-8")
+    page = report(tmp_path / "run", model, images).read_text(encoding="utf-8")
     data = blocks(page)
     assert data["data"]["task"] == "regression"
     assert "leaves its certified range" in page
@@ -322,12 +322,12 @@ def test_a_range_without_ends(tmp_path):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     summary["files"]["verdicts.jsonl"] = hashlib.sha256((tmp_path / "run" / "verdicts.jsonl").read_bytes()).hexdigest()
     (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
-    page = write_report(tmp_path / "run", model, images).read_text(encoding="utf-8")
+    page = report(tmp_path / "run", model, images).read_text(encoding="utf-8")
     assert "not bounded" in page
     assert blocks(page)["data"]["upper"][0] == [None]
 
 
 def test_ten_thousand_images_stay_small(large_run, tmp_path):
-    path = write_report(*large_run, out=tmp_path / "large.html", details=20)
+    path = report(*large_run, out=tmp_path / "large.html", details=20)
     assert path.stat().st_size < 30_000_000
     assert len(blocks(path.read_text(encoding="utf-8"))["data"]["thumbnails"]) == 10_000

@@ -16,7 +16,7 @@ from tiltproof.models.weights_file import PICKLES, build, check_file, read_bytes
 from tiltproof.onnx import load_onnx
 
 
-def load_model(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
+def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
     """Load a network by its name, as ``--model`` takes it.
 
     Parameters
@@ -91,7 +91,7 @@ def card_of(model: str) -> cards.CardSummary | None:
     Parameters
     ----------
     model : str
-        A name as `load_model` takes it.
+        A name as `load` takes it.
 
     Returns
     -------

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.report.details import (
+from tiltproof.reports.details import (
     FEWER_LINE_POINTS,
     LINE_POINTS,
     MOST_CROSSED,
@@ -16,7 +16,7 @@ from tiltproof.report.details import (
     crossed,
     pictures,
 )
-from tiltproof.report.picture_data import digits, digits_above, digits_below
+from tiltproof.reports.picture_data import digits, digits_above, digits_below
 from tiltproof.verify.range_prover import RangeProver
 from tiltproof.verify.results import RangeResult
 

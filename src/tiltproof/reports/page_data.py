@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from tiltproof.report.picture_data import digits, digits_above, digits_below
-from tiltproof.report.sentences import parameter_name, percent
+from tiltproof.reports.picture_data import digits, digits_above, digits_below
+from tiltproof.reports.sentences import parameter_name, percent
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 

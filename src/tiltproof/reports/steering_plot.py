@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tiltproof.report.style import FAINT, INK, PAPER, font
+from tiltproof.reports.style import FAINT, INK, PAPER, font
 
 TRUE, PREDICTED, RANGE = "#2fbf5b", "#2d6cdf", "#e03a2f"
 ENLARGE, SMOOTH = 3, 2

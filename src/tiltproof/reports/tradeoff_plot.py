@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from tiltproof.report.plots import FINENESS, Area, Plot
-from tiltproof.report.style import FAINT, INK, PROVED, SAMPLED, font
+from tiltproof.reports.plots import FINENESS, Area, Plot
+from tiltproof.reports.style import FAINT, INK, PROVED, SAMPLED, font
 
 
 @dataclass(frozen=True)

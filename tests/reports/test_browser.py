@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof.report import write_report
+from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve, write_curve
 from tiltproof.verify.api import certify
 from tiltproof.verify.regression import certify_range
@@ -68,7 +68,7 @@ def page(tmp_path_factory):
     labels[::10] = (labels[::10] + 1) % 3
     certificate = certify(model, images, labels, "R(20)", out=folder, notes={"model": "<b>noise</b>"})
     write_curve(folder, certified_curve(model, images, labels, "R(20)", certificate), time.perf_counter())
-    return write_report(folder, model, images, labels, details=10)
+    return report(folder, model, images, labels, details=10)
 
 
 def numbers(driver):
@@ -200,7 +200,7 @@ def test_regression_shows_fans(show, tmp_path):
     model = nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 14, 1)).eval()
     frames = torch.rand(3, 3, 16, 44)
     certify_range(model, frames, "R(2)", torch.zeros(3), out=tmp_path / "run")
-    driver = show(write_report(tmp_path / "run", model, frames))
+    driver = show(report(tmp_path / "run", model, frames))
     assert len(driver.find_elements(By.CSS_SELECTOR, "#film-frames .frame svg")) == 3
     driver.find_element(By.CSS_SELECTOR, "#film-frames button").click()
     assert driver.find_element(By.CSS_SELECTOR, "#detail .frame svg").is_displayed()
@@ -208,7 +208,7 @@ def test_regression_shows_fans(show, tmp_path):
 
 
 def test_ten_thousand_images_answer_at_once(show, large_run, tmp_path):
-    path = write_report(*large_run, out=tmp_path / "large.html", details=5)
+    path = report(*large_run, out=tmp_path / "large.html", details=5)
     driver = show(path)
     assert len(driver.find_elements(By.CSS_SELECTOR, "#table tbody tr")) == 50, "only a page of rows is drawn"
     driver.find_element(By.CSS_SELECTOR, "[name=verdict][value='0']").click()

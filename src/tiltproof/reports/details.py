@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.report.picture_data import digits, digits_below, picture_data, width_data
+from tiltproof.reports.picture_data import digits, digits_below, picture_data, width_data
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, pairs_at_a_time
 from tiltproof.transforms import Transform
 from tiltproof.verify.attack import candidates, margin_of
