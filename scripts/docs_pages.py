@@ -76,9 +76,10 @@ def transformations() -> str:
     rows += [f"| `{x}` | [`{p.__name__}`](#{p.__name__.lower()}) | {p.unit} | {_kind(p)} |" for x, p in LETTERS.items()]
     sections = []
     for part in LETTERS.values():
-        says, _, convention = inspect.getdoc(part).partition("Convention")  # type: ignore[union-attr]
+        text = inspect.getdoc(part) or ""
+        summary, convention = text.partition("\n\n")[0], text.partition("Convention")[2]
         block = f"\n\n```text\n{inspect.cleandoc(convention)}\n```" if convention else ""
-        sections.append(f"### {part.__name__}\n\n{says.strip()}{block}")
+        sections.append(f"### {part.__name__}\n\n{summary}{block}")
     return "\n\n".join(["\n".join(rows), *sections])
 
 

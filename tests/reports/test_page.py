@@ -15,9 +15,9 @@ from tiltproof.errors import InputError
 from tiltproof.reports import page as page_module
 from tiltproof.reports import report
 from tiltproof.reports.page import SCRIPTS, order
-from tiltproof.reports.sentences import WORDS, in_words, percent, quote
+from tiltproof.reports.sentences import in_words, percent, quote
 from tiltproof.runs.reader import read_finished
-from tiltproof.transforms import LETTERS, parse
+from tiltproof.transforms import LETTERS, Part, parse
 from tiltproof.verify.api import certify
 from tiltproof.verify.regression import certify_range
 
@@ -282,7 +282,7 @@ def test_the_sentence(run):
     assert percent(9999, 10000) == "99.99 %"
     assert "shift between -2 and 2 pixels" in in_words(parse("Tu(2)"))
     assert in_words(parse("Yaw(-1:5@300)")) == "camera yaw between -1 and 5 degrees (focal length 300 pixels)"
-    assert set(WORDS) == set(LETTERS)
+    assert all(part.noun != Part.noun and part.quantity != Part.quantity for part in LETTERS.values())
     assert in_words(parse("Sc(5), B(0.01)")).startswith(
         "combination of a scaling between -5 and 5 percent and a change"
     )

@@ -317,7 +317,8 @@ def test_every_recipe_makes_its_loss():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"half_width": (1, 2)}, {"half_width": -1}, {"bounds": "exact"}, {"propagation": "zonotope"}, {"kappa": (2, 0)}]
+    "wrong",
+    [{"half_width": (1, 2)}, {"half_width": -1}, {"bounds": "exact"}, {"propagation": "zonotope"}, {"kappa": (2, 0)}],
 )
 def test_what_cannot_be_meant_is_refused(wrong):
     with pytest.raises(tiltproof.InputError):

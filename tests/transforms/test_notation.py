@@ -70,7 +70,7 @@ def test_the_focal_length_and_the_kind_belong_to_a_transform():
 def make_part(part, low, width, focal):
     if issubclass(part, Camera):
         return part(low, low + width, focal)
-    if part.least is None:
+    if part.minimum is None:
         return part(low, low + width)
     low, width = abs(low) / 10, width / 2  # blurs: not below 0, not too large
     return part(low * (width < 5), low * (width < 5) + width, round(low) + 1) if width > 2 else part(low, low + width)

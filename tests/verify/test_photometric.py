@@ -126,7 +126,9 @@ def test_tune_measures_their_widths(text, method):
     nu = [(high - low) / 30 for low, high in zip(transform.low, transform.high, strict=True)]
     found = pixel_widths(images, transform, nu, method, samples=3, seed=4)
     half, sizes = torch.tensor(nu, dtype=torch.float64), []
-    least = torch.tensor([-1e9 if part.least is None else part.least for part in transform.parts], dtype=torch.float64)
+    least = torch.tensor(
+        [-1e9 if part.minimum is None else part.minimum for part in transform.parts], dtype=torch.float64
+    )
     for theta in sample_parameters(transform, 3, 4):
         form = bound_pixels(images, transform, method, torch.maximum(theta - half, least), theta + half)
         sizes.append(form.width.flatten(1))

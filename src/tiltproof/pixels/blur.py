@@ -17,7 +17,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import UNIT, widen
-from tiltproof.transforms.blur import SHARPEST, Filter, GaussianBlur, Offset, both_sides, differences
+from tiltproof.transforms.blur import MIN_DEVIATION, Filter, GaussianBlur, Offset, both_sides, differences
 
 
 def filtered_form(part: Filter, picture: AffineForm, value: AffineForm, padding: str) -> AffineForm:
@@ -147,8 +147,8 @@ class _Moments:
 
 
 def _gaussian(k: Tensor, center: Tensor, low: Tensor, high: Tensor) -> Weights:
-    # below SHARPEST the weights, their slopes and curvatures are less than 1e-500, which every rounding slack covers
-    center, low, high = (end.clamp(min=SHARPEST) for end in (center, low, high))
+    # below MIN_DEVIATION the weights, their slopes and curvatures are less than 1e-500, which every rounding slack covers
+    center, low, high = (end.clamp(min=MIN_DEVIATION) for end in (center, low, high))
     here, begin, end = (_Moments.at(k, point) for point in (center, low, high))
     unit, taps, square = UNIT[low.dtype], len(k), k * k
     value = here.part / here.whole

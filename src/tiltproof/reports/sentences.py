@@ -9,34 +9,12 @@ from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Part, Transform
 from tiltproof.transforms.base import number_text
 
-WORDS = {
-    "R": ("rotation", "rotation"),
-    "Tu": ("horizontal shift", "shift to the right"),
-    "Tv": ("vertical shift", "shift upwards"),
-    "Sc": ("scaling", "scaling"),
-    "Sh": ("shearing", "horizontal shearing"),
-    "C": ("change of contrast", "contrast"),
-    "B": ("change of brightness", "brightness"),
-    "Scu": ("horizontal scaling", "horizontal scaling"),
-    "Scv": ("vertical scaling", "vertical scaling"),
-    "Shv": ("vertical shearing", "vertical shearing"),
-    "Yaw": ("camera yaw", "camera yaw"),
-    "Pitch": ("camera pitch", "camera pitch"),
-    "Roll": ("camera roll", "camera roll"),
-    "G": ("change of gamma", "gamma"),
-    "S": ("change of saturation", "saturation"),
-    "H": ("turn of the hue", "hue"),
-    "Bl": ("Gaussian blur", "standard deviation of the blur"),
-    "Mb": ("motion blur", "length of the motion"),
-}
-"""For each letter: the transformation, as in "every rotation", and its parameter, as on an axis."""
-UNITS = {"degrees": "degrees", "pixels": "pixels", "percent": "percent", "units of pixel value": "of the pixel range"}
 OUTSIDE = {"zeros": "black", "border": "its border continued", "reflect": "its reflection"}
 
 
 def parameter_name(part: Part) -> str:
     """As on an axis: ``rotation (degrees)``."""
-    return f"{WORDS[part.letter][1]} ({UNITS[part.unit]})"
+    return f"{part.quantity} ({part.unit})"
 
 
 def in_words(transform: Transform) -> str:
@@ -49,7 +27,7 @@ def in_words(transform: Transform) -> str:
     'combination of a rotation between -2 and 2 degrees and a shearing between -1 and 2 percent, applied in this order'
     """
     each = [
-        f"{WORDS[part.letter][0]} between {number_text(part.range[0])} and {number_text(part.range[1])} {UNITS[part.unit]}"
+        f"{part.noun} between {number_text(part.range[0])} and {number_text(part.range[1])} {part.unit}"
         + (
             f" ({part.setting[0]} {number_text(part.fixed)} {part.setting[1]})"
             if part.setting and part.fixed is not None

@@ -175,7 +175,7 @@ def _widths_around(images: Tensor, transform: Transform, method: str, center: Te
     part mixes channels.
     """
     count, _, height, width = images.shape
-    least = center.new_tensor([-math.inf if part.least is None else part.least for part in transform.parts])
+    least = center.new_tensor([-math.inf if part.minimum is None else part.minimum for part in transform.parts])
     low, high = torch.maximum(center - half, least)[None], (center + half)[None]
     together = all(part.channels is None for part in transform.parts)
     kept = []
@@ -216,7 +216,7 @@ def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
     """Boxes around parameters near the ends of the range lie partly outside of it; the transformation must be defined there too."""
     for part, one in zip(transform.parts, half.tolist(), strict=True):
         low = part.range[0] - one
-        part.check(low if part.least is None else max(low, part.least), part.range[1] + one)
+        part.check(low if part.minimum is None else max(low, part.minimum), part.range[1] + one)
     low, high = (torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
     check_camera_depth(transform, images.shape[-2], images.shape[-1], low - half, high + half)
 

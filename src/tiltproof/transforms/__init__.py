@@ -1,6 +1,7 @@
-"""What may happen to a picture: one small file per transformation, composition, and the text notation."""
+"""The transformations whose effect on a network can be bounded, their composition, and the text notation."""
 
-from tiltproof.transforms.base import Compose, Part, Photometric, Pixelwise, Spatial, Transform
+# isort: off - the order in which classes register is the order of their letters in messages and tables
+from tiltproof.transforms.base import LETTERS, Compose, Part, Photometric, Pixelwise, Spatial, Transform
 from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
 from tiltproof.transforms.camera import Camera, Pitch, Roll, Yaw
 from tiltproof.transforms.geometric import (
@@ -13,8 +14,10 @@ from tiltproof.transforms.geometric import (
     TranslationU,
     TranslationV,
 )
-from tiltproof.transforms.notation import LETTERS, parse
+from tiltproof.transforms.notation import parse
 from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
+
+# isort: on
 
 __all__ = [
     "LETTERS",

@@ -1,10 +1,10 @@
-"""What a transformation is: parameters with ranges, and a function from pictures to pictures.
+"""Base classes of transformations: parameters with ranges, and a function from images to images.
 
-A *part* has one parameter and is `Spatial` (it moves pixels), `Pixelwise` (contrast, brightness: it changes their
-values) or `Photometric` (a step of its own on pictures with values in [0, 1]: gamma, colours, blurs). A part writes its
-formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal`` (all but gamma and blurs); the
-formula then runs on torch tensors (concrete parameters, differentiable), on `Interval` and on `AffineForm`
-(all parameters of a box at once), so the three can never drift apart.
+A *part* has one parameter. It is `Spatial` (it moves pixels), `Pixelwise` (contrast, brightness: it changes each value)
+or `Photometric` (gamma, colors, blurs: a separate stage on images with values in [0, 1]). Except for gamma and blurs, a
+part writes its formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal``. The same formula runs on
+torch tensors (concrete parameters, differentiable), on `Interval` and on `AffineForm` (all parameters of a box), so that
+the three cannot drift apart.
 """
 
 from __future__ import annotations
@@ -21,54 +21,75 @@ from tiltproof.errors import InputError
 from tiltproof.transforms.homography import Matrix, multiply, pixel_coordinates
 from tiltproof.transforms.interpolation import PADDINGS, sample, sample_each
 
+LETTERS: dict[str, type[Part]] = {}
+"""The classes the text notation knows, by letter. A class of this package registers itself when it is defined.
+
+A user's class is not registered: run folders name a transformation by its letter, and the checker knows only these.
+"""
+
 
 def number_text(value: float) -> str:
-    """The shortest text that reads back as exactly this float, without a trailing ``.0``."""
+    """Return the shortest text that reads back as exactly this float, without a trailing ``.0``."""
     text = repr(float(value))
     return text[:-2] if text.endswith(".0") else text
 
 
 class Transform:
-    """A composition of one-parameter parts, applied in the order given, with one padding rule."""
+    """A composition of one-parameter parts, applied in order, with one padding rule."""
 
     parts: tuple[Part, ...]
     padding: str
 
     @property
     def low(self) -> tuple[float, ...]:
+        """Lower ends of the parameter ranges."""
         return tuple(part.range[0] for part in self.parts)
 
     @property
     def high(self) -> tuple[float, ...]:
+        """Upper ends of the parameter ranges."""
         return tuple(part.range[1] for part in self.parts)
 
     def stages(self) -> Iterator[tuple[type[Part], list[int]]]:
-        """Runs of parts of one kind: spatial parts in a row are resampled once, pixelwise ones clamped once; a photometric
-        part stands alone.
-        """
+        """Group consecutive parts: spatial parts resample once, pixelwise parts clamp once, a photometric part stands alone."""
 
         def group(k: int) -> tuple[type[Part], int]:
             kind = self.parts[k].kind
             return kind, k if kind is Photometric else 0
 
-        for (kind, _), run in itertools.groupby(range(len(self.parts)), group):
-            yield kind, list(run)
+        for (kind, _), indices in itertools.groupby(range(len(self.parts)), group):
+            yield kind, list(indices)
 
     def check_channels(self, channels: int) -> None:
-        """Refuse pictures that have not the channels a part needs."""
+        """Raise `InputError` if a part needs another number of channels."""
         for part in self.parts:
             if part.channels not in (None, channels):
                 raise InputError(
-                    f"{type(part).__name__} needs pictures of {part.channels} channels: red, green, blue",
+                    f"{type(part).__name__} needs images of {part.channels} channels: red, green, blue",
                     got=f"{channels} channel{'s' * (channels != 1)}",
-                    why="grey pictures have no colours to change",
+                    why="gray images have no colors to change",
                     do=f"leave {part.text} out",
                 )
 
     def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
-        """Transform each image of a batch [N, C, H, W] with its own parameters [N, d] (or [d] for all).
+        """Transform images with concrete parameters; differentiable in both.
 
-        Differentiable in both arguments; computed in the images' dtype.
+        Parameters
+        ----------
+        images : Tensor
+            Batch [N, C, H, W] of floating-point images; the result has their dtype.
+        parameters : Tensor
+            One vector per image, [N, d], or one for all images, [d]; in the order of the parts.
+
+        Returns
+        -------
+        Tensor
+            The transformed images, [N, C, H, W].
+
+        Raises
+        ------
+        InputError
+            If a shape, the dtype or the number of channels does not fit.
         """
         if images.ndim != 4 or not images.dtype.is_floating_point:
             raise InputError(
@@ -86,48 +107,48 @@ class Transform:
                 do=f"give the parameters in the order {self}",
             )
         self.check_channels(images.shape[1])
-        for kind, run in self.stages():
-            images = self._changed(kind, run, images, parameters)
-        # in the usual order in memory: after a convolution some networks view() what they get
+        for kind, indices in self.stages():
+            images = self._apply_stage(kind, indices, images, parameters)
+        # contiguous, because some networks call view() on their input
         return images.flatten(1).view(images.shape)
 
     @torch.no_grad()
     def apply_each(self, images: Tensor, parameters: Tensor) -> Tensor:
-        """Each of N images with each of S parameter vectors [S, d], image by image: [N * S, C, H, W], as `apply` gives but for rounding.
+        """Apply each of S parameter vectors [S, d] to each of N images; returns [N * S, C, H, W], image by image.
 
-        Where pixels move first, they are looked for once for all images.
+        Equal to `apply` except for rounding. A leading spatial stage computes source positions once for all images.
         """
         parameters = parameters.to(images)
-        (kind, run), *others = self.stages()
+        (kind, indices), *others = self.stages()
         if kind is Spatial:
-            images = sample_each(images, *self._positions(run, images, parameters), self.padding)
+            images = sample_each(images, *self._positions(indices, images, parameters), self.padding)
         else:
             images = images.repeat_interleave(len(parameters), 0)
-            others = [(kind, run), *others]
-        every = parameters.repeat(len(images) // len(parameters), 1)
-        for kind, run in others:
-            images = self._changed(kind, run, images, every)
+            others = [(kind, indices), *others]
+        repeated = parameters.repeat(len(images) // len(parameters), 1)
+        for kind, indices in others:
+            images = self._apply_stage(kind, indices, images, repeated)
         return images.flatten(1).view(images.shape)
 
-    def _changed(self, kind: type[Part], run: list[int], images: Tensor, parameters: Tensor) -> Tensor:
-        """One stage, with each image's own parameters."""
+    def _apply_stage(self, kind: type[Part], indices: list[int], images: Tensor, parameters: Tensor) -> Tensor:
         if kind is Photometric:
-            return self.parts[run[0]].changed(images, parameters[:, run[0]].view(-1, 1, 1, 1), self.padding)
+            part, value = self.parts[indices[0]], parameters[:, indices[0]]
+            return part.change(images, value.view(-1, 1, 1, 1), self.padding)
         if kind is Spatial:
-            return sample(images, *self._positions(run, images, parameters), self.padding)
-        for k in run:
+            return sample(images, *self._positions(indices, images, parameters), self.padding)
+        for k in indices:
             images = self.parts[k].pixels(images, parameters[:, k].view(-1, 1, 1, 1))
         return images.clamp(0, 1)
 
-    def _positions(self, run: list[int], images: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """Where pixels come from: columns and rows, for each row of parameters."""
-        matrix = self.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
+    def _positions(self, indices: list[int], images: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the source columns and rows of all pixels, for each row of ``parameters``."""
+        matrix = self.composed_inverse(indices, [parameters[:, k].view(-1, 1, 1) for k in indices])
         height, width = images.shape[-2:]
         return pixel_coordinates(matrix, height, width, images)
 
-    def composed_inverse(self, run: list[int], values: list[Any]) -> Matrix:
-        """The inverse map of a run of spatial parts: T = T_n ... T_1, so T^-1 = T_1^-1 ... T_n^-1."""
-        matrices = [self.parts[k].inverse_matrix(value) for k, value in zip(run, values, strict=True)]
+    def composed_inverse(self, indices: list[int], values: list[Any]) -> Matrix:
+        """Return the inverse map of consecutive spatial parts: T = T_n ... T_1, so T^-1 = T_1^-1 ... T_n^-1."""
+        matrices = [self.parts[k].inverse_matrix(value) for k, value in zip(indices, values, strict=True)]
         product = matrices[0]
         for matrix in matrices[1:]:
             product = multiply(product, matrix)
@@ -153,22 +174,33 @@ class Part(Transform):
     """One transformation with one parameter in a closed range [low, high]."""
 
     letter: str
+    """Its name in the text notation."""
     unit: str
+    """The parameter's unit."""
+    noun = "transformation"
+    """What the report calls it, as in "every rotation"."""
+    quantity = "parameter"
+    """What the report calls its parameter, as on an axis."""
     padding = "zeros"
-    least: float | None = None
-    """The smallest parameter that means anything, where there is one; ``(x)`` then stands for ``least`` to x."""
+    minimum: float | None = None
+    """The smallest meaningful parameter, if there is one; ``(x)`` then stands for the range from it to x."""
     setting: tuple[str, str] | None = None
-    """Name and unit of a number that belongs to the transformation and does not vary; written after ``@``."""
+    """Name and unit of a constant of the transformation, the class's third argument; written after ``@``."""
     fixed: float | None = None
-    """That number, the third argument of the class; left out of the notation where it is the `usual` one."""
+    """The value of that constant; the notation omits it if it is the default."""
     channels: int | None = None
-    """How many channels a picture must have, where it matters."""
+    """The number of channels an image must have; None if any number will do."""
     effect = 1.0
     """Roughly how far one unit of the parameter moves pixel values; for parts that are not spatial."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "letter" in vars(cls) and cls.__module__.startswith("tiltproof."):
+            LETTERS[cls.letter] = cls
+
     def __init__(self, low: float, high: float | None = None) -> None:
         if high is None:
-            low, high = -low if self.least is None else self.least, low
+            low, high = -low if self.minimum is None else self.minimum, low
         name = type(self).__name__
         try:
             low, high = float(low) + 0.0, float(high) + 0.0  # + 0.0 turns -0.0 into 0.0
@@ -177,7 +209,7 @@ class Part(Transform):
         if not (math.isfinite(low) and math.isfinite(high)):
             raise InputError(f"{name}'s range must be finite", got=f"{low} to {high} {self.unit}")
         if low >= high:
-            first = -1 if self.least is None else number_text(self.least)
+            first = -1 if self.minimum is None else number_text(self.minimum)
             raise InputError(
                 f"{name}'s range is {'reversed' if low > high else 'empty'}",
                 got=f"{number_text(low)} to {number_text(high)} {self.unit}",
@@ -198,29 +230,32 @@ class Part(Transform):
     @property
     def text(self) -> str:
         low, high = self.range
-        short = low == (-high if self.least is None else self.least)
+        short = low == (-high if self.minimum is None else self.minimum)
         inside = number_text(high) if short else f"{number_text(low)}:{number_text(high)}"
-        extra = "" if self.fixed is None or self.fixed == self.usual() else f"@{number_text(self.fixed)}"
+        extra = "" if self.fixed is None or self.fixed == self.default_setting() else f"@{number_text(self.fixed)}"
         return f"{self.letter}({inside}{extra})"
 
-    def usual(self) -> float | None:
-        """What `fixed` is where nothing is said."""
+    def default_setting(self) -> float | None:
+        """Return the value of `fixed` that the notation omits."""
         return None
 
     def over(self, low: float, high: float) -> Part:
-        """The same transformation over another range."""
+        """Return the same transformation over another range."""
         return type(self)(*([low, high] if self.fixed is None else [low, high, self.fixed]))
 
     def check(self, low: float, high: float) -> None:
-        """Refuse a range for which the transformation is not defined."""
+        """Raise `InputError` if the transformation is not defined over the whole range."""
 
     def inverse_matrix(self, value: Any) -> Matrix:
+        """Return a spatial part's inverse map as rows of a matrix; ``value`` is a tensor, `Interval` or `AffineForm`."""
         raise NotImplementedError
 
-    def pixels(self, picture: Any, value: Any) -> Any:
+    def pixels(self, image: Any, value: Any) -> Any:
+        """Return the changed pixels before the clamp; arguments are tensors or `AffineForm` objects."""
         raise NotImplementedError
 
-    def changed(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
+    def change(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
+        """Change images [N, C, H, W], each with its own parameter [N, 1, 1, 1]; for photometric parts."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -229,38 +264,41 @@ class Part(Transform):
 
 
 class Spatial(Part):
-    """Moves pixels: output pixel (u, v) shows the source picture at (x / w, y / w), (x, y, w) = inverse_matrix @ (u, v, 1).
+    """Moves pixels: output pixel (u, v) shows the source image at (x / w, y / w), (x, y, w) = inverse_matrix @ (u, v, 1).
 
-    Two rows say that w is 1; the third is for cameras (`perspective.py`).
+    A matrix of two rows means w = 1; cameras give the third row.
     """
-
-    def inverse_matrix(self, value: Any) -> Matrix:
-        raise NotImplementedError
 
 
 class Pixelwise(Part):
-    """Changes each pixel's value by itself; the result is clamped to [0, 1] at the end of a run of such parts."""
-
-    def pixels(self, picture: Any, value: Any) -> Any:
-        raise NotImplementedError
+    """Changes the value of each pixel; consecutive pixelwise parts are clamped to [0, 1] once, after the last."""
 
 
 class Photometric(Part):
-    """A step of its own, from pictures with values in [0, 1] to such pictures; clamped to [0, 1] where it could leave it."""
+    """A stage that maps images with values in [0, 1] to such images, clamping to [0, 1] where necessary."""
 
-    def changed(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
-        """Each picture [N, C, H, W] with its own parameter [N, 1, 1, 1]."""
+    def change(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
         return self.pixels(images, value).clamp(0, 1)
 
 
 class Compose(Transform):
     """Parts applied one after the other, in the order given.
 
-    Spatial parts that stand next to each other are composed into one map, so the picture is interpolated once;
-    contrast and brightness that stand next to each other are clamped to [0, 1] once, after the last (the paper's
-    definition); each photometric part is a step of its own.
+    Consecutive spatial parts are composed into one map, so the image is interpolated once. Consecutive contrast and
+    brightness changes are clamped to [0, 1] once, after the last (the paper's definition). Each photometric part is
+    a stage of its own.
 
-    ``padding`` says what lies outside the picture: ``zeros``, ``border`` or ``reflect``.
+    Parameters
+    ----------
+    *transforms : Transform
+        The parts, or compositions of parts, in the order of application.
+    padding : {"zeros", "border", "reflect"}
+        What lies outside the image.
+
+    Raises
+    ------
+    InputError
+        If there is no part, the padding is unknown, or an inner composition has another padding.
     """
 
     def __init__(self, *transforms: Transform, padding: str = "zeros") -> None:

@@ -1,7 +1,7 @@
-"""What the blurs have in common: a weighted mean of shifted copies of the picture, the same for every pixel.
+"""Gaussian and motion blur: a weighted mean of shifted copies of the image, the same for every pixel.
 
-With weights w_k = w_-k that add up to 1, x' = x + sum_{k >= 1} w_k (x shifted by k + x shifted by -k - 2 x). So the weight of the
-middle need not be known, and a flat picture stays as it is.
+With weights w_k = w_-k that sum to 1, x' = x + sum_{k >= 1} w_k (x shifted by k + x shifted by -k - 2 x). The weight of the
+center is therefore not needed, and a constant image does not change.
 """
 
 from __future__ import annotations
@@ -20,104 +20,108 @@ Offset = tuple[float, float]
 
 
 class Filter(Photometric):
-    """A blur: weights that depend on the parameter, at places that do not."""
+    """A blur: weights that depend on the parameter, at offsets that do not."""
 
-    least = 0.0
+    minimum = 0.0
 
     @property
     def taps(self) -> int:
-        """How many places there are on either side."""
+        """The number of offsets on either side of the center."""
         raise NotImplementedError
 
     def passes(self) -> list[list[Offset]]:
-        """For each pass over the picture its places 1, 2, ..., as (columns to the right, rows down)."""
+        """Return the offsets 1, 2, ... of each pass over the image, as (columns to the right, rows down)."""
         raise NotImplementedError
 
     def weights(self, value: Tensor) -> list[Tensor]:
-        """w_1, w_2, ... at parameters of any shape."""
+        """Return w_1, w_2, ... for parameters of any shape."""
         raise NotImplementedError
 
-    def changed(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
+    def change(self, images: Tensor, value: Tensor, padding: str) -> Tensor:
         weights = self.weights(value)
         for offsets in self.passes():
             images = images + sum(
                 (w * differences(images, offset, padding) for w, offset in zip(weights, offsets, strict=True)),
                 torch.zeros_like(images),
             )
-        return images.clamp(0, 1)  # only rounding could leave it: a weighted mean of values in [0, 1]
+        return images.clamp(0, 1)  # a weighted mean of values in [0, 1]: only rounding could leave it
 
 
-def differences(pictures: Tensor, offset: Offset, padding: str) -> Tensor:
-    """What lies at the offset, and opposite, less twice the picture itself; [..., H, W]."""
-    return both_sides(pictures, offset, padding) - 2 * pictures
+def differences(images: Tensor, offset: Offset, padding: str) -> Tensor:
+    """Return each image shifted by the offset and by its opposite, minus twice the image; [..., H, W]."""
+    return both_sides(images, offset, padding) - 2 * images
 
 
-def both_sides(pictures: Tensor, offset: Offset, padding: str) -> Tensor:
+def both_sides(images: Tensor, offset: Offset, padding: str) -> Tensor:
+    """Return the sum of the images shifted by the offset and by its opposite."""
     return sum(
-        (
-            _shifted(_shifted(pictures, sign * offset[0], -1, padding), sign * offset[1], -2, padding)
-            for sign in (1, -1)
-        ),
-        torch.zeros_like(pictures),
+        (_shifted(_shifted(images, sign * offset[0], -1, padding), sign * offset[1], -2, padding) for sign in (1, -1)),
+        torch.zeros_like(images),
     )
 
 
-def _shifted(pictures: Tensor, distance: float, axis: int, padding: str) -> Tensor:
-    """Bilinear interpolation at a fixed distance along one axis; outside lies the padding."""
+def _shifted(images: Tensor, distance: float, axis: int, padding: str) -> Tensor:
+    """Interpolate linearly at a fixed distance along one axis; outside lies the padding."""
     if distance == 0:
-        return pictures
-    whole, size = math.floor(distance), pictures.shape[axis]
-    ring = torch.nn.functional.pad(pictures, (1, 1) if axis == -1 else (0, 0, 1, 1))
-    line = torch.arange(size, device=pictures.device) + whole
+        return images
+    whole, size = math.floor(distance), images.shape[axis]
+    ring = torch.nn.functional.pad(images, (1, 1) if axis == -1 else (0, 0, 1, 1))
+    line = torch.arange(size, device=images.device) + whole
     near = ring.index_select(axis, ring_index(line, size, padding))
     if distance == whole:
         return near
     return torch.lerp(near, ring.index_select(axis, ring_index(line + 1, size, padding)), distance - whole)
 
 
-# Gaussian blur with the kernel's standard deviation as its parameter.
-
-
-LARGEST = 32
-SHARPEST = 0.02
-"""Below this deviation all weights but the middle one are less than 1e-500."""
+MAX_DEVIATION = 32
+"""Largest standard deviation of a Gaussian, in pixels."""
+MIN_DEVIATION = 0.02
+"""Smaller standard deviations are replaced by this one: all weights except the center's are below 1e-500."""
+MAX_LENGTH = 128
+"""Longest motion, in pixels."""
 
 
 class GaussianBlur(Filter):
     """Blur by a Gaussian of this standard deviation in pixels: ``GaussianBlur(2)`` is 0 to 2; text ``Bl(2)``, ``Bl(0.5:2)``.
 
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means 0 to x.
+
     Convention
         formula:  x'_ij = sum_mn w_m w_n x_{i+m, j+n} over whole m, n from -r to r with w_k = exp(-k^2 / (2 s^2)) / Z, Z such that
-                  the 2 r + 1 weights add up to 1; for s = 0 the picture itself, which is the limit
-        radius:   r is fixed for the whole range: 3 times its upper end, rounded up; another one is given after @: ``Bl(0:1@6)``
+                  the 2 r + 1 weights add up to 1; for s = 0 the image itself, which is the limit
+        radius:   r is fixed for the whole range: 3 times its upper end, rounded up; another one follows an @: ``Bl(0:1@6)``
         clamp:    none needed: x' is a weighted mean
-        padding:  from the composition (zeros by default); the blur sees it outside the picture
+        padding:  from the composition (zeros by default); the blur sees it outside the image
     """
 
     letter, unit = "Bl", "pixels"
+    noun, quantity = "Gaussian blur", "standard deviation of the blur"
     setting = ("radius", "pixels")
     effect = 0.2
 
     def __init__(self, low_pixels: float, high_pixels: float | None = None, radius: float | None = None) -> None:
         super().__init__(low_pixels, high_pixels)
-        self.fixed = self.usual() if radius is None else float(radius)
-        if not (0 < self.fixed <= 3 * LARGEST and self.fixed == math.floor(self.fixed)):
+        self.fixed = self.default_setting() if radius is None else float(radius)
+        if not (0 < self.fixed <= 3 * MAX_DEVIATION and self.fixed == math.floor(self.fixed)):
             raise InputError(
-                f"the radius of a Gaussian's kernel is a whole number of pixels, 1 to {3 * LARGEST}",
+                f"the radius of a Gaussian's kernel is a whole number of pixels, 1 to {3 * MAX_DEVIATION}",
                 got=radius,
                 do="leave it out: it is then 3 times the largest standard deviation",
             )
 
     def check(self, low: float, high: float) -> None:
-        if low < 0 or high > LARGEST:
+        if low < 0 or high > MAX_DEVIATION:
             raise InputError(
-                f"a standard deviation lies between 0 and {LARGEST} pixels",
+                f"a standard deviation lies between 0 and {MAX_DEVIATION} pixels",
                 got=f"{low} to {high} pixels",
                 do="write for example Bl(2) for 0 to 2, or Bl(0.5:2)",
             )
 
-    def usual(self) -> float:
-        return float(math.ceil(3 * Fraction(self.range[1])))  # exactly: everybody has to come to the same number
+    def default_setting(self) -> float:
+        return float(math.ceil(3 * Fraction(self.range[1])))  # exact, because the checker must compute the same radius
 
     @property
     def taps(self) -> int:
@@ -125,37 +129,39 @@ class GaussianBlur(Filter):
         return int(self.fixed)
 
     def passes(self) -> list[list[Offset]]:
-        places = range(1, self.taps + 1)
-        return [[(k, 0) for k in places], [(0, k) for k in places]]
+        distances = range(1, self.taps + 1)
+        return [[(k, 0) for k in distances], [(0, k) for k in distances]]
 
     def weights(self, value: Tensor) -> list[Tensor]:
-        rate = -0.5 / value.clamp(min=SHARPEST).square()
-        parts = [(k * k * rate).exp() for k in range(1, self.taps + 1)]
-        whole = 1 + 2 * sum(parts)
-        return [part / whole for part in parts]
-
-
-# Motion blur: the mean along a straight path, with the path's length as its parameter.
-
-
-LONGEST = 128
+        rate = -0.5 / value.clamp(min=MIN_DEVIATION).square()
+        values = [(k * k * rate).exp() for k in range(1, self.taps + 1)]
+        total = 1 + 2 * sum(values)
+        return [value / total for value in values]
 
 
 class MotionBlur(Filter):
     """Blur along a path of this length in pixels: ``MotionBlur(5)`` is 0 to 5, to the side; text ``Mb(5)``, ``Mb(1:5@30)``.
 
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means 0 to x.
+    angle_degrees : float
+        Direction of the path, counter-clockwise from the right.
+
     Convention
-        formula:  x' = sum_k w_k x(u + k cos(a), v + k sin(a)) over whole k, with bilinear interpolation at these places and
+        formula:  x' = sum_k w_k x(u + k cos(a), v + k sin(a)) over whole k, with bilinear interpolation at these points and
                   w_k = 1/l times the integral of max(0, 1 - |t - k|) over t from -l/2 to l/2: the mean along a path of length l
-                  centered at the pixel, where the picture is taken linearly between places one pixel apart. It is continuous in
-                  l; for l = 0 it is the picture itself
-        angle:    a is fixed, in degrees, given after @, and 0 where nothing is said
+                  centered at the pixel, with the image linear between points one pixel apart. It is continuous in l;
+                  for l = 0 it is the image itself
+        angle:    a is fixed, in degrees, after an @; 0 by default
         axes:     u to the right, v upwards; a turns counter-clockwise from u
         clamp:    none needed: x' is a weighted mean
-        padding:  from the composition (zeros by default); the blur sees it outside the picture
+        padding:  from the composition (zeros by default); the blur sees it outside the image
     """
 
     letter, unit = "Mb", "pixels"
+    noun, quantity = "motion blur", "length of the motion"
     setting = ("angle", "degrees")
     effect = 0.1
 
@@ -163,22 +169,22 @@ class MotionBlur(Filter):
         super().__init__(low_pixels, high_pixels)
         self.fixed = float(angle_degrees) + 0.0
         if not -360 <= self.fixed <= 360:
-            raise InputError("a motion's angle lies within -360 to 360 degrees", got=angle_degrees)
+            raise InputError("the angle of a motion must be within -360 to 360 degrees", got=angle_degrees)
 
     def check(self, low: float, high: float) -> None:
-        if low < 0 or high > LONGEST:
+        if low < 0 or high > MAX_LENGTH:
             raise InputError(
-                f"the length of a motion lies between 0 and {LONGEST} pixels",
+                f"the length of a motion lies between 0 and {MAX_LENGTH} pixels",
                 got=f"{low} to {high} pixels",
                 do="write for example Mb(5) for 0 to 5, or Mb(1:5@30) for 1 to 5 at 30 degrees",
             )
 
-    def usual(self) -> float:
+    def default_setting(self) -> float:
         return 0.0
 
     @property
     def taps(self) -> int:
-        """Weights beyond half the length and 1 are zero."""
+        """Offsets beyond half the length have the weight 0."""
         return math.ceil(self.range[1] / 2)
 
     def passes(self) -> list[list[Offset]]:
@@ -192,7 +198,7 @@ class MotionBlur(Filter):
         return [[(k * right, -k * up) for k in range(1, self.taps + 1)]]
 
     def weights(self, value: Tensor) -> list[Tensor]:
-        """With h = l/2: 0 up to h = k - 1, then (h - k + 1)^2 / (4 h), then (2 - (k + 1 - h)^2) / (4 h), from k + 1 on 1 / (2 h)."""
+        """For h = l/2: 0 up to h = k - 1, then (h - k + 1)^2 / (4 h), then (2 - (k + 1 - h)^2) / (4 h), and 1 / (2 h) from k + 1."""
         half = value.clamp(min=0) / 2
         share = half.clamp(min=1).reciprocal()
         result = []

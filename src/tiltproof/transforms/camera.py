@@ -1,13 +1,13 @@
-"""Perspective: what a camera sees when it turns on the spot, by yaw, pitch and roll.
+"""Camera rotations: yaw, pitch and roll about the camera's center.
 
-The camera's axes are X to the right, Y upwards and Z forwards; pixel (u, v) shows what lies along the ray (u, v, f),
-f being the focal length in pixels. A camera that has turned sees along R (u, v, f), and the source picture shows that
-direction where its ray meets the plane Z = f: a projective map of the picture, whatever the scene is.
+The camera's axes are X to the right, Y upwards and Z forwards; pixel (u, v) shows what lies along the ray (u, v, f), with
+the focal length f in pixels. A rotated camera sees along R (u, v, f), and the source image shows that direction where its
+ray meets the plane Z = f. This is a homography of the image, whatever the scene.
 
-The focal length is in pixels because that is what a calibrated camera comes with (the entry f of its matrix K), and
-shifts are in pixels too; a lens with the field of view a across a picture W pixels wide has f = W / (2 tan(a / 2)).
-It is exactly the float given. Parts that follow each other turn the camera about its own, already turned axes: ``"Yaw(5@300),
-Pitch(3@300), Roll(2)"`` is the usual yaw, then pitch, then roll, and the picture is interpolated once.
+The focal length is in pixels because that is what a calibration gives (the entry f of the matrix K); a lens with the
+field of view a across an image W pixels wide has f = W / (2 tan(a / 2)). Consecutive parts turn the camera about its own,
+already rotated axes: ``"Yaw(5@300), Pitch(3@300), Roll(2)"`` is the usual yaw, then pitch, then roll, and the image is
+interpolated once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from tiltproof.transforms.base import Spatial, number_text
 from tiltproof.transforms.geometric import Rotation
 from tiltproof.transforms.homography import Matrix
 
-LEAST_FOCAL, MOST_FOCAL, MOST_DEGREES = 0.01, 1e6, 85.0
+MIN_FOCAL, MAX_FOCAL = 0.01, 1e6
+"""Accepted focal lengths in pixels."""
+MAX_DEGREES = 85.0
+"""Largest yaw or pitch."""
 
 
 class Camera(Spatial):
-    """A camera that turns about an axis other than its own line of sight; it has a focal length."""
+    """A camera rotation about an axis other than the line of sight; it depends on the focal length."""
 
     unit = "degrees"
     setting = ("focal length", "pixels")
@@ -36,18 +39,18 @@ class Camera(Spatial):
             raise InputError(
                 f"{name} needs the camera's focal length in pixels",
                 got="none",
-                do=f"write {name}(5@300), in Python {name}(5, focal_pixels=300); a picture 300 pixels wide then shows 53 degrees",
+                do=f"write {name}(5@300), in Python {name}(5, focal_pixels=300); an image 300 pixels wide then shows 53 degrees",
             )
         try:
             focal = float(focal_pixels)
         except (TypeError, ValueError):
             raise InputError(f"{name}'s focal length is a number of pixels", got=repr(focal_pixels)) from None
-        if not LEAST_FOCAL <= focal <= MOST_FOCAL:
+        if not MIN_FOCAL <= focal <= MAX_FOCAL:
             raise InputError(
-                f"{name}'s focal length must lie between {LEAST_FOCAL:g} and {MOST_FOCAL:g} pixels",
+                f"{name}'s focal length must lie between {MIN_FOCAL:g} and {MAX_FOCAL:g} pixels",
                 got=number_text(focal),
                 why="millimetres or metres instead of pixels",
-                do="divide the focal length by the size of a pixel on the sensor; as a rule it is about the picture's width",
+                do="divide the focal length by the size of a pixel on the sensor; it is often near the image's width",
             )
         self.fixed = focal
         super().__init__(low_degrees, high_degrees)
@@ -58,19 +61,24 @@ class Camera(Spatial):
         return self.fixed
 
     def check(self, low: float, high: float) -> None:
-        if not (low >= -MOST_DEGREES and high <= MOST_DEGREES):
+        if not (low >= -MAX_DEGREES and high <= MAX_DEGREES):
             raise InputError(
-                f"{type(self).__name__} must stay within {MOST_DEGREES:g} degrees: beyond, nothing in the picture was seen before",
+                f"{type(self).__name__} must stay within {MAX_DEGREES:g} degrees: beyond, the image shows nothing of the source",
                 got=f"{number_text(low)} to {number_text(high)} degrees",
-                do="choose a smaller range; a turn about the line of sight is Roll or R",
+                do="choose a smaller range; a rotation about the line of sight is Roll or R",
             )
 
 
 class Yaw(Camera):
     """Turn the camera sideways by an angle in degrees: ``Yaw(5, focal_pixels=300)`` is -5 to 5; text ``Yaw(5@300)``.
 
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
-        axes:     u to the right, v upwards, origin at the picture's center, which is where the camera looks
+        axes:     u to the right, v upwards, origin at the image's center, on the line of sight
         sign:     positive turns the camera to the right, so the content moves to the left
         inverse:  u' = (u cos(a) + f sin(a)) / w, v' = v / w with w = cos(a) - (u / f) sin(a), which must stay above 1/16
                   for every pixel; a range for which it does not is refused
@@ -78,17 +86,25 @@ class Yaw(Camera):
     """
 
     letter = "Yaw"
+    noun, quantity = "camera yaw", "camera yaw"
 
     def inverse_matrix(self, value: Any) -> Matrix:
-        cosine, sine, f = *_turn(value), self.focal_pixels
+        cosine, sine, f = *_cos_sin(value), self.focal_pixels
         return (cosine, 0, sine * f), (0, 1, 0), (-(sine / f), 0, cosine)
 
 
 class Pitch(Camera):
     """Turn the camera up and down by an angle in degrees: ``Pitch(5, focal_pixels=300)``; text ``Pitch(5@300)``.
 
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
+    focal_pixels : float
+        The camera's focal length in pixels, 0.01 to 1e6.
+
     Convention
-        axes:     u to the right, v upwards, origin at the picture's center, which is where the camera looks
+        axes:     u to the right, v upwards, origin at the image's center, on the line of sight
         sign:     positive turns the camera upwards, so the content moves down
         inverse:  u' = u / w, v' = (v cos(a) + f sin(a)) / w with w = cos(a) - (v / f) sin(a), which must stay above 1/16
                   for every pixel; a range for which it does not is refused
@@ -96,17 +112,23 @@ class Pitch(Camera):
     """
 
     letter = "Pitch"
+    noun, quantity = "camera pitch", "camera pitch"
 
     def inverse_matrix(self, value: Any) -> Matrix:
-        cosine, sine, f = *_turn(value), self.focal_pixels
+        cosine, sine, f = *_cos_sin(value), self.focal_pixels
         return (1, 0, 0), (0, cosine, sine * f), (0, -(sine / f), cosine)
 
 
 class Roll(Rotation):
     """Turn the camera about its line of sight by an angle in degrees: ``Roll(5)`` is -5 to 5; text ``Roll(5)``.
 
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
-        center:   the middle of the picture; the focal length does not matter
+        center:   the middle of the image; independent of the focal length
         axes:     u to the right, v upwards
         sign:     positive turns the camera clockwise, so the content turns counter-clockwise, as with ``R``
         inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
@@ -114,8 +136,9 @@ class Roll(Rotation):
     """
 
     letter = "Roll"
+    noun, quantity = "camera roll", "camera roll"
 
 
-def _turn(degrees: Any) -> tuple[Any, Any]:
+def _cos_sin(degrees: Any) -> tuple[Any, Any]:
     angle = degrees.deg2rad()
     return angle.cos(), angle.sin()

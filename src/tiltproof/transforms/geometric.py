@@ -1,4 +1,4 @@
-"""Rotation about the picture's center."""
+"""Geometric transformations of the plane: rotation, translation, scaling, shearing."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from tiltproof.transforms.homography import Matrix
 
 
 class Rotation(Spatial):
-    """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30, ``Rotation(-10, 25)`` is asymmetric; text
-    ``R(30)``.
+    """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30; text ``R(30)``, asymmetric ``R(-10:25)``.
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
 
     Convention
-        center:   the middle of the picture, between the pixels when the size is even
+        center:   the middle of the image, between the pixels when the size is even
         axes:     u to the right, v upwards
-        sign:     positive turns the picture counter-clockwise
+        sign:     positive turns the image counter-clockwise
         inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
         padding:  from the composition (zeros by default)
     """
 
     letter, unit = "R", "degrees"
+    noun, quantity = "rotation", "rotation"
 
     def __init__(self, low_degrees: float, high_degrees: float | None = None) -> None:
         super().__init__(low_degrees, high_degrees)
@@ -29,9 +34,9 @@ class Rotation(Spatial):
     def check(self, low: float, high: float) -> None:
         if low < -360 or high > 360:
             raise InputError(
-                "a rotation goes no further than a full turn",
+                "a rotation must stay within a full turn",
                 got=f"{low} to {high} degrees",
-                why="radians or another unit mixed up with degrees",
+                why="another unit than degrees",
                 do="keep the range within -360 to 360",
             )
 
@@ -41,20 +46,23 @@ class Rotation(Spatial):
         return (cosine, sine, 0), (-sine, cosine, 0)
 
 
-# Translation by a number of pixels, which need not be whole.
-
-
 class TranslationU(Spatial):
     """Shift horizontally by a (fractional) number of pixels: ``TranslationU(2)``; text ``Tu(2)``.
 
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
         axes:     u to the right
-        sign:     positive moves the picture's content to the right
+        sign:     positive moves the image content to the right
         inverse:  u' = u - t, v' = v
         padding:  from the composition (zeros by default)
     """
 
     letter, unit = "Tu", "pixels"
+    noun, quantity = "horizontal shift", "shift to the right"
 
     def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
         super().__init__(low_pixels, high_pixels)
@@ -66,14 +74,20 @@ class TranslationU(Spatial):
 class TranslationV(Spatial):
     """Shift vertically by a (fractional) number of pixels: ``TranslationV(2)``; text ``Tv(2)``.
 
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
         axes:     v upwards
-        sign:     positive moves the picture's content up
+        sign:     positive moves the image content up
         inverse:  u' = u, v' = v - t
         padding:  from the composition (zeros by default)
     """
 
     letter, unit = "Tv", "pixels"
+    noun, quantity = "vertical shift", "shift upwards"
 
     def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
         super().__init__(low_pixels, high_pixels)
@@ -82,20 +96,23 @@ class TranslationV(Spatial):
         return (1, 0, 0), (0, 1, -value)
 
 
-# Scaling about the picture's center: both ways alike, or one way alone.
-
-
 class Scaling(Spatial):
     """Scale by a percentage: ``Scaling(5)`` is -5 % to +5 %; text ``Sc(5)``.
 
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
-        center:   the middle of the picture
+        center:   the middle of the image
         sign:     positive enlarges the content, by the factor 1 + percent / 100
         inverse:  u' = u / (1 + s), v' = v / (1 + s) with s = percent / 100
         padding:  from the composition (zeros by default)
     """
 
     letter, unit = "Sc", "percent"
+    noun, quantity = "scaling", "scaling"
 
     def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
         super().__init__(low_percent, high_percent)
@@ -103,9 +120,9 @@ class Scaling(Spatial):
     def check(self, low: float, high: float) -> None:
         if low <= -100:
             raise InputError(
-                "scaling must stay above -100 %, where the picture has shrunk to a point",
+                "scaling must stay above -100 %, where the image has shrunk to a point",
                 got=f"{low} to {high} percent",
-                why="a factor such as 0.9 to 1.1 has to be given as -10 to 10 percent",
+                why="a factor instead of a percentage: 0.9 to 1.1 is -10 to 10 percent",
                 do="choose a lower end above -100",
             )
 
@@ -115,10 +132,15 @@ class Scaling(Spatial):
 
 
 class ScalingU(Scaling):
-    """Scale the width alone by a percentage: ``ScalingU(5)`` is -5 % to +5 %; text ``Scu(5)``.
+    """Scale the width by a percentage: ``ScalingU(5)`` is -5 % to +5 %; text ``Scu(5)``.
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
 
     Convention
-        center:   the middle column stays where it is
+        center:   the middle column stays in place
         axes:     u to the right
         sign:     positive makes the content wider, by the factor 1 + percent / 100
         inverse:  u' = u / (1 + s), v' = v with s = percent / 100
@@ -126,16 +148,22 @@ class ScalingU(Scaling):
     """
 
     letter = "Scu"
+    noun, quantity = "horizontal scaling", "horizontal scaling"
 
     def inverse_matrix(self, value: Any) -> Matrix:
         return ((value / 100 + 1).reciprocal(), 0, 0), (0, 1, 0)
 
 
 class ScalingV(Scaling):
-    """Scale the height alone by a percentage: ``ScalingV(5)`` is -5 % to +5 %; text ``Scv(5)``.
+    """Scale the height by a percentage: ``ScalingV(5)`` is -5 % to +5 %; text ``Scv(5)``.
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
 
     Convention
-        center:   the middle row stays where it is
+        center:   the middle row stays in place
         axes:     v upwards
         sign:     positive makes the content taller, by the factor 1 + percent / 100
         inverse:  u' = u, v' = v / (1 + s) with s = percent / 100
@@ -143,19 +171,22 @@ class ScalingV(Scaling):
     """
 
     letter = "Scv"
+    noun, quantity = "vertical scaling", "vertical scaling"
 
     def inverse_matrix(self, value: Any) -> Matrix:
         return (1, 0, 0), (0, (value / 100 + 1).reciprocal(), 0)
 
 
-# Shearing, horizontal and vertical.
-
-
 class Shearing(Spatial):
     """Shear horizontally by a percentage: ``Shearing(2)`` is -2 % to +2 %; text ``Sh(2)``.
 
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
-        center:   the middle row stays where it is
+        center:   the middle row stays in place
         axes:     u to the right, v upwards
         sign:     positive moves the upper half to the right, by percent / 100 pixels for each row above the center
         inverse:  u' = u - (percent / 100) v, v' = v
@@ -163,6 +194,7 @@ class Shearing(Spatial):
     """
 
     letter, unit = "Sh", "percent"
+    noun, quantity = "shearing", "horizontal shearing"
 
     def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
         super().__init__(low_percent, high_percent)
@@ -174,8 +206,13 @@ class Shearing(Spatial):
 class ShearingV(Spatial):
     """Shear vertically by a percentage: ``ShearingV(2)`` is -2 % to +2 %; text ``Shv(2)``.
 
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
+
     Convention
-        center:   the middle column stays where it is
+        center:   the middle column stays in place
         axes:     u to the right, v upwards
         sign:     positive moves the right half up, by percent / 100 pixels for each column right of the center
         inverse:  u' = u, v' = v - (percent / 100) u
@@ -183,6 +220,7 @@ class ShearingV(Spatial):
     """
 
     letter, unit = "Shv", "percent"
+    noun, quantity = "vertical shearing", "vertical shearing"
 
     def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
         super().__init__(low_percent, high_percent)

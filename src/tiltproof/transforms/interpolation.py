@@ -1,7 +1,7 @@
-"""Bilinear interpolation at fractional positions, and what lies outside the picture.
+"""Bilinear interpolation at fractional positions, and padding.
 
-The picture is stored with one ring of zeros around it. A padding is then only a rule that sends any integer
-index to an index of that ring-extended picture; bounds use the very same rule, so both see the same picture.
+Images are stored with a ring of zeros around them. A padding is then a map from any integer index to an index into the
+extended image. Bounds use the same map.
 """
 
 from __future__ import annotations
@@ -13,40 +13,38 @@ PADDINGS = ("zeros", "border", "reflect")
 
 
 def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
-    """Index into an axis of length size + 2 (picture plus ring) for any integer index of the endless picture."""
+    """Map any integer index of the padded, infinite image to an axis of length size + 2 (image plus ring)."""
     if padding == "zeros":
         return index.clamp(-1, size) + 1
     if padding == "border" or size == 1:
         return index.clamp(0, size - 1) + 1
-    period = 2 * (size - 1)  # reflect about the border pixels' centers: ... 2 1 [0 1 2 ... n-1] n-2 ...
+    period = 2 * (size - 1)  # reflection about the centers of the border pixels: ... 2 1 [0 1 2 ... n-1] n-2 ...
     folded = index.remainder(period)
     return torch.minimum(folded, period - folded) + 1
 
 
 def _in_reach(position: Tensor, size: int, padding: str) -> Tensor:
-    """The same place of the endless picture, near enough for an integer index: far outside it repeats itself or is
-    constant.
-    """
+    """Return an equivalent position that fits an integer: far outside, the padded image is periodic or constant."""
     if padding == "reflect" and size > 1:
         return position.remainder(2 * (size - 1))
     return position.clamp(-(2.0**30), 2.0**30)
 
 
 def with_ring(images: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H + 2, W + 2, C], channels last so that one look-up fetches a whole pixel."""
+    """Return [N, C, H, W] as [N, H + 2, W + 2, C]: channels last, so that one look-up fetches a whole pixel."""
     return torch.nn.functional.pad(images, (1, 1, 1, 1)).permute(0, 2, 3, 1).contiguous()
 
 
 def pixels_at(flat: Tensor, index: Tensor) -> Tensor:
-    """Rows of ``flat`` [n, C] at any shape of indices: [..., C]."""
+    """Gather rows of ``flat`` [n, C] at indices of any shape: [..., C]."""
     if index.is_cuda:
         return flat[index]
-    # several times faster on a CPU, and faster still without a dimension for one channel
+    # index_select is several times faster on a CPU, and faster still without a dimension for a single channel
     return flat.squeeze(1).index_select(0, index.flatten()).view(*index.shape, flat.shape[1])
 
 
 def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
-    """Bilinear values of each image [N, C, H, W] at its own positions [N, H', W'] -> [N, C, H', W']."""
+    """Interpolate each image [N, C, H, W] at its own positions [N, H', W'] -> [N, C, H', W']."""
     number, _, height, width = images.shape
     (x, y), corners = _cells(column, row, height, width, padding)
     ring = with_ring(images)
@@ -58,9 +56,9 @@ def sample(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
 
 
 def sample_each(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Tensor:
-    """Bilinear values of all images [N, C, H, W] at all positions [S, H', W'] -> [N * S, C, H', W'], image by image; without gradients.
+    """Interpolate all images [N, C, H, W] at all positions [S, H', W'] -> [N * S, C, H', W'], image by image.
 
-    Positions are looked at once for all images, and a look-up fetches the pixel of all images.
+    Not differentiable. Positions are computed once for all images, and one look-up fetches a pixel of all of them.
     """
     number, channels, height, width = images.shape
     (x, y), corners = _cells(column, row, height, width, padding)
@@ -75,8 +73,10 @@ def sample_each(images: Tensor, column: Tensor, row: Tensor, padding: str) -> Te
 def _cells(
     column: Tensor, row: Tensor, height: int, width: int, padding: str
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
-    """Weights of each position in its cell, and the cell's four corners (north west, north east, south west, south east) in the
-    picture with a ring."""
+    """Return the weights of each position within its cell, and the indices of the cell's corners in the image with its ring.
+
+    Corners are in the order north west, north east, south west, south east.
+    """
     column, row = _in_reach(column, width, padding), _in_reach(row, height, padding)
     column0, row0 = column.detach().floor(), row.detach().floor()
     weights = (column - column0).unsqueeze(-1), (row - row0).unsqueeze(-1)

@@ -1,6 +1,6 @@
 """The paper's notation as text: ``"Sc(5), R(5), C(5), B(0.01)"``, ``"R(-10:25)"``, ``"R(30); padding=border"``.
 
-A number that belongs to a transformation and does not vary stands behind an @: ``"Yaw(5@300)"``, a camera's focal length in pixels.
+A constant of a transformation follows an @: ``"Yaw(5@300)"`` has a camera with a focal length of 300 pixels.
 """
 
 from __future__ import annotations
@@ -8,29 +8,8 @@ from __future__ import annotations
 import re
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Compose, Part, Transform
-from tiltproof.transforms.blur import GaussianBlur, MotionBlur
-from tiltproof.transforms.camera import Pitch, Roll, Yaw
-from tiltproof.transforms.geometric import (
-    Rotation,
-    Scaling,
-    ScalingU,
-    ScalingV,
-    Shearing,
-    ShearingV,
-    TranslationU,
-    TranslationV,
-)
-from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
+from tiltproof.transforms.base import LETTERS, Compose, Part, Transform
 
-LETTERS: dict[str, type[Part]] = {
-    part.letter: part
-    for part in (
-        *(Rotation, TranslationU, TranslationV, Scaling, Shearing, Contrast, Brightness),
-        *(ScalingU, ScalingV, ShearingV, Yaw, Pitch, Roll),
-        *(Gamma, Saturation, Hue, GaussianBlur, MotionBlur),
-    )
-}
 NUMBER = r"\s*([^():,@]+?)\s*"
 ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
 
@@ -38,6 +17,25 @@ ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\
 def parse(text: str, padding: str | None = None) -> Transform:
     """Read a transformation from its notation.
 
+    Parameters
+    ----------
+    text : str
+        Letters with ranges, separated by commas; ``(x)`` is the range from -x to x. Optionally ``; padding=...``.
+    padding : {"zeros", "border", "reflect"}, optional
+        What lies outside the image; takes precedence over the text's.
+
+    Returns
+    -------
+    Transform
+        A single part, or a `Compose`.
+
+    Raises
+    ------
+    InputError
+        If the text cannot be read, or a range is not one the transformation is defined for.
+
+    Examples
+    --------
     >>> parse("R(-10:25), Sh(2)")
     Compose(Rotation(-10, 25), Shearing(-2, 2))
     >>> str(parse("Sc( 5 ),R(5)"))
