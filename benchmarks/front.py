@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from tiltproof.data import load as load_data
-from tiltproof.reports import Point, front_picture
+from tiltproof.reports import Point, tradeoff_plot
 from tiltproof.training import read_recipe, train
 from tiltproof.training.dataset import TrainingSet
 from tiltproof.transforms import parse
@@ -88,7 +88,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     points = [Point(row["name"], row["clean"], row["certified"], row["boxes"]) for row in rows]
     title = f"{arguments.recipe}: {arguments.epochs} epochs, {arguments.images:,} held-out images, up to {arguments.boxes:,} boxes each"
-    front_picture(points, title).save(arguments.out / "front.png")
+    tradeoff_plot(points, title).save(arguments.out / "front.png")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import tiltproof
 from tiltproof.models import load as load_model
-from tiltproof.reports import Steering, steering_picture
+from tiltproof.reports import Steering, steering_plot
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.training.artefacts import CARD, WEIGHTS
 
@@ -131,7 +131,7 @@ def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Names
             for result, angle in zip(results, angles[rows].tolist(), strict=True)
         ]
         path = arguments.pictures / f"{name}.png"
-        steering_picture(images[rows].cpu().numpy(), needles, title).save(path)
+        steering_plot(images[rows].cpu().numpy(), needles, title).save(path)
         print(f"picture: {path}")
 
 

@@ -13,7 +13,7 @@ import torch
 from svg import Chart, Sheet
 
 import tiltproof
-from tiltproof.reports.style import FAINT, INK, OPEN, PROVED, SAMPLED, coloured
+from tiltproof.reports.plots import FAINT, INK, OPEN, PROVED, SAMPLED, viridis
 from tiltproof.verify.partition import Boxes, Tiling, leaves
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
@@ -157,7 +157,7 @@ def bounds() -> Sheet:
         form = tiltproof.bound_pixels(image, "R(4:7)", name)
         lower, upper = (end[0, 0].clamp(0, 1).numpy() for end in (form.lower, form.upper))
         planes = [image[0, 0].numpy(), lower, upper]
-        pictures = [(plane * 255).round().astype(np.uint8) for plane in planes] + [coloured(upper - lower)]
+        pictures = [(plane * 255).round().astype(np.uint8) for plane in planes] + [viridis(upper - lower)]
         sheet.text(20, 24 + 205 * row, f"{text} for R(4:7)")
         titles = ("the picture", "lower bound", "upper bound", f"width, mean {(upper - lower).mean():.3f}")
         for k, (picture, title) in enumerate(zip(pictures, titles, strict=True)):

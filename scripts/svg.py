@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from tiltproof.reports.style import FAINT, GRID, INK, PAPER, round_ticks
+from tiltproof.reports.plots import FAINT, GRID, INK, PAPER, round_ticks
 
 Points = Sequence[tuple[float, float]]
 

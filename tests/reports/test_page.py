@@ -205,7 +205,7 @@ def test_every_picture_is_data(run):
 
 def test_without_model_or_data_it_says_so(run):
     page = report(run[0]).read_text(encoding="utf-8")
-    assert "no pictures" in page
+    assert "no images" in page
     assert blocks(page)["data"]["thumbnails"] == []
     page = report(run[0], images=run[2]).read_text(encoding="utf-8")
     assert "No model was given" in page

@@ -11,7 +11,7 @@ from tiltproof.cli import options
 from tiltproof.cli.inputs import check_writable, load_selection, write_picture
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import bound_pixels
-from tiltproof.reports import bounds_picture
+from tiltproof.reports import bounds_plot
 from tiltproof.transforms import parse
 
 EXAMPLES = options.examples(
@@ -42,5 +42,5 @@ def command(
     form = bound_pixels(images, chosen, method=method)
     title = f"Image {index} of {data} (label {int(labels[0])}) under {chosen}, method {method}"
     lower, upper = form.lower[0].numpy(), form.upper[0].numpy()
-    write_picture(out, bounds_picture(images[0].numpy(), lower, upper, title))
+    write_picture(out, bounds_plot(images[0].numpy(), lower, upper, title))
     typer.echo(f"{out}: widest pixel {(upper - lower).max():.4f}")

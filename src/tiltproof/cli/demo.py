@@ -17,7 +17,7 @@ from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
 from tiltproof.network import bound_network
 from tiltproof.pixels.api import bound_pixels
-from tiltproof.reports import bounds_picture, margin_picture
+from tiltproof.reports import bounds_plot, margin_plot
 from tiltproof.reports import report as write_report
 from tiltproof.reports.page import REPORT
 from tiltproof.runs.curve import certified_curve, write_curve
@@ -64,13 +64,13 @@ def command(
 
     form = bound_pixels(image, SMALL_BOX)
     title = f"Pixel bounds of {subject} over {SMALL_BOX}: every angle from 10 to 11 degrees at once"
-    picture = bounds_picture(image[0].numpy(), form.lower[0].numpy(), form.upper[0].numpy(), title)
+    picture = bounds_plot(image[0].numpy(), form.lower[0].numpy(), form.upper[0].numpy(), title)
     write_picture(out / "pixel-bounds.png", picture)
 
     boxes = proved_margins(model, image, label, TRANSFORM, BOXES)
     angles, margins = sampled_margins(model, image, label, TRANSFORM, SAMPLES)
     title = f"Margin of {subject} over the angle: {BOXES} boxes of {60 / BOXES:g} degrees"
-    write_picture(out / "margin.png", margin_picture(angles, margins, boxes, title, "rotation (degrees)"))
+    write_picture(out / "margin.png", margin_plot(angles, margins, boxes, title, "rotation (degrees)"))
 
     report = write_report(out / "run", model, images, labels, out=out / REPORT, details=DETAILS)
 

@@ -1,16 +1,6 @@
-"""Pictures of what was proved, drawn with Pillow alone, and a whole run as one page that opens offline."""
+"""A run as one HTML page that opens offline, and plots of what was proved."""
 
 from tiltproof.reports.page import report
-from tiltproof.reports.plots import bounds_picture, margin_picture
-from tiltproof.reports.steering_plot import Steering, steering_picture
-from tiltproof.reports.tradeoff_plot import Point, front_picture
+from tiltproof.reports.plots import Point, Steering, bounds_plot, margin_plot, steering_plot, tradeoff_plot
 
-__all__ = [
-    "Point",
-    "Steering",
-    "bounds_picture",
-    "front_picture",
-    "margin_picture",
-    "report",
-    "steering_picture",
-]
+__all__ = ["Point", "Steering", "bounds_plot", "margin_plot", "report", "steering_plot", "tradeoff_plot"]

@@ -1,4 +1,4 @@
-"""What was proved, in sentences that can be quoted: counts, network, transformation and range, with units."""
+"""Sentences that state what was proved: counts, network, transformation and range, with units."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ OUTSIDE = {"zeros": "black", "border": "its border continued", "reflect": "its r
 
 
 def parameter_name(part: Part) -> str:
-    """As on an axis: ``rotation (degrees)``."""
+    """Return the label of an axis: ``rotation (degrees)``."""
     return f"{part.quantity} ({part.unit})"
 
 
 def in_words(transform: Transform) -> str:
-    """The transformation after "every".
+    """Describe the transformation, as after "every".
 
     >>> from tiltproof.transforms import parse
     >>> in_words(parse("R(30)"))
@@ -41,7 +41,7 @@ def in_words(transform: Transform) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Rounded down, so that a share below all never reads as 100.00.
+    """Return a percentage, rounded down, so that only all reads as 100.00.
 
     >>> percent(99999, 100000), percent(2, 3)
     ('99.99 %', '66.66 %')
@@ -50,7 +50,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def quote(run: FinishedRun) -> str:
-    """The result in one sentence."""
+    """State the result in one sentence."""
     images, sha = len(run.results), str(run.claim["weights_sha256"])[:16]
     network = f"the network {run.name('model')}".rstrip() + f" (weights sha256 {sha}…)"
     if run.regression:
@@ -69,21 +69,21 @@ def quote(run: FinishedRun) -> str:
 
 
 def scope(run: FinishedRun) -> str:
-    """What the sentence is about, exactly, and what it is not."""
+    """State the exact meaning of that sentence, and its limits."""
     if run.claim.get("semantics") == "float32":
         network = "the real-valued network and every float32 evaluation of it, in any order of summation"
     else:
         network = "the network as a real-valued function of its stored weights"
     outside = OUTSIDE.get(run.transform.padding, run.transform.padding)
     return (
-        f"Meant are {network}, and the exact transformation with bilinear interpolation; outside the picture lies "
-        f"{outside}. It is a proof for the closed range, not a test of samples; it says nothing about other images. Every "
-        "rounding error of the prover is part of the proof."
+        f"The statement is about {network} and the exact transformation with bilinear interpolation; outside the image lies "
+        f"{outside}. It is a proof for the closed range, not a test of samples; it says nothing about other images. The proof "
+        "accounts for every rounding error of the prover."
     )
 
 
 def facts(run: FinishedRun) -> list[tuple[str, str]]:
-    """Names and values for the list of what was claimed and how."""
+    """Return names and values of the claim and of how it was proved."""
     values: list[tuple[str, Any]] = [
         ("Network", run.name("model") or "not named"),
         ("Weights, sha256", run.claim["weights_sha256"]),

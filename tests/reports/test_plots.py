@@ -6,13 +6,24 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from tiltproof.reports import Point, Steering, bounds_picture, front_picture, margin_picture, steering_picture
-from tiltproof.reports.plots import MARGIN, TITLE
-from tiltproof.reports.steering_plot import MARGIN as FRAME_LEFT
-from tiltproof.reports.steering_plot import PREDICTED, RANGE, TRUE
-from tiltproof.reports.steering_plot import TITLE as FRAME_TOP
-from tiltproof.reports.style import OPEN, PROVED, SAMPLED, coloured, round_ticks
-from tiltproof.reports.tradeoff_plot import _label, _meet, best
+from tiltproof.reports import Point, Steering, bounds_plot, margin_plot, steering_plot, tradeoff_plot
+from tiltproof.reports.plots import (
+    FRAME_MARGIN,
+    FRAME_TITLE,
+    MARGIN,
+    OPEN,
+    PREDICTED,
+    PROVED,
+    RANGE,
+    SAMPLED,
+    TITLE,
+    TRUE,
+    _label,
+    _overlap,
+    pareto_front,
+    round_ticks,
+    viridis,
+)
 
 
 def shades(picture):
@@ -27,7 +38,7 @@ def has_colour(picture, name):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_bounds_are_shown_pixel_by_pixel(channels):
     original = np.random.default_rng(0).random((channels, 28, 28))
-    picture = bounds_picture(original, original * 0.5, original * 0.5 + 0.5, "title")
+    picture = bounds_plot(original, original * 0.5, original * 0.5 + 0.5, "title")
     assert picture.mode == "RGB"
     enlarge = 252 // 28
     sheet = np.asarray(picture)
@@ -41,20 +52,18 @@ def test_bounds_are_shown_pixel_by_pixel(channels):
 
 
 def test_bounds_of_other_shapes():
-    wide, tall = bounds_picture(*np.zeros((3, 1, 4, 300)), "wide"), bounds_picture(*np.zeros((3, 3, 64, 8)), "tall")
+    wide, tall = bounds_plot(*np.zeros((3, 1, 4, 300)), "wide"), bounds_plot(*np.zeros((3, 3, 64, 8)), "tall")
     assert wide.width > 4 * 300
     assert tall.height > 200
 
 
 def test_a_degenerate_box_has_width_zero_everywhere():
-    picture = bounds_picture(*np.full((3, 1, 8, 8), 0.5), "one point")
-    assert tuple(coloured(np.array(0.0))) in shades(picture)
+    picture = bounds_plot(*np.full((3, 1, 8, 8), 0.5), "one point")
+    assert tuple(viridis(np.array(0.0))) in shades(picture)
 
 
 def test_values_a_rounding_outside_the_unit_interval_do_not_wrap_round():
-    sheet = np.asarray(
-        bounds_picture(np.zeros((1, 8, 8)), np.full((1, 8, 8), -1e-6), np.full((1, 8, 8), 1 + 1e-6), "t")
-    )
+    sheet = np.asarray(bounds_plot(np.zeros((1, 8, 8)), np.full((1, 8, 8), -1e-6), np.full((1, 8, 8), 1 + 1e-6), "t"))
     panel = 8 * round(252 / 8)
     assert (sheet[TITLE + 5, MARGIN + panel + MARGIN + 5] == 0).all()
     assert (sheet[TITLE + 5, MARGIN + 2 * (panel + MARGIN) + 5] == 255).all()
@@ -64,20 +73,20 @@ def test_a_proved_range_is_drawn_without_red():
     angles = np.linspace(-30, 30, 61).tolist()
     margins = [5 + angle / 30 for angle in angles]
     boxes = [(low, low + 10.0, 3.0) for low in range(-30, 30, 10)]
-    picture = margin_picture(angles, margins, boxes, "all proved", "angle (degrees)")
+    picture = margin_plot(angles, margins, boxes, "all proved", "angle (degrees)")
     assert has_colour(picture, SAMPLED)
     assert has_colour(picture, PROVED)
     assert not has_colour(picture, OPEN)
 
 
 def test_an_open_box_is_drawn_in_red_even_when_its_bound_is_infinite():
-    picture = margin_picture([-1, 1], [2, 1], [(-1, 0, 0.5), (0, 1, float("-inf"))], "open", "pixels")
+    picture = margin_plot([-1, 1], [2, 1], [(-1, 0, 0.5), (0, 1, float("-inf"))], "open", "pixels")
     assert has_colour(picture, PROVED)
     assert has_colour(picture, OPEN)
 
 
 def test_constant_margins_and_a_single_box(tmp_path):
-    picture = margin_picture([0.0, 1.0], [0.0, 0.0], [(0.0, 1.0, 0.0)], "flat", "brightness")
+    picture = margin_plot([0.0, 1.0], [0.0, 0.0], [(0.0, 1.0, 0.0)], "flat", "brightness")
     picture.save(tmp_path / "flat.png")
     assert Image.open(tmp_path / "flat.png").size == picture.size
 
@@ -94,7 +103,7 @@ def test_ticks_are_few_round_and_inside(low, high):
 def needle_side(picture, colour):
     """Mean column of the pixels of this colour, relative to the middle of a frame 600 wide."""
     wanted = np.array(ImageColor.getrgb(colour))
-    frame = np.asarray(picture)[FRAME_TOP : FRAME_TOP + 198, FRAME_LEFT : FRAME_LEFT + 600].astype(int)
+    frame = np.asarray(picture)[FRAME_TITLE : FRAME_TITLE + 198, FRAME_MARGIN : FRAME_MARGIN + 600].astype(int)
     columns = (np.abs(frame - wanted).max(axis=2) < 40).nonzero()[1]
     assert len(columns)
     return columns.mean() - 300
@@ -103,11 +112,11 @@ def needle_side(picture, colour):
 def test_steering_needles_point_where_the_angles_say():
     frames = np.full((3, 3, 66, 200), 0.5)
     left = Steering(prediction=0.5, lower=0.3, upper=0.7, true=-0.5)
-    picture = steering_picture(frames[:1], [left], "one frame")
+    picture = steering_plot(frames[:1], [left], "one frame")
     assert needle_side(picture, PREDICTED) < -10
     assert needle_side(picture, TRUE) > 10
     assert has_colour(picture, RANGE)
-    strip = steering_picture(frames, [left, left, Steering(0.0, -3.0, 3.0)], "a strip", columns=1)
+    strip = steering_plot(frames, [left, left, Steering(0.0, -3.0, 3.0)], "a strip", columns=1)
     assert strip.width == picture.width
     assert strip.height > 2 * picture.height
 
@@ -119,8 +128,8 @@ def test_the_front_is_drawn_in_its_own_colour():
         Point("loose", 84, 60, 4000),
         Point("beaten", 79, 59, 100),
     ]
-    assert best(points) == points[:3]
-    picture = front_picture(points, "a front")
+    assert pareto_front(points) == points[:3]
+    picture = tradeoff_plot(points, "a front")
     assert has_colour(picture, PROVED)
     assert has_colour(picture, SAMPLED)
 
@@ -128,16 +137,16 @@ def test_the_front_is_drawn_in_its_own_colour():
 def test_labels_of_points_close_together_do_not_cover_each_other(monkeypatch):
     taken = []
     monkeypatch.setattr(
-        sys.modules["tiltproof.reports.tradeoff_plot"], "_label", lambda *arguments: taken.append(label(*arguments))
+        sys.modules["tiltproof.reports.plots"], "_label", lambda *arguments: taken.append(label(*arguments))
     )
-    front_picture(
+    tradeoff_plot(
         [Point(f"number {k}", 76 + 0.05 * k, 70 + 0.03 * k, 100) for k in range(6)] + [Point("far", 70, 60, 10)], "near"
     )
     (areas,) = {id(each): each for each in taken}.values()
     discs, labels = areas[:7], areas[7:]
     assert len(labels) == 7
     for k, area in enumerate(labels):
-        assert not any(_meet(area, other) for other in [*discs, *labels[:k]])
+        assert not any(_overlap(area, other) for other in [*discs, *labels[:k]])
 
 
 def label(*arguments):
