@@ -1,16 +1,16 @@
-"""Fuzz of the network rules: forms, single backward steps, margins and refined margins of tiny networks against exact values.
+"""Fuzz the network rules: forms, single backward steps, margins and refined margins of tiny networks against exact values.
 
-A case is a network of a few layers (`exact_networks`), a batch of affine forms as its input, and points of them: symbols and positions in
-the radius, with what every layer returns there, worked out once in rational arithmetic. Of float32 evaluations, what some
-unlucky ones return. The package's claims are
+A case is a network of a few layers (`exact_networks`), a batch of affine forms as its input, and members of them: symbols and
+remainder positions, with every layer's value there, computed once in rational arithmetic. Float32 networks use a few
+adversarial float32 evaluations instead. The package's claims are
 
-    form      the value of a layer, for the symbols of the point, lies in center + slopes . e +- radius, and in [lower, upper]
+    form      a layer's value, at the member's symbols, lies in center + slopes . e +- radius, and in [lower, upper]
     margin    so does the difference of two outputs
     step      after each backward step from a . y:  a . y >= sum_i a_i . x_i + constant + moves - error
-    bound     a refined margin, or direction, is at most the least one over the points of its row
+    bound     a refined margin, or direction, is at most the least one over the members of its row
 
-Values are compared in 64 bits (x86's extended format): a claim is refuted if it is violated by more than 2^-58 of the sizes that it is
-composed of. A unit roundoff of float64 is 2^-53.
+Values are compared in 64 bits (x86's extended format): a claim is refuted if it is violated by more than 2^-58 of the
+magnitudes that it is composed of. Float64's unit roundoff is 2^-53.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Case:
     radius: Tensor
     quadratic: bool
     evaluation: float
-    e: np.ndarray  # [P, S, d], symbols of the points
+    e: np.ndarray  # [P, S, d], symbols of the members
     values: dict[str, np.ndarray]  # of every layer, [P, S, ...], extended
-    labels: np.ndarray  # [P]; of networks with a linear layer as the last
+    labels: np.ndarray  # [P]; of networks whose last layer is linear
     directions: np.ndarray  # [Q, outputs]
     rows: np.ndarray  # [Q]
-    reached: np.ndarray  # [Q, S]: directions . outputs, worked out exactly
+    reached: np.ndarray  # [Q, S]: directions . outputs, exactly
     margins: np.ndarray  # [P, S, outputs]
     lasting: int | None = None
 
@@ -63,10 +63,11 @@ class Claims:
 
 
 def run(case: Case) -> Claims:
-    """All that the package claims of a case.
+    """Return all claims of the package about a case.
 
-    The proof's arithmetic is entered once and, unless somebody is inside already, not left again: it asks torch for products with known
-    results each time, which takes longer than most cases. So this is for processes of their own, and for tests inside a proof.
+    This enters the proof's precision settings once and, unless a caller is inside already, does not leave them: entering asks torch
+    for products with known results each time, which takes longer than most cases. Hence it is for separate processes, and for
+    tests inside a proof.
     """
     from tiltproof.network.arithmetic import PROOF, arithmetic_now, proof_arithmetic
 
@@ -139,7 +140,7 @@ def described(form: Any) -> dict[str, np.ndarray]:
 
 
 def read(layers: Sequence[Layer], shape: tuple[int, ...]) -> Any:
-    """The package's network of these calls, by its own table of ATen operations."""
+    """Build the package's network from these calls, with its own table of ATen operations."""
     import tiltproof.network.ops  # noqa: F401 - fills the table
     from tiltproof.network.graph import Network, Operation, Reference
     from tiltproof.network.ops.converters import CONVERTERS, Input
@@ -195,7 +196,7 @@ def _violations(case: Case, claims: Claims) -> Iterator[str]:
 
 
 def _outside(form: dict[str, np.ndarray], values: np.ndarray, e: np.ndarray) -> Iterator[str]:
-    """Values [P, S, ...] for symbols e [P, S, d] that are outside of a form; whose radius must be infinite if they are not finite."""
+    """Yield values [P, S, ...] at symbols e [P, S, d] that leave a form; its radius must be infinite if they are not finite."""
     c, g, r, low, high = (form[name].astype(np.longdouble) for name in ("center", "slopes", "radius", "lower", "upper"))
     shape = (values.shape[0], *values.shape[2:])
     if c.shape != shape or r.shape != shape:
@@ -220,7 +221,7 @@ def _outside(form: dict[str, np.ndarray], values: np.ndarray, e: np.ndarray) -> 
 
 
 def _overestimates(case: Case, step: dict[str, Any]) -> Iterator[str]:
-    """Where a linear lower bound lies above the exact value of its direction."""
+    """Yield where a linear lower bound lies above the exact value of its direction."""
     rows = case.rows
     bound = step["constant"].astype(np.longdouble)[:, None] + np.zeros(case.reached.shape, np.longdouble)
     size = abs(bound)
@@ -248,13 +249,16 @@ RELAXATIONS = ("network/ops/", "enclosures/")
 
 
 def direct(case: Case, file: str) -> bool:
-    """Of rules and relaxations, what a single operation gives; of the passes, everything."""
+    """Rules and relaxations: cases of a single operation; backward passes: all cases."""
     return len(case.layers) == 1 or not file.startswith(RELAXATIONS)
 
 
 def _grown(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> str:
-    """`compared`; but where a radius grows by more than the center and the slopes move, but for a thousandth of that, which is
-    rounding, the form is taken to contain the old one."""
+    """Compare like `compared`, but tolerate a moved form.
+
+    If the radius grows by more than center and slopes move, up to a thousandth of that for rounding, the new form counts as
+    containing the old one.
+    """
     from tests.soundness.mechanical import compared
 
     found = compared(old, new)
@@ -300,7 +304,7 @@ def compare(old: Claims, new: Claims) -> str:
 
 
 def exact(case_inputs: tuple[Tensor, Tensor], e: np.ndarray, s: np.ndarray) -> Rational:
-    """The points [P S, ...]; e [P, S, d], s [P, S, ...] in [-1, 1]."""
+    """Return the members [P S, ...]; e [P, S, d], s [P, S, ...] in [-1, 1]."""
     stack, radius = case_inputs
     view = lambda k: e[:, :, k].reshape(*e.shape[:2], *[1] * (radius.ndim - 1))  # noqa: E731
     wide = lambda x: np.broadcast_to(x.double().numpy()[:, None], s.shape)  # noqa: E731
@@ -313,13 +317,13 @@ def exact(case_inputs: tuple[Tensor, Tensor], e: np.ndarray, s: np.ndarray) -> R
 def choose(
     rng: Rng, layers: Sequence[Layer], stack: Tensor, radius: Tensor, quadratic: bool, points: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Symbols [P, S, d] and places in the radius [P, S, ...]: corners, kinks, random ones, and where outputs are extreme."""
+    """Choose symbols [P, S, d] and remainder positions [P, S, ...]: corners, kinks, random ones, and where outputs are extreme."""
     rows, d = len(radius), len(stack) - 1
     free = min(d, 1) if quadratic else d
     corners = np.array(list(itertools.product((-1.0, 1.0), repeat=free)), dtype=float).reshape(2**free, free)[:8]
     drawn = rng.integers(-32, 33, (max(2, points - len(corners)), free)) / 32
     e = np.broadcast_to(np.concatenate([corners, drawn])[None], (rows, len(corners) + len(drawn), free)).copy()
-    if free:  # where one entry's kink is
+    if free:  # at one entry's kink
         c, g = (stack[k].double().flatten(1).numpy() for k in (0, 1))
         with np.errstate(all="ignore"):
             kinks = np.round(np.nan_to_num(np.clip(-c / g, -1, 1), nan=0.0) * 2**10) / 2**10
@@ -336,7 +340,7 @@ def choose(
 
 
 def _symbols(e: np.ndarray, d: int, rng: Rng) -> np.ndarray:
-    """All symbols from the free ones: of quadratic forms the second is 2 e^2 - 1, and a third may be anything."""
+    """Complete the free symbols: for quadratic forms the second is 2 e^2 - 1, and a third is arbitrary."""
     if e.shape[2] == d:
         return e
     more = [2 * e[:, :, :1] ** 2 - 1] + [rng.integers(-8, 9, (*e.shape[:2], 1)) / 8 for _ in range(d - 2)]
@@ -354,7 +358,7 @@ def _floats(stack: Tensor, e: np.ndarray) -> np.ndarray:
 def _climb(
     rng: Rng, layers: Sequence[Layer], stack: Tensor, radius: Tensor, e: np.ndarray, s: np.ndarray, free: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two sign steps towards the least and the largest of some outputs and differences of outputs."""
+    """Take two sign steps towards the least and the largest of some outputs and differences of outputs."""
     values = {"x": torch.from_numpy(_floats(stack, e[:, :1])[:, 0])}
     for layer in layers:
         values[layer.name] = layer.apply(values)
@@ -391,7 +395,7 @@ def _climb(
 
 @dataclass
 class Input:
-    """What the forms of a case are like."""
+    """The properties of a case's forms."""
 
     rows: int = 4
     symbols: int = 2
@@ -406,9 +410,9 @@ class Input:
     lasting: int | None = None
     equal: bool = False  # all entries alike
     center: Tensor | None = None
-    barely: bool = False  # one end of each entry is zero, but for a rounding
-    straight: bool = False  # quadratic, but of the first symbol alone: what is left is only the parabola's own
-    uneven: bool = False  # all of the radius in one entry, and all the others above zero
+    barely: bool = False  # one end of each entry is zero, up to rounding
+    straight: bool = False  # quadratic, but in the first symbol alone: the remainder is only the parabola's own
+    uneven: bool = False  # the whole radius in one entry, and all others above zero
 
     def __str__(self) -> str:
         changed = (
@@ -471,7 +475,7 @@ def make(rng: Rng, name: str, layers: list[Layer], shape: tuple[int, ...], given
 def _evaluated(
     rng: Rng, name: str, layers: list[Layer], stack: Tensor, radius: Tensor, given: Input, e: np.ndarray, true: Rational
 ) -> Case:
-    """Each point by three float32 evaluations; the picture's pixels are rounded first."""
+    """Evaluate each member in float32 three times; the image's pixels are rounded first."""
     x = true.nearest().astype(np.float32)
     found = [Float32(rng, order).run(layers, x) for order in range(Float32.ORDERS)]
     count = e.shape[1]
@@ -489,7 +493,7 @@ def _case(
     rng: Rng, name: str, layers: list[Layer], stack: Tensor, radius: Tensor, given: Input, e: np.ndarray, known: dict[str, np.ndarray],
     last: Any,
 ) -> Case:  # fmt: skip
-    """``last``: the outputs [P, S, K], Rational or extended."""
+    """Build a case; ``last``: the outputs [P, S, K], Rational or extended."""
     rows, _, outputs = last.shape
     some = min(outputs, 6)
     directions = np.zeros((3 * some, outputs))
@@ -523,7 +527,7 @@ X = Of("x")
 
 
 def weights(rng: Rng, *shape: int, kind: str = "plain", dtype: torch.dtype = F32) -> Tensor:
-    """Weights as networks have them, and as none has."""
+    """Draw weights, realistic or adversarial."""
     values = rng.normal(size=shape) / np.sqrt(max(1, np.prod(shape[1:])))
     if kind == "wide":
         values *= 10.0 ** rng.uniform(-9, 9, shape)
@@ -536,7 +540,7 @@ def weights(rng: Rng, *shape: int, kind: str = "plain", dtype: torch.dtype = F32
         half = flat.shape[1] // 2
         flat[:, half : 2 * half] = -flat[:, :half] * (1 + 1e-6 * rng.random(half))
         values = flat.reshape(shape) * 1e4
-    elif kind == "absorbed":  # each sum is 1 and many that are rounded away beside it
+    elif kind == "absorbed":  # each sum is 1 and many terms that are rounded away
         unit = 2.0**-24 if dtype == F32 else 2.0**-53
         flat = np.full((len(values), values[0].size), unit * 0.97)
         flat[:, 0] = 1
@@ -548,7 +552,7 @@ def weights(rng: Rng, *shape: int, kind: str = "plain", dtype: torch.dtype = F32
 
 
 def variance(rng: Rng, count: int, dtype: torch.dtype) -> Tensor:
-    """Of which the roots are numbers of a few bits."""
+    """Draw variances whose roots have few bits."""
     return torch.from_numpy((rng.integers(1, 300, count) / 2.0 ** rng.integers(0, 9, count)) ** 2).to(dtype)
 
 
@@ -594,7 +598,7 @@ KINDS = ("plain", "wide", "tiny", "cancelling", "absorbed", "equal", "huge")
 
 
 def activations(rng: Rng) -> Iterator[Case]:
-    """One activation, many entries: the relaxation itself."""
+    """Yield cases with one activation and many entries: the relaxation itself."""
     calls: dict[str, list[Any]] = {
         "relu.default": [[]], "leaky_relu.default": [[0.1], [-0.3], [0.01], [-3.0]], "sigmoid.default": [[]], "tanh.default": [[]],
     }  # fmt: skip
@@ -629,7 +633,7 @@ def activations(rng: Rng) -> Iterator[Case]:
 
 
 def linears(rng: Rng) -> Iterator[Case]:
-    """One linear operation."""
+    """Yield cases with one linear operation."""
     for k, kind in enumerate(KINDS):
         for dtype in (F32, F64):
             given = Input(3, 1 + k % 2, dtype, point=k % 2 == 0, equal=kind == "absorbed")
@@ -862,7 +866,7 @@ FAMILIES: dict[str, Callable[[Rng], Iterator[Case]]] = {
 
 
 def inputs(seed: int, families: Sequence[str] = tuple(FAMILIES)) -> list[Case]:
-    # what these import at their first use takes longer than most cases
+    # the lazy imports of these take longer than most cases
     pull = torch.func.vjp(lambda x: F.avg_pool2d(x, 2), torch.zeros(1, 1, 2, 2))[1]
     pull(torch.zeros(1, 1, 1, 1))
     result = []
@@ -872,5 +876,5 @@ def inputs(seed: int, families: Sequence[str] = tuple(FAMILIES)) -> list[Case]:
 
 
 def size(case: Case) -> int:
-    """How many exact numbers the package's claims are compared with."""
+    """Return how many exact numbers the package's claims are compared with."""
     return sum(values.size for values in case.values.values()) + case.reached.size + case.margins.size

@@ -1,4 +1,4 @@
-"""One network near the rounding noise: built, tuned, certified, and the verdict held against exact margins."""
+"""One network near the rounding noise: built, tuned, certified, and its verdict compared with exact margins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = (
     *("Tu(0.2), B(0.05)", "B(0.02), Tv(0.3)", "C(1e-6)"),
 )
 TARGETS = {
-    # the exact margin's least value, as a share of how much the margin varies and of its size
+    # the exact margin's least value, relative to the margin's variation and to its magnitude
     "zero": (Fraction(0), Fraction(0)),
     "a hair below": (Fraction(0), Fraction(-1, 10**9)),
     "the last digit of float64 below": (Fraction(0), Fraction(-1, 10**16)),
@@ -47,13 +47,13 @@ class Case:
 class Count:
     networks: int = 0
     unsafe: int = 0
-    fooled: int = 0  # unsafe, yet plain arithmetic finds no wrong answer at the sampled parameters
+    fooled: int = 0  # unsafe, yet plain evaluation finds no wrong answer at the sampled parameters
     healthy: int = 0
     certified: int = 0  # of the healthy ones
 
 
 def build(maker: Maker, seed: int, aim: str, dtype: torch.dtype, text: str) -> Case:
-    """The first of a few draws for which plain arithmetic is fooled (if the margin is to be negative), or the last."""
+    """Return the first of a few draws that fools plain evaluation (if the margin is to be negative), or the last draw."""
     transform = parse(text)
     letters = [part.letter for part in transform.parts]
     for attempt in range(8):
@@ -79,7 +79,7 @@ def build(maker: Maker, seed: int, aim: str, dtype: torch.dtype, text: str) -> C
 
 
 def fooled(case: Case) -> bool:
-    """Whether evaluating the network as torch does finds nothing wrong, although there is a wrong answer."""
+    """Return whether torch's evaluation finds nothing wrong although there is a wrong answer."""
     values = torch.tensor([[float(value) for value in theta] for theta in case.thetas], dtype=torch.float64)
     images = case.picture.expand(len(values), -1, -1, -1).contiguous()
     with torch.no_grad():
@@ -89,7 +89,7 @@ def fooled(case: Case) -> bool:
 
 
 def check(case: Case, method: str, budget: int = 40) -> Verdict:
-    """No sampled parameter contradicts the verdict, and no margin is below the one that is claimed."""
+    """Check that no sampled parameter contradicts the verdict, and that no margin is below the claimed one."""
     certificate = certify(
         case.model,
         case.picture[None],
@@ -114,7 +114,7 @@ def check(case: Case, method: str, budget: int = 40) -> Verdict:
 
 
 def check_family(maker: Maker, seeds: range, dtype: torch.dtype = torch.float32, thorough: bool = True) -> Count:
-    """Every aim for each seed; by one method after the other, or by all of them."""
+    """Check every aim for each seed, with one method after the other or with all of them."""
     count = Count()
     for seed in seeds:
         for k, aim in enumerate(TARGETS):

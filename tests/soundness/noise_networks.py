@@ -1,9 +1,9 @@
 """Networks whose margin lies near the rounding noise, and their exact evaluation (after Jia & Rinard's construction).
 
-A family is a way to build layers in which floating point goes wrong: sums that cancel, scales that chain, values near
-overflow or among the denormal numbers, batch norm of tiny variance, branches that cancel. `tune` then sets the two last
-biases so that the exact margin's least value over sampled parameters is what was asked for, to 48 bits (float32) or 106
-(float64): zero, a hair below zero, or well above it. All arithmetic of the truth is rational.
+A family is a way to build layers in which floating point goes wrong: sums that cancel, chained scales, values near overflow
+or among the denormal numbers, batch norm of tiny variance, branches that cancel. `tune` then sets the two last biases so that
+the exact margin's least value over sampled parameters is as requested, to 48 bits (float32) or 106 (float64): zero, a hair
+below zero, or well above it. The truth is computed in rational arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.planted import fractions
 
 
 class Times(nn.Module):
-    """x times a Python number, which stands for exactly the float64 number it is."""
+    """Multiplies x by a Python number, which stands for exactly that float64 number."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def root(value: Fraction) -> Fraction:
 
 
 def evaluate(layers: nn.Module, value: np.ndarray) -> np.ndarray:
-    """The layers in rational arithmetic."""
+    """Evaluate the layers in rational arithmetic."""
     for layer in layers:
         if isinstance(layer, nn.Linear):
             value = exactly(layer.weight) @ value + exactly(layer.bias)
@@ -114,7 +114,7 @@ def plain(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def cancelling(rng: Rng, n: int) -> list[nn.Module]:
-    """Pairs of weights of size 1e3 to 1e7 that cancel but for a millionth."""
+    """Build pairs of weights of size 1e3 to 1e7 that cancel to a millionth."""
     big = 10.0 ** rng.uniform(3, 7)
     row = np.repeat(rng.normal(size=(6, 1)), n, 1) * big
     row[:, 1::2] *= -(1 + 1e-6 * rng.random())
@@ -125,7 +125,7 @@ def cancelling(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def chained(rng: Rng, n: int) -> list[nn.Module]:
-    """Scales of 1e12 up and down again, several times over, with cancellation at the top."""
+    """Scale by 1e12 and back, several times over, with cancellation at the top."""
     layers: list[nn.Module] = [linear(rng.normal(size=(6, n)), rng.normal(size=6) / 3), nn.ReLU()]
     for up in (10.0 ** rng.uniform(4, 12), 10.0 ** -rng.uniform(4, 12)):
         weight = rng.normal(size=(6, 6))
@@ -150,7 +150,7 @@ def near_overflow(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def near_underflow(rng: Rng, n: int) -> list[nn.Module]:
-    """Activations around the smallest normal number, brought back to size one."""
+    """Build activations around the smallest normal number, scaled back to size one."""
     down = 10.0 ** -rng.uniform(30, 42)
     back = rng.normal(size=(4, 5)) * 10.0 ** rng.uniform(25, 35)
     return [linear(rng.normal(size=(5, n)) * down), nn.ReLU(), linear(back), nn.ReLU(), linear(rng.normal(size=(2, 4)))]
@@ -168,7 +168,7 @@ def tiny_variance(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def cancelling_shift(rng: Rng, n: int) -> list[nn.Module]:
-    """Batch norm of tiny activations whose bias takes back what the mean did, to the last digit of float64."""
+    """Build batch norm of tiny activations whose bias cancels the mean, to the last digit of float64."""
     norm = nn.BatchNorm1d(4, eps=0.0).double()
     with torch.no_grad():
         norm.running_var.copy_(torch.tensor((rng.integers(1, 2000, 4) / 1024) ** 2))
@@ -180,7 +180,7 @@ def cancelling_shift(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def cancelling_branches(rng: Rng, n: int) -> list[nn.Module]:
-    """x - (1 + 1e-6) x + a little, twice, blown up afterwards."""
+    """Compute x - (1 + 1e-6) x + a little, twice, and scale it up."""
     size = 10.0 ** rng.uniform(2, 5)
     minus = -np.eye(n) * (1 + 1e-6) + rng.normal(size=(n, n)) * 1e-6
     return [
@@ -191,8 +191,10 @@ def cancelling_branches(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def underflowing_coefficients(rng: Rng, n: int) -> list[nn.Module]:
-    """Activations of 1e37 meet weights whose product is below the smallest denormal number, so that going backwards
-    the margin's coefficients vanish although they matter."""
+    """Build activations of 1e37 and weights whose product is below the smallest denormal number.
+
+    Going backwards, the margin's coefficients underflow to zero although they matter.
+    """
     return _vanishing(rng, n, (1e37, 1e-25, 1e-21), torch.float32)
 
 
@@ -208,7 +210,7 @@ def _vanishing(rng: Rng, n: int, sizes: tuple[float, float, float], dtype: torch
 
 
 def denormal_factor(rng: Rng, n: int) -> list[nn.Module]:
-    """A factor that float32 holds to three digits only, on activations large enough to show it."""
+    """Build a factor that float32 holds to three digits only, and activations large enough to show it."""
     factor = Times(float(10.0 ** -rng.uniform(41, 44)))
     return [linear(rng.random(size=(2, n)) * 1e37), factor, linear(rng.normal(size=(2, 2)))]
 
@@ -243,4 +245,4 @@ UNDERFLOW: dict[str, Maker] = {
         denormal_batch_norm,
     )
 }
-"""Factors and coefficients below the smallest normal number, met by activations near the largest."""
+"""Factors and coefficients below the smallest normal number, times activations near the largest."""

@@ -1,17 +1,16 @@
-"""Bounds of pixels and what they are made of, against true values: the fuzz of `enclosures/` and `pixels/`, for `mechanical.py`,
-which says what a fuzz is.
+"""Fuzz pixel bounds and their building blocks against true values: the fuzz of `enclosures/` and `pixels/` for `mechanical.py`.
 
     python -m tests.soundness.pixel_fuzz [--seed 0] [--rounds 1]
 
-tries the code itself. True values are `long_oracle`'s, 2^11 times as fine as float64, at the corners and the middle of each parameter box
-and at random places of it, and forms are judged with their symbols. Kinds of cases:
+tries the original code. True values come from `long_oracle`, 2^11 times as fine as float64, at the corners, the middle and
+random points of each parameter box; forms are judged at their symbols. Kinds of cases:
 
-    Pairs      `pair_bounds`: all methods, parts, paddings and dtypes; boxes from nothing to very large, many from a grid line or over one
-               by 2^-51 to 0.05, some shared by several pairs; few pixels at a time, so that there are several chunks, and once as usual
-    Spots      `affine_of_exact` at positions made by hand: ends on and beside lines, forms that reach far beyond their boxes, all sizes
-               of pixels
+    Pairs      `pair_bounds`: all methods, transformations, paddings and dtypes; boxes from nothing to very large, many that start at or
+               cross a grid line by 2^-51 to 0.05, some shared by several pairs; few pixels at a time (several chunks), and once as usual
+    Spots      `affine_of_exact` at handmade positions: ends on and near grid lines, forms that reach far beyond their boxes, pixels of
+               all magnitudes
     Places     `coordinates`, to the last bits
-    Sums       operations of affine forms and intervals, one by one
+    Sums       single operations of affine forms and intervals
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ LIMITS = {
     "Roll": 360, "Yaw": 80, "Pitch": 80, "C": 300, "B": 3, "G": (-90, 300), "S": (-200, 300), "H": 360, "Bl": (0, 2),
     "Mb": (0, 7),
 }  # fmt: skip
-"""What ranges the transformations have; boxes lie inside."""
+"""The transformations' ranges; boxes lie inside."""
 SPREADS = {
     "R": 180, "Tu": 5, "Tv": 5, "Sc": 40, "Sh": 120, "Scu": 40, "Scv": 40, "Shv": 120, "Roll": 180, "Yaw": 12,
     "Pitch": 12, "C": 60, "B": 0.6, "G": 60, "S": 100, "H": 180, "Bl": 1.2, "Mb": 5,
@@ -59,7 +58,7 @@ STEPS = {
 
 @dataclass
 class Case:
-    """Bounds of entries [...] hold ``truth`` [T, ...] (NaN: nothing is known), off by ``doubt``, at symbols ``e`` [T, d, ...]."""
+    """One case: bounds of entries [...] must hold ``truth`` [T, ...] (NaN: unknown), up to ``doubt``, at symbols ``e`` [T, d, ...]."""
 
     name: str
     truth: np.ndarray
@@ -68,12 +67,12 @@ class Case:
     function: Callable[[], Bounds]
     finite: bool = True
     hinge: bool = False
-    """Symbols after e are 2 e^2 - 1 and one number of [-1, 1] for each row, which is not known."""
+    """The symbols after e are 2 e^2 - 1 and, for each row, one unknown number of [-1, 1]."""
     patches: dict[str, Any] = field(default_factory=dict)
-    """Values of module's constants, such as how many pixels are bounded at a time."""
+    """Values of module constants, such as how many pixels are bounded at a time."""
     kind: str = ""
     last: str = ""
-    """Of pairs, the kind of their last stage; empty where an earlier one is of the same kind, or moves pixels too."""
+    """For pairs, the kind of the last stage; empty if an earlier one is of the same kind, or moves pixels too."""
 
     def __str__(self) -> str:
         return self.name
@@ -97,13 +96,13 @@ WAYS = [
     {"single_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 10**6},
     {"single_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 0},
 ]
-"""By the formula for one cell wherever it holds; by all points; these with slopes for any box; and without."""
+"""The single-cell formula wherever it holds; all points; all points with slopes for any box; and without."""
 
 
 def reference(case: Case) -> Bounds:
-    """With what other ways to bound pixels say, each of them as sound."""
+    """Add the results of other, equally sound ways to bound pixels."""
     bounds = run(case)
-    hinge = case.hinge and len(bounds["slopes"]) > 2  # it is one for all pixels of a box
+    hinge = case.hinge and len(bounds["slopes"]) > 2  # one hinge for all pixels of a box
     if (
         not hinge
         and (case.kind == "spots" or case.last == "spatial")
@@ -185,7 +184,7 @@ def _worst(excess: np.ndarray, what: str) -> str | None:
 
 
 def arrays(form: Any) -> Bounds:
-    """Of an affine form; float64 holds every float32."""
+    """Convert an affine form to arrays; float64 holds every float32."""
     names = ("center", "slopes", "radius", "lower", "upper")
     return {name: getattr(form, name).detach().double().numpy().copy() for name in names}
 
@@ -196,7 +195,7 @@ def of_interval(interval: Any) -> Bounds:
     return {"center": plain, "slopes": plain[None][:0], "radius": plain + np.inf, "lower": lower, "upper": upper}
 
 
-# Parameters and pictures
+# Parameters and images
 
 
 def names_of(letters: Sequence[str]) -> list[str]:
@@ -214,7 +213,7 @@ def text_of(letters: Sequence[str], padding: str) -> str:
 
 
 def boxes(letters: Sequence[str], regime: str, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """[count, d] each: thin boxes are nothing to medium, by powers of two."""
+    """Draw boxes, [count, d] each: thin boxes range from nothing to medium, by powers of two."""
     lows, highs = [], []
     for name in names_of(letters):
         limits = LIMITS[name]
@@ -237,7 +236,7 @@ def boxes(letters: Sequence[str], regime: str, count: int, rng: np.random.Genera
 
 
 def members(low: np.ndarray, high: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Parameters [T, P, d] of boxes, and their symbols: ends, the middle, one end and a middle, any."""
+    """Draw parameters [T, P, d] of boxes, and their symbols: ends, the middle, one end and a middle, any."""
     low, high = low.astype(Long), high.astype(Long)
     share = rng.random((count, *low.shape))
     share[: min(count, 4)] = np.array([0.0, 1.0, 0.5, 0.25])[: min(count, 4), None, None]
@@ -250,17 +249,17 @@ def members(low: np.ndarray, high: np.ndarray, count: int, rng: np.random.Genera
 
 
 def pictures_of(kind: int, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """[N, C, H, W] in [0, 1]."""
+    """Draw images [N, C, H, W] in [0, 1]."""
     x = rng.random(shape)
     kind %= 8
     if kind == 1:
         return np.rint(x)
-    if kind == 2:  # flat, but for a pixel of each
+    if kind == 2:  # flat, except for one pixel each
         flat = np.full(shape, 0.7)
         for picture in flat:
             picture[..., rng.integers(shape[2]), rng.integers(shape[3])] = rng.choice([1.0, 0.7 + 2.0**-40])
         return flat
-    if kind == 3:  # dark, but for a spot
+    if kind == 3:  # dark, except for a spot
         dark = np.zeros(shape)
         dark[..., : (shape[2] + 1) // 2, : (shape[3] + 1) // 2] = x[..., : (shape[2] + 1) // 2, : (shape[3] + 1) // 2]
         return dark
@@ -348,21 +347,21 @@ ENDS = np.array([
     (8.0, 40.0), (3.25, 4.0), (2.75, 3.5), (4.0, 5.0), (5.0, 6.0), (4.5, 5.5), (-2.5, -1.5), (1.0, 1.0 + 2.0**-30), (0.999, 1.001),
     (2.0, 2.05), (1.95, 2.0), (3.0 - 2.0**-12, 3.0 + 2.0**-20), (2.0 - 2.0**-8, 2.0), (0.5, 1.0 + 2.0**-40), (0.25, 1.0 + 2.0**-25),
 ])  # fmt: skip
-"""Where boxes begin and end along an axis: on grid lines and beside them, thin, a whole cell, outside, in several cells."""
+"""Where boxes begin and end along an axis: on and near grid lines, thin, a whole cell, outside, in several cells."""
 
 
 def begin_of(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Places in cells of a picture, and a few on lines."""
+    """Draw positions in cells of an image, and a few on grid lines."""
     return rng.integers(-1, 5, shape) + np.where(rng.random(shape) < 0.1, 0.0, rng.random(shape))
 
 
 def coarse(values: np.ndarray) -> np.ndarray:
-    """With few bits, so that sums with larger numbers are exact."""
+    """Round to few bits, so that sums with larger numbers are exact."""
     return np.rint(values * 2**22) / 2**22
 
 
 def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Forms of positions [count, area], center, slopes and radius, and ends of boxes, each in its form's range."""
+    """Draw forms of positions [count, area] (center, slopes, radius) and ends of boxes, each inside its form's range."""
     shape = count, area
     few = ENDS[[0, 1, 2, 4, 7, 9, 13, 25, 28, 33]] if kind == 1 else ENDS
     ends = few[rng.integers(len(few), size=shape)]
@@ -373,13 +372,13 @@ def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) ->
     aside = rng.choice([0.0, 0.0, 1e-9, 0.3, 40.0, 3000.0], shape) * rng.choice([-1, 1], shape)
     if kind == 3:
         aside = aside * 2.0**10
-    if kind >= 4:  # single points, of forms without or with a long way from their centers
+    if kind >= 4:  # single points, of forms with no distance or a long one from their centers
         ends = np.repeat(begin_of(shape, rng)[..., None], 2, -1)
         aside = aside * 0
     if kind == 5:
         ends = coarse(ends)
         aside = 2.0 ** rng.integers(5, 30, shape) * rng.choice([-1.0, 1.0], shape) + coarse(rng.random(shape))
-    if kind >= 6:  # boxes of kind - 5 cells or fewer, whose positions may be anywhere in them
+    if kind >= 6:  # boxes of at most kind - 5 cells, with positions anywhere in them
         begin, inside = rng.integers(-1, 5, shape), rng.random((2, *shape)) * rng.choice([0.5, 0.01], (2, *shape))
         ends = np.stack([begin + inside[0], begin + (kind - 5) - inside[1]], -1)
         aside = aside * 0
@@ -400,7 +399,7 @@ def _axis(count: int, area: int, d: int, kind: int, rng: np.random.Generator) ->
 
 
 def _places(parts: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Positions [T, P, area] for symbols, moved by as much of the radius as ``rest`` says, and into the box; NaN where they cannot be."""
+    """Return positions [T, P, area] at symbols and remainder positions ``rest``, clipped to the box; NaN where impossible."""
     center, slopes, radius, ends = (each.astype(Long) for each in parts)
     middle = center + np.einsum("tkpa,kpa->tpa", e, slopes)
     place = np.clip(middle + rest * radius * (1 - Long(2) ** -56), ends[..., 0], ends[..., 1])
@@ -409,7 +408,7 @@ def _places(parts: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray) -> n
 
 def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, count: int = 12, dtype: str = "float64", points: int = 12,
           scale: str = "usual", shared: bool = False, left: float = 1.0) -> Case:  # fmt: skip
-    """Of `affine_of_exact`: positions as forms, boxes, pictures, all made by hand."""
+    """Build a case of `affine_of_exact` from handmade positions, boxes and images."""
     height, width = ((4, 5), (3, 4), (1, 6), (5, 1))[int(rng.integers(4)) if kind == 0 else 0]
     height, width = (6, 7) if kind >= 6 else (height, width)
     area, boxes_, size = (
@@ -418,7 +417,7 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
         (3 if kind < 6 else 2, 2, height, width),
     )
     x = rng.random(size) if rng.random() < 0.5 else pictures_of(int(rng.integers(8)), size, rng)
-    if scale == "signs":  # either sign, and sizes apart
+    if scale == "signs":  # either sign, and widely different magnitudes
         x = (x - 0.5) * 10.0 ** rng.integers(-12, 6, size)
     elif scale == "tiny":
         x = x * 2.0 ** -rng.integers(1000, 1070)
@@ -429,7 +428,7 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
         x = x if kind < 4 else x / 2
     elif (
         scale == "steps"
-    ):  # differences twice as large as pixels, which are just above a power of two: roundings are largest there
+    ):  # differences twice as large as pixels, which are just above a power of two, where roundings are largest
         x = (0.5 + rng.random(size) / 32) * (1 - 2 * (np.indices(size).sum(0) % 2))
     elif scale == "signed":
         x = x - 0.5
@@ -440,9 +439,9 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
     e = np.where(rng.random(e.shape) < 0.5, np.rint(e), np.rint(e * 8) / 8).astype(Long)
     if kind == 5:
         e[:, 0] = 1
-    if kind >= 6:  # all the same, but for a pixel
+    if kind >= 6:  # all the same, except for one pixel
         x = pictures_of(2, size, rng)
-    # one or the other position has to be free to move into its box
+    # one of the two positions must be free to move into its box
     aim = []
     for parts in (column, row):
         center, slopes, _, ends = (each.astype(Long) for each in parts)
@@ -502,7 +501,7 @@ def places(
     quadratic: bool = False,
     size: tuple[int, int] = (5, 4),
 ) -> Case:
-    """Of `coordinates`: the forms, and the boxes as ends; some of the boxes, and single pixels of them."""
+    """Build a case of `coordinates`: the forms and the boxes' ends, for some boxes and single pixels of them."""
     low, high = boxes(letters, regime, 24, rng)
     theta, e = members(low, high, 8, rng)
     column, row, depth = positions(letters, theta.reshape(-1, theta.shape[-1]), *size)
@@ -511,10 +510,10 @@ def places(
     doubt = (np.abs(truth) + 8) * (8 * EPS)
     if any(
         "@" in letter for letter in letters
-    ):  # a quotient: its numerator's error counts as often as the depth is small
+    ):  # a quotient: its numerator's error counts in inverse proportion to the depth
         doubt = doubt * 4 / np.minimum(np.abs(depth.reshape(8, 24, 1, *size)), 1)
     text, camera = text_of(letters, "zeros"), any("@" in letter for letter in letters)
-    if camera and regime == "huge":  # an unbounded position is put elsewhere
+    if camera and regime == "huge":  # an unbounded position is moved elsewhere
         truth = np.full_like(truth, np.nan)
 
     def function() -> Bounds:
@@ -580,7 +579,7 @@ def random_form(
 def _member(
     form: tuple[np.ndarray, ...], e: np.ndarray, rest: np.ndarray, quadratic: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Members [T, entries] for symbols [T, d], and the sizes of what was added."""
+    """Return members [T, entries] at symbols [T, d], and the magnitudes of what was added."""
     c, g, r = (each.astype(Long) for each in form)
     symbols = [e[:, k, None] for k in range(e.shape[1])]
     symbols += [2 * symbols[0] ** 2 - 1] if quadratic else []
@@ -593,7 +592,7 @@ def clamped(x: np.ndarray) -> np.ndarray:
 
 
 Operation = tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
-"""A name, what the package does, what is true, and how much the result may move for a change of 1 in either operand."""
+"""A name, the package's result, the truth, and how much the result may move for a change of 1 in either operand."""
 
 
 def _relax(name: str) -> Callable[..., Any]:
@@ -682,14 +681,14 @@ BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., An
 def sums(
     name: str, rng: np.random.Generator, *, quadratic: bool = False, dtype: str = "float64", large: bool = False
 ) -> Case:
-    """An operation on forms [1, entries]."""
+    """Build a case of an operation on forms [1, entries]."""
     function, exact, steep = (UNARY | FUNCTIONS | BINARY)[name]
     two, d, points = name in BINARY, 2, 48 if quadratic else 16
     small = name in ("sin", "cos") and not large
     forms = [
         random_form(rng, d, name == "reciprocal" or (name == "over" and k == 1), small, dtype) for k in range(1 + two)
     ]
-    if name == "over":  # much that cancels
+    if name == "over":  # strong cancellation
         share = forms[0][0] / forms[1][0]
         forms[0][1][:, ::2] = (share * forms[1][1])[:, ::2]
     e = rng.uniform(-1, 1, (points, 1 if quadratic else d)).astype(Long)
@@ -697,7 +696,7 @@ def sums(
     e[:4] = np.where(e[:4] == 0, 1, e[:4])
     if quadratic:
         e[8:] = np.linspace(-1, 1, points - 8)[:, None]
-        for form in forms if name in UNARY else []:  # many that change their sign, at any place of the box
+        for form in forms if name in UNARY else []:  # many that change their sign, anywhere in the box
             form[0][::2] = (form[1][0] * np.clip(rng.normal(size=form[0].shape), -1.5, 1.5).astype(dtype))[::2]
             form[1][1][::4] = form[2][::4] = 0
     found = [_member(form, e, rng.integers(-1, 2, (points, len(form[0]))), quadratic) for form in forms]
@@ -764,7 +763,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
         if not turning
         else rng.uniform(-8, 8, (2, count))
     )
-    if turning:  # some around or beside a place where they turn
+    if turning:  # some around or near a turning point
         near = np.rint(middle / (np.pi / 2)) * (np.pi / 2)
         middle = np.where(rng.random((2, count)) < 0.6, near, middle)
     half = 10.0 ** rng.uniform(-17, 0.8, (2, count)) * (np.abs(middle) if not turning else 1)
@@ -780,7 +779,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
     with np.errstate(invalid="ignore"):
         x = np.clip(low + (high - low).astype(Long) * share, low, high).astype(Long)
         truth = exact(*(x[:, k] for k in range(operands)))
-    if turning:  # the very top, where an interval holds it
+    if turning:  # the very top, where an interval contains it
         turn = np.rint(middle[0].astype(Long) / (PI / 2)) * (PI / 2)
         inside = (turn > low[0] + 1e-15) & (turn < high[0] - 1e-15)
         truth[-1] = np.where(inside, exact(turn), truth[-1])
@@ -798,7 +797,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
 
 
 def horizons(rng: np.random.Generator) -> Case:
-    """`check_camera_depth` refuses every box in which a pixel's depth goes below 1/16: where it does not, 1/16 bounds all depths."""
+    """Build a case of `check_camera_depth`: if it accepts a box, all depths are at least 1/16."""
     count, size = 6, (5, 7)
     letters = ("Yaw@3", "Pitch@4")
     reach = rng.uniform(0, 55, (count, 2))
@@ -905,7 +904,7 @@ def _inputs(rng: np.random.Generator) -> Any:
                     continue
                 if method in ("hull", "fgv"):
                     regime = ("thin", "medium", "huge")[number % 3]
-                    if method == "fgv" and {"Yaw", "Pitch"} & set(names):  # it refuses to pad a picture too far
+                    if method == "fgv" and {"Yaw", "Pitch"} & set(names):  # it refuses to pad an image too far
                         regime = "medium"
                 options: dict[str, Any] = {
                     "quadratic": method == "quadratic",
@@ -929,7 +928,7 @@ def _inputs(rng: np.random.Generator) -> Any:
 
 
 def _crossings(rng: np.random.Generator) -> Any:
-    """Shifts over a grid line by 2^-51 to 0.1, of pictures with steps as large as they can be."""
+    """Build shifts over a grid line by 2^-51 to 0.1, of images with the largest possible steps."""
     steps = np.tile([0.0, 1.0], 3).reshape(1, 1, 1, 6)
     width = 2.0 ** -np.arange(3, 52, 2.0)
     for place in (0.0, 0.25, 0.5, 1.0):

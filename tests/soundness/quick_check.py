@@ -1,8 +1,8 @@
-"""Many exact values against many bounds at once: float64 settles what is clear, rational arithmetic the rest.
+"""Compare many exact values with many bounds at once: float64 settles what is clear, rational arithmetic the rest.
 
-A true value arrives as an integer over a denominator. Its nearest float64 is off by at most u = 2^-53 of itself (and
-2^-1074, and the oracle's own error where a sine was involved), so a comparison that is won by more than that is won; what
-is not clear is decided on the integers. Even bounds a few units in the last place wide are mostly settled that way.
+A true value is given as an integer over a denominator. Its nearest float64 is off by at most u = 2^-53 of itself (and
+2^-1074, and the oracle's own error where a sine was involved), so a comparison that holds by more than that is settled; the
+rest is decided on the integers. This settles most bounds even if they are a few units in the last place wide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNIT, TINY = 2.0**-53, 2.0**-1000
 
 
 def arrays(form: AffineForm) -> tuple[np.ndarray, ...]:
-    """Center, slopes, radius, lower and upper as float64, which holds every float32 exactly."""
+    """Return center, slopes, radius, lower and upper as float64, which holds every float32 exactly."""
     return tuple(
         tensor.detach().double().cpu().numpy()
         for tensor in (form.center, form.slopes, form.radius, form.lower, form.upper)
@@ -32,7 +32,7 @@ def outside(
     symbols: Sequence[Sequence[Fraction]],
     bounds: tuple[np.ndarray, ...],
 ) -> list[str]:
-    """Where truth t, at symbols[t] of row rows[t] of the form, leaves [lower, upper] or the form at its own symbols."""
+    """Return where truth t, at symbols[t] of row rows[t] of the form, leaves [lower, upper] or the form at its own symbols."""
     center, slopes, radius, lower, upper = bounds
     if not all(np.isfinite(array).all() for array in bounds) or (radius < 0).any():
         return ["a bound is not a finite number, or a radius is negative"]

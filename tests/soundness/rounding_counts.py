@@ -1,32 +1,32 @@
 """A tensor that counts roundings: running error analysis of the package's own formulas.
 
-A bound is computed in floating point and gets an allowance for all roundings on the way. True errors are far smaller than what is allowed
-for, as roundings rarely conspire, so an allowance that is too small, or missing, shows in no test that samples. Here the formula itself is
-run, on tensors that carry two numbers beside each value v:
+A bound is computed in floating point and gets an allowance for all roundings on the way. Roundings rarely conspire, so true
+errors are far smaller than the allowance, and no sampling test notices an allowance that is too small or missing. Here the
+formula itself runs on tensors that carry two more numbers with each value v:
 
-    error      e with |v - v*| <= e whatever way each operation rounds; v* is what the same operations give in exact arithmetic, without
+    error      e with |v - v*| <= e however each operation rounds; v* is the result of the same operations in exact arithmetic, without
                allowances. An operation adds u |result| to what it makes of its operands' errors in the worst case, a sum of n
-               products n u times the sum of their sizes (any order, with or without fused multiply-add), a library function LIBRARY u
-               |result|. This is running error analysis (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.3).
+               products n u times the sum of their magnitudes (any order, with or without fused multiply-add), a library function
+               LIBRARY u |result|. This is running error analysis (Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.3).
     allowance  what constants such as ``32 * UNIT``, ``1 + 2**-47`` and ``2**-53`` added to v, to first order in them. A constant below
-               TINY counts as zero and an allowance, one that is so close to a number of 8 bits as that number and an allowance, wherever it
-               comes from: nothing has to be replaced in the package.
+               TINY counts as zero plus an allowance, and one very close to an 8-bit number as that number plus an allowance, wherever it
+               comes from: nothing in the package has to be replaced.
 
-So one run gives the formula's bare value, the worst case of its roundings, and what was added for them. An enclosure
+So one run gives the formula's bare value, the worst case of its roundings, and the allowance made for them. An enclosure
 center + sum_k slopes[k] e_k + [-radius, radius] is as good as in exact arithmetic if
 
     allowance(radius) >= error(radius) + error(center) + sum_k error(slopes[k]),
 
-and an interval if its ends' allowances, which point outwards, are at least their errors. The count is of first order: products of errors
-with errors are kept, those with allowances are not. They are below 2^-40 of either, for which `SECOND_ORDER` asks for more.
+and an interval is if its ends' allowances, which point outwards, are at least their errors. The count is of first order:
+products of errors with errors are kept, those with allowances are not. They are below 2^-40 of either, for which
+`SECOND_ORDER` demands a surplus.
 
-Numbers which may be what they like (a slope of a relaxation, say, which any number may be, as long as the same one is used throughout)
-are named beforehand by their values (``free``): where one is first computed its error is noted, and the count goes on with the number as
-it is.
+Numbers that may take any value (a relaxation's slope, say, as long as the same one is used throughout) are declared beforehand
+by their values (``free``): where one is first computed its error is recorded, and the count continues with the number as it is.
 Branches (comparisons, floor) are those that the given inputs take. A torch function that is not listed here raises.
 
-With ``Counting(underflow=True)`` products lose up to the smallest normal number and nothing else, and only the allowances for that
-count, constants such as `rounding.SMALLEST`.
+With ``Counting(underflow=True)`` products lose up to the smallest normal number and nothing else, and only the allowances for
+that count, constants such as `rounding.SMALLEST`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24}
 SMALLEST_NORMAL = {torch.float64: 2.0**-1022, torch.float32: 2.0**-126}
 LIBRARY = 4
-"""Units roundoff (two in the last place) by which sines, exponentials and the like of a library are taken to be off at most."""
+"""Units roundoff (two in the last place) by which a library's sines, exponentials and the like are assumed to be off at most."""
 TINY, BITS = 2.0**-29, 8
 VANISHING = 2.0**-500
 """Constants below this are allowances for underflow."""
@@ -96,7 +96,7 @@ class Counted(Tensor):
 
 
 def counted(*tensors: Tensor) -> Any:
-    """Inputs that are exactly known; one, or several in a row."""
+    """Wrap exactly known inputs; returns one, or several in a row."""
     with _disable_current_modes():
         made = [Counted(value(each).detach().clone()) for each in tensors]
     return made[0] if len(made) == 1 else made
@@ -115,15 +115,15 @@ def allowance(x: Tensor) -> Tensor:
 
 
 class Counting(TorchDispatchMode):
-    """Within it floating-point tensors are counted, those that are made anew included."""
+    """Within this context floating-point tensors are counted, including new ones."""
 
     def __init__(self, free: Sequence[Tensor] = (), underflow: bool = False, watch: Sequence[str] = ()) -> None:
         super().__init__()
         self.underflow = underflow
         self.free = list(free)
         self.noted: list[Parts | None] = [None] * len(self.free)
-        self.cut: list[Parts] = []  # what was rounded to whole numbers although it was not exact
-        self.watch, self.watched = watch, []  # the values that these operations give
+        self.cut: list[Parts] = []  # inexact values that were rounded to integers
+        self.watch, self.watched = watch, []  # the values of these operations
         self._more = ExitStack()
 
     def __enter__(self) -> Counting:
@@ -136,7 +136,7 @@ class Counting(TorchDispatchMode):
         self._more.close()
 
     def found(self, k: int = 0) -> Parts:
-        """What was noted of the k-th of the free numbers."""
+        """Return what was recorded of the k-th free number."""
         noted = self.noted[k]
         assert noted is not None, "the formula no longer computes the number that was to be free"
         return noted
@@ -144,15 +144,15 @@ class Counting(TorchDispatchMode):
     # what one operation costs
 
     def rounded(self, value: Tensor, error: Tensor, units: float = 1.0) -> Tensor:
-        """A result's error with its own rounding."""
+        """Add the rounding of a result to its error."""
         return error if self.underflow else error + (value.abs() + error) * (units * UNIT[value.dtype])
 
     def lost(self, value: Tensor, error: Tensor, products: float | Tensor = 1.0) -> Tensor:
-        """A result's error with the underflow of so many products."""
+        """Add the underflow of this many products to a result's error."""
         return error + products * SMALLEST_NORMAL[value.dtype] if self.underflow else error
 
     def constant(self, number: float | int) -> tuple[float, float, float]:
-        """Value, error and allowance of a constant."""
+        """Return value, error and allowance of a constant."""
         number = float(number)
         if not math.isfinite(number) or number == 0:
             return number, 0.0, 0.0
@@ -229,7 +229,7 @@ class Counting(TorchDispatchMode):
         return parts
 
     def _moved(self, function: Any, args: Any, kwargs: Any) -> Parts:
-        """Entries change place, or come from several tensors; constants among them are exact."""
+        """Reorder entries, possibly of several tensors; constants among them are exact."""
         return Parts(*(function(*_part(k, args), **_part(k, kwargs)) for k in range(3)))
 
 
@@ -262,7 +262,7 @@ def _values(tree: Any) -> Any:
 
 
 def _part(k: int, tree: Any) -> Any:
-    """Of every counted tensor this part; other floating-point tensors are exact."""
+    """Return this part of every counted tensor; other floating-point tensors are exact."""
 
     def part(x: Any) -> Any:
         if isinstance(x, Counted):
@@ -292,7 +292,7 @@ PLAIN = {
     *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not", "argmax", "argmin", "nonzero"),
     *("bitwise_and", "bitwise_or", "unique_dim", "_unique2", "_unique"),
 }
-"""They look at values, and give no floating-point numbers."""
+"""These inspect values and return no floating-point numbers."""
 MAKERS = {
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros"),
     *("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor", "arange", "fill", "zero"),
@@ -328,7 +328,7 @@ MOVES = {
     *("clone", "cat", "stack", "index_select", "index", "gather", "repeat", "flip", "constant_pad_nd", "im2col", "neg"),
     *("index_put", "scatter", "index_copy", "masked_select", "roll", "copy", "reflection_pad2d", "replication_pad2d"),
 }
-"""Entries change place, or sign; what constants are among their arguments is put in exactly."""
+"""These reorder or negate entries; constants among their arguments are exact."""
 RULES: dict[str, Callable[..., Any]] = {}
 
 
@@ -341,7 +341,7 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _exact_factor(x: Any) -> bool:
-    """Whether a Python number is a power of two, by which nothing rounds."""
+    """Return whether a Python number is a power of two: multiplying by it rounds nothing."""
     return not isinstance(x, Tensor) and (x == 0 or abs(math.frexp(float(x))[0]) == 0.5)
 
 
@@ -357,8 +357,11 @@ def _product(mode: Counting, a: Parts, b: Parts, exact: bool = False) -> Parts:
 
 
 def _exact_sum(a: Parts, b: Parts) -> Tensor:
-    """Where a sum does not round, whatever the digits: of a zero; of whole numbers; of a number and a whole one, if it comes no further
-    from zero than the number, whose last digit then holds it too; and the difference of two that are within a factor of two (Sterbenz)."""
+    """Return where a sum does not round, whatever the digits.
+
+    These are: a sum with zero; sums of integers; a number plus an integer if the result is no further from zero than the number,
+    whose last digit then holds it too; and the difference of two numbers within a factor of two (Sterbenz).
+    """
     x, y = a.value, b.value
     known = (a.error == 0) & (a.allowance == 0) & (b.error == 0) & (b.allowance == 0)
     whole = (x == x.floor()), (y == y.floor())
@@ -416,7 +419,7 @@ def _reciprocal(mode: Counting, x: Any) -> Parts:
 
 @rule("addcmul")
 def _addcmul(mode: Counting, x: Any, a: Any, b: Any, value: float = 1) -> Parts:
-    """Two roundings, of which a fused multiply-add saves one; a factor of +-1 is exact."""
+    """Count two roundings, of which a fused multiply-add saves one; a factor of +-1 is exact."""
     x, a, b = (mode.parts(each) for each in (x, a, b))
     result = _sum(mode, x, _scaled(mode, _product(mode, a, b), value))
     return result._replace(value=torch.addcmul(x.value, a.value, b.value, value=mode.constant(value)[0]))
@@ -452,7 +455,7 @@ def _sign(mode: Counting, x: Any) -> Parts:
 
 
 def _whole(name: str) -> Callable[..., Parts]:
-    """What is not exact is kept for the test to look at: whether its allowance points the safe way."""
+    """Record inexact values, for the test to check that their allowance points the safe way."""
 
     def cut(mode: Counting, x: Any) -> Parts:
         if bool((x.parts.error != 0).any()):
@@ -466,8 +469,11 @@ RULES["floor"], RULES["ceil"] = _whole("floor"), _whole("ceil")
 
 
 def _extreme(mode: Counting, a: Parts, b: Parts, sign: int) -> Parts:
-    """The larger (sign 1) or the smaller. Where either may be, the larger error counts, and of allowances that point the same way what
-    leaves more of the error to be covered: one that is in the lead is no help to the other."""
+    """Return the larger (sign 1) or the smaller.
+
+    Where either may win, the larger error counts and, of allowances that point the same way, the one that leaves more of the
+    error uncovered: the allowance of one operand does not help if the other wins.
+    """
     x, y = (Parts(each.value * sign, each.error, each.allowance * sign) for each in (a, b))
     first = (x.value > y.value) | ((x.value == y.value) & (x.allowance > y.allowance)) | x.value.isnan()
     off = torch.where(
@@ -602,7 +608,7 @@ def _mean(mode: Counting, x: Any, dim: Any = None, keepdim: bool = False, dtype:
 
 
 def _bilinear(mode: Counting, a: Parts, b: Parts, product: Callable[[Tensor, Tensor], Tensor]) -> Parts:
-    """A sum of n products: n roundings of each, in any order, for n the number of terms that are not zero by construction."""
+    """Sum n products: n roundings of each, in any order, where n counts the terms that are not zero by construction."""
     made, size = product(a.value, b.value), product(a.value.abs(), b.value.abs())
     off = product(a.error, b.value.abs()) + product(a.value.abs(), b.error) + product(a.error, b.error)
     terms = product(torch.ones_like(a.value), torch.ones_like(b.value))
@@ -617,7 +623,7 @@ def _matrix_product(mode: Counting, a: Any, b: Any) -> Parts:
 
 @rule("addmm", "baddbmm", "addmv")
 def _sum_and_product(mode: Counting, x: Any, a: Any, b: Any, beta: float = 1, alpha: float = 1) -> Parts:
-    """The sum may come first, so that it takes part in every rounding."""
+    """The sum may come first, so it takes part in every rounding."""
     product = _scaled(mode, _matrix_product(mode, a, b), alpha)
     first = _scaled(mode, mode.parts(x), beta)
     result = _sum(mode, first, product)
@@ -670,7 +676,7 @@ def _norm(mode: Counting, x: Any, order: float = 2, dim: Any = None, keepdim: bo
 
 
 def _smooth(slope: Callable[[Tensor, Tensor], Tensor], units: float = LIBRARY, name: str = "") -> Callable[..., Parts]:
-    """A function of which ``slope`` (of argument and value) is at least the derivative's size near the argument, with its sign."""
+    """Return the rule of a function; ``slope`` (argument, value) bounds its derivative near the argument, with its sign."""
 
     def apply(mode: Counting, x: Any) -> Parts:
         a = x.parts
@@ -730,13 +736,13 @@ def _to_copy(mode: Counting, x: Any, dtype: torch.dtype | None = None, **options
 
 
 def form_error(form: Any) -> Tensor:
-    """What roundings can take from an affine form: of the center, of every slope, and of the radius."""
+    """Return what roundings may take from an affine form: in the center, every slope, and the radius."""
     with _disable_current_modes():
         return error(form.stack).sum(0) + error(form.radius)
 
 
 class Report(NamedTuple):
-    """The largest share of an allowance that the worst case takes, and where."""
+    """The largest fraction of an allowance that the worst case uses, and where."""
 
     share: float
     count: float
@@ -744,7 +750,7 @@ class Report(NamedTuple):
 
 
 def report(needed: Tensor, allowed: Tensor, where: Tensor | None = None) -> Report:
-    """Where the allowance is met worst; entries that are not finite prove nothing, so nothing is asked of them."""
+    """Find where the allowance is used most; entries that are not finite prove nothing, so nothing is demanded of them."""
     with _disable_current_modes():
         asked = torch.isfinite(needed) & torch.isfinite(allowed) & (needed > 0)
         asked = asked if where is None else asked & where

@@ -1,4 +1,4 @@
-"""Where slivers are planted: deep inside the range, at its very ends and corners, and where boxes meet."""
+"""Where to plant slivers: deep inside the range, at its very ends and corners, and where boxes meet."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Sliver:
 
     @property
     def splits(self) -> int | tuple[int, ...] | None:
-        """Uniform splits whose edges meet in the sliver; None leaves the search to choose."""
+        """Return uniform splits whose edges meet in the sliver; None leaves the choice to the search."""
         parts = len(parse(self.text).parts)
         return {"between sevenths": (7,) * parts, "between eighths": (8,) * parts}.get(self.place)
 
@@ -64,10 +64,10 @@ class Sliver:
         return [min(max(float(a + (b - a) * x), a), b) for a, b, x in zip(low, high, t, strict=True)]
 
     def build(self) -> tuple[Transform, nn.Sequential, torch.Tensor]:
-        """A network that is right at rest and wrong, exactly, in the sliver."""
+        """Build a network that is right at rest and wrong, exactly, in the sliver."""
         transform = parse(self.text)
         letters = letters_of(transform)
-        dtype = torch.float32 if self.share > 1e-3 else torch.float64  # float32 cannot aim any finer
+        dtype = torch.float32 if self.share > 1e-3 else torch.float64  # float32 cannot resolve less
         for attempt in range(50):
             rng = np.random.default_rng([self.number, attempt])
             theta = self.theta(transform, rng)

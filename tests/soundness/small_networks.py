@@ -1,4 +1,4 @@
-"""Small networks written as one function, with random weights and statistics."""
+"""Small networks, each written as one function, with random weights and statistics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Function(nn.Module):
 
 
 def settle(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Random weights, biases and batch-norm statistics, in eval mode."""
+    """Randomize weights, biases and batch-norm statistics, and switch to eval mode."""
     torch.manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
