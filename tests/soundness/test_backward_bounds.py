@@ -1,4 +1,4 @@
-"""The backward pass by itself: a refined bound is below every margin, for every operation and to the last digit."""
+"""The backward pass alone: a refined bound is below every margin, for every operation and to the last digit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETS = [(2, 0.5), (0, 0.3), (1, 1e-4)]
 
 
 def refined(model: nn.Module, form: AffineForm, labels: torch.Tensor, classes: int) -> torch.Tensor:
-    """Bounds of every margin [P, K]; infinite for the label itself. The highest of those at the pixels and on the way there."""
+    """Return bounds of every margin [P, K], infinite for the label itself: the best of those at the pixels and on the way there."""
     network = read_network(model, tuple(form.shape[1:]), form.center).network_as()
     with torch.no_grad():
         forms = run(network, form)
@@ -62,7 +62,7 @@ def test_every_operation_backward(name, many):
     "activation", [nn.ReLU(), nn.LeakyReLU(0.1), nn.LeakyReLU(-0.5), nn.Sigmoid(), nn.Tanh()], ids=str
 )
 def test_one_neuron_backward(activation):
-    """Every value between the bounds is taken, so that a line on the wrong side of the activation shows at once."""
+    """Every value between the bounds is attained, so a line on the wrong side of the activation shows at once."""
     rng = np.random.default_rng(0)
     model = nn.Sequential(nn.Linear(1, 1), activation, nn.Linear(1, 2)).eval()
     with torch.no_grad():
@@ -83,7 +83,7 @@ def test_one_neuron_backward(activation):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rounding_of_the_backward_pass_is_absorbed_exactly(family, dtype):
-    """Single points: the bound is the margin and its rounding, and the margin is known as a rational number."""
+    """Single points: the bound is the margin minus its rounding, and the margin is known as a rational number."""
     for seed in range(2):
         rng = np.random.default_rng([seed, 5])
         model = nn.Sequential(*FAMILIES[family](rng, 6)).to(dtype).eval()
@@ -98,7 +98,7 @@ def test_rounding_of_the_backward_pass_is_absorbed_exactly(family, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("groups", [1, 2])
 def test_rounding_of_convolutions_is_absorbed_exactly(groups, dtype):
-    """The same for convolutions, where going backwards two channels nearly cancel."""
+    """The same for convolutions in which two channels nearly cancel on the way back."""
     for seed in range(2):
         rng = np.random.default_rng([seed, groups])
         first = nn.Conv2d(2, 4, 3, padding=1, groups=groups, bias=False)
@@ -117,7 +117,7 @@ def test_rounding_of_convolutions_is_absorbed_exactly(groups, dtype):
 
 
 def test_an_entry_may_lie_in_more_windows_than_there_are_entries():
-    """Going backward its coefficient is a sum over all of them, here of one large term and many that are rounded up beside it."""
+    """Going backwards its coefficient is a sum over all windows, here of one large term and many that are rounded up next to it."""
     unit, size = 2.0**-24, 24
     model = nn.Sequential(nn.AdaptiveAvgPool2d(size), nn.Flatten(), nn.Linear(size * size, 2)).eval()
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_an_entry_may_lie_in_more_windows_than_there_are_entries():
 
 
 def convolved(layer, picture):
-    """A convolution without bias in rational arithmetic."""
+    """Apply a convolution without bias in rational arithmetic."""
     weight, (edge, _), (stride, _) = exactly(layer.weight), layer.padding, layer.stride
     picture = np.pad(picture, ((0, 0), (edge, edge), (edge, edge)), constant_values=Fraction(0))
     outputs, inputs, height, width = weight.shape
@@ -146,7 +146,7 @@ def convolved(layer, picture):
 
 
 def test_margins_stay_behind_one_by_one():
-    """What is good enough on the way keeps its row, and what is not gets the bound it would have got alone."""
+    """A margin that is already proved keeps its row, and any other gets the bound it would have got alone."""
     torch.manual_seed(0)
     layers = (
         nn.Conv2d(1, 3, 3),

@@ -1,4 +1,4 @@
-"""The short form of the campaign of random cases, and proof that its check can fail."""
+"""A short campaign of random cases, and proof that its check can fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_batch_can_be_repeated():
 
 
 def exact_shift():
-    """A shift by a quarter of one of two pixels, and its bounds over a box of one ulp."""
+    """Return a shift by a quarter of one of two pixels, and its bounds over a box of one ulp."""
     picture, low = np.array([[[0.3, 0.7]]]), 0.25
     high = float(np.nextafter(low, 1))
     theta = (Fraction(low),)
@@ -55,7 +55,7 @@ def test_the_check_accepts_what_is_true_and_notices_a_bound_moved_by_a_few_units
 
 
 def without_remainder(form, interval):
-    """The coordinate box of the slopes alone."""
+    """Return the coordinate box of the slopes alone."""
     size = form.slopes.abs().sum(0)
     return type(interval)(form.center - size, form.center + size)
 

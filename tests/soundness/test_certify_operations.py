@@ -1,7 +1,7 @@
 # ruff: noqa: ARG005 - the networks are lambdas of (modules, x)
-"""Every operation through `certify`: networks wrong by a hair at one parameter must not be certified.
+"""Every operation through `certify`: networks that are wrong by a hair at one parameter must not be certified.
 
-The search may refine and may bound backwards through the network; this is where a wrong rule on that way would show.
+The search may refine, and may propagate bounds backwards through the network, where a wrong rule would show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = [name for name in SUPPORTED if not any(word in name for word in ("functi
 
 
 def sampled_margins(model: nn.Module, image: Tensor, label: int, transform, number: int) -> tuple[Tensor, Tensor]:
-    """Margins at a fine grid of parameters, float64."""
+    """Return margins at a fine grid of parameters, in float64."""
     axes = [
         torch.linspace(a, b, number, dtype=torch.float64) for a, b in zip(transform.low, transform.high, strict=True)
     ]
@@ -71,7 +71,7 @@ def test_wrong_by_a_hair_is_never_certified(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_right_by_a_little_is_proved_with_an_honest_margin(name):
-    """The margin stays above a tenth of its own variation; whatever is proved lies below every sampled margin."""
+    """The margin stays above a tenth of its own variation; a proved bound lies below every sampled margin."""
     transform = parse(TEXTS[(1 + sum(map(ord, name))) % len(TEXTS)])
     image = torch.rand(2, 6, 5, generator=torch.Generator().manual_seed(1 + len(name)))
     net = build(SUPPORTED[name], 7)
@@ -88,7 +88,7 @@ def test_right_by_a_little_is_proved_with_an_honest_margin(name):
 
 
 def alias_spellings() -> dict:
-    """Ways to write y = relu(y) in place, so that the old name of y means the new value."""
+    """Return ways to write y = relu(y) in place, so that the old name of y denotes the new value."""
     return {
         "relu_": lambda m, y: y.relu_(),
         "F.relu_": lambda m, y: F.relu_(y),
@@ -123,7 +123,7 @@ def alias_spellings() -> dict:
 
 
 def hat_network(body, **members) -> tuple[nn.Module, Tensor, Tensor]:
-    """A network body(m, hat) of the hat around shift 1.234 (zero almost everywhere), its picture, and the picture there."""
+    """Return a network body(m, hat) of the hat around shift 1.234 (zero almost everywhere), its image, and the image there."""
     planted, picture = plant(["Tu"], [-2.0], [2.0], [1.234], seed=1)
     peak = nn.Linear(2, 1)
     with torch.no_grad():
@@ -146,10 +146,10 @@ def layer(weight: list[list[float]], bias: list[float]) -> nn.Linear:
 
 # y from the hat, then logit 0 from y (changed in place) and from the hat; logit 1 is 0.
 PLACES = {
-    # margin 1 - 2 hat - relu(-5); who misses that y has changed sees 6 - 2 hat
+    # margin 1 - 2 hat - relu(-5); code that misses the change of y sees 6 - 2 hat
     "everywhere": (layer([[0.0], [0.0]], [-5.0, 1.0]), layer([[-1.0, 0.0], [0.0, 0.0]], [1.0, 0.0]), -2.0),
-    # margin 2 - relu(1 - 4 hat) - 3 hat, which is 1 but for the hat's top, where it is -1; who misses it sees 1 + hat.
-    # No test on sampled pictures can tell the two apart: y is negative in the sliver alone.
+    # margin 2 - relu(1 - 4 hat) - 3 hat, which is 1 except at the hat's top, where it is -1; code that misses the change
+    # sees 1 + hat. No test on sampled images can distinguish the two: y is negative in the sliver alone.
     "in the sliver alone": (layer([[-4.0], [-4.0]], [1.0, 1.0]), layer([[-0.5, -0.5], [0.0, 0.0]], [2.0, 0.0]), -3.0),
 }
 
@@ -169,7 +169,7 @@ def test_in_place_relu_under_another_name(spelling, place):
     )  # fmt: skip
     with torch.no_grad():
         margin = float(in_float64(model)(there[None])[0] @ torch.tensor([1.0, -1.0], dtype=torch.float64))
-    assert abs(margin) > 0.9  # -1 where the old name means the new value, above 1 where the spelling makes a copy
+    assert abs(margin) > 0.9  # -1 where the old name denotes the new value, above 1 where the spelling makes a copy
     try:
         certificate = certify(model, picture[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=500))
     except InputError:
@@ -191,11 +191,11 @@ def test_in_place_relu_under_another_name(spelling, place):
     ],
 )
 def test_chance_that_only_shows_in_the_sliver(noise):
-    """Margin 1 - 2 hat * chance: the same at every sampled picture, and no function at all where it matters."""
+    """Margin 1 - 2 hat * chance: the same at every sampled image, and not even a function where it matters."""
     model, picture, _ = hat_network(
         lambda m, hat: m.read(m.noise(hat)), noise=noise, read=layer([[-2.0], [0.0]], [1.0, 0.0])
     )
-    for seed in range(2):  # a lucky draw while the network is read must not become a proof
+    for seed in range(2):  # a lucky draw while the network is traced must not become a proof
         torch.manual_seed(seed)
         try:
             certificate = certify(

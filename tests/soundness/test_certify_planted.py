@@ -1,4 +1,4 @@
-"""`certify` against networks that are wrong in a place nobody would find by sampling: it must never say certified."""
+"""`certify` against networks that are wrong where sampling would never look: it must never say certified."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_sliver_is_never_certified(text, method):
 @pytest.mark.parametrize("splits", [1, 3, 7, 300])
 @pytest.mark.parametrize("text", ["Tu(-0.1:0.7)", "R(-10:25)"])
 def test_a_sliver_is_never_certified_by_uniform_splits(text, splits, method):
-    """Also when the number of splits does not divide the range."""
+    """This holds even if the number of splits does not divide the range."""
     transform, _, _, model, picture = planted_case(text, splits)
     certificate = certify(model, picture[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1)
     check_not_certified(certificate, transform, model, picture)
@@ -122,9 +122,9 @@ def test_no_budget_makes_it_certified(budget):
 @pytest.mark.parametrize("excess", [3e-7, 1e-4, 0.0])
 @pytest.mark.parametrize("text", ["Tu(2)", "R(10)", "Sh(30)"])
 def test_a_dip_to_just_below_zero_or_exactly_zero(text, excess):
-    """The margin falls from 1 to -excess, at one point alone: rounding must not carry the bound back above zero.
+    """The margin falls from 1 to -excess at a single point: rounding must not carry the bound back above zero.
 
-    The tip is where the reading crosses the hat's middle, which happens between two parameters of opposite sign.
+    The tip is where the reading crosses the hat's middle, between two parameters of opposite sign.
     """
     transform = parse(text)
     letters = letters_of(transform)

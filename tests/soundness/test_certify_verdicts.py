@@ -21,7 +21,7 @@ from tiltproof.transforms import Brightness
 @pytest.mark.parametrize("text", ["R(15)", "Tu(1), Tv(1)", "Sc(10), C(10), B(0.1)", "B(0.1), R(10); padding=border"])
 @pytest.mark.parametrize("method", METHODS)
 def test_proved_margins_are_lower_bounds_everywhere(text, method):
-    """Random networks: no sampled parameter has a margin below the one proved, and falsified ones really are."""
+    """Random networks: no sampled parameter has a margin below the proved one, and falsified ones really are."""
     transform = parse(text)
     letters = letters_of(transform)
     generator = torch.Generator().manual_seed(1)
@@ -54,7 +54,7 @@ def test_proved_margins_are_lower_bounds_everywhere(text, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("text", ["R(30)", "Tu(2), Tv(2)", "Sc(5), R(5), C(5), B(0.01)"])
 def test_a_constant_margin_is_certified(text, method):
-    """The picture has no weight at all: margin 0.5 everywhere, proved as such."""
+    """The image has no weight at all: margin 0.5 everywhere, proved as such."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 3))
     with torch.no_grad():
         model[1].weight.zero_()
@@ -81,7 +81,7 @@ def test_a_dip_that_stays_positive_is_certified(text, method):
 
 
 def test_images_are_not_mixed_up():
-    """Six pictures in one call, every other one with a hole of its own."""
+    """Six images in one call, every other one with its own hole."""
     transform = parse("Tu(2)")
     rng = np.random.default_rng(0)
     pixels = np.zeros((6, 1, 1, 9), dtype=np.float32)
@@ -133,7 +133,7 @@ def test_weights_that_are_not_numbers_certify_nothing(value):
 
 
 def test_overflow_certifies_nothing():
-    """Finite weights, infinite activations: inf - inf is no margin."""
+    """Finite weights, infinite activations: inf - inf is not a margin."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(25, 2), nn.ReLU(), nn.Linear(2, 2))
     with torch.no_grad():
         for layer in (model[1], model[3]):

@@ -1,7 +1,8 @@
-"""Ranges that end at the last float inside a part's domain, and bounds whose outward rounding crosses a case distinction.
+"""Ranges that end at the last float inside a transformation's domain, and bounds whose rounding crosses a case distinction.
 
-Just inside of a domain's end an outward-rounded bound of an intermediate value lies outside of the domain: the exponent 1 + G / 100 is
-positive, but its computed lower bound is not. Whatever decides between cases by such a bound has to be right for either sign.
+Just inside the end of a domain, an outward-rounded bound of an intermediate value lies outside the domain: the exponent
+1 + G / 100 is positive, but its computed lower bound is not. Code that distinguishes cases by such a bound must be right
+for either sign.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PARTS = {  # letter, with its setting after @ -> the ends of its domain, or valu
     "Yaw@1000000": (-85.0, 85.0),
     "Pitch@0.01": (-85.0, 85.0),
 }
-LIMITS = {  # as far as boxes may reach
+LIMITS = {  # the largest boxes allowed
     **dict.fromkeys(("G", "Sc", "Scu", "Scv"), (math.nextafter(-100, 0), 1e300)),
     **dict.fromkeys(("R", "Roll", "H"), (-360.0, 360.0)),
     **dict.fromkeys(("Bl@3", "Bl@1"), (0.0, 32.0)),
@@ -59,7 +60,7 @@ AFTER = {"nothing": [], "brightness": [("B", -0.2, 0.3)], "a shift": [("Tv", -0.
 
 
 def boxes(letter):
-    """Boxes at either side of every end, as far as the domain allows."""
+    """Yield boxes on either side of every end, as far as the domain allows."""
     least, most = LIMITS.get(letter, (-math.inf, math.inf))
     for end, width in itertools.product(PARTS[letter], WIDTHS):
         for low, high in ((end, min(end + width, most)), (max(end - width, least), end)):
@@ -75,7 +76,7 @@ def picture_for(letter, size, rng):
 
 
 def check(letters, lows, highs, padding, picture, rng, many=3):
-    """Bounds of the picture hold at parameters of the box; a bound that is not a number says nothing."""
+    """Check the image's bounds at parameters of the box; NaN bounds claim nothing."""
     parts = [
         make_part(letter, *LIMITS.get(letter, (low - 1, high + 1)))
         for letter, low, high in zip(letters, lows, highs, strict=True)
@@ -92,13 +93,13 @@ def check(letters, lows, highs, padding, picture, rng, many=3):
         try:
             form = bound_pixels(tensor, transform, method, lows, highs)
         except InputError:
-            continue  # the method is not defined for it, or the camera's horizon
+            continue  # undefined for this method, or at the camera's horizon
         for theta in thetas:
             truth = transformed(picture, letters, theta, padding)
             numbers = [form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]]
             known = torch.cat([n.reshape(-1, *form.radius[0].shape) for n in numbers]).isfinite().all(0)
             finite += int(known.sum())
-            # what is not finite has to be so in all that is looked at, and is replaced by a bound that holds anyway
+            # an infinite form must be infinite in all its arrays, and is replaced by bounds that hold anyway
             assert not (form.lower[0] > -torch.inf)[~known].any() or not (form.upper[0] < torch.inf)[~known].any()
             for n, value in zip(numbers, (0, 0, 9, -9, 9), strict=True):
                 n[..., ~known] = value
@@ -134,14 +135,14 @@ def test_a_power_whose_exponent_may_be_zero_proves_nothing(first):
 
 
 SIGNS = (-1e-3, -1e-15, -5e-324, 0.0, 5e-324, 1e-300, 1e-15, 1e-3, 0.5)
-"""Lower ends of something that is positive: its computed bound may be any of these."""
+"""Lower ends of a positive quantity: its computed bound may be any of these."""
 
 
 TINY = Fraction(5e-324)
 
 
 def positive(low):
-    """Forms over one symbol around numbers above zero, whose lower end is about ``low``, and the share of the symbol in their width."""
+    """Yield forms over one symbol around positive numbers, whose lower end is about ``low``, and the symbol's share of the width."""
     for high in (max(low, 0) + width for width in (1e-15, 1e-3, 2.0)):
         center, half = (low + high) / 2, (high - low) / 2
         for share in (0.0, 0.5, 1.0):
@@ -150,7 +151,7 @@ def positive(low):
 
 
 def members(form):
-    """Positive numbers of the set, each with a symbol that it may go with."""
+    """Yield positive members of the set, each with a possible symbol."""
     center, slope, radius = (Fraction(number.item()) for number in (form.center, form.slopes[0], form.radius))
     for e, rest in itertools.product((-1, Fraction(-9, 10), 0, 1), (-1, Fraction(1, 3), 1)):
         value = center + slope * e + radius * rest
@@ -168,7 +169,7 @@ def as_interval(form):
 
 
 def assert_in_form(form, value, e, allowed=0):
-    """The value lies in the form at this symbol, and so between its ends; infinity and NaN say nothing."""
+    """Assert that the value lies in the form at this symbol, and so between its ends; infinity and NaN claim nothing."""
     assert not form.lower.item() > value + allowed
     assert not form.upper.item() < value - allowed
     center, slope, radius = (number.item() for number in (form.center, form.slopes[0], form.radius))
@@ -206,7 +207,7 @@ def test_quotients_of_bounds_of_either_sign(low):
 
 @pytest.mark.parametrize("low", SIGNS)
 def test_powers_of_exponents_with_bounds_of_either_sign(low):
-    allowed = Fraction(1, 2**390)  # the oracle's own
+    allowed = Fraction(1, 2**390)  # the oracle's own error
     for exponent, _ in positive(low):
         for left, right in ((0.0, 0.0), (0.0, 1e-300), (0.0, 0.4), (1e-12, 0.3), (0.2, 0.9), (0.9, 1.0), (0.0, 1.0)):
             numbers = torch.tensor([[(left + right) / 2], [0.0], [(right - left) / 2]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""With float32 semantics every float32 evaluation of the network stays inside the bounds, in whatever order it sums."""
+"""With float32 semantics every float32 evaluation of the network stays inside the bounds, in any order of summation."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Residual(nn.Module):
 
 
 def make_network(kind, seed):
-    """Networks of every operation, with a scale at which rounding shows."""
+    """Build networks of every operation, at a scale where rounding shows."""
     layers = {
         "plain": [
             nn.Conv2d(1, 4, 3, padding=1),
@@ -137,7 +137,7 @@ def make_network(kind, seed):
                 tensor.copy_(values.abs() + 0.01 if "running_var" in name else values)
         if "cancelling" in kind:
             model[1].weight[: 6 if kind == "cancelling" else 1] = LOST_ONES
-            model[1].bias[: 6 if kind == "cancelling" else 1] = 200  # far above zero, so that a ReLU is no excuse
+            model[1].bias[: 6 if kind == "cancelling" else 1] = 200  # far above zero, so that no ReLU hides it
     return model
 
 
@@ -154,7 +154,7 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
     images = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
     if "cancelling" in kind:
         images, transform = torch.full_like(images, 0.5), parse("C(2), B(0.01)")
-    for half in (0.0, 1e-6, 0.3):  # of a box: at a point nothing but rounding is left
+    for half in (0.0, 1e-6, 0.3):  # of a box: at a point only rounding is left
         middle = 0.0 if "cancelling" in kind else 0.5
         low, high = [middle - half, 0.0], [middle + half, 0.0]
         pixels = bound_pixels(images.double(), transform, low=low, high=high)
@@ -229,7 +229,7 @@ def test_a_float64_model_has_no_float32_evaluation():
 
 
 class Chain(nn.Module):
-    """A fixed function of the picture, then a trivial linear layer to two classes."""
+    """A fixed function of the image, then a trivial linear layer to two classes."""
 
     def __init__(self, function, **buffers):
         super().__init__()
@@ -244,7 +244,7 @@ class Chain(nn.Module):
         return self.last(self.function(self, x))
 
 
-FRAGILE = {  # functions of (module, picture)
+FRAGILE = {  # functions of (module, image)
     "a mean whose sum overflows": lambda _, x: (x * 1.3e36).mean((2, 3)) * 1e-36,
     "a sum over a window that overflows": lambda _, x: F.avg_pool2d(x * 1.3e36, 28).flatten(1) * 1e-36,
     "a divisor that may be flushed": lambda _, x: x.mean((2, 3)) * 1e-3 / 5e-39 * 5e-36,
@@ -259,7 +259,7 @@ FRAGILE = {  # functions of (module, picture)
 
 
 def certified_in_float32(model, image, label):
-    """A network that answers infinity to the picture itself is refused before anything is proved."""
+    """Certify; a network that answers the image itself with infinity is refused before anything is proved."""
     job = partial(certify, model, image, label, "B(0.1)", semantics="float32", budget=Budget(boxes=60))
     if not model(image).isfinite().all():
         with pytest.raises(InputError, match="are not finite numbers"):
@@ -277,7 +277,7 @@ def test_what_an_evaluation_may_lose_on_the_way_is_no_proof(name):
 
 
 def test_one_tiny_weight_does_no_harm():
-    """Weight decay leaves such weights; lost, it would change nothing that matters."""
+    """Weight decay leaves such weights; flushing them would change nothing that matters."""
     model = make_network("plain", 1)
     with torch.no_grad():
         model[3].weight[0, 0] = 1e-40
@@ -303,7 +303,7 @@ class AverageLast(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @torch.no_grad()
 def test_no_pass_proves_what_overflows_in_the_last_operation(dtype):
-    """The forward bound is infinite; the backward pass, asked by itself, must not know better."""
+    """The forward bound is infinite; the backward pass, called alone, must not claim more."""
     model, image = AverageLast().eval(), torch.full((1, 1, 28, 28), 0.9)
     network = read_network(model, (1, 28, 28), image).network_as(dtype, UNIT)
     forms = run(network, bound_pixels(image.double(), "B(0.01)").to(dtype))
@@ -316,7 +316,7 @@ def test_no_pass_proves_what_overflows_in_the_last_operation(dtype):
 
 @torch.no_grad()
 def test_a_divisor_larger_than_the_window_divides_a_larger_sum():
-    """The average is small, the sum it comes from is not."""
+    """The average is small, but the sum before it is not."""
     pool = nn.Sequential(nn.Conv2d(1, 2, 1, bias=False), nn.AvgPool2d(2, divisor_override=2**60), nn.Flatten())
     pool[0].weight.copy_(torch.tensor([0.5e36, 0.0]).view(2, 1, 1, 1))
     image = torch.full((1, 1, 2, 2), 0.9)
@@ -330,7 +330,7 @@ def test_a_divisor_larger_than_the_window_divides_a_larger_sum():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("head", ["linear", "convolution"])
 def test_weights_of_the_last_layer_may_be_flushed_to_zero(head, dtype):
-    """A weight of 2^-127 meets an activation of 2^100: an evaluation that flushes it answers otherwise than one that does not."""
+    """A weight of 2^-127 times an activation of 2^100: evaluations that flush the weight give other answers."""
     make = (
         (lambda n, bias: nn.Linear(1, n, bias=bias))
         if head == "linear"

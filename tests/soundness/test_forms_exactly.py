@@ -1,4 +1,4 @@
-"""Arithmetic of affine forms and intervals, operation by operation, on rational numbers: nothing is allowed for rounding."""
+"""Arithmetic of affine forms and intervals, operation by operation, on rational numbers without a rounding tolerance."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRIES = 60
 
 
 def random_form(rng: np.random.Generator, dtype: torch.dtype, positive: bool = False) -> AffineForm:
-    """Entries of very different size, some of them without remainder, some without slopes."""
+    """Draw entries of very different magnitudes, some without remainder, some without slopes."""
     size = 10.0 ** rng.uniform(-9, 3, ENTRIES)
     center = size * (rng.uniform(0.5, 1, ENTRIES) if positive else rng.normal(size=ENTRIES))
     if not positive:
@@ -33,7 +33,7 @@ def random_form(rng: np.random.Generator, dtype: torch.dtype, positive: bool = F
 
 
 def members(form: AffineForm, e: list[int], sign: int) -> np.ndarray:
-    """The member at symbols e and at the end ``sign`` of every remainder, exactly."""
+    """Return the member at symbols e and at the end ``sign`` of every remainder, exactly."""
     c, g, r = (fractions(x.double().numpy()) for x in (form.center[0], form.slopes[:, 0], form.radius[0]))
     return c + sum(g[k] * e[k] for k in range(len(g))) + r * sign
 
@@ -92,7 +92,7 @@ def test_one_form(name, dtype):
 
 @pytest.mark.parametrize("name", ["sin", "cos", "reciprocal", "deg2rad"])
 def test_functions(name):
-    """Against sixty digits, in the precision in which coordinates are made."""
+    """Compare with sixty digits, in the precision in which coordinates are computed."""
     exact = {"sin": mpmath.sin, "cos": mpmath.cos, "reciprocal": lambda x: 1 / x, "deg2rad": mpmath.radians}[name]
     with mpmath.workdps(60):
         for seed in range(4):
@@ -105,7 +105,7 @@ def test_functions(name):
 
 
 def test_quotient_of_forms():
-    """x / w, w > 0, some of them with symbols in common that cancel; remainders at either end."""
+    """x / w, w > 0, some with shared symbols that cancel; remainders at either end."""
     for seed in range(6):
         rng = np.random.default_rng(seed)
         first, second = random_form(rng, torch.float64), random_form(rng, torch.float64, positive=True)
@@ -148,7 +148,7 @@ def test_between_and_intervals():
 @pytest.mark.parametrize("numbers", [(), (0, 1), (1, 0), (2,), (0, 1, 2)])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_positions(numbers, sign):
-    """+-(a u + b v + c) + offset, where some of a, b and c are numbers, not forms."""
+    """+-(a u + b v + c) + offset, where some of a, b and c are numbers instead of forms."""
     rng = np.random.default_rng(len(numbers) + sign + 1)
     forms = [random_form(rng, torch.float64) for _ in range(3)]
     flat = [AffineForm(form.stack[:, 0], form.radius[0]) for form in forms]

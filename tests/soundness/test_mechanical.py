@@ -1,4 +1,4 @@
-"""Mechanical mutation: the engine on a toy, the fuzz of pixel bounds on the code itself, and mutants that have to be killed."""
+"""Mechanical mutation: the engine on a toy, the pixel fuzz on the original code, and mutants that must be killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def forever(x):
 
 @pytest.fixture
 def toy(tmp_path):
-    """Bounds of the numbers from x - 1/4 to x + 1/4."""
+    """Write a toy that bounds numbers from x - 1/4 to x + 1/4."""
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "__init__.py").write_text("raise ImportError('not to be run')")
     (tmp_path / "toy" / "sums.py").write_text(TOY)
@@ -81,7 +81,7 @@ def test_outcomes_of_a_toy(toy, tmp_path):
     assert found["if x < -1:", "x < -1 -> x > -1"][1].startswith("error: ValueError in ends")
     assert found["x = x - 1", "x - 1 -> x + 1"] == ("killed", "error: does not end")
     assert not any("docstring" in line or "Another" in line or "raise" in line for line, _ in found)
-    # in function's order, and numbers of annotations and of error messages are left alone
+    # in source order; numbers in annotations and error messages are left alone
     assert [each.number for each in mutants] == sorted(each.number for each in mutants)
     assert len({each.key for each in mutants}) == len(mutants)
     assert all(each.local == (each.line != allowance) for each in mutants)
@@ -155,8 +155,8 @@ def test_the_fast_oracle_agrees_with_the_exact_one(letters, size, padding):
         assert abs(value - exact.fraction(*index)) <= Fraction(float(doubt[index])), index
 
 
-# Defects of `pixels/single_cell.py` that were written by somebody who had not seen the tests, but for those that are smaller allowances for
-# rounding (see `mechanical_survivors.py`), or change nothing: at the last line of the table no box begins that sees a pixel
+# Defects of `pixels/single_cell.py` written by someone who had not seen the tests. Left out are smaller rounding allowances
+# (see `mechanical_survivors.py`) and changes without effect: at the table's last line no box begins that sees a pixel.
 DEFECTS = {
     "no reach for roundings": ("alpha=24 * form.unit", "alpha=0.0"),
     "no 4 L": ("(4 * largest + 40 * spread)", "(40 * spread)"),
@@ -194,7 +194,7 @@ DEFECTS = {
 
 
 def judged(request: dict) -> dict:
-    """In a process of its own, which has no threads: children are forked."""
+    """Judge in a separate process without threads, because children are forked."""
     code = "import sys; from tests.soundness.test_mechanical import _judge; _judge(sys.stdin.read())"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -222,7 +222,7 @@ def _judge(text: str) -> None:
         todo.append(mechanical.Mutant(file, 0, old, new, compile(source.replace(old, new), str(path), "exec"), True))
     keys = {tuple(key) for key in request["keys"]}
     todo += [each for each in mechanical.mutants(path, file) if each.key in keys]
-    every = pixel_fuzz.inputs(0)  # a fifth will do for these
+    every = pixel_fuzz.inputs(0)  # a fifth is enough for these
     few = [case for k, case in enumerate(every) if k % 5 == 0 or case.kind == "spots" or "two boxes" in str(case)]
     functions = {name: getattr(pixel_fuzz, name) for name in ("run", "violations", "compare", "direct")}
     trial = mechanical.Trial(SimpleNamespace(inputs=lambda _: few, **functions))
@@ -244,7 +244,7 @@ SAMPLE: list[tuple[str, str]] = [
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_defects_of_one_cell_are_killed():
     answer = judged({"defects": DEFECTS, "keys": [("pixels/single_cell.py", *each) for each in SAMPLE]})
-    assert answer["violation"] is None  # of the code itself
+    assert answer["violation"] is None  # of the original code
     assert answer["cases"] > 100
     names = [*DEFECTS, *SAMPLE]
     assert len(answer["results"]) == len(names)
@@ -255,7 +255,7 @@ def test_defects_of_one_cell_are_killed():
 @pytest.mark.slow
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_no_suspect_is_left_in_one_cell():
-    """As `make soundness` asks."""
+    """Run what `make soundness` runs."""
     command = [sys.executable, "-m", "tests.soundness.mechanical", "pixels/single_cell.py", "--quiet"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The table of deliberate defects still fits the source, so that `make soundness` can try them."""
+"""The table of deliberate defects still matches the source, so `make soundness` can try them."""
 
 from __future__ import annotations
 

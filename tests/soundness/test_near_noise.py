@@ -13,7 +13,7 @@ from tiltproof import Budget, UnsupportedOperation, Verdict, certify
 
 DTYPES = [torch.float32, torch.float64]
 BELOW_THE_NOISE = ("near_underflow", "cancelling_shift")
-"""Families whose whole margin is no larger than what bounds must pay for rounding: unknown, and rightly so."""
+"""Families whose whole margin is no larger than the rounding allowance: unknown, and rightly so."""
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -38,7 +38,7 @@ def test_a_slope_that_float32_cannot_hold_is_refused():
 @pytest.mark.parametrize("splits", [None, 1, 3])
 @pytest.mark.parametrize("method", METHODS)
 def test_overflow_inside_the_box_proves_nothing(method, splits):
-    """Finite on the picture itself; over the range float32 overflows, bounds are not numbers, and the margin is -1/2."""
+    """Finite on the image itself; over the range float32 overflows, bounds are NaN, and the margin is -1/2."""
     layers = linear([[3e38]], [2.5e38]), nn.ReLU(), linear([[-1e-38], [0.0]], [5.0, 0.0])
     model = nn.Sequential(nn.Flatten(), *layers).eval()
     image = torch.full((1, 1, 1, 1), 0.1)

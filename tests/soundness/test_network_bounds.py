@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 - the networks are lambdas of (modules, x), and many need no modules
-"""Every operation keeps an affine form's promise: no member's output outside the bound, at its own symbols."""
+"""Every operation encloses: no member's output lies outside the bound, or outside the form at the member's own symbols."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_single_picture_is_a_point(name):
 
 @pytest.mark.parametrize("name", ["relu", "conv padding", "residual add", "max pool", "batch norm 2d", "deep"])
 def test_more_symbols_never_leave_the_interval_result_far_behind(name):
-    """Symbols are there to be tighter: for small sets the affine bound is no wider than the interval bound, or nearly."""
+    """Symbols are there to tighten: for small sets the affine bound is hardly ever wider than the interval bound."""
     model = build(SUPPORTED[name], 2)
     form = make_form(PICTURE, 2, 3, scale=0.01)
     box = AffineForm(((form.upper + form.lower) / 2)[None], (form.upper - form.lower) / 2 * 1.0001)
@@ -76,7 +76,7 @@ def exact_member(form: AffineForm, e, s, row: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [1.0, 1e-7, 0.0])
 @pytest.mark.parametrize("weights", ["plain", "cancelling", "huge", "tiny"])
 def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
-    """Members, weights and outputs as rational numbers: the bound holds with no tolerance, even when terms cancel."""
+    """Members, weights and outputs are rational numbers: the bound holds with no tolerance, even when terms cancel."""
     torch.manual_seed(5)
     model = (
         nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6), nn.LeakyReLU(0.25), nn.Linear(6, 3)).to(dtype).eval()
@@ -130,10 +130,10 @@ def test_rounding_of_linear_and_relu_is_absorbed_exactly(weights, size, dtype):
     ids=["sigmoid", "tanh"],
 )
 def test_sigmoid_and_tanh_to_the_last_digit(module, function, dtype):
-    """One value per row, a symbol and a remainder: the true function, to 60 digits, never outside."""
+    """One value per row, a symbol and a remainder: the true function, to 60 digits, never lies outside."""
     centers = [0.0, 1e-9, -0.3, 0.5, 1.0, -2.0, 3.0, 5.5, -8.0, 9.2, -17.0, 20.0, 40.0, -95.0, 120.0, -800.0]
     halves = [0.0, 1e-8, 1e-4, 0.05, 0.6, 2.5, 12.0, 300.0]
-    shares = [0.0, 0.4, 1.0]  # of the half width, how much is slope
+    shares = [0.0, 0.4, 1.0]  # fraction of the half width that is slope
     cases = [(c, h * share, h * (1 - share)) for c in centers for h in halves for share in shares]
     center, slope, radius = (torch.tensor([case[k] for case in cases], dtype=dtype).view(-1, 1) for k in range(3))
     bound = bound_network(nn.Sequential(module), AffineForm(torch.stack([center, slope]), radius))
@@ -216,7 +216,7 @@ def test_shared_symbols_cancel(model):
 
 
 def test_margins_of_a_shared_last_layer_are_tighter_than_differences_of_logits():
-    """Both logits are nearly the same function; their difference is nearly constant, whatever the logits do."""
+    """Both logits are nearly the same function, so their difference is nearly constant whatever the logits do."""
     model = nn.Linear(4, 2)
     with torch.no_grad():
         model.weight[1] = model.weight[0]

@@ -1,4 +1,4 @@
-"""The exact fuzz of networks: no claim of the package is refuted, gross defects are, and the truth itself is what torch computes."""
+"""The exact network fuzz: it refutes no claim of the package, refutes gross defects, and its truth agrees with torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_cases():
 
 
 def test_truth_is_what_torch_computes(cases):
-    """To float64's precision, at the centers of forms whose numbers are ordinary."""
+    """Compare to float64's precision, at the centers of forms of ordinary magnitude."""
     compared = 0
     for case in cases:
         if case.evaluation or not 1e-3 < case.stack[0].abs().max() < 1e3:

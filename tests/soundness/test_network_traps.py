@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 - the networks are lambdas of (modules, x), and many need no modules
-"""Networks that a careless bounder gets wrong: each is bounded soundly or refused with an InputError, nothing else."""
+"""Networks that a careless verifier gets wrong: each is bounded soundly or refused with an InputError, nothing else."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_sound_or_refused(name, many):
             bound = bound_network(model, form)
         except InputError:
             continue
-        if (bound.lower.isnan() | bound.upper.isnan()).any():  # no claim is made, and none can be used
+        if (bound.lower.isnan() | bound.upper.isnan()).any():  # NaN claims nothing, and nothing can be proved with it
             continue
         assert_inside(model, form, bound, seed=seed, one_by_one=True)
 

@@ -1,4 +1,4 @@
-"""The oracle itself, against facts that can be worked out by hand."""
+"""The oracle itself, against facts worked out by hand."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_sampling_is_the_papers_kernel_sum(theta):
 
 
 def test_a_turned_camera_sees_where_its_rays_meet_the_picture():
-    """The kernel sum at (x / w, y / w); a camera that turns back sees the picture as it was."""
+    """The kernel sum at (x / w, y / w); a camera that turns back sees the image unchanged."""
     picture = exact_picture(random_picture(1, 4, 5)).fractions()
     letters, values = ["Yaw@9", "Scv", "Pitch@7.5"], [Fraction(17, 3), Fraction(10), Fraction(-8)]
     result = transformed(picture, letters, values)
@@ -139,7 +139,7 @@ def test_a_turned_camera_sees_where_its_rays_meet_the_picture():
 
 
 def test_the_papers_running_example():
-    """Scaling by +-2 %: Algorithm 1 gives the printed intervals, and the true pictures lie inside them."""
+    """Scaling by +-2 %: Algorithm 1 gives the printed intervals, and the true images lie inside them."""
     picture = np.array([[Fraction(str(x)) for x in row] for row in PAPER_PICTURE], dtype=object)
     stretch = [1 / Fraction("1.02"), 1 / Fraction("0.98")]
     for i in range(3):

@@ -1,4 +1,4 @@
-"""Cameras that turn: positions against formulas of their own in fifty digits, the horizon, and what a box beyond it may claim."""
+"""Turning cameras: positions against independent formulas in fifty digits, the horizon, and claims beyond it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbers(*values):
 
 
 def position(letters, theta, u, v):
-    """Where pixel (u, v) of the turned camera looks, by angles: u' = f tan(atan(u / f) + yaw) and the like."""
+    """Return where pixel (u, v) of the turned camera looks, by angles: u' = f tan(atan(u / f) + yaw) and so on."""
     u, v = mpmath.mpf(u), mpmath.mpf(v)
     for letter, value in reversed(list(zip(letters, theta, strict=True))):
         axis, _, focal = letter.partition("@")
@@ -51,7 +51,7 @@ CAMERAS = [["Yaw@9"], ["Pitch@5.5"], ["Yaw@2.5"], ["Yaw@1000"], ["Yaw@6", "Pitch
 @pytest.mark.parametrize("letters", CAMERAS, ids=",".join)
 @pytest.mark.parametrize("half", [0.0, 1e-9, 1e-3, 0.3, 2.0, 6.0])
 def test_positions_stay_in_their_forms_and_boxes(letters, half):
-    """Corners and insides of random boxes; the affine form at its own symbols, its range, and interval arithmetic."""
+    """Corners and interior points of random boxes, in the affine form at its own symbols, its range, and interval arithmetic."""
     rng = np.random.default_rng([len(letters), int(1e6 * half)])
     transform = make_transform(letters)
     height, width = SIZE
@@ -68,7 +68,7 @@ def test_positions_stay_in_their_forms_and_boxes(letters, half):
                 min(max(float(m + half * e), float(a)), float(b))
                 for m, e, a, b in zip(middle, unit, low[0], high[0], strict=True)
             ]
-            exact = [  # where theta lies, as the form's symbols are meant
+            exact = [  # the position of theta in symbols
                 (2 * Fraction(t) - Fraction(float(a)) - Fraction(float(b))) / (Fraction(float(b)) - Fraction(float(a)))
                 if b > a
                 else Fraction(0)
@@ -105,7 +105,7 @@ def test_the_remainder_of_a_position_falls_with_the_square_of_the_box(letters):
     [("Yaw(5@300)", 0.5, 2.7), ("Pitch(5@28)", 1.0, 0.7), ("Yaw(10@28), Pitch(10@28), Roll(5)", 1.0, 1.8)],
 )
 def test_positions_are_nearly_as_tight_as_can_be(text, box, seen):
-    """The box that a position stays in is at most a tenth wider than what samples reach."""
+    """A position's box is at most a tenth wider than the range that samples reach."""
     transform = parse(text)
     low, high = ([center + side * box for center in [2.0] * len(transform.parts)] for side in (-1, 1))
     low, high = numbers(*low), numbers(*high)
@@ -117,7 +117,7 @@ def test_positions_are_nearly_as_tight_as_can_be(text, box, seen):
     reached = torch.stack([f.center.amax(0) - f.center.amin(0) for f in (inner.column, inner.row)])
     proved = torch.stack([place.columns.upper - place.columns.lower, place.rows.upper - place.rows.lower])[:, 0]
     assert (proved <= 1.1 * reached + 0.02).all()
-    assert reached.max() > seen  # the camera does move the picture
+    assert reached.max() > seen  # the camera does move the image
 
 
 def test_yaw_pitch_and_roll_are_one_rotation_of_the_camera():
@@ -168,8 +168,8 @@ def test_a_long_focal_length_is_a_shift():
         ("Pitch(60@10)", (99, 3), False),
         ("Yaw(40@9), Pitch(40@9)", (5, 5), True),
         ("Yaw(50@9), Pitch(50@9)", (9, 9), False),
-        ("Yaw(60@9), Yaw(60@9)", (3, 3), False),  # by 120 degrees together
-        ("Scu(-95:5), Yaw(30@20)", (9, 9), True),  # scaled before: the camera sees what it sees
+        ("Yaw(60@9), Yaw(60@9)", (3, 3), False),  # by 120 degrees in total
+        ("Scu(-95:5), Yaw(30@20)", (9, 9), True),  # scaled before: the camera's view is unchanged
         ("Yaw(30@20), Scu(-95:5)", (9, 9), False),  # scaled afterwards: twenty times as much comes into view
         ("C(5), Yaw(70@10)", (9, 9), False),
     ],
@@ -210,7 +210,7 @@ def test_what_is_accepted_is_in_front_of_the_camera_and_what_is_refused_is_nearl
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflect"])
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
 def test_boxes_past_the_horizon_see_the_whole_picture(method, padding):
-    """`pair_bounds` asks nobody; what it cannot bound must still hold whatever the picture shows at allowed parameters."""
+    """`pair_bounds` does not check for the horizon; where it has no bound, any value at allowed parameters must still be covered."""
     rng = np.random.default_rng(0)
     for size, letters in itertools.product(((4, 5), (1, 1), (2, 3)), (["Yaw@4"], ["Tu", "Pitch@4", "Scu"])):
         picture = torch.tensor(make_picture("random", 1, *size, rng))

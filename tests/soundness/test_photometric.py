@@ -1,4 +1,4 @@
-"""Gamma, saturation, hue and blurs: the exact picture, bounds that nothing leaves, and remainders of second order."""
+"""Gamma, saturation, hue and blurs: the exact image, bounds that nothing leaves, and remainders of second order."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_nothing_leaves_the_bounds_at_length(letters, padding, size, picture, ki
     ],
 )
 def test_a_picture_that_moves_and_a_parameter_that_moves(first, letter, low, high):
-    """Wide in the first, narrow in the second: what is left is their product, and nothing else is large enough to cover for it."""
+    """Wide in the first parameter, narrow in the second: the remainder is their product, which nothing else covers for."""
     rng = np.random.default_rng(5)
     picture = 0.2 + 0.3 * rng.random((channels_for([letter]), 4, 4))
     ends = {"C": (-40.0, 40.0), "B": (-0.15, 0.15)}[first]
@@ -171,7 +171,7 @@ def test_extreme_parameters(letter, low, high, padding):
         parts = (form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0])
         for theta, truth in truths:
             assert not violations(truth, *parts, symbols(theta, [low], [high])), (method, [float(x) for x in theta])
-        assert (form.lower > -2.5).all()  # not sound because enormous
+        assert (form.lower > -2.5).all()  # not sound merely by being enormous
         assert (form.upper < 3.5).all()
 
 
@@ -184,7 +184,7 @@ def test_extreme_parameters(letter, low, high, padding):
     ],
 )  # fmt: skip
 def test_remainders_fall_with_the_square_of_the_box(letters, center, half):
-    """Halve the box: on a picture away from 0 and 1 the radius falls by nearly 4."""
+    """Halve the box: on an image away from 0 and 1 the radius falls by nearly 4."""
     i, j = np.indices((6, 6))
     picture = 0.5 + 0.2 * np.sin(0.9 * i + 0.3) * np.cos(0.8 * j)
     picture = np.stack([picture, 1 - picture, picture.T])[: channels_for(letters)]
@@ -233,7 +233,7 @@ def test_powers(x, g, wobble, share):
         assert Fraction(interval.lower.item()) - error <= value <= Fraction(interval.upper.item()) + error
         e = [2 * first - 1, 2 * second - 1]
         at = [Fraction(plane.item()) for plane in form.stack]
-        # the symbol that x has may differ from e by what its remainder takes up, here by as much as it likes
+        # the symbol of x may differ from e by what its remainder absorbs, here by an arbitrary amount
         spread = abs(at[1]) * Fraction(rest) / Fraction(slope) if slope else Fraction(0)
         gap = abs(value - at[0] - at[1] * e[0] - at[2] * e[1])
         assert gap <= Fraction(form.radius.item()) + spread + error, (float(pixel), float(exponent))
@@ -243,7 +243,7 @@ def test_powers(x, g, wobble, share):
     "part", [GaussianBlur(2), GaussianBlur(0, 6, 4), GaussianBlur(0, 1, 9), MotionBlur(9)], ids=repr
 )
 def test_weights_of_blurs_are_enclosed(part):
-    """Against exact weights: those of a row with one bright pixel, whose blur is the kernel itself."""
+    """Compare with exact weights, read off a row with one bright pixel, whose blur is the kernel itself."""
     rng = np.random.default_rng(1)
     size = 2 * part.taps + 1
     row = np.zeros((1, 1, size))
@@ -261,7 +261,7 @@ def test_weights_of_blurs_are_enclosed(part):
         for theta in make_thetas([low], [high], rng, 2):
             blurred = transformed(row, [name], theta)
             e = (theta[0] - Fraction(center.item())) / Fraction(half.item()) if half > 0 else Fraction(0)
-            # the second pass of the Gaussian, up and down from one row, takes the middle weight
+            # the Gaussian's second pass, up and down from one row, uses the middle weight
             whole = Fraction(1)
             if part.letter == "Bl":
                 column = transformed(row.transpose(0, 2, 1), [name], theta, "zeros")
@@ -280,7 +280,7 @@ TINY = Fraction(1, 2**150)
 
 
 def exact_root(value):
-    """w_0 from w_0^2."""
+    """Return w_0 from w_0^2."""
     with mpmath.workprec(600):
         return photometric.nearest(mpmath.sqrt(photometric.number(value)))
 
@@ -292,7 +292,7 @@ def test_a_flat_picture_stays_flat_under_blurs():
 
 
 def test_known_values():
-    """A path of length 2 or 4 meets whole places: the trapezoidal rule. Red has the luma 0.213."""
+    """A path of length 2 or 4 ends at whole pixels: the trapezoidal rule. Red has the luma 0.213."""
     row = torch.zeros(1, 1, 1, 7, dtype=torch.float64)
     row[..., 3] = 1
     for length, expected in (

@@ -1,6 +1,6 @@
 """No parameter inside a box may give a pixel outside its bound: every transformation, padding, method and kind of box.
 
-The truth comes from the oracle (exact), the comparison is exact, and nothing is allowed for rounding.
+The truth comes from the oracle (exact), the comparison is exact, and there is no allowance for rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tiltproof.transforms import Scaling, ScalingU, ScalingV
 @pytest.mark.parametrize("letter", SPATIAL + PIXELWISE)
 def test_single_transformation(letter, padding, kind):
     rng = np.random.default_rng([len(letter), len(padding), len(kind)])
-    basic = letter in ("R", "Tu", "Tv", "Sc", "Sh", "C", "B")  # small pictures are much the same for all others
+    basic = letter in ("R", "Tu", "Tv", "Sc", "Sh", "C", "B")  # all others behave much the same on small images
     for size in ((4, 5), (1, 3), (1, 1)) if basic else ((4, 5),):
         picture = make_picture("random" if rng.random() < 0.5 else "checkerboard", 1, *size, rng)
         low, high = random_box([letter], [kind], rng)
@@ -118,7 +118,7 @@ EXTREMES = [
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("letter", "low", "high"), EXTREMES)
 def test_extreme_parameters(letter, low, high, padding):
-    """Any finite box is a fair question; only Algorithm 1, which pads the picture, may decline one that is too far away."""
+    """Any finite box is a fair question; only Algorithm 1, which pads the image, may refuse one that is too far away."""
     rng = np.random.default_rng(3)
     thetas = make_thetas([low], [high], rng, 2)
     picture = make_picture("random", 1, 4, 5, rng)
@@ -176,7 +176,7 @@ def test_rounding_is_absorbed_at_splits_of_a_millionth(letters, dtype):
 
 
 def test_box_ends_that_float32_cannot_hold():
-    """The box is what the caller wrote, not its float32 neighbour; the picture is float32."""
+    """The box is what the caller wrote, not its float32 neighbor; the image is float32."""
     low, high = [0.1 + 1e-12], [0.1 + 3e-12]
     rng = np.random.default_rng(1)
     assert_sound(["Tu"], "zeros", make_picture("checkerboard", 1, 5, 5, rng), low, high, make_thetas(low, high, rng))
@@ -205,7 +205,7 @@ def test_bad_input_is_refused(change):
 
 
 def test_scaling_through_a_point_is_refused():
-    """At -100 % the picture is a point; no finite bound is honest below that."""
+    """At -100 % the image is a point; no finite bound is honest below that."""
     for scaling in (Scaling(5), ScalingU(5), ScalingV(5)):
         with pytest.raises(InputError):
             bound_pixels(torch.zeros(1, 1, 3, 3), scaling, low=[-150.0], high=[0.0])

@@ -1,4 +1,4 @@
-"""Pixel bounds are not only true but as good as promised: the exact hull, the paper's numbers, a quadratic remainder."""
+"""Pixel bounds are as tight as promised: the exact hull, the paper's numbers, a quadratic remainder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_hull_is_never_wider_than_the_papers_box(letters, padding, size, kind, s
 @pytest.mark.parametrize(("low", "high"), [(0.2, 0.7), (-0.9, -0.3), (2.0, 3.0), (-1.0, 0.0), (0.25, 0.25)])
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_hull_of_a_shift_inside_one_cell_is_attained(letter, low, high, padding):
-    """There a pixel is a linear function of the shift, so its exact range is spanned by the two ends."""
+    """A pixel is a linear function of the shift there, so the two ends span its exact range."""
     rng = np.random.default_rng(6)
     picture = rng.random((1, 4, 6))
     form = bound_pixels(
@@ -60,12 +60,12 @@ def test_hull_of_a_shift_inside_one_cell_is_attained(letter, low, high, padding)
     assert np.abs(form.lower[0].numpy() - ends.min(0)).max() < 1e-6
     assert np.abs(form.upper[0].numpy() - ends.max(0)).max() < 1e-6
     affine = bound_pixels(torch.tensor(picture)[None], make_transform([letter], padding), low=[low], high=[high])
-    assert affine.radius.max() < 1e-6  # linear in the symbol, so nothing is left over
+    assert affine.radius.max() < 1e-6  # linear in the symbol, so no remainder is needed
 
 
 @pytest.mark.parametrize("letter", ["Tu", "Tv"])
 def test_hull_of_a_shift_across_grid_lines_is_attained(letter):
-    """Piecewise linear: the extremes are at the ends and at whole-pixel shifts."""
+    """Piecewise linear: the extrema are at the ends and at whole-pixel shifts."""
     rng = np.random.default_rng(9)
     picture = rng.random((1, 5, 5))
     low, high = -1.3, 2.6
@@ -81,7 +81,7 @@ def test_hull_of_a_shift_across_grid_lines_is_attained(letter):
     ids=",".join,
 )
 def test_remainder_falls_with_the_square_of_the_box(letters):
-    """Halve the box three times: on a smooth picture, with no grid line crossed, the radius falls by > 3 each time."""
+    """Halve the box three times: on a smooth image, with no grid line crossed, the radius falls by > 3 each time."""
     size = (8, 8)
     i, j = np.indices(size)
     picture = (0.5 + 0.3 * np.sin(0.4 * i) * np.cos(0.5 * j))[None]
@@ -148,7 +148,7 @@ def test_fgv_is_algorithm_1(letter, low, high):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("letters", [["R"], ["Tu"], ["Sc", "R"], ["C", "B"], ["B", "R", "C"]], ids=",".join)
 def test_pixels_stay_near_the_unit_interval_however_large_the_box(letters, method):
-    """Bounds that are sound because they are enormous help nobody: values are in [0, 1] and none needs to be wider."""
+    """Enormous bounds are sound but useless: values are in [0, 1] and no bound needs to be wider."""
     low = [{"R": -180.0, "Tu": -30.0, "Sc": -50.0, "C": -90.0, "B": -0.5}[letter] for letter in letters]
     high = [-a for a in low]
     image = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0))

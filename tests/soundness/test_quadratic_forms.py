@@ -1,4 +1,4 @@
-"""Quadratic forms, c + s e + b (2 e^2 - 1) + k h(e) + [-r, r], against exact pictures: one e, and one hinge value h(e), for all pixels."""
+"""Quadratic forms, c + s e + b (2 e^2 - 1) + k h(e) + [-r, r], against exact images: one e and one hinge value h(e) for all pixels."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_pixels(letter, padding):
         half = REACH[letter] * 10 ** (rng.uniform(-2.3, -1.3) if trial % 4 else rng.uniform(-7, -3))
         center = rng.uniform(-REACH[letter], REACH[letter]) * 0.9 if trial % 3 else float(rng.integers(-2, 3))
         low, high = center - half, center + half
-        if trial == 5:  # a box as narrow as a few floats: roundings are all there is
+        if trial == 5:  # a box as narrow as a few floats, where rounding dominates
             high = np.nextafter(np.nextafter(low, 1e9), 1e9)
         box = [torch.tensor([[end]], dtype=torch.float64) for end in (low, high)]
         form = pair_bounds(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
         middle = (Fraction(low) + Fraction(high)) / 2
         for e in POINTS:
             truth = transformed(picture, [letter], [middle + e * (Fraction(high) - middle)], padding)
-            # e belongs to the form's own center and half width: what their rounding moves is inside the radius
+            # e belongs to the form's own center and half width, whose rounding the radius covers
             hinges += assert_joint(form, truth.fractions(), truth.error, e)
     assert hinges, "no kink was met: the test says nothing about hinges"
 
@@ -67,7 +67,7 @@ def test_two_forms(name):
     for seed in range(6):
         rng = np.random.default_rng(seed)
         first, second = random_form(rng), random_form(rng)
-        second.quadratic = seed % 2 == 0  # one that knows is enough
+        second.quadratic = seed % 2 == 0  # one quadratic operand is enough
         for e in POINTS:
             for signs in ((-1, -1), (-1, 1), (1, -1), (1, 1)):
                 truth = function(member(first, e, signs[0]), member(second, e, signs[1]))
@@ -88,7 +88,7 @@ def test_functions(name):
 
 
 def test_the_second_order_is_gone():
-    """Of a smooth path the radius shrinks with the third power of the box, not with the second."""
+    """On a smooth path the radius shrinks with the third power of the box, not with the second."""
     picture, transform = torch.rand(1, 1, 8, 8, dtype=torch.float64), make_transform(["R"], "zeros", None)
     radii = []
     for half in (1.0, 0.1):

@@ -1,5 +1,4 @@
-"""ReLU by parabolas: every value of relu(x), over every x of a quadratic form, lies in the form that comes out; exactly, and
-backward too."""
+"""Quadratic relaxation of ReLU: relu(x) for every x of a quadratic form lies in the resulting form; exactly, and backwards too."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ POINTS = sorted({Fraction(k, 24) for k in range(-24, 25)} | {Fraction(sign, n) f
 
 
 def kinked(rng: np.random.Generator, entries: int, hinge: bool = False) -> AffineForm:
-    """Forms whose kinks lie anywhere in the box: at its ends, in the middle, where one formula gives way to the other."""
+    """Draw forms whose kinks lie anywhere in the box: at its ends, in the middle, where the formulas meet."""
     slope = 10.0 ** rng.uniform(-8, 3, entries) * rng.choice([-1, 1], entries)
     places = [0.0, 1 / 3, -1 / 3, 1.0, -1.0, np.nextafter(1.0, 0), 1 - 1e-9, 1e-300, -1e-17]
     at = np.where(rng.random(entries) < 0.3, rng.choice(places, entries), rng.uniform(-1.05, 1.05, entries))
@@ -33,7 +32,7 @@ def kinked(rng: np.random.Generator, entries: int, hinge: bool = False) -> Affin
 
 
 def extremes(form: AffineForm, e: Fraction) -> list[np.ndarray]:
-    """The least and the largest x for this e; a third symbol may be anything."""
+    """Return the least and the largest x for this e; a third symbol is arbitrary."""
     c, g, b, *k = (fractions(plane[0].numpy()) for plane in form.stack)
     reach = fractions(form.radius[0].numpy()) + (abs(k[0]) if k else 0)
     return [c + g * e + b * (2 * e * e - 1) + sign * reach for sign in (-1, 1)]
@@ -47,7 +46,7 @@ def test_forward(seed):
     result, straight = zonotope_kink(form), zonotope_kink(AffineForm(form.stack, form.radius))
     assert result.quadratic
     assert (result.radius < 0.5 * straight.radius).sum() > 20, "hardly a parabola was taken"
-    # roundings of what comes next are relative to the magnitude; its own few are paid for there
+    # roundings of the next operation are relative to the magnitude, which already covers its own few
     sizes = sum(abs(fractions(plane[0].numpy())) for plane in result.stack)
     assert (fractions(result.magnitude()[0].numpy()) >= sizes * (1 - Fraction(8, 2**53))).all()
     for e in POINTS:
@@ -58,7 +57,7 @@ def test_forward(seed):
 
 
 def test_parabolas_of_huge_slopes():
-    """Which lines would give up, as twice their width overflows; a backward pass may look at them all the same."""
+    """The zonotope relaxation would be infinite, as twice the width overflows; a backward pass may use the quadratic one."""
     stack = torch.tensor([[[0.0, 1e307]], [[1.6e308, -1.5e308]], [[0.0, 1e290]]], dtype=torch.float64)
     form = AffineForm(stack, torch.zeros_like(stack[0]), quadratic=True)
     found = quadratic_relaxation(form)

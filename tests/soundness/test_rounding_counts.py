@@ -1,4 +1,4 @@
-"""Every allowance for rounding is at least what the formula's operations can take in the worst case (`rounding_counts`)."""
+"""Every rounding allowance covers the worst case of the formula's operations (`rounding_counts`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tiltproof.transforms.blur import GaussianBlur, MotionBlur
 
 U = UNIT[torch.float64]
 SIZES = (0.0, 1e-12, 1e-3, 1.0, 1e6)
-"""Of centers, slopes and radii, each with each: with one of them zero, or much larger than the others, an allowance stands alone."""
+"""Of centers, slopes and radii, in all combinations: if one is zero or much larger than the others, an allowance stands alone."""
 
 
 def covered(needed: Tensor, allowed: Tensor, where: Tensor | None = None) -> Report:
@@ -59,11 +59,12 @@ def form_covered(form: AffineForm, more: Tensor | float = 0.0, where: Tensor | N
 
 
 def ends_covered(interval: Interval) -> None:
-    """Both ends are moved outwards by what their roundings may take; exactly that is enough.
+    """Assert that both ends move outwards by at least their roundings; exactly that is enough.
 
-    `Interval.outward` takes w >= 2 u |x| off an end x that was rounded once, and rounds again: two roundings, for which 2 u |x| are there.
-    That is more than it seems. w is at least one unit in the last place of x (which lies between u |x| and 2 u |x|), x less one such unit
-    is a floating-point number, and rounding is monotone, so that the end moves by a whole unit; x itself is off by at most half of one.
+    `Interval.outward` takes w >= 2 u |x| off an end x that was rounded once, and rounds again: two roundings, for which 2 u |x|
+    are available. That suffices with room to spare. w is at least one unit in the last place of x (which lies between u |x| and
+    2 u |x|), x minus one such unit is a floating-point number, and rounding is monotone, so the end moves by a whole unit; x
+    itself is off by at most half a unit.
     """
     for needed, allowed in (
         (error(interval.lower), -allowance(interval.lower)),
@@ -73,29 +74,29 @@ def ends_covered(interval: Interval) -> None:
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Of [-1, 1], no number near zero."""
+    """Draw from [-1, 1], with no number near zero."""
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.rand(shape, generator=generator, dtype=torch.float64) * 0.75 + 0.25
     return numbers * (torch.randint(2, shape, generator=generator) * 2 - 1)
 
 
 def grid(planes: int, repeat: int = 2, seed: int = 0, sizes: tuple[float, ...] = SIZES) -> Tensor:
-    """Numbers of all sizes with each other, [planes, entries]."""
+    """Combine numbers of all sizes with each other, [planes, entries]."""
     each = torch.tensor(list(itertools.product(sizes, repeat=planes)), dtype=torch.float64).T.repeat(1, repeat)
     return each * draw(*each.shape, seed=seed)
 
 
 def leaf(numbers: Tensor, quadratic: bool = False) -> AffineForm:
-    """A form of exactly known numbers: center, slopes, radius."""
+    """Build a form of exactly known numbers: center, slopes, radius."""
     return AffineForm(*counted(numbers[:-1], numbers[-1].abs()), quadratic=quadratic)
 
 
-# what counts is itself counted
+# tests of the counter itself
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_float32_is_never_further_off_than_counted(seed):
-    """The same steps in float32 and in float64: the difference is at most the count, and a part of it somewhere."""
+    """The same steps in float32 and in float64: the difference is at most the count, and a fraction of it somewhere."""
     x, y, z = (draw(4000, seed=seed + 10 * k).float() for k in range(3))
     matrix = draw(4000, 5, seed=seed).float()
 
@@ -192,7 +193,7 @@ def test_arithmetic_of_forms(name, quadratic):
 
 @pytest.mark.parametrize("name", [name for name in ARITHMETIC if "product" in name or "quotient" in name])
 def test_underflow_in_products_of_forms(name):
-    """Numbers that vanish, by `SMALLEST` alone."""
+    """Numbers that underflow, covered by `SMALLEST` alone."""
     numbers = grid(4, sizes=(0.0, 1e-200, 1.0))
     with Counting(underflow=True):
         result = ARITHMETIC[name](leaf(numbers), leaf(numbers.flip(1)))
@@ -200,7 +201,7 @@ def test_underflow_in_products_of_forms(name):
 
 
 def away_from_zero(numbers: Tensor) -> Tensor:
-    """Centers beyond all that the form may be off."""
+    """Move centers beyond the form's deviation."""
     numbers = numbers.clone()
     reach = numbers[1:].abs().sum(0)
     return torch.cat([(numbers[0].abs() * 1.5 + reach * 1.25 + 1e-9)[None], numbers[1:]])
@@ -214,7 +215,7 @@ def test_reciprocal_of_forms(quadratic):
 
 
 def test_quotient_of_forms():
-    """The quotient q of the centers may be any number."""
+    """The quotient q of the centers is a free number."""
     numbers, divisor = grid(4, repeat=1), away_from_zero(grid(4, repeat=1, seed=3).flip(1))
     with Counting(free=[numbers[0] / divisor[0]]) as mode:
         result = leaf(numbers).over(leaf(divisor))
@@ -234,7 +235,7 @@ def test_ranges_of_forms(planes):
 
 
 def test_forms_of_intervals_and_of_boxes():
-    """The middle may be any number; the radius reaches both ends from there."""
+    """The middle is a free number; the radius reaches both ends from there."""
     numbers = grid(2, repeat=8).sort(0).values
     low, high = numbers
     with Counting(free=[(low + high) / 2]) as mode:
@@ -254,7 +255,7 @@ def test_conversion_to_float32():
         single = double.to(torch.float32)
     assert value(single.radius).dtype == torch.float32
     unit, size = UNIT[torch.float32], value(double.stack).abs().sum(0) + value(double.radius)
-    # the allowance is no first-order term of float64, so it is read off: what is more than the radius
+    # the allowance is not a first-order term of float64, so it is read off: the surplus over the radius
     more = value(single.radius).double() - value(double.radius)
     rounded = (value(single.stack).double() - value(double.stack)).abs().sum(0)
     assert bool((more >= rounded).all())
@@ -293,7 +294,7 @@ def test_arithmetic_of_intervals(name):
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_waves_of_intervals(name):
-    """The ends, and which multiples of pi lie inside: a doubtful one does, for the ends that are asked are moved outwards."""
+    """The ends, and which multiples of pi lie inside: a doubtful one does, because the tested ends are moved outwards."""
     low, high = intervals(sizes=(0.0, 1e-3, 0.5, 1.0, 3.0, 100.0))
     with Counting() as mode:
         result = getattr(Interval(*counted(low, high)), name)()
@@ -319,12 +320,15 @@ def test_rows_of_matrices(sign, offset):
     form_covered(result)
 
 
-# one cell
+# single cell
 
 
 def boxes_in_one_cell(shape: tuple[int, ...], size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Stack and radius of positions' forms, and ends of the boxes they stay in: thin and wide, where cells begin and end, inside of the
-    picture and outside, with forms that are centered and forms that reach far beyond."""
+    """Return stack and radius of positions' forms, and the ends of their boxes.
+
+    The boxes are thin and wide, at the ends of cells, inside and outside the image; some forms are centered and some reach far
+    beyond their boxes.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def pick(*choices: float) -> Tensor:
@@ -369,12 +373,13 @@ PICTURES = (
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize("name", PICTURES)
 def test_one_cell(name, padding):
-    """All that the form may be off, against `_Table.floor`, 24 times the reach, and the factor, together.
+    """Compare the form's possible error with `_Table.floor`, 24 times the reach, and the factor, in total.
 
-    Any slopes will do, as long as the same ones are used throughout: with ones that are off by s and s', the residual
-    p - g_u (u - u_c) - g_v (v - v_c) is off by at most s t + s' y, t and y the distances along the box from the first line and from the
-    middle (b n + g_u m is in the center; g_v n is not): s + s' / 2 at most. A box whose end was rounded down reaches as far into the next
-    cell, where the picture and the first cell's function may part by twice the largest difference of two pixels for each unit of length.
+    Any slopes will do, as long as the same ones are used throughout: with slopes that are off by s and s', the residual
+    p - g_u (u - u_c) - g_v (v - v_c) is off by at most s t + s' y, where t and y are the distances along the box from the first
+    line and from the middle (b n + g_u m is in the center; g_v n is not): s + s' / 2 at most. A box whose end was rounded down
+    reaches as far into the next cell, where the image and the first cell's function may differ by twice the largest difference
+    of two pixels per unit of length.
     """
     shape, picture = (30, 5, 6), some_picture(name)
     across, down = (boxes_in_one_cell(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
@@ -402,7 +407,7 @@ def test_one_cell(name, padding):
 
 
 def test_one_cell_on_its_own_numbers():
-    """The formula's radius, a sum of products of numbers >= 0, by the factor `UPWARD` alone."""
+    """The formula's radius, a sum of products of numbers >= 0, is covered by the factor `UPWARD` alone."""
     planes = grid(4, repeat=1, sizes=(0.0, 1e-9, 1.0))
     numbers = draw(11, planes.shape[1]).abs()
     q, a, b, d = planes
@@ -424,13 +429,13 @@ def test_half_sides_in_one_cell():
         _, end, half = single_cell._axis(form, box, size, *out)
     off = error(half) + mode.found().error
     covered(off, allowance(half))
-    # by what does not grow with the box, where it is thin
+    # covered by the part that does not grow with the box, where it is thin
     covered(off, allowance(half), where=value(half) < 1e-9)
-    assert bool((error(end) <= U).all())  # as `test_one_cell` and the formula's text take it
+    assert bool((error(end) <= U).all())  # as `test_one_cell` and the formula's docstring assume
 
 
 def test_ends_that_are_not_known_in_one_cell():
-    """They are beyond everything: what is not a number is no number between the others either."""
+    """They are beyond everything: NaN is not a number between the others either."""
     low = torch.tensor([torch.nan, -torch.inf, 1.5, torch.nan], dtype=torch.float64)
     high = torch.tensor([2.5, torch.inf, torch.nan, torch.nan], dtype=torch.float64)
     form = AffineForm(torch.zeros(1, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64))
@@ -441,11 +446,11 @@ def test_ends_that_are_not_known_in_one_cell():
     assert bool((half >= (high.nan_to_num(nan=7.0, posinf=7.0) - low.nan_to_num(nan=-2.0, neginf=-2.0)) / 2).all())
 
 
-# pixels from points
+# pixels from all points
 
 
 def learned(monkeypatch, module, name: str, run: Callable[[], object], pick: int | None = None) -> list[Tensor]:
-    """What a function of the package returns while something is counted: numbers that may be what they like, to be named as ``free``."""
+    """Record what a function of the package returns while counting: free numbers, to be declared as ``free``."""
     found: list[Tensor] = []
     function = getattr(module, name)
 
@@ -461,7 +466,7 @@ def learned(monkeypatch, module, name: str, run: Callable[[], object], pick: int
 
 
 def wide_boxes(shape: tuple[int, ...], size: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `boxes_in_one_cell`, of boxes that meet up to four cells."""
+    """Return what `boxes_in_one_cell` returns, for boxes that touch up to four cells."""
     stack, radius, low, high = boxes_in_one_cell(shape, size, seed)
     more = draw(*shape, seed=seed).clamp(min=0) * 1.4
     return stack, radius, low - more, high + more.flip(0)
@@ -477,8 +482,11 @@ def wide_boxes(shape: tuple[int, ...], size: int, seed: int) -> tuple[Tensor, Te
     ],
 )
 def test_pixels_by_points(name, padding, monkeypatch):
-    """The hull's ends by 12 roundings of the largest pixel; the form by 24 of all that takes part. Its secant slopes may be any numbers.
-    What the residual's extremes are off counts once: one end of the form has to reach the least, the other the largest."""
+    """12 roundings of the largest pixel cover the hull's ends; 24 of everything involved cover the form.
+
+    Its secant slopes are free numbers. The error of the residual's extrema counts once: one end of the form must reach the least,
+    the other the largest.
+    """
     shape, picture, rows_of = (6, 5, 6), some_picture(name), torch.zeros(6, dtype=torch.int64)
     across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
 
@@ -501,7 +509,7 @@ def test_pixels_by_points(name, padding, monkeypatch):
 
 
 def test_bent_pixels(monkeypatch):
-    """One parameter, to second order, with hinges, which may be anywhere."""
+    """One parameter, to second order, with hinges, which are free."""
     shape, picture, rows_of = (6, 5, 6), some_picture("of both signs"), torch.zeros(6, dtype=torch.int64)
     across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
 
@@ -526,8 +534,11 @@ def test_bent_pixels(monkeypatch):
 
 @pytest.mark.parametrize("negative", [0.0, 0.125, -0.5])
 def test_relu_by_lines(negative, monkeypatch):
-    """Any slope will do: the gap is that of the one used. Half of it is in the center and in the radius, so that below nothing is lost by
-    what it is off, and above twice what it lacks. 1 - a is rounded as well, outside of tensors."""
+    """Any slope will do: the gap is that of the slope used.
+
+    Half of it is in the center and half in the radius, so its error costs nothing below, and above costs twice what is missing.
+    1 - a is rounded as well, outside of tensors.
+    """
     numbers = grid(4)
 
     def run() -> AffineForm:
@@ -544,9 +555,10 @@ def test_relu_by_lines(negative, monkeypatch):
 
 @pytest.mark.parametrize("symbols", [0, 1, 2, 18])
 def test_relu_on_a_cpu(symbols):
-    """Twice the deviation, 2 D, may be any larger number than it is, h = c + D is off by e, and the slope may be any number s. The formula
-    takes t = (1 - s) h for what relu(x) - s x reaches, which is (1 - s) (h + e) or s (2 D - (h - e)). With s = h / (2 D) but for rounding,
-    s off by d, the first is (1 - s) e more, the second 2 D d + s e.
+    """Twice the deviation, 2 D, may be any larger number, h = c + D is off by e, and the slope s is free.
+
+    The formula takes t = (1 - s) h for the maximum of relu(x) - s x, which is (1 - s) (h + e) or s (2 D - (h - e)). With
+    s = h / (2 D) up to rounding, s off by d, the first is (1 - s) e more, the second 2 D d + s e.
     """
     numbers = grid(4)
     numbers = torch.cat([numbers[:1], numbers[1:2] * draw(symbols, numbers.shape[1]), numbers[-1:]])
@@ -564,7 +576,7 @@ def test_relu_on_a_cpu(symbols):
 
 
 def test_parabolas():
-    """Tilt and curvature may be any numbers; the shift is rounded together with the center it joins."""
+    """Tilt and curvature are free numbers; the shift is rounded together with the center it is added to."""
     numbers = grid(5, repeat=1, sizes=(0.0, 1e-9, 1.0, 1e3))
     numbers = numbers[:, numbers[0].abs() < numbers[1].abs()]
 
@@ -582,12 +594,14 @@ def test_parabolas():
     form_covered(result, where=value(result.radius) < 1e9)
 
 
-# changes of values
+# value changes
 
 
 def test_powers(monkeypatch):
-    """Gamma: the slope in the pixel may be any number; of the bounds of x^c - s x one is met by each end. Without what takes the form's
-    place where x^g can be little else, which is an interval (`test_intervals_of_powers`)."""
+    """Gamma: the slope in the pixel is free; each end attains one of the bounds of x^c - s x.
+
+    Left out is the replacement of the form by an interval where x^g can vary little (`test_intervals_of_powers`).
+    """
     base = grid(3, repeat=15, sizes=(0.0, 1e-6, 0.02, 0.5))
     base[0] = base[0].abs() + base[1].abs() * 0.9
     count = base.shape[1]
@@ -611,7 +625,7 @@ def test_powers(monkeypatch):
 
 @pytest.mark.parametrize("part", [GaussianBlur(0.4, 1.2), MotionBlur(0, 5, 30)], ids=["Gaussian", "motion"])
 def test_blurs(part):
-    """One pass: the weights as forms, taken as they are, and the sums over all places."""
+    """One pass: the weights as given forms, and the sums over all positions."""
     low = torch.tensor([0.4, 0.5, 1.0], dtype=torch.float64).view(-1, 1, 1, 1)
     value_of = AffineForm.between(low, low + torch.tensor([0.0, 1e-6, 0.2], dtype=torch.float64).view(-1, 1, 1, 1))
     value_of = AffineForm(torch.cat([value_of.stack, value_of.radius[None]]), value_of.radius * 1e-3)
@@ -627,7 +641,7 @@ def test_blurs(part):
 
 
 def test_weights_as_forms():
-    """`Weights.forms`: 8 roundings for what is done with weights, slopes and ranges; slope and middle may be any numbers."""
+    """`Weights.forms`: 8 roundings for the computation of weights, slopes and ranges; slope and middle are free."""
     part = GaussianBlur(0.4, 1.2)
     low = torch.tensor([0.4, 0.5, 1.0, 2.0], dtype=torch.float64).view(-1, 1, 1, 1)
     high = low + torch.tensor([0.0, 1e-6, 0.2, 1.0], dtype=torch.float64).view(-1, 1, 1, 1)
@@ -661,7 +675,7 @@ def test_intervals_of_powers():
 
 
 def layers() -> dict[str, tuple[Operation, tuple[int, ...]]]:
-    """Operations, with their weights counted, and the shape of what goes in."""
+    """Return operations, with their weights counted, and the shape of their input."""
 
     def weights(*shape: int) -> Tensor:
         return counted(draw(*shape, seed=5))
@@ -691,7 +705,7 @@ LAYERS = ("one input", "no bias", "linear", "many inputs", "convolution", "scale
 
 
 def entering(shape: tuple[int, ...], symbols: int = 2, seed: int = 0) -> AffineForm:
-    """Forms of rows in which all planes are of one size each, and of every combination of sizes; signs that agree, and others."""
+    """Draw input forms whose planes have every combination of magnitudes; signs that agree, and others."""
     each = torch.tensor(list(itertools.product((0.0, 1e-9, 1.0, 1e4), repeat=symbols + 2)), dtype=torch.float64).T
     numbers = each.view(*each.shape, *[1] * len(shape)) * draw(symbols + 2, each.shape[1], *shape, seed=seed)
     numbers[:, ::2] = numbers[:, ::2].abs()
@@ -707,7 +721,7 @@ def test_linear_operations_forward(name):
 
 
 def lost_backward(result: BackwardResult, form: AffineForm) -> Tensor:
-    """What the roundings of a pullback take: those of each coefficient times the largest |x|, and of the constant."""
+    """Return what a backward step loses to rounding: errors of each coefficient times the largest |x|, and of the constant."""
     (a,) = result.inputs
     largest = (value(form.stack).abs().sum(0) + value(form.radius)).flatten(1)
     constant = result.constant
@@ -715,7 +729,7 @@ def lost_backward(result: BackwardResult, form: AffineForm) -> Tensor:
 
 
 def paid_backward(result: BackwardResult, a: Tensor) -> Tensor:
-    """What is taken off for it. `FLOOR` and `MORE` come on top: for underflow, and for the roundings of these sums themselves."""
+    """Return the rounding budget. `FLOOR` and `MORE` come on top: for underflow, and for the roundings of these sums themselves."""
     if result.error is not None:
         return allowance(result.error)
     with Counting():
@@ -736,7 +750,7 @@ def test_linear_operations_backward(name):
 
 @pytest.mark.parametrize("name", LAYERS[:6])
 def test_coefficients_backward(name, monkeypatch):
-    """By the roundings in the bounds' own dtype alone: in float64 the much larger allowance for the sums of many steps would hide them."""
+    """Count roundings of the bounds' own dtype alone: in float64 the much larger allowance for long sums would hide them."""
     for module in (base, linear):
         monkeypatch.setattr(module, "backward_gamma", lambda count, _, unit: gamma(count, unit))
     with Counting():
@@ -750,7 +764,7 @@ def test_coefficients_backward(name, monkeypatch):
 
 @pytest.mark.parametrize("negative", [0.0, 0.125])
 def test_relu_backward(negative, monkeypatch):
-    """The chord may be any slope; of the offset what it lacks counts."""
+    """The chord's slope is free; what the offset lacks counts."""
     operation = Operation("y", "relu", ("x",), {"negative_slope": negative} if negative else {}, (6,))
 
     def run() -> tuple[BackwardResult, AffineForm, Tensor]:
@@ -768,7 +782,7 @@ def test_relu_backward(negative, monkeypatch):
 
 
 def test_max_pooling(monkeypatch):
-    """Half the excess is in the center and in the radius: above it counts twice, as far as it lacks something; below not at all."""
+    """Half the excess is in the center and half in the radius: above, what it lacks counts twice; below, not at all."""
     settings = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1), "ceil_mode": False}
     operation, pool = Operation("y", "max_pool2d", ("x",), settings, (2, 2, 2)), REGISTRY["max_pool2d"]
 
@@ -785,7 +799,7 @@ def test_max_pooling(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["sigmoid", "tanh"])
 def test_s_shaped_functions(kind, monkeypatch):
-    """The slope may be any that is small enough, and so may the offsets be, if they are far enough apart."""
+    """Any slope small enough will do, and any offsets far enough from each other."""
     operation, function = Operation("y", kind, ("x",), {}, (6,)), REGISTRY[kind]
 
     def run() -> AffineForm:
@@ -794,7 +808,7 @@ def test_s_shaped_functions(kind, monkeypatch):
     free = [learned(monkeypatch, function, "_lines", run, pick)[0] for pick in range(3)]
     with Counting(free=free[:1]) as mode:
         _, low, high = function._lines(entering((6,)))
-    assert float(mode.found().error.max()) < 2.0**-40  # which is taken off the slope
+    assert float(mode.found().error.max()) < 2.0**-40  # which is subtracted from the slope
     covered(error(low), -allowance(low))
     covered(error(high), allowance(high))
     with Counting(free=free):
@@ -804,7 +818,7 @@ def test_s_shaped_functions(kind, monkeypatch):
 
 @pytest.mark.parametrize("hidden", [1, 40])
 def test_margins(hidden):
-    """Forward by differences of rows, and backward by the same, met with the form of the inputs."""
+    """Forward by differences of rows, and backward by the same, concretized with the form of the inputs."""
     with proof_arithmetic(torch.device("cpu")), Counting():
         weight, bias = counted(draw(4, hidden, seed=5), draw(4, seed=6))
         last = Operation("y", "linear", ("x",), {"weight": weight, "bias": bias}, (4,), kept={})
@@ -824,7 +838,7 @@ SINGLE = UNIT[torch.float32]
 
 
 def evaluations() -> dict[str, Callable[[dict[str, Tensor], Tensor], Tensor]]:
-    """What a module may compute in float32, in several ways."""
+    """Return what a module may compute in float32, in several ways."""
     return {
         "linear": lambda w, x: F.linear(x, w["weight"], w["bias"]),
         "many inputs": lambda w, x: F.linear(x, w["weight"], w["bias"]),
@@ -837,7 +851,7 @@ def evaluations() -> dict[str, Callable[[dict[str, Tensor], Tensor], Tensor]]:
 
 @pytest.mark.parametrize("name", evaluations())
 def test_float32_evaluations_are_counted(name):
-    """A rule that speaks of float32 evaluations has a radius of at least what one is off in the worst case, at points and in float64."""
+    """A rule with float32 semantics has a radius of at least an evaluation's worst case, at points and in float64."""
     operation, shape = layers()[name]
     settings = {key: value(each) if isinstance(each, Tensor) else each for key, each in operation.settings.items()}
     settings = {key: each.float().double() if isinstance(each, Tensor) else each for key, each in settings.items()}

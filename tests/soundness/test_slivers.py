@@ -40,7 +40,7 @@ def test_no_sliver_is_certified(sliver):
 
 @pytest.mark.parametrize("sliver", [SLIVERS[0], SLIVERS[60]], ids=str)
 def test_a_shallow_sliver_is_certified(sliver):
-    """The same networks with a dip that stays positive: the tests above do not pass for want of proofs."""
+    """The same networks with a dip that stays positive: the tests above do not pass merely because proofs fail."""
     transform, model, picture = sliver.build()
     with torch.no_grad():
         model[5].weight[0, 0] = -0.5  # the margin falls from 1 to 0.5

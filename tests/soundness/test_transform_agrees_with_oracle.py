@@ -1,4 +1,4 @@
-"""`transform.apply` in float64 is the paper's picture: the oracle and it agree to 1e-9 everywhere."""
+"""`transform.apply` in float64 agrees with the oracle to 1e-9 everywhere."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_sign_conventions_seen_with_one_bright_pixel():
 
 @pytest.mark.parametrize("letter", SPATIAL + PIXELWISE)
 def test_the_result_can_be_viewed_as_vectors(letter):
-    """Networks begin with x.view(len(x), -1); what they are given must allow it, also with three channels."""
+    """Networks begin with x.view(len(x), -1); their input must allow it, also with three channels."""
     images = torch.rand(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     result = make_transform([letter]).apply(images, torch.tensor([0.5]))
     assert result.view(2, -1).shape == (2, 60)

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG005 - the networks are lambdas of (modules, x), and many need no modules
-"""Networks that a careless bounder gets wrong, by what is unusual about them."""
+"""Networks that a careless verifier gets wrong, grouped by what is unusual about them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def function(body, **members):
 
 
 def of_pixels(body, **members):
-    """A picture-to-picture function, flattened."""
+    """Build an image-to-image function, flattened."""
     return lambda: Function(lambda m, x: body(m, x).flatten(1), **members)
 
 
@@ -127,7 +127,7 @@ TRAPS = {
     "dropout that is always on": function(lambda m, x: F.dropout(x.flatten(1), 0.5)),
     "random noise": function(lambda m, x: x.flatten(1) + torch.rand_like(x.flatten(1))),
     "torch.rand": function(lambda m, x: x.flatten(1) + torch.rand(60)),
-    # the batch is not a picture
+    # the batch is not an image
     "batch mean": function(lambda m, x: (x - x.mean(0)).flatten(1)),
     "mean of everything": function(lambda m, x: (x - x.mean()).flatten(1)),
     "batch sum, keepdim": function(lambda m, x: (x - x.sum(0, keepdim=True)).flatten(1)),
