@@ -1,14 +1,13 @@
-"""Parts of the documentation that are made from the code when the site is built (a hook of mkdocs; see mkdocs.yml).
+"""Parts of the documentation that are generated from the source when the site is built (a hook of mkdocs; see mkdocs.yml).
 
 A line ``<!-- generated: NAME -->`` of a page is replaced by what GENERATED[NAME] returns: the table of transformations, the
-command reference from the program itself, the Python reference's list of public names. So they cannot go stale. A line
-``<!-- file: PATH -->`` is replaced by that file, as code.
+command reference from the program itself, the Python reference's list of public names. A line ``<!-- file: PATH -->`` is replaced
+by that file, as code.
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +20,7 @@ from tiltproof.cli import app
 from tiltproof.network.ops.converters import CONVERTERS
 from tiltproof.transforms import LETTERS
 
-NOT_RUN = "<!-- not run: examples that --help shows -->"  # for the test of blocks, which looks at their spelling
+NOT_RUN = "<!-- not run: examples that --help shows -->"  # tests/docs checks their spelling
 MARK = re.compile(r"^<!-- generated: ([a-z-]+) -->$", re.MULTILINE)
 FILE = re.compile(r"^<!-- file: (\S+) -->$", re.MULTILINE)
 ROOT = Path(__file__).parent.parent
@@ -47,7 +46,7 @@ def _command(name: str, command: Any) -> str:
     for p in [*arguments, *options]:
         names = p.metavar or p.name.upper() if p in arguments else ", ".join(p.opts)
         value = "" if getattr(p, "is_flag", False) or p in arguments else p.metavar or "NUMBER"
-        default = "needed" if p.required else "" if p.default is None or p.default is False else f"`{p.default}`"
+        default = "required" if p.required else "" if p.default is None or p.default is False else f"`{p.default}`"
         rows.append(f"| `{names}` | {_cell(value)} | {default} | {_text(p.help or '')} |")
     examples = [line for line in _plain(command.epilog or "").splitlines() if line.startswith("tiltproof ")]
     parts = [f"## tiltproof {name}", f"```text\n{usage}\n```", _text(command.help, table=False), "\n".join(rows)]
@@ -71,8 +70,8 @@ def _cell(value: str) -> str:
 
 
 def transformations() -> str:
-    """A table of all letters, then each class's own Convention block."""
-    rows = ["| letter | class | unit | kind |", "|---|---|---|---|"]
+    """A table of all transform codes, then each class's own Convention block."""
+    rows = ["| code | class | unit | kind |", "|---|---|---|---|"]
     rows += [f"| `{x}` | [`{p.__name__}`](#{p.__name__.lower()}) | {p.unit} | {_kind(p)} |" for x, p in LETTERS.items()]
     sections = []
     for part in LETTERS.values():
@@ -89,7 +88,7 @@ def _kind(part: Any) -> str:
 
 
 def letters() -> str:
-    """The letters in one sentence."""
+    """The transform codes in one sentence."""
     return ", ".join(f"`{letter}` {part.__name__} ({part.unit})" for letter, part in LETTERS.items()) + "."
 
 
@@ -124,13 +123,6 @@ def _submodule(module: ModuleType) -> list[str]:
     return [f"## {module.__name__}", *map(_entry, things)]
 
 
-def readme_table(first_heading: str) -> str:
-    """The table of the README whose first column has this heading: figures are written down once."""
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    start = next(k for k, line in enumerate(lines) if line.startswith(f"| {first_heading} |"))
-    return "\n".join(itertools.takewhile(lambda line: line.startswith("|"), lines[start:]))
-
-
 def _entry(thing: Any) -> str:
     return f"::: {thing.__module__}.{thing.__qualname__}\n    options:\n      heading_level: 3"
 
@@ -141,6 +133,4 @@ GENERATED = {
     "letters": letters,
     "operations": operations,
     "python": python,
-    "reference-networks": lambda: readme_table("network trained for"),
-    "trained-networks": lambda: readme_table("recipe"),
 }
