@@ -24,8 +24,8 @@ from types import FrameType
 from typing import Any
 
 import tiltproof
-from tiltproof.data import load_data
-from tiltproof.models import load_model
+from tiltproof.data import load as load_data
+from tiltproof.models import load as load_model
 
 PACKAGE = Path(tiltproof.__file__).parent
 CASES = ("certify", "certify with a run folder")
