@@ -13,7 +13,7 @@ from tiltproof.export import write_onnx
 from tiltproof.models import load as load_model
 from tiltproof.models import load_onnx
 from tiltproof.network.ops import REGISTRY
-from tiltproof.onnx.write_nodes import WRITERS
+from tiltproof.onnx.registry import WRITERS
 
 
 class Function(nn.Module):

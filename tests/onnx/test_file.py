@@ -17,7 +17,7 @@ from tests.support.processes import environment
 from tiltproof import InputError
 from tiltproof.models import load_onnx
 from tiltproof.onnx import crosscheck as runtime
-from tiltproof.onnx import layers
+from tiltproof.onnx import ops
 from tiltproof.onnx import protobuf as file
 
 
@@ -181,7 +181,7 @@ def test_numbers_that_are_not_there(tmp_path, where, text):
 
 
 def test_a_network_read_wrongly_is_refused_with_the_difference(tmp_path, monkeypatch):
-    monkeypatch.setitem(layers.FUNCTIONS, "Relu", torch.tanh)
+    monkeypatch.setitem(ops.FUNCTIONS, "Relu", torch.tanh)
     with pytest.raises(
         InputError, match=r"not read as onnxruntime reads it.*output [0-9]+ differs by [0-9.e-]+, where rounding"
     ):

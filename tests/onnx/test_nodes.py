@@ -16,7 +16,7 @@ from tiltproof.checker.network import evaluation
 from tiltproof.checker.verdicts import bound_margins
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.models import load_onnx
-from tiltproof.onnx.reader import CONVERTERS
+from tiltproof.onnx.registry import READERS
 
 I64 = np.int64
 CONV = {"k": random(4, 2, 3, 3), "kb": random(4, seed=3)}
@@ -177,7 +177,7 @@ def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
 
 def test_every_operation_is_among_them_and_on_the_page():
     used = {entry.op_type for make in SUPPORTED.values() for entry in make().graph.node}
-    assert used == set(CONVERTERS)
+    assert used == set(READERS)
     page = ROOT / "docs" / "onnx.md"
     assert used <= set(re.findall(r"\w+", page.read_text(encoding="utf-8")))
 

@@ -758,7 +758,7 @@ MUTATIONS = [
     Mutation("a module that a call changes", "network/agreement.py",
              "        if changed:\n            raise", "        if False:\n            raise",
              "what is proved is not what the user gave", (AGREEMENT,)),
-    Mutation("a bias for every reader of the product", "onnx/arithmetic.py", "readers[place] != 1 or", "",
+    Mutation("a bias for every reader of the product", "onnx/ops.py", "readers[place] != 1 or", "",
              "whoever else reads the product is given the bias, too", (ONNX_NODES, RANDOM_GRAPHS)),
     Mutation("onnxruntime compared with the largest output", "onnx/crosscheck.py",
              "(TWICE * error + torch.finfo(dtype).tiny).clamp(max=coarse)", "torch.full_like(real, coarse)",

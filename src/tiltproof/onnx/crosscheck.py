@@ -16,27 +16,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError, shown
-from tiltproof.onnx import arithmetic, layers
-from tiltproof.onnx import reshape as moves
 from tiltproof.onnx.module import OnnxModule, Step
 from tiltproof.onnx.protobuf import package
-
-LIBRARY = 64
-"""Units of 1 by which a library's sigmoid or tanh may be off."""
-
-Rule = Callable[[Step, list[Tensor], list[Tensor], Tensor, float], Tensor]
-"""From a step, the values it reads, their errors, its result and u to the error of its result."""
-
-
-def gamma(count: int, unit: float) -> float:
-    return count * unit / (1 - count * unit) if count * unit < 0.5 else math.inf
+from tiltproof.onnx.registry import ERRORS
 
 
 def evaluated(model: OnnxModule, pictures: Tensor, unit: float) -> tuple[Tensor, Tensor]:
@@ -46,100 +34,13 @@ def evaluated(model: OnnxModule, pictures: Tensor, unit: float) -> tuple[Tensor,
         assert isinstance(step, Step)
         read = [values[place] for place in step.reads]
         values[number] = step(*read)
-        rule = RULES.get(step.function)
+        rule = ERRORS.get(step.function)
         errors[number] = (
             torch.full_like(values[number], math.inf)
             if rule is None
             else rule(step, read, [errors[place] for place in step.reads], values[number], unit)
         )
     return values[model.result], errors[model.result]
-
-
-def _rearranged(step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, _unit: float) -> Tensor:
-    moved: Tensor = step.function(*errors, **step.settings)
-    return moved
-
-
-def _as_it_is(_step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, _unit: float) -> Tensor:
-    return errors[0]
-
-
-def _sum_of_products(step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
-    x, e, sizes = read[0], errors[0], {name: c.abs() for name, c in step.constants.items() if name != "bias"}
-
-    def absolute(values: Tensor) -> Tensor:
-        taken: Tensor = step.function(values, **sizes, **step.settings)
-        return taken
-
-    size = absolute(x.abs() + e)
-    if "bias" in step.names:
-        bias = step.constants["bias"].abs()
-        size = size + (bias if step.function is layers.linear else bias.view(-1, 1, 1))
-    return absolute(e) + gamma(_terms(step, x) + 4, unit) * size
-
-
-def _terms(step: Step, x: Tensor) -> int:
-    """How many products an output sums up, at most."""
-    if "weight" in step.names:
-        return step.constants["weight"][0].numel()
-    if step.function is layers.average:
-        return math.prod(step.settings["kernel"])
-    axes = step.settings.get("axes", (2, 3))
-    return math.prod(x.shape[axis] for axis in axes)
-
-
-def _normalised(step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
-    view = (-1, *[1] * (read[0].ndim - 2))
-    mean, variance, weight, bias = (step.constants[name].view(view) for name in ("mean", "variance", "weight", "bias"))
-    scale = (weight / (variance + step.settings["epsilon"]).sqrt()).abs()
-    size = scale * (read[0].abs() + errors[0] + mean.abs()) + bias.abs()
-    return scale * errors[0] + gamma(12, unit) * size
-
-
-def _with_constant(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    operation, constant = step.settings["operation"], step.constants["constant"].abs()
-    factor = (
-        constant if operation is torch.mul else 1 / constant if operation is torch.div else torch.ones_like(constant)
-    )
-    error = factor * errors[0]
-    return error + 2 * unit * (result.abs() + error)
-
-
-def _joined(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    error = errors[0] + errors[1]
-    return error + 2 * unit * (result.abs() + error)
-
-
-def _approximated(lipschitz: float) -> Rule:
-    def rule(_step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
-        return lipschitz * errors[0] + LIBRARY * unit
-
-    return rule
-
-
-def _leaky(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    return errors[0] + 4 * unit * (result.abs() + errors[0])  # slopes lie in [0, 1]
-
-
-RULES: dict[Any, Rule] = {
-    layers.linear: _sum_of_products,
-    layers.convolve: _sum_of_products,
-    layers.average: _sum_of_products,
-    layers.average_all: _sum_of_products,
-    moves.mean: _sum_of_products,
-    layers.normalise: _normalised,
-    layers.leaky: _leaky,
-    layers.FUNCTIONS["Relu"]: _as_it_is,
-    layers.FUNCTIONS["Neg"]: _as_it_is,
-    layers.FUNCTIONS["Sigmoid"]: _approximated(0.25),
-    layers.FUNCTIONS["Tanh"]: _approximated(1.0),
-    arithmetic.with_constant: _with_constant,
-    arithmetic.constant_with: _with_constant,
-    torch.add: _joined,
-    torch.sub: _joined,
-} | dict.fromkeys(
-    (layers.largest, layers.pad_zeros, moves.in_shape, moves.turned, moves.side_by_side, moves.cut), _rearranged
-)
 
 
 # What was read must compute what onnxruntime computes from the same message, up to float rounding.

@@ -8,15 +8,12 @@ from typing import Any
 from torch import nn
 
 from tiltproof.errors import InputError, shown
-from tiltproof.onnx.arithmetic import ARITHMETIC, merge_biases
 from tiltproof.onnx.crosscheck import compare
-from tiltproof.onnx.layers import LAYERS
 from tiltproof.onnx.module import MOST_NUMBERS, Draft, OnnxModule, Picture, Value
+from tiltproof.onnx.ops import merge_biases
 from tiltproof.onnx.protobuf import EXPORT_AGAIN, FLOATS, Node, bring_in, numbers, package, parse, read_file, validate
-from tiltproof.onnx.reshape import MOVES
-from tiltproof.onnx.shapes import DYNAMIC, SHAPES
-
-CONVERTERS = LAYERS | ARITHMETIC | MOVES | SHAPES
+from tiltproof.onnx.registry import READERS
+from tiltproof.onnx.reshape import DYNAMIC
 
 
 def load_onnx(path: str | Path) -> nn.Module:
@@ -43,9 +40,9 @@ def _read(message: Any, content: bytes, path: Path) -> nn.Module:
         bring_in(tensor, path.parent)
     nodes = [Node(proto) for proto in graph.node]
     for node in nodes:
-        if node.domain not in ("", "ai.onnx") or node.op not in CONVERTERS:
+        if node.domain not in ("", "ai.onnx") or node.op not in READERS:
             where = f" of domain {shown(node.domain, 60)!r}" if node.domain else ""
-            raise node.refusal(f"has no bound rule{where}", do=f"supported operations: {', '.join(sorted(CONVERTERS))}")
+            raise node.refusal(f"has no bound rule{where}", do=f"supported operations: {', '.join(sorted(READERS))}")
     values: dict[str, Value] = {}
     for tensor in graph.initializer:
         _give(values, tensor.name, numbers(tensor))
@@ -90,7 +87,7 @@ def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:
     missing = [name for name in node.inputs if name and name not in values]
     if missing:
         raise InputError(f"ONNX operation {node} reads {shown(missing[0], 80)!r}, which nothing before it gives")
-    converted = CONVERTERS[node.op](draft, node, [values[name] if name else None for name in node.inputs])
+    converted = READERS[node.op](draft, node, [values[name] if name else None for name in node.inputs])
     node.finish()
     _give(values, node.outputs[0], converted)
 

@@ -1,28 +1,117 @@
-"""Nodes that move the numbers of a picture or of a constant about; none of them rounds."""
+"""Operations that rearrange numbers, and the arithmetic with shapes that says how. None of them rounds.
+
+Exporters write arithmetic with shapes into the graph: x.view(x.size(0), -1) becomes Shape, Gather, Unsqueeze, Concat and
+Reshape. It is worked out while the file is read; None stands for the batch size in it, which no step may depend on.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.onnx.layers import MOST, Converter, converter, pad_zeros, picture
 from tiltproof.onnx.module import Draft, Picture, Sizes, Value
-from tiltproof.onnx.protobuf import FLOATS, INT64, INTEGERS, TEXT, Node
-from tiltproof.onnx.shapes import axes_of, integers, join, reshaped, sizes, spread, squeezed, unsqueezed
+from tiltproof.onnx.protobuf import FLOATING, FLOATS, INT64, INTEGER, INTEGERS, NUMBER, TENSOR, TEXT, Node, numbers
+from tiltproof.onnx.registry import GraphDraft, Operation, picture, reads, rearranged, rounds, writes, writes_one_node
 
-MOVES: dict[str, Converter] = {}
+MOST = 2**15
+"""Size of a kernel, a stride, a padding or a dilation."""
+DYNAMIC = "export with a batch of 1, or with a dynamic batch: dynamic_axes={'images': {0: 'batch'}}"
+"""What to do about a file whose shapes hold the batch size."""
+MOST_AXES = 64
+"""Entries of a shape."""
+Dims = tuple[int | None, ...]
+"""A shape; None for the batch."""
 
 
-@converter(MOVES, "Identity")
+def sizes(node: Node, value: Value | None) -> Sizes:
+    if isinstance(value, Sizes):
+        return value
+    if isinstance(value, Tensor) and value.dtype == torch.int64 and value.ndim <= 1 and value.numel() <= MOST_AXES:
+        return Sizes(tuple(value.reshape(-1).tolist()), scalar=value.ndim == 0)
+    raise node.refusal("needs whole numbers that are known when the file is read")
+
+
+def integers(node: Node, value: Value | None) -> list[int]:
+    found = sizes(node, value).numbers
+    if None in found:
+        raise node.refusal("depends on the batch size", do=DYNAMIC)
+    return [number for number in found if number is not None]
+
+
+def axes_of(node: Node, values: Sequence[Value | None], place: int) -> list[int] | None:
+    """The attribute ``axes`` of older opsets, or the input that has taken its place."""
+    attribute = node.take("axes", INTEGERS)
+    given = values[place] if len(values) > place else None
+    if attribute is not None and given is not None:
+        raise node.refusal("says its axes twice")
+    return integers(node, given) if given is not None else attribute
+
+
+def spread(node: Node, axes: Sequence[int], rank: int) -> list[int]:
+    """Axes counted from the front: each there, none twice, and never the batch."""
+    found = [axis + rank if axis < 0 else axis for axis in axes]
+    if any(not 0 <= axis < rank for axis in found) or len({*found}) != len(found):
+        raise node.refusal(f"names axes {list(axes)[:8]} of {rank}")
+    if 0 in found:
+        raise node.refusal("works along the batch dimension, whose pictures must not mix")
+    return found
+
+
+@reads("Shape")
+def shape(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
+    node.count(1)
+    start, end = node.integer("start", 0), node.take("end", INTEGER)
+    value = values[0]
+    dims: Dims = (None, *value.shape) if isinstance(value, Picture) else (None, *picture(node, value).shape)
+    return Sizes(dims[start:end])
+
+
+@reads("Gather")
+def gather(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
+    """Entries of a shape."""
+    node.count(2)
+    node.only(axis=0)
+    if isinstance(values[0], Picture):
+        raise node.refusal("picks out numbers of a picture")
+    source, index = sizes(node, values[0]), sizes(node, values[1])
+    chosen = integers(node, values[1])
+    if source.scalar or any(not -len(source.numbers) <= k < len(source.numbers) for k in chosen):
+        raise node.refusal(f"takes entries {chosen[:8]} of {len(source.numbers)}")
+    return Sizes(tuple(source.numbers[k] for k in chosen), index.scalar)
+
+
+@reads("Constant")
+def constant_node(draft: Draft, node: Node, values: list[Value | None]) -> Tensor:
+    node.count(0)
+    tensor, number, count = (
+        node.take("value", TENSOR),
+        node.take("value_float", NUMBER),
+        node.take("value_int", INTEGER),
+    )
+    row, counts = node.take("value_floats", FLOATING), node.take("value_ints", INTEGERS)
+    given = [value for value in (tensor, number, count, row, counts) if value is not None]
+    if len(given) != 1:
+        raise node.refusal("must hold one tensor of numbers")
+    if tensor is not None:
+        return numbers(tensor)
+    result = torch.tensor(given[0], dtype=torch.float32 if number is not None or row is not None else torch.int64)
+    if not bool(torch.isfinite(result).all()):
+        raise node.refusal("holds NaN or infinity")
+    return result
+
+
+@reads("Identity")
 def identity(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1)
     assert values[0] is not None
     return values[0]
 
 
-@converter(MOVES, "Dropout")
+@reads("Dropout")
 def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     """Outside training it is the identity, whatever its ratio."""
     node.count(1, 3)
@@ -34,7 +123,7 @@ def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     return picture(node, values[0])
 
 
-@converter(MOVES, "Cast")
+@reads("Cast")
 def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     """To the type it has already."""
     node.count(1)
@@ -50,11 +139,49 @@ def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     return value
 
 
+writes_one_node("identity", "Identity")
+
+
+@rounds(rearranged)
 def in_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
     return x.reshape(x.shape[0], *shape)
 
 
-@converter(MOVES, "Reshape")
+def reshaped(
+    node: Node, target: Sizes, dims: Dims, allow_zero: bool, *, any_batch: bool, batch_first: bool = True
+) -> tuple[int, ...]:
+    """The shape that a reshape gives, of a picture without the batch."""
+    if target.scalar or (allow_zero and 0 in target.numbers):
+        raise node.refusal("reshapes to a scalar or to no numbers at all")
+    if any(size == 0 and k >= len(dims) for k, size in enumerate(target.numbers)):
+        raise node.refusal("copies a dimension that is not there")
+    wanted = [dims[k] if size == 0 else size for k, size in enumerate(target.numbers)]
+    known = [size for size in dims if size is not None]
+    if batch_first:
+        first = wanted.pop(0) if wanted else 0
+        if first == 1 and not any_batch:
+            first = None  # the file is about one picture, and so is this literal batch of one
+        if first == -1 and -1 not in wanted:
+            first = None  # whatever the rest leaves over: it leaves one for each picture if the rest is a whole picture
+        elif first == -1 or first is not None:
+            text = "mixes pictures of a batch" if first == -1 else f"is made for a batch of {first}"
+            raise node.refusal(f"reshapes to {_text(target)}, which {text}", do=DYNAMIC)
+    rest = [-2 if size is None else size for size in wanted]
+    if -1 in rest:
+        others = -math.prod(rest)
+        rest[rest.index(-1)] = math.prod(known) // others if others > 0 else -2
+    if any(size < 1 for size in rest) or math.prod(rest) != math.prod(known):
+        raise node.refusal(
+            f"reshapes [{'N, ' if batch_first else ''}{_text(Sizes(tuple(known)))[1:]} to {_text(target)}"
+        )
+    return tuple(rest)
+
+
+def _text(target: Sizes) -> str:
+    return "[" + ", ".join("N" if size is None else str(size) for size in target.numbers[:9]) + "]"
+
+
+@reads("Reshape")
 def reshape(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(2)
     value, target, allow_zero = values[0], sizes(node, values[1]), node.flag("allowzero")
@@ -66,7 +193,7 @@ def reshape(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     return draft.add(node, in_shape, (x,), shape=wanted)
 
 
-@converter(MOVES, "Flatten")
+@reads("Flatten")
 def flatten(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     node.count(1)
     x, axis = picture(node, values[0]), node.integer("axis", 1)
@@ -75,7 +202,23 @@ def flatten(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     return draft.add(node, in_shape, (x,), shape=(math.prod(x.shape),))
 
 
-@converter(MOVES, "Squeeze", "Unsqueeze")
+def squeezed(node: Node, dims: Dims, axes: Sequence[int]) -> Dims:
+    gone = {axis + len(dims) if axis < 0 else axis for axis in axes}
+    if len(gone) != len(axes) or any(not 0 <= axis < len(dims) or dims[axis] != 1 for axis in gone):
+        raise node.refusal(f"takes away axes {list(axes)[:8]}, not all of size 1 in each picture")
+    return tuple(size for axis, size in enumerate(dims) if axis not in gone)
+
+
+def unsqueezed(node: Node, dims: Dims, axes: Sequence[int]) -> Dims:
+    rank = len(dims) + len(axes)
+    new = {axis + rank if axis < 0 else axis for axis in axes}
+    if len(new) != len(axes) or rank > 8 or any(not 0 <= axis < rank for axis in new):
+        raise node.refusal(f"adds axes {list(axes)[:8]}")
+    old = iter(dims)
+    return tuple(1 if axis in new else next(old) for axis in range(rank))
+
+
+@reads("Squeeze", "Unsqueeze")
 def squeeze(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1, 2)
     change = squeezed if node.op == "Squeeze" else unsqueezed
@@ -96,11 +239,20 @@ def squeeze(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     return draft.add(node, in_shape, (x,), shape=tuple(size or 0 for size in rest))
 
 
+@writes("reshape")
+def write_reshape(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    if len(operation.shape) == 1:
+        draft.add("Flatten", inputs, output, axis=1)
+    else:
+        draft.add("Reshape", [*inputs, draft.constant(f"{output}.shape", [-1, *operation.shape])], output)
+
+
+@rounds(rearranged)
 def turned(x: Tensor, *, order: tuple[int, ...]) -> Tensor:
     return x.permute(order)
 
 
-@converter(MOVES, "Transpose")
+@reads("Transpose")
 def transpose(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1)
     value, order = values[0], node.take("perm", INTEGERS)
@@ -115,11 +267,24 @@ def transpose(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     return draft.add(node, turned, (picture(node, value),), order=tuple(order))
 
 
+@writes("permute")
+def write_permute(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    draft.add("Transpose", inputs, output, perm=list(operation.settings["dims"]))
+
+
+@rounds(rearranged)
 def side_by_side(*parts: Tensor, axis: int) -> Tensor:
     return torch.cat(parts, axis)
 
 
-@converter(MOVES, "Concat")
+def join(node: Node, values: Sequence[Value | None], axis: int) -> Sizes:
+    parts = [sizes(node, value) for value in values]
+    if axis not in (0, -1) or any(part.scalar for part in parts) or sum(len(p.numbers) for p in parts) > MOST_AXES:
+        raise node.refusal("joins constants; branches and shapes have rules")
+    return Sizes(tuple(number for part in parts for number in part.numbers))
+
+
+@reads("Concat")
 def concat(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1, 64)
     axis = node.integer("axis", 0)
@@ -130,11 +295,17 @@ def concat(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     return draft.add(node, side_by_side, parts, axis=axis)
 
 
+@writes("concat")
+def write_concat(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    draft.add("Concat", inputs, output, axis=operation.settings["dim"])
+
+
+@rounds(rearranged)
 def cut(x: Tensor, *, parts: tuple[tuple[int, int, int], ...]) -> Tensor:
     return x[(slice(None), *(slice(*part) for part in parts))]
 
 
-@converter(MOVES, "Slice")
+@reads("Slice")
 def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(3, 5)
     value, starts, ends = values[0], integers(node, values[1]), integers(node, values[2])
@@ -151,22 +322,22 @@ def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     return draft.add(node, cut, (x,), parts=tuple(parts))
 
 
-def mean(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.mean(x, axes, keep)
+@writes("slice")
+def write_slice(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    s = operation.settings
+    size = draft.shapes[inputs[0]][s["dim"] - 1]
+    start, end, step = slice(s["start"], s["end"], s["step"]).indices(size)
+    parts = {"starts": start, "ends": end, "axes": s["dim"], "steps": step}
+    names = [draft.constant(f"{output}.{name}", [number]) for name, number in parts.items()]
+    draft.add("Slice", inputs + names, output)
 
 
-@converter(MOVES, "ReduceMean")
-def reduce_mean(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
-    node.count(1, 2)
-    x, keep = picture(node, values[0]), node.flag("keepdims", True)
-    node.only(noop_with_empty_axes=0)
-    axes = axes_of(node, values, 1)
-    if not axes:
-        raise node.refusal("averages over the batch too")
-    return draft.add(node, mean, (x,), axes=tuple(spread(node, axes, len(x.shape) + 1)), keep=keep)
+@rounds(rearranged)
+def pad_zeros(x: Tensor, *, pad: tuple[int, ...]) -> Tensor:
+    return F.pad(x, pad)
 
 
-@converter(MOVES, "Pad")
+@reads("Pad")
 def pad(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     node.count(2, 4)
     if node.take("mode", TEXT) not in (None, "constant"):
@@ -187,3 +358,14 @@ def pad(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     if not touched:
         return x
     return draft.add(node, pad_zeros, (x,), pad=tuple(n for pair in reversed(amounts[1:]) for n in pair))
+
+
+@writes("pad")
+def write_pad(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    """torch lists (before, after) from the last dimension backwards, ONNX all befores and then all afters."""
+    given = operation.settings["pad"]
+    dimensions = len(operation.shape) + 1
+    before, after = [0] * dimensions, [0] * dimensions
+    for k in range(len(given) // 2):
+        before[-1 - k], after[-1 - k] = given[2 * k], given[2 * k + 1]
+    draft.add("Pad", [*inputs, draft.constant(f"{output}.pads", before + after)], output)

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.network import Network, eval_mode, proof_arithmetic, read_network, run
+from tiltproof.onnx import ops, reshape  # noqa: F401  (they fill the table)
 from tiltproof.onnx.protobuf import package
-from tiltproof.onnx.write_nodes import WRITERS, Draft
+from tiltproof.onnx.registry import WRITERS, GraphDraft
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 
@@ -48,7 +49,7 @@ def onnx_bytes(network: Network) -> bytes:
         )
     live = network.network_as(torch.float32)
     names = {live.input: INPUT}
-    draft = Draft({INPUT: live.shape})
+    draft = GraphDraft({INPUT: live.shape})
     for operation in live.operations:
         if operation.kind == "identity" and operation.name != live.output:
             names[operation.name] = names[operation.inputs[0]]
