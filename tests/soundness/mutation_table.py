@@ -48,7 +48,7 @@ PARABOLAS = "soundness/test_quadratic_relu.py"
 RANGES, FAULTS = "verify/test_regression.py", "verify/test_faults.py"
 BACKWARD_PASS, PULL = "network/backward.py", "network/backward.py"
 PROPERTIES = "export/vnnlib.py"
-PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_instances.py"
+PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_vnnlib_folder.py"
 BENT_KERNEL, SINGLE_KERNEL = "kernels/triton/quadratic.py", "kernels/triton/pixels_float32.py"
 RELU_ON_CPU = "enclosures/test_relu.py"
 ONE_CELL, IN_CELLS = "pixels/single_cell.py", "pixels/test_single_cell.py"
@@ -867,8 +867,8 @@ MUTATIONS = [
              "a tool that reads rationals gets a smaller box", (PRINTED,)),
     Mutation("tiny bounds dropped", PROPERTIES, "(above < TINY), TINY, above)", "(above < TINY), 0.0, above)",
              "a pixel that may be a little more than 0", (PRINTED,)),
-    Mutation("boxes of a run forgotten", "export/instances.py", "leaves(result.grid, result.tree, MOST_PROPERTIES)",
-             "leaves(result.grid, result.tree, MOST_PROPERTIES)[1:]",
+    Mutation("boxes of a run forgotten", PROPERTIES, "leaves(result.grid, result.tree, MAX_PROPERTIES)",
+             "leaves(result.grid, result.tree, MAX_PROPERTIES)[1:]",
              "unsat for the rest proves nothing about the first", (WRITTEN,)),
     Mutation("a class not asked about", PROPERTIES, "for k, name in enumerate(outputs) if k != label]",
              "for k, name in enumerate(outputs) if k not in (label, 0)]",

@@ -25,8 +25,8 @@ from tiltproof.cli.options import IMAGES, RESULTS
 from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
-from tiltproof.export.instances import TIMEOUT
 from tiltproof.export.results import open_to_confirm
+from tiltproof.export.vnnlib import TIMEOUT
 from tiltproof.models import load as load_model
 from tiltproof.runs.reader import read_finished
 

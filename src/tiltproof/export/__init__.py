@@ -1,7 +1,7 @@
-"""Out to other tools: pixel boxes as VNN-LIB with the network as ONNX, and a run's results as CSV or JSON lines."""
+"""Files for other tools: VNN-LIB properties with the network as ONNX, and results as CSV or JSON lines."""
 
-from tiltproof.export.instances import Property, VnnlibFolder, export_run, export_vnnlib
 from tiltproof.export.results import as_csv, as_jsonl, result_rows
+from tiltproof.export.vnnlib import Property, VnnlibFolder, export_run, export_vnnlib
 from tiltproof.onnx.writer import write_onnx
 
 __all__ = [

@@ -1,4 +1,9 @@
-"""Which misclassified images are wrong for certain: the run only evaluated them once, in the network's own precision."""
+"""A run's results as flat rows with the words safe, unsafe and unknown, as CSV or JSON lines.
+
+The words are about the row's ``property``. Certified is safe, falsified is unsafe. A misclassified image is unsafe if the range contains
+the untransformed image and exact arithmetic confirms it as a counterexample: the run evaluated it once, in the network's own precision,
+and rounding may have decided. Otherwise nothing is known about the range. ``verdict`` keeps this package's word.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +25,16 @@ from tiltproof.verify.attack import Attacker
 from tiltproof.verify.inputs import check_inputs, proof_on
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 
+Row = dict[str, str | int | float | bool | None]
+"""A line of the table, by column."""
+SAFE, UNSAFE, UNKNOWN = "safe", "unsafe", "unknown"
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of a text that a spreadsheet takes for a formula."""
+KEEPS_CLASS = "the label's output is the largest for all parameters of the range"
+
 
 def open_to_confirm(run: FinishedRun) -> list[int]:
-    """The misclassified images, by their place in the run, if the range holds the untransformed image; else there is none."""
+    """Return the rows of misclassified images if the range contains the untransformed image; else an empty list."""
     if run.regression or not all(
         low <= 0 <= high for low, high in zip(run.transform.low, run.transform.high, strict=True)
     ):
@@ -31,7 +43,7 @@ def open_to_confirm(run: FinishedRun) -> list[int]:
 
 
 def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
-    """Those of them whose margin has an upper bound below zero, in exact arithmetic, where all parameters are 0.
+    """Return those of `open_to_confirm` whose margin provably is negative if all parameters are 0.
 
     ``model`` and ``images`` are compared with the run's digests first.
     """
@@ -49,22 +61,6 @@ def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
     return {row for row, wrong in zip(rows, attacker.falsified.tolist(), strict=True) if wrong}
 
 
-# A run's results as flat rows in the words of the field: safe, unsafe, unknown. The columns are the same for every run of a task.
-#
-# safe and unsafe speak of the row's ``property``; unknown says nothing. A classifier's certified is safe, falsified unsafe. An
-# image that is
-# misclassified is unsafe where the range holds the untransformed image and that is confirmed to be a counterexample
-# (`tiltproof.export.results`): the run evaluated it once, and rounding may have decided. Otherwise nothing was found out about the
-# range, and that is unknown. `verdict` keeps this package's own word.
-
-
-Row = dict[str, str | int | float | bool | None]
-SAFE, UNSAFE, UNKNOWN = "safe", "unsafe", "unknown"
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""How a text begins that spreadsheets take for a formula."""
-KEEPS_CLASS = "the label's output is the largest for all parameters of the range"
-
-
 def result_rows(
     folder: str | Path,
     tolerance: float | str | None = None,
@@ -72,12 +68,27 @@ def result_rows(
     model: nn.Module | None = None,
     images: Tensor | None = None,
 ) -> list[Row]:
-    """One row an image; of a regression run one an image and output.
+    """Return the results of a run, one row per image (and output, of a regression run).
 
-    ``model`` and ``images``, those of the run, confirm misclassified images in exact arithmetic; without them such an image is unknown.
+    Parameters
+    ----------
+    folder : str or Path
+        The run folder.
+    tolerance : float or str, optional
+        For regression runs with known values: the property is that no output is farther than this decimal from the value.
+        Without it, the property is the proved range itself.
+    model, images : optional
+        Those of the run, to confirm misclassified images in exact arithmetic; otherwise such images are ``unknown``.
 
-    ``tolerance``, for regression runs whose right answers are known: the property is then that no output is farther than this from the
-    right answer. As text or number it stands for the decimal that one reads. Without it the property is the proved range itself.
+    Returns
+    -------
+    list of dict
+        The rows; those of one run have the same keys.
+
+    Raises
+    ------
+    InputError
+        If the run is not finished, or an argument does not fit it.
     """
     run = read_finished(folder)
     if not run.regression:
@@ -92,7 +103,8 @@ def result_rows(
     exact = None if tolerance is None else _decimal(tolerance)
     if exact is not None and any(result.value is None for result in run.results):
         raise InputError(
-            "a tolerance needs the right answers, and the run was given none", do="certify with labels, or leave it out"
+            "a tolerance needs the right answers, which the run does not have",
+            do="certify with labels, or leave it out",
         )
     return [_range_row(run, result, k, exact) for result in run.results for k in range(len(result.prediction))]
 
@@ -137,7 +149,7 @@ def _class_row(run: FinishedRun, result: ImageResult, wrong: bool) -> Row:
 
 
 def _word(run: FinishedRun, result: ImageResult, wrong: bool) -> tuple[str, tuple[float, ...] | None]:
-    """The result, and for an unsafe one the parameters that show it; ``wrong``: confirmed where all of them are 0."""
+    """Return the result, and the parameters of a counterexample; ``wrong``: all parameters 0 are one."""
     if result.verdict is Verdict.CERTIFIED:
         return SAFE, None
     if result.verdict is Verdict.FALSIFIED:
@@ -185,14 +197,23 @@ def _finite(number: float) -> float | None:
 
 
 def _text(numbers: Any) -> str:
-    """Parameters as the text of a JSON list, so that a cell holds them whatever their number; empty where there are none."""
+    """Return parameters as a JSON list, so that one cell holds any number of them; empty if there are none."""
     return "" if numbers is None else json.dumps(numbers)
 
 
 def as_csv(rows: list[Row]) -> str:
-    """With a line of names first; numbers read back as exactly the float64 they are, missing ones are empty.
+    """Write rows as CSV with a header line.
 
-    Texts that a spreadsheet would compute get an apostrophe in front: names of models and data may come from a stranger's folder.
+    Parameters
+    ----------
+    rows : list of dict
+        The rows of `result_rows`.
+
+    Returns
+    -------
+    str
+        The table. Numbers read back exactly as the same float64; missing ones are empty. A text that a spreadsheet would take for a
+        formula gets an apostrophe in front: names of models and data may come from an untrusted run folder.
     """
     stream = io.StringIO()
     table = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
@@ -203,7 +224,7 @@ def as_csv(rows: list[Row]) -> str:
 
 
 def _cell(value: str | int | float | bool | None) -> str | int | float | None:
-    """What stands in the file for a value.
+    """Return a value as the file has it.
 
     >>> [_cell(value) for value in ("=1+1", "mnist-r30", -0.5, True)]
     ["'=1+1", 'mnist-r30', -0.5, 'true']
@@ -213,9 +234,20 @@ def _cell(value: str | int | float | bool | None) -> str | int | float | None:
     if not isinstance(value, str):
         return value
     apostrophe = "'" if value.startswith(FORMULAS) else ""
-    return apostrophe + value.replace("\r", "\n")  # csv puts only a line feed between quotation marks
+    return apostrophe + value.replace("\r", "\n")  # csv quotes a line feed, but not a carriage return
 
 
 def as_jsonl(rows: list[Row]) -> str:
-    """One object a line, every one with the same names in the same order; missing numbers are null."""
+    """Write rows as JSON lines.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The rows of `result_rows`.
+
+    Returns
+    -------
+    str
+        One object per line; missing numbers are null.
+    """
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
