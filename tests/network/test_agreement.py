@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 from torch import nn
 from torch.compiler import is_exporting as renamed
 
-from tiltproof import InputError, certify
+from tiltproof import InputError, UnsupportedOperation, certify
 from tiltproof.network import proof_arithmetic, read_network
 
 IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -31,40 +33,87 @@ class Constant(nn.Module):
 
     def forward(self, x):
         outputs = self.fc(x.flatten(1))
-        return outputs if self.extra is None else outputs + torch.stack([0 * outputs[:, 0], self.extra(self, x)], 1)
+        if self.extra is None:
+            return outputs
+        # only operations that have rules, so that no case is refused for one without
+        return outputs + nn.functional.pad(0 * outputs[:, :1] + self.extra(self, x), (1, 0))
 
 
-def count(module, x):
+def first(x):
+    """The first pixel of each picture."""
+    return x[:, :, :1, :1].flatten(1)
+
+
+def count(module, _):
     module.calls += 1
-    return torch.zeros(len(x))
+    return 0.0
+
+
+class Kept:
+    calls = 0
+
+
+CALLS = {"all": 0}
+GENERATOR = np.random.default_rng(1)
+
+
+def by_globals(_module, _):
+    CALLS["all"] += 1
+    return 2 * MARGIN * (CALLS["all"] > 10**6)
+
+
+def by_closure():
+    calls = 0
+
+    def count(_module, _):
+        nonlocal calls
+        calls += 1
+        return 2 * MARGIN * (calls > 10**6)
+
+    return count
+
+
+def later(change):
+    """The answer changes when what it keeps has been changed a million times."""
+    return lambda m, _: 2 * MARGIN * (change(m) > 10**6)
+
+
+def rarely(draw):
+    """Noise that a few calls do not show."""
+    return lambda m, _: 2 * MARGIN * (draw(m) < 1e-9)
 
 
 def while_not_traced(asks):
-    return lambda _, x: torch.zeros(len(x)) if asks() else 1e-3 * (x[:, 0, 0, 0] > 0.99).float()
+    return lambda _, x: 0.0 if asks() else 1e-3 * (first(x) - 0.99).relu()
 
 
 NO_FUNCTIONS = {
-    "noise of numpy": lambda: Constant(
-        lambda m, x: torch.full((len(x),), m.rng.normal() * 5e-4), rng=np.random.default_rng(1)
-    ),
-    "noise of Python": lambda: Constant(lambda _, x: torch.full((len(x),), random.random() * 1e-4)),
-    "draws that change nothing so far": lambda: Constant(
-        lambda _, x: torch.full((len(x),), float(np.random.rand() > 2))
-    ),
+    "noise of numpy": lambda: Constant(lambda m, _: m.rng.normal() * 5e-4, rng=np.random.default_rng(1)),
+    "noise of Python": lambda: Constant(lambda *_: random.random() * 1e-4),
+    "draws that change nothing so far": lambda: Constant(rarely(lambda _: np.random.rand())),
     "a counter": lambda: Constant(count, calls=0),
+    "a counter in an object": lambda: Constant(
+        later(lambda m: setattr(m.kept, "calls", m.kept.calls + 1) or m.kept.calls), kept=Kept()
+    ),
+    "a list that grows": lambda: Constant(later(lambda m: m.seen.append(1) or len(m.seen)), seen=[]),
+    "a dictionary": lambda: Constant(later(lambda m: m.seen.update(n=m.seen["n"] + 1) or m.seen["n"]), seen={"n": 0}),
+    "an array": lambda: Constant(later(lambda m: m.seen.__iadd__(1)[0]), seen=np.zeros(1)),
+    "an iterator": lambda: Constant(later(lambda m: next(m.seen)), seen=itertools.count()),
+    "a global variable": lambda: Constant(by_globals),
+    "a variable of a closure": lambda: Constant(by_closure()),
+    "rare noise of its own generator": lambda: Constant(rarely(lambda m: m.rng.random()), rng=np.random.default_rng(1)),
+    "rare noise of Python's class": lambda: Constant(rarely(lambda m: m.rng.random()), rng=random.Random(1)),
+    "rare noise of a global generator": lambda: Constant(rarely(lambda _: GENERATOR.random())),
     "asks whether it is exported": lambda: Constant(while_not_traced(torch.compiler.is_exporting)),
     "asks by another name": lambda: Constant(while_not_traced(renamed)),
     "asks whether it is compiled": lambda: Constant(while_not_traced(torch.compiler.is_compiling)),
-    "asks for the kind of tensor": lambda: Constant(
-        lambda _, x: torch.full((len(x),), 2 * MARGIN * (type(x) is torch.Tensor))
-    ),
-    "asks for the batch": lambda: Constant(lambda _, x: torch.full((len(x),), 2 * MARGIN * (len(x) == 1))),
+    "asks torch's internals": lambda: Constant(while_not_traced(lambda: torch._utils.is_compiling())),
+    "reads the flag": lambda: Constant(while_not_traced(lambda: torch.compiler._is_exporting_flag)),
+    "asks for the kind of tensor": lambda: Constant(lambda _, x: 2 * MARGIN * (type(x) is torch.Tensor)),
+    "asks for the batch": lambda: Constant(lambda _, x: 2 * MARGIN * (len(x) == 1)),
     "a pixel that only turned pictures light up": lambda: Constant(
-        lambda _, x: (
-            0 * x[:, 0, 0, 0] if type(x) is not torch.Tensor else (x[:, 0, 1, 1] - IMAGES[:, 0, 1, 1].max()).relu()
-        )
+        lambda _, x: 0.0 if type(x) is not torch.Tensor else (x[:, :, 1, 1] - IMAGES[:, 0, 1, 1].max()).relu()
     ),
-    "mean over the batch": lambda: Constant(lambda _, x: 1e-3 * (x - x.mean(0)).flatten(1).sum(1)),
 }
 
 
@@ -73,7 +122,27 @@ def test_no_fixed_function_of_a_picture_is_certified(name):
     model = NO_FUNCTIONS[name]().eval()
     with pytest.raises(InputError) as caught:
         certify(model, IMAGES, LABELS, "R(30)", samples=4)
+    assert not isinstance(caught.value, UnsupportedOperation)
     assert "What to do:" in str(caught.value)
+
+
+def test_a_mean_over_the_batch_is_refused():
+    model = Constant(lambda _, x: 1e-3 * first(x - x.mean(0, keepdim=True))).eval()
+    with pytest.raises(InputError, match="batch dimension"):
+        certify(model, IMAGES, LABELS, "R(30)", samples=4)
+
+
+def test_what_a_network_may_keep():
+    """Its last pictures, a cache that the first call fills, tables and locks do not change the answer."""
+
+    def remember(m, x):
+        m.kept.last = x
+        return m.cache.setdefault(len(x), 0.0 * len(m.table))
+
+    tables = [1, 2, np.arange(3), {"a": (torch.ones(2), {4})}]
+    model = Constant(remember, kept=Kept(), cache={}, table=tables, lock=threading.Lock())
+    model.kept.again = model.kept
+    assert certify(model.eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
 
 
 def test_the_network_without_these_is_certified():
@@ -90,16 +159,14 @@ def test_a_small_difference_of_small_outputs_is_seen(size, relative, monkeypatch
     with torch.no_grad():
         model[1].weight.mul_(torch.tensor([[1e3], [1.0], [1.0]]) * size)
     forward = model.forward
-    traced = []
+    factors = torch.tensor([1, 1 + relative, 1])
 
     def untraced(x):
-        traced.append(type(x) is not torch.Tensor)
-        return forward(x) if traced[-1] else forward(x) * torch.tensor([1, 1 + relative, 1])
+        return forward(x) * factors if type(x) is torch.Tensor else forward(x)
 
     monkeypatch.setattr(model, "forward", untraced)
     with proof_arithmetic(torch.device("cpu")), pytest.raises(InputError, match=r"where rounding explains"):
         read_network(model, (1, 4, 4), IMAGES)
-    assert any(traced)
 
 
 class ActNorm(nn.Module):

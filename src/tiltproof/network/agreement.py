@@ -8,13 +8,15 @@ bits, and no call changes its state, draws random numbers, or asks whether it is
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,12 +42,21 @@ ENTRIES_AT_ONCE = 2**22
 
 FIXED = "make forward a fixed function of each picture by itself"
 
-TRACING = [
-    function.__code__
-    for name in ("is_exporting", "is_compiling", "is_dynamo_compiling")
-    if (function := getattr(torch.compiler, name, None)) is not None
-]
+TRACING = (
+    ("torch.compiler", ("is_exporting", "is_compiling", "is_dynamo_compiling")),
+    ("torch._dynamo.external_utils", ("is_compiling",)),
+    ("torch._utils", ("is_compiling",)),
+    ("torch.fx._symbolic_trace", ("is_fx_tracing",)),
+)
+"""Modules and their functions that tell whether a forward pass is being traced."""
+FLAGS = {"_is_exporting_flag", "_is_compiling_flag", "_is_fx_tracing_flag"}
+"""Where these functions read their answers."""
 TORCH = str(Path(torch.__file__).parent)
+
+MANAGED = ("_parameters", "_buffers", "_modules")
+MOST_OBJECTS = 10_000
+"""Objects visited in the search for state that a call changes."""
+RANDOM = {random.Random: "getstate", np.random.RandomState: "get_state", torch.Generator: "get_state"}
 
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points: Tensor | None = None) -> Network:
@@ -69,18 +80,23 @@ def _answers(model: nn.Module, pictures: Tensor) -> list[Tensor]:
     """The module's outputs for a batch, and for each picture alone; a module that is no fixed function is refused."""
     with _refuse_questions():
         together = model(pictures)
-    before = _attributes(model)
-    for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
-        generators = _generators()
-        again = model(pictures)
-        if generators == _generators():
-            break
-        if last_try:
-            raise InputError("the model draws random numbers in forward", do=FIXED)
-    if _attributes(model) != before:
-        name = next(name for name, value in _attributes(model).items() if value != before.get(name))
+        before = _attributes(model)
+        for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
+            generators = _generators()
+            again = model(pictures)
+            if generators == _generators():
+                break
+            if last_try:
+                raise InputError("the model draws random numbers in forward", do=FIXED)
+        after = _attributes(model)
+        alone = torch.cat([model(picture[None]) for picture in pictures])
+    if after != before:
+        name = next(name for name in before | after if before.get(name) != after.get(name))
         raise InputError(
-            "the model changes itself in forward", got=f"attribute {shown(name)}", why="a counter", do=FIXED
+            "the model changes itself in forward",
+            got=f"attribute {shown(name)}",
+            why="a counter, a cache, or a random number generator of its own",
+            do=FIXED,
         )
     # on a GPU a library may choose another order of summation each time
     if not pictures.is_cuda and not _same_bits(together, again):
@@ -92,7 +108,7 @@ def _answers(model: nn.Module, pictures: Tensor) -> list[Tensor]:
             why="randomness in forward, or state that it keeps",
             do=FIXED,
         )
-    return [together, torch.cat([model(picture[None]) for picture in pictures]), again]
+    return [together, alone, again]
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
@@ -223,15 +239,63 @@ def _unchanged_state(model: nn.Module) -> Iterator[None]:
             )
 
 
-def _attributes(model: nn.Module) -> dict[str, Any]:
-    """Plain numbers, texts and tuples that modules keep: those that a call changes make the next call another function."""
-    plain = (bool, int, float, str, tuple, type(None))
-    return {
-        f"{path}.{name}".lstrip("."): repr(value)
+def _attributes(model: nn.Module) -> dict[str, str]:
+    """What modules keep besides weights, buffers and submodules, and what their code keeps outside of them; a call that changes any of it
+    makes the next call another function."""
+    seen: dict[int, Any] = {}
+    state = {
+        f"{path}.{name}".lstrip("."): _content(value, seen)
         for path, module in model.named_modules()
         for name, value in vars(module).items()
-        if isinstance(value, plain)
+        if name not in MANAGED
     }
+    forwards = {type(module).__qualname__: type(module).forward for module in model.modules()}
+    return state | {f"{name}.forward": _content(forward, seen) for name, forward in forwards.items()}
+
+
+def _content(value: Any, seen: dict[int, Any]) -> str:
+    """A text that changes when anything inside the value does: numbers, containers, arrays, generators, attributes, closures and globals.
+
+    ``seen`` ends cycles, and keeps every visited value alive, so that no two share an id.
+    """
+    if isinstance(value, (bool, int, float, complex, str, bytes, type(None), type)):
+        return repr(value)
+    if isinstance(value, (nn.Module, ModuleType)) or id(value) in seen or len(seen) >= MOST_OBJECTS:
+        return ""
+    seen[id(value)] = value
+    if isinstance(value, FunctionType):
+        return "" if value.__code__.co_filename.startswith(TORCH) else _content(_captured(value), seen)
+    if isinstance(value, MethodType):
+        return _content((value.__self__, value.__func__), seen)
+    if isinstance(value, Tensor):
+        with suppress(RuntimeError):  # a tensor without numbers, such as a traced one
+            numbers = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            return f"{value.dtype} {list(value.shape)} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
+        return type(value).__name__
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    for kind, state in RANDOM.items():
+        if isinstance(value, kind):
+            return _content(getattr(value, state)(), seen)
+    if isinstance(value, Mapping):
+        return str([(_content(key, seen), _content(each, seen)) for key, each in value.items()])
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return str([_content(each, seen) for each in value])
+    if hasattr(value, "__dict__"):
+        return _content(vars(value), seen)
+    return repr(value)  # an iterator of itertools shows its position
+
+
+def _captured(function: FunctionType) -> dict[str, Any]:
+    """The variables outside of a function that its code names."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    outside = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
+    for name, cell in cells.items():
+        with suppress(ValueError):  # not assigned yet
+            outside[name] = cell.cell_contents
+    return outside | {"defaults": function.__defaults__, "keyword defaults": function.__kwdefaults__}
 
 
 def _generators() -> tuple[Any, ...]:
@@ -243,14 +307,17 @@ def _generators() -> tuple[Any, ...]:
 def _refuse_questions() -> Iterator[None]:
     """Refuse a forward that asks whether it is being traced: what it does when it is not would never be seen. torch's own code may ask."""
     asked: list[str] = []
+    owners = [(sys.modules[name], functions) for name, functions in TRACING if name in sys.modules]
+    tracing = {getattr(owner, name).__code__ for owner, names in owners for name in names if hasattr(owner, name)}
 
     def look(frame: FrameType, event: str, _argument: Any) -> None:
-        if event == "call" and frame.f_code in TRACING:
-            caller = frame.f_back
-            if caller is not None and not caller.f_code.co_filename.startswith(TORCH):
-                asked.append(
-                    f"torch.compiler.{frame.f_code.co_name}() in {caller.f_code.co_filename}, line {caller.f_lineno}"
-                )
+        if event != "call":
+            return
+        code, caller = frame.f_code, frame.f_back
+        if code in tracing and caller is not None and not caller.f_code.co_filename.startswith(TORCH):
+            asked.append(f"torch.compiler.{code.co_name}() in {caller.f_code.co_filename}, line {caller.f_lineno}")
+        elif not FLAGS.isdisjoint(code.co_names) and not code.co_filename.startswith(TORCH):
+            asked.append(f"{min(FLAGS.intersection(code.co_names))} in {code.co_filename}, line {frame.f_lineno}")
 
     before = sys.getprofile()
     sys.setprofile(look)
