@@ -33,7 +33,7 @@ from tiltproof.network.tracing import eval_mode, export_network
 
 UNITS, TIMES = 2.0**12, 64
 """For networks so deep that a rigorous bound of the rounding says little: units in the last place of the largest term, and how many
-times the rounding that another order of the same sums was seen to make."""
+times the difference that another order of the same sums, or a perturbation of every operation by one unit roundoff, was seen to make."""
 
 SLACK = 1 + 2.0**-20
 """For the comparison's own roundings in float64."""
@@ -118,9 +118,9 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 def _compare(network: Network, pictures: Tensor, answers: list[Tensor]) -> None:
     """Refuse a graph whose outputs or margins rounding cannot take to the module's own ``answers``."""
     shape, outputs, ahead, labels, size = _enclosed(network, pictures)
-    other_order = _values(network.network_as(network.dtype()), pictures)
+    others = [_values(network.network_as(network.dtype()), pictures), _perturbed(network, pictures)]
     finite = outputs.center.isfinite().all(1)  # else an overflow: bounds will be infinite and prove nothing
-    seen = float((other_order - outputs.center)[finite].abs().amax()) if bool(finite.any()) else 0.0
+    seen = max(float((other - outputs.center)[finite].abs().amax()) if bool(finite.any()) else 0.0 for other in others)
     coarse = (
         (UNITS * torch.finfo(network.dtype()).eps * size + TIMES * seen)
         .nan_to_num(nan=torch.inf, posinf=torch.inf)
@@ -204,6 +204,26 @@ def _values(live: Network, pictures: Tensor) -> Tensor:
     """The operations' own outputs, in another order of summation."""
     parts = [run(live, AffineForm.constant(part))[live.output].center for part in _parts(live, pictures)]
     return torch.cat(parts).flatten(1).double()
+
+
+def _perturbed(network: Network, pictures: Tensor) -> Tensor:
+    """The outputs when each operation's result is off by one unit roundoff of the network's precision, relative to the terms that it sums.
+
+    Signs are random but fixed. This shows how far later layers carry a rounding, also where terms cancel.
+    """
+    live, unit = network.network_as(torch.float64), torch.finfo(network.dtype()).eps / 2
+    generator = torch.Generator().manual_seed(0)
+    outputs = []
+    for part in _parts(network, pictures):
+        forms = {live.input: AffineForm.constant(part.double())}
+        for operation in live.operations:
+            inputs, rule = [forms[name] for name in operation.inputs], REGISTRY[operation.kind]
+            value = rule.forward(operation, inputs).center
+            terms = rule.absolute(operation, inputs[0].center.abs()) if isinstance(rule, LinearRule) else value.abs()
+            signs = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.float64).to(value.device) * 2 - 1
+            forms[operation.name] = AffineForm.constant(value + signs * unit * terms)
+        outputs.append(forms[live.output].center)
+    return torch.cat(outputs).flatten(1)
 
 
 def _parts(network: Network, pictures: Tensor) -> tuple[Tensor, ...]:
