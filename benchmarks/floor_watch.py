@@ -67,7 +67,7 @@ class Watch:
                 for module in [each for name, each in sys.modules.items() if name.split(".")[0] == PACKAGE]:
                     for name in [name for name, value in vars(module).items() if value is function]:
                         put(module, name, self._wrapped(function, stage, saw))
-            for owner, name, stage in [*methods, (Inputs, "live", "reading")]:
+            for owner, name, stage in [*methods, (Inputs, "network_as", "reading")]:
                 put(owner, name, self._wrapped(getattr(owner, name), stage, None))
             put(AffineForm, "to", self._wrapped_to(AffineForm.to))
             put(Prover, "bound", self._wrapped_bound(Prover.bound))

@@ -109,7 +109,7 @@ def test_floor(start, tmp_path):
 
 
 def test_floor_of_a_training_run(start, tmp_path):
-    weights = Path(tiltproof.__file__).parent / "zoo" / "weights" / "mnist-r30"
+    weights = Path(tiltproof.__file__).parent / "models" / "weights" / "mnist-r30"
     shutil.copyfile(f"{weights}.safetensors", tmp_path / "model.safetensors")
     card = json.loads(Path(f"{weights}.json").read_text()) | {"name": "mine", "transform": "R(1)"}
     (tmp_path / "card.json").write_text(json.dumps(card))

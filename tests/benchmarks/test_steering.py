@@ -22,7 +22,7 @@ def steering(program, start, monkeypatch, tmp_path):
     """(runs the program on folders, the names of networks whose rows it measured)."""
     module, measured = program("steering"), []
     honest = module.measured
-    monkeypatch.setattr(tiltproof, "load_data", lambda *_, **__: (FRAMES, ANGLES))
+    monkeypatch.setattr(tiltproof.data, "load", lambda *_, **__: (FRAMES, ANGLES))
     monkeypatch.setattr(module, "load_model", lambda path: network(int(path.split("/")[-2])))
     monkeypatch.setattr(module, "measured", lambda folder, *rest: measured.append(folder.name) or honest(folder, *rest))
 

@@ -80,7 +80,7 @@ def test_the_command_with_regression_and_resumption(tmp_path, monkeypatch):
         "--task",
         "regression",
         "--model",
-        "small_regression:network",
+        "tests.support.small_regression:network",
         "--data",
         ".",
         "--transform",

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import tempfile
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,7 +96,8 @@ def resume(path: Path) -> None:
     settings = Settings("affine", None, BUDGET, 24, 0)
     plan = {"pairs_at_once": 2, "images_per_batch": 2}
     about = claim(checked(), 0, labels=checked().labels.tolist())
-    with proof_on(checked().images):
+    with proof_on(checked().images), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is damaged; it is proved again")  # which the user is told, once
         run = RunFolder(path.parent, checked(), about, settings.record(), plan, {}, resume=True)
     try:
         true = [json.loads(line) for line in run_files("classification")["verdicts.jsonl"].splitlines()]
