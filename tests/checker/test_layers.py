@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.support import small_networks
 from tiltproof.checker.form import UNIT32, Form
 from tiltproof.checker.network import evaluation
 from tiltproof.checker.operations import linear, relu
@@ -154,6 +155,31 @@ def test_float32_evaluations_are_inside(name):
                 for y in (network(x.float()), network(x.float().to(memory_format=torch.channels_last))):
                     assert outside(output, e, y.double()) <= 0
         assert output.radius.max() < 1
+
+
+@pytest.mark.parametrize("width", [1e-6, 0.05, 0.5])
+@pytest.mark.parametrize("name", small_networks.SUPPORTED)
+def test_outputs_of_every_operation_are_inside(name, width):
+    """The networks that the prover's rules are tested on; real-valued, and float32 as torch evaluates it."""
+    network, labels = small_networks.build(small_networks.SUPPORTED[name], 1), torch.tensor([0, 1, 2])
+    reference = copy.deepcopy(network).double()
+    form = Form(random_form(2, width).rows[..., :5])
+    with evaluation(network, torch.device("cpu")):
+        if name in small_networks.CHECKER_REFUSES:
+            with pytest.raises(InputError):
+                bound_margins(network, Form(form.rows), labels)
+            return
+        output, rounded = network(Form(form.rows)), network(as_float32(form))
+        margins = bound_margins(network, Form(form.rows), labels)
+    for k in range(24):
+        x, e = point(form, k)
+        with torch.no_grad():
+            y, evaluated = reference(x.clone()), network(x.float()).double()
+        assert outside(output, e, y) <= 0
+        assert outside(rounded, e, evaluated) <= 0
+        margin = y[range(3), labels] - y.masked_fill(F.one_hot(labels, 3).bool(), -torch.inf).amax(1)
+        assert (margins.lower - 1e-12 <= margin).all()
+        assert (margin <= margins.upper + 1e-12).all()
 
 
 def test_float32_sums_in_any_order():

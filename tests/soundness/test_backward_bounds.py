@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.soundness.forms import candidates, climb, in_float64, make_form, margins, points, run_rows
 from tests.soundness.noise_networks import FAMILIES, evaluate, exactly
-from tests.soundness.small_networks import PICTURE, SUPPORTED, build
+from tests.support.small_networks import ACTIVATIONS, SHAPE, SUPPORTED, build
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import read_network, refine, run
 
@@ -45,7 +45,7 @@ NAMES = [name for name in SUPPORTED if not any(word in name for word in ("functi
 def test_every_operation_backward(name, many):
     labels = torch.tensor([0, 2, 1])
     for seed, (symbols, scale) in enumerate(SETS if many else [SETS[len(name) % 2]]):
-        model, form = build(SUPPORTED[name], seed), make_form(PICTURE, symbols, seed, scale=scale)
+        model, form = build(SUPPORTED[name], seed), make_form(SHAPE, symbols, seed, scale=scale)
         exact = in_float64(model)
         e, s = (
             torch.cat(parts) for parts in zip(candidates(form, seed), climb(exact, form, labels, seed), strict=True)
@@ -58,13 +58,11 @@ def test_every_operation_backward(name, many):
         assert excess <= 1e-12 * (1 + least.abs().max().item()), f"above a true margin by {excess:.3g}"
 
 
-@pytest.mark.parametrize(
-    "activation", [nn.ReLU(), nn.LeakyReLU(0.1), nn.LeakyReLU(-0.5), nn.Sigmoid(), nn.Tanh()], ids=str
-)
-def test_one_neuron_backward(activation):
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_one_neuron_backward(name):
     """Every value between the bounds is attained, so a line on the wrong side of the activation shows at once."""
     rng = np.random.default_rng(0)
-    model = nn.Sequential(nn.Linear(1, 1), activation, nn.Linear(1, 2)).eval()
+    model = nn.Sequential(nn.Linear(1, 1), ACTIVATIONS[name](), nn.Linear(1, 2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.tensor([0.0, 1.0][: parameter.numel()]).view_as(parameter))

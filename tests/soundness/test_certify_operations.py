@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.soundness.forms import in_float64
-from tests.soundness.small_networks import SUPPORTED, Function, build
 from tests.support.cases import letters_of
 from tests.support.oracle import transformed
 from tests.support.planted import plant
+from tests.support.small_networks import SUPPORTED, Function, build
 from tiltproof import Budget, InputError, Verdict, certify, parse
 
 TEXTS = ("R(4)", "Tu(0.4), B(0.05)", "B(0.04), Sc(5); padding=border")

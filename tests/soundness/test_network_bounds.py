@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.soundness.forms import assert_inside, candidates, climb, in_float64, make_form
-from tests.soundness.small_networks import PICTURE, SUPPORTED, Function, build
+from tests.support.small_networks import ACTIVATIONS, SHAPE, SUPPORTED, Function, build
 from tiltproof import InputError, UnsupportedOperation, bound_network
 from tiltproof.enclosures.affine_form import AffineForm
 
@@ -27,7 +27,7 @@ def test_every_operation(name, many):
     labels = torch.tensor([0, 2, 1])
     for seed, (symbols, scale, dtype) in enumerate(SETS * 3 if many else [SETS[0], SETS[1 + len(name) % 3]]):
         model = build(SUPPORTED[name], seed).to(dtype)
-        form = make_form(PICTURE, symbols, seed, scale=scale, dtype=dtype)
+        form = make_form(SHAPE, symbols, seed, scale=scale, dtype=dtype)
         before = form.center.clone(), form.slopes.clone(), form.radius.clone()
         if seed % 2 == 0 or many:
             bound = bound_network(model, form)
@@ -43,11 +43,11 @@ def test_every_operation(name, many):
                 assert max(-margin.lower[row, label], margin.upper[row, label]) < 1e-20
 
 
-@pytest.mark.parametrize("name", ["relu", "sigmoid", "tanh", "leaky relu", "residual add", "max pool padding", "deep"])
+@pytest.mark.parametrize("name", [*ACTIVATIONS, "residual add", "max pool padding", "deep"])
 def test_a_single_picture_is_a_point(name):
     """Radius 0 and no symbols: the bound is the output and its rounding, and stays narrow."""
     model = build(SUPPORTED[name], 1)
-    center = torch.rand(4, *PICTURE, generator=torch.Generator().manual_seed(0))
+    center = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))
     form = AffineForm(center[None], torch.zeros_like(center))
     bound = bound_network(model, form)
     assert_inside(model, form, bound)
@@ -58,7 +58,7 @@ def test_a_single_picture_is_a_point(name):
 def test_more_symbols_never_leave_the_interval_result_far_behind(name):
     """Symbols are there to tighten: for small sets the affine bound is hardly ever wider than the interval bound."""
     model = build(SUPPORTED[name], 2)
-    form = make_form(PICTURE, 2, 3, scale=0.01)
+    form = make_form(SHAPE, 2, 3, scale=0.01)
     box = AffineForm(((form.upper + form.lower) / 2)[None], (form.upper - form.lower) / 2 * 1.0001)
     affine, interval = bound_network(model, form), bound_network(model, box)
     assert (affine.width <= interval.width * 1.05 + 1e-4).all()
@@ -207,7 +207,7 @@ def test_interval_case_is_the_papers():
     ],
 )
 def test_shared_symbols_cancel(model):
-    form = make_form(PICTURE, 3, 0)
+    form = make_form(SHAPE, 3, 0)
     form = AffineForm(torch.cat([form.center[None], form.slopes]), torch.zeros_like(form.radius))
     bound = bound_network(model.eval(), form)
     assert (bound.slopes == 0).all()
@@ -238,13 +238,13 @@ def test_margins_of_a_shared_last_layer_are_tighter_than_differences_of_logits()
 def test_an_operation_without_a_rule_is_named(function, name):
     model = Function(function, module=nn.GroupNorm(1, 2)).eval()
     with pytest.raises(UnsupportedOperation, match=f"(?i){name}"):
-        bound_network(model, make_form(PICTURE, 1, 0))
+        bound_network(model, make_form(SHAPE, 1, 0))
 
 
 def test_the_network_itself_is_left_alone():
     model = build(SUPPORTED["deep"], 0)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    bound_network(model, make_form(PICTURE, 2, 0), torch.tensor([0, 1, 2]))
+    bound_network(model, make_form(SHAPE, 2, 0), torch.tensor([0, 1, 2]))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not model.training
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
@@ -252,7 +252,7 @@ def test_the_network_itself_is_left_alone():
 
 def test_rows_do_not_see_each_other():
     model = build(SUPPORTED["deep"], 0)
-    form = make_form(PICTURE, 2, 0)
+    form = make_form(SHAPE, 2, 0)
     together = bound_network(model, form)
     for row in range(3):
         alone = bound_network(
@@ -277,7 +277,7 @@ def test_nan_weights_give_no_finite_bound():
     with torch.no_grad():
         model[1].weight[0, 0] = float("nan")
     try:
-        bound = bound_network(model, make_form(PICTURE, 1, 0), torch.tensor([0, 1, 2]))
+        bound = bound_network(model, make_form(SHAPE, 1, 0), torch.tensor([0, 1, 2]))
     except InputError:
         return
     others = torch.ones(3, 3, dtype=torch.bool) & ~torch.eye(3, dtype=torch.bool)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from tests.soundness.forms import assert_inside, make_form
-from tests.soundness.small_networks import PICTURE, Function, head, settle
 from tests.soundness.trap_networks import TRAPS
+from tests.support.small_networks import SHAPE, Function, head, settle
 from tiltproof import InputError, bound_network, certify
 
 
@@ -19,7 +19,7 @@ def test_sound_or_refused(name, many):
     for seed, (symbols, scale) in enumerate([(2, 0.3), (0, 0.8), (1, 1e-4)] if many else [(2, 0.3)]):
         torch.manual_seed(seed)
         model = settle(TRAPS[name](), seed)
-        form = make_form(PICTURE, symbols, seed, scale=scale)
+        form = make_form(SHAPE, symbols, seed, scale=scale)
         try:
             bound = bound_network(model, form)
         except InputError:
@@ -34,14 +34,14 @@ def test_sound_or_refused(name, many):
 )
 def test_outputs_that_are_not_logits_are_refused(body):
     with pytest.raises(InputError):
-        bound_network(Function(body).eval(), make_form(PICTURE, 1, 0), torch.tensor([0, 1, 2]))
+        bound_network(Function(body).eval(), make_form(SHAPE, 1, 0), torch.tensor([0, 1, 2]))
 
 
 @pytest.mark.parametrize(
     "model", [nn.Sequential(nn.Dropout(0.5), nn.Flatten()), nn.Sequential(nn.BatchNorm2d(2), nn.Flatten())]
 )
 def test_training_mode_is_refused_or_taken_as_evaluation(model):
-    form = make_form(PICTURE, 1, 0)
+    form = make_form(SHAPE, 1, 0)
     settle(model)
     expected = bound_network(model, form)
     model.train()
@@ -60,12 +60,12 @@ def test_training_mode_is_refused_or_taken_as_evaluation(model):
 )
 def test_bad_labels_are_refused(labels):
     with pytest.raises(InputError):
-        bound_network(nn.Sequential(nn.Flatten(), head(60)).eval(), make_form(PICTURE, 1, 0), labels)
+        bound_network(nn.Sequential(nn.Flatten(), head(60)).eval(), make_form(SHAPE, 1, 0), labels)
 
 
 def test_an_input_of_the_wrong_size_is_refused():
     with pytest.raises(InputError):
-        bound_network(nn.Sequential(nn.Flatten(), head(61)).eval(), make_form(PICTURE, 1, 0))
+        bound_network(nn.Sequential(nn.Flatten(), head(61)).eval(), make_form(SHAPE, 1, 0))
 
 
 def test_one_output_is_no_classifier():

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.soundness.small_networks import Function, head
+from tests.support.small_networks import Function, head
 
 
 class TwiceReLU(nn.ReLU):
