@@ -1,7 +1,7 @@
 """Pixel bounds of the affine method: eager torch against the fused kernels, and against what memory allows.
 
     python benchmarks/pixel_speed.py [--device cuda] [--gigabytes 1] [--repeat 20] [--boxes own shared] [--json FILE]
-    python benchmarks/pixel_speed.py --block 32 --warps 1 --registers 64 --together 16   # how the kernel is started
+    python benchmarks/pixel_speed.py --block 32 --warps 1 --registers 64 --shared 16   # how the kernel is started
 
 For each picture size and transformation, over as many pairs as fill --gigabytes of results: milliseconds of one call of `pair_bounds`, with
 everything that the host does for it, and of the kernels alone, whatever the host does; the least traffic (each pair's picture read once, in
@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.kernels import registry
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
 
@@ -33,6 +33,25 @@ BOXES = {"R(10)": (0.01, 0.2), "R(2), Sh(2)": (0.01, 0.05)}
 """Half widths of the boxes, in degrees and percent."""
 GRID = 16
 """Boxes of each picture, where they are shared."""
+
+CONFIGURATION = {
+    "block": (("BLOCK", "SMALL_BLOCK"), "pixels of one program"),
+    "warps": (("WARPS",), "warps of one program"),
+    "registers": (("REGISTERS",), "registers of a thread, at most; 0: no limit"),
+    "shared": (("SHARED_PAIRS",), "pairs of one program, at most"),
+    "strip": (("STRIP", "LARGE_STRIP"), "blocks of one program, at most"),
+    "programs": (("PROGRAMS",), "programs that strips and shared pairs have to leave"),
+    "launched": (("LAUNCHED",), "programs that are started, at most"),
+}
+"""Options that change how the kernel is launched: the constants they set."""
+
+
+def configure(constant: str, value: int) -> None:
+    """Change a constant of the launcher."""
+    from tiltproof.kernels import pixels
+
+    registers = dict.fromkeys(pixels.REGISTERS, value or None)
+    setattr(pixels, constant, registers if constant == "REGISTERS" else value)
 
 
 def seconds(work, repeat: int, device: torch.device) -> float:
@@ -101,12 +120,15 @@ def measure(
     def work(number: int = pairs) -> AffineForm:
         return pair_bounds(pictures, rows_of[:number], transform, "affine", low[:number], high[:number], dtype=dtype)
 
-    looks_at, fused_pixels._on_gpu = fused_pixels._on_gpu, lambda _: False
+    kernel = registry.find("pixels:spatial") if device.type == "cuda" else None
+    if kernel is not None:
+        before, kernel.disabled = kernel.disabled, True
     fewer = max(1, min(pairs, 2**23 // values))  # eager needs forty times the memory
     row = {"picture": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "boxes": boxes, "pairs": pairs}
     row |= {"traffic": pairs * values * (entry + form)}  # a copy of the pictures in float32 is made once
     row["eager"] = seconds(lambda: work(fewer), min(repeat, 5), device) * pairs / fewer
-    fused_pixels._on_gpu = looks_at
+    if kernel is not None:
+        kernel.disabled = before
     if device.type == "cuda":
         row |= {"fused": seconds(work, repeat, device), "device": kernel_seconds(work, repeat)}
         row["ps"] = row["device"] / (pairs * values) * 1e12
@@ -120,34 +142,17 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, help="calls that are timed (cuda: 20, cpu: 3)")
     parser.add_argument("--pictures", nargs="+", default=list(PICTURES), choices=list(PICTURES))
     parser.add_argument("--boxes", nargs="+", default=["own", "shared"], choices=["own", "shared"])
-    parser.add_argument(
-        "--block", type=int, help="pixels of one program of the kernel (float32 of small pictures: 64, others: 32)"
-    )
-    parser.add_argument("--warps", type=int, default=fused_pixels.WARPS)
-    parser.add_argument("--registers", type=int, help="at most, of a thread (float32: 64, float64: 96); 0: no limit")
-    parser.add_argument(
-        "--together", type=int, default=fused_pixels.TOGETHER, help="pairs that one program is for, at most"
-    )
-    parser.add_argument(
-        "--strip", type=int, help="blocks that one program is for, at most (small pictures: 16, others: 6)"
-    )
-    parser.add_argument("--programs", type=int, default=fused_pixels.PROGRAMS)
-    parser.add_argument(
-        "--launched", type=int, default=fused_pixels.LAUNCHED, help="programs that are started, at most"
-    )
+    for option, (constants, about) in CONFIGURATION.items():
+        parser.add_argument(f"--{option}", type=int, help=f"{about} (see {', '.join(constants)} in kernels/pixels.py)")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     on_gpu = device.type == "cuda"
     gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
-    if arguments.block is not None:
-        fused_pixels.BLOCK = fused_pixels.SMALL_BLOCK = arguments.block
-    fused_pixels.WARPS, fused_pixels.LAUNCHED = arguments.warps, arguments.launched
-    if arguments.registers is not None:
-        fused_pixels.REGISTERS = dict.fromkeys(fused_pixels.REGISTERS, arguments.registers or None)
-    fused_pixels.TOGETHER, fused_pixels.PROGRAMS = arguments.together, arguments.programs
-    if arguments.strip is not None:
-        fused_pixels.STRIP = fused_pixels.LARGE_STRIP = arguments.strip
+    for option, (constants, _) in CONFIGURATION.items():
+        value = vars(arguments)[option]
+        for constant in constants if value is not None else ():
+            configure(constant, value)
     copied = copy_bandwidth(device, gigabytes)
     machine = torch.cuda.get_device_name(device) if on_gpu else "CPU"
     print(f"{machine}, torch {torch.__version__}: a copy reads and writes {copied / 1e9:.0f} GB/s")
@@ -170,7 +175,8 @@ def main() -> None:
                     line += f"{row['eager'] / row[taken]:10.1f}" if taken == "fused" else ""
                     line += f"{speed / 1e9:10.0f}{speed / copied:10.0%}"
                 print(line + (f"{row['ps']:10.1f}" if on_gpu else ""), flush=True)
-    if on_gpu and not any(fused_pixels._trust.values()):
+    kernel = registry.find("pixels:spatial") if on_gpu else None
+    if on_gpu and (kernel is None or kernel.disabled or not any(kernel.checked.values())):
         print("The kernels were not used: Triton is missing, or they differ from the reference.")
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1))

@@ -1,17 +1,19 @@
-"""Where to compute: the one place that turns what a user says into a device that is there, and knows its errors."""
+"""Devices: choosing one, what suits each kind, and their out-of-memory errors."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 from tiltproof.errors import InputError
 
 
 def choose_device(wanted: str | torch.device) -> torch.device:
-    """``auto`` (a GPU where there is one), ``cpu``, ``cuda`` or ``cuda:N``, which must be there.
+    """Resolve ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; refuse a device that is not available.
 
     >>> choose_device("cpu")
     device(type='cpu')
@@ -35,13 +37,31 @@ def choose_device(wanted: str | torch.device) -> torch.device:
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a GPU the current one, which is where Triton launches whatever it is given."""
+    """Make a GPU the current one, on which Triton launches its kernels."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def is_recording(device: torch.device) -> bool:
+    """Whether work on this device is being recorded into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def launch_bound(x: Tensor) -> bool:
+    """Whether operations on ``x`` cost their launch (a GPU) rather than their passes over memory (a CPU).
+
+    If so, one operation over a whole tensor is best; if not, several operations over parts that stay in the caches.
+    """
+    return x.is_cuda
+
+
+def batch_entries(x: Tensor, on_cpu: int, on_gpu: int | None = None) -> int:
+    """How many entries to compute at a time: ``on_cpu`` to stay in the caches, or ``on_gpu`` (by default, all of them)."""
+    return (on_gpu or sys.maxsize) if launch_bound(x) else on_cpu
 
 
 @contextmanager
 def few_threads(device: torch.device) -> Iterator[None]:
-    """While a GPU does the work, the host's tensors are small: to wake other threads for them costs more than it saves."""
+    """Use one CPU thread while a GPU computes: the host's tensors are small, and waking threads costs more than it saves."""
     if device.type != "cuda":
         yield
         return
@@ -53,19 +73,20 @@ def few_threads(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-SIGNS = (
+OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "can't allocate memory",
     "cublas_status_alloc",
     "bad_alloc",
-    "could not create a primitive",  # oneDNN, whatever it lacked memory for
+    "could not create a primitive",  # oneDNN reports every lack of memory like this
     "could not create a memory",
 )
+"""Parts of the messages of RuntimeErrors that mean a lack of memory."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of torch, Python or a library below them; a smaller batch may go through."""
+    """Whether torch, Python or a library ran out of memory, so that a smaller batch may go through."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(sign in text for sign in SIGNS)
+    return isinstance(error, RuntimeError) and any(message in text for message in OUT_OF_MEMORY_MESSAGES)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.relu import zonotope_kink, zonotope_relu
+from tiltproof.enclosures.relu import relax_relu, zonotope_relu
 from tiltproof.enclosures.rounding import SMALLEST
 
 COUNT = 4000
@@ -33,7 +33,7 @@ def forms(dtype, symbols, seed):
 @pytest.mark.parametrize("symbols", [0, 1, 2, 3])
 def test_no_value_leaves_it(dtype, symbols):
     form = forms(dtype, symbols, symbols)
-    result = zonotope_kink(form)
+    result = relax_relu(form)
     assert result.stack.shape == form.stack.shape
     center, radius = result.center.double(), result.radius.double()
     size = form.center.double().abs() + form.slopes.double().abs().sum(0) + form.radius.double()
@@ -55,12 +55,12 @@ def test_no_value_leaves_it(dtype, symbols):
 def test_it_is_no_looser_than_step_by_step(symbols):
     form = forms(torch.float32, symbols, 10 + symbols)
     known = zonotope_relu(form).radius.double()
-    assert bool((zonotope_kink(form).radius.double() <= known * (1 + 1e-6)).all())
+    assert bool((relax_relu(form).radius.double() <= known * (1 + 1e-6)).all())
 
 
 @pytest.mark.parametrize("entry", [torch.nan, torch.inf])
 def test_what_is_no_number_proves_nothing(entry):
     for stack, radius in (([entry, 1.0], 1.0), ([1.0, entry], 1.0), ([1.0, 1.0], entry)):
-        form = zonotope_kink(AffineForm(torch.tensor(stack).view(2, 1, 1), torch.tensor([[radius]])))
+        form = relax_relu(AffineForm(torch.tensor(stack).view(2, 1, 1), torch.tensor([[radius]])))
         finite = torch.isfinite(form.stack).all() & torch.isfinite(form.radius).all()
         assert not bool(finite)

@@ -31,5 +31,6 @@ def compiled(module, *kernels):
     """From now on a module's kernels are compiled where they would be launched; the names of those that were, as they come."""
     driver.set_active(Absent())
     names = []
-    module._kernels = {name: Compiled(module._kernel(name), names) for name in kernels}
+    for name in kernels:
+        setattr(module, f"{name}_kernel", Compiled(getattr(module, f"{name}_kernel"), names))
     return names

@@ -13,8 +13,8 @@ import triton.language as tl
 from tests.kernels.interpreted_pixels import kernel, prepare
 from tests.support.exactly import symbols, violations
 from tests.support.oracle import composed_inverse, source_positions, transformed
-from tiltproof.kernels import pixels as fused_pixels
-from tiltproof.kernels.matrix_program import written
+from tiltproof.kernels import pixels as fused
+from tiltproof.kernels.matrix_program import trace
 from tiltproof.kernels.triton import pixels as pixel_kernel
 from tiltproof.kernels.triton.pixels_float32 import cells_met, numbers_of, places
 from tiltproof.transforms.notation import parse
@@ -116,14 +116,14 @@ def positions() -> None:
     )
     for number, (letters, *special) in enumerate(cases):
         transform, (height, width) = transform_of(letters), ((4, 8), (8, 16), (16, 1))[number % 3]
-        entries, (low, high) = written(transform, list(range(len(letters)))), boxes_of(letters, 6, rng)
+        entries, (low, high) = trace(transform, list(range(len(letters)))), boxes_of(letters, 6, rng)
         if special:
             low, high = (torch.tensor([end], dtype=torch.float64) for end in special[0])
             height, width = special[1]
         plane, count = min(height * width, 128), entries.symbols
         block = min(plane, 2 if number % 2 else 4)
-        few = torch.empty(len(low), entries.few)
-        table, _ = entries.table(fused_pixels._kernel("entries"), low, high, few)
+        few = torch.empty(len(low), entries.float32_rows)
+        table, _ = entries.table(fused.entries_kernel, low, high, few)
         lines = torch.zeros(len(low), 3, plane, dtype=torch.int32)
         floats = torch.zeros(len(low), 2, 3 + count, plane)
         look[(len(low), plane // block)](
@@ -132,7 +132,7 @@ def positions() -> None:
             lines,
             floats,
             entries.rows,
-            entries.few,
+            entries.float32_rows,
             height,
             width,
             entries.codes[0],
@@ -190,7 +190,7 @@ def pixels() -> None:
     for name in ways:
         setattr(pixel_kernel, name, counted(ways, name, getattr(pixel_kernel, name)))
     for number in range(36):
-        fused_pixels.SMALL_BLOCK = 4 if number % 3 else 64
+        fused.SMALL_BLOCK = 4 if number % 3 else 64
         letters, padding, size = LETTERS[number % 6], PADDINGS[number // 6 % 3], SIZES[(number + number // 6) % 6]
         transform = transform_of(letters, padding)
         picture = torch.rand(2, 1 + number % 2, *size, dtype=torch.float64, generator=generator)
@@ -281,7 +281,7 @@ def room() -> None:
 def limits() -> None:
     """In larger pictures a position may have more than 19 bits: those are left to float64."""
     generator, size, low, high = torch.Generator().manual_seed(12), 2**14, -99.21, -99.21 + 1e-9
-    fused_pixels.BLOCK = fused_pixels.SMALL_BLOCK = size // 4
+    fused.BLOCK = fused.SMALL_BLOCK = size // 4
     picture = torch.rand(1, 1, size, 1, dtype=torch.float64, generator=generator)
     box = torch.tensor([[[low]], [[high]]], dtype=torch.float64)
     transform = parse("Scv(99.5); padding=reflect")
@@ -295,6 +295,6 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
     prepare()
-    fused_pixels._trusted = lambda *_: True
+    fused.spatial.check = lambda *_: True
     globals()[sys.argv[1]]()
     sys.stdout.write("ok")

@@ -17,8 +17,9 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from tests.kernels.coordinate_boxes import agree, coordinates_of, padded
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
-from tiltproof.kernels import pixels as fused_pixels
-from tiltproof.kernels.matrix_program import written
+from tiltproof.kernels import pixels as fused
+from tiltproof.kernels import registry
+from tiltproof.kernels.matrix_program import trace
 from tiltproof.pixels import coordinates, single_cell
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Compose, Spatial
@@ -34,41 +35,42 @@ TRANSFORMS = (
     "Tv(9), Sc(9); padding=reflect",
     "R(20), Scv(9), Tu(1), Sh(4), Tv(1)",
 )
-TRUSTED = fused_pixels._trusted
+CHECK = fused.spatial.check
 used = 0
 
 
 def prepare() -> None:
     library = ctypes.CDLL("libm.so.6")
-    fused = {}
+    rounded_once = {}
     for function, kind, dtype in (
         (library.fma, ctypes.c_double, np.float64),
         (library.fmaf, ctypes.c_float, np.float32),
     ):
         function.restype, function.argtypes = kind, [kind] * 3
-        fused[np.dtype(dtype)] = np.vectorize(function, otypes=[dtype])
+        rounded_once[np.dtype(dtype)] = np.vectorize(function, otypes=[dtype])
 
     def waves(function):
         return lambda _, x: TensorHandle(function(torch.from_numpy(np.array(x.data))).numpy(), x.dtype.scalar)
 
     InterpreterBuilder.create_fma = lambda _, x, y, z: TensorHandle(
-        fused[z.data.dtype](x.data, y.data, z.data), z.dtype.scalar
+        rounded_once[z.data.dtype](x.data, y.data, z.data), z.dtype.scalar
     )
     InterpreterBuilder.create_sin, InterpreterBuilder.create_cos = waves(torch.sin), waves(torch.cos)
-    fused_pixels.BLOCK, fused_pixels.PROGRAMS, fused_pixels.LAUNCHED = 64, 3, 3
-    launch = fused_pixels._launch
+    fused.BLOCK, fused.PROGRAMS, fused.LAUNCHED = 64, 3, 3
+    launch = fused._launch
 
     def counted(*arguments):
         global used
         used += 1
         return launch(*arguments)
 
-    fused_pixels._launch = counted
+    fused._launch = counted
 
 
 def reference(*arguments, own=False, **named) -> AffineForm:
     """By points, as on a GPU; ``own``: with the boxes of the positions' forms alone."""
-    fused_pixels._on_gpu, meet = lambda _: False, coordinates._meet
+    registry.INTERPRETED.clear()
+    meet = coordinates._meet
     single_cell.applies = lambda *_: False
     if own:
         coordinates._meet = lambda form, _: Interval(form.lower, form.upper)
@@ -79,7 +81,7 @@ def reference(*arguments, own=False, **named) -> AffineForm:
 
 def kernel(*arguments, **named) -> AffineForm:
     before = used
-    fused_pixels._on_gpu = lambda _: True
+    registry.INTERPRETED.add("pixels:spatial")
     form = pair_bounds(*arguments, **named)
     assert used > before, "the kernel was not used"
     return form
@@ -112,7 +114,7 @@ def same() -> None:
     """Boxes of all sizes, single points, and boxes on grid lines; pictures of one pixel, and of one row."""
     generator = torch.Generator().manual_seed(1)
     for number, text in enumerate(TRANSFORMS):
-        fused_pixels._trusted = TRUSTED if number == 0 else lambda *_: True
+        fused.spatial.check = CHECK if number == 0 else lambda *_: True
         transform = parse(text)
         ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
         size = ((5, 7), (4, 5), (6, 3), (1, 8), (4, 4), (6, 1), (3, 5))[number]
@@ -160,9 +162,10 @@ def odd() -> None:
 
     low = torch.tensor([[-0.5], [0.2]], dtype=torch.float64)
     compare(picture, Own(-1, 1), low, low + 0.1, torch.float64)
-    assert written(Strange(-1, 1), [0]) is None
-    assert written(parse("Yaw(5@300)"), [0]) is None
-    fused_pixels._trusted, fused_pixels._agrees, fused_pixels._on_gpu = TRUSTED, lambda *_: False, lambda _: True
+    assert trace(Strange(-1, 1), [0]) is None
+    assert trace(parse("Yaw(5@300)"), [0]) is None
+    fused.spatial.check = lambda *_: False
+    registry.INTERPRETED.add("pixels:spatial")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = pair_bounds(picture, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low)
@@ -192,17 +195,17 @@ def shared() -> None:
             for k, pair in enumerate(zip(rows_of.tolist(), boxes.tolist(), strict=True)):
                 assert torch.equal(alone[pair].stack, found[k : k + 1].stack), (text, boxes, k)
                 assert torch.equal(alone[pair].radius, found[k : k + 1].radius), (text, boxes, k)
-    entries, boxes = written(transform, [0, 1]), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    entries, boxes = trace(transform, [0, 1]), torch.tensor([0, 1, 2, 0, 1, 2, 0])
     low, high = below[boxes], above[boxes]
     low[3:, 2] += 0.1  # a contrast moves no pixel
-    assert entries.table(fused_pixels._kernel("entries"), low, high)[1].tolist() == [3]
+    assert entries.table(fused.entries_kernel, low, high)[1].tolist() == [3]
 
 
 def sound() -> None:
     """Against the exact picture."""
     from tests.support.pixel_check import assert_sound, random_box
 
-    fused_pixels._on_gpu = lambda _: True
+    registry.INTERPRETED.add("pixels:spatial")
     rng = np.random.default_rng(3)
     before = used
     for number, letters in enumerate((["R"], ["Sc", "R"], ["Tu", "Tv"], ["Sh", "R"], ["Tv"], ["Sc", "Sh", "R"])):
@@ -260,15 +263,15 @@ def wild() -> None:
 def damaged() -> None:
     """Kernels that go wrong in one respect are refused, the right ones are not: each wrong on a copy of one right result."""
     transform, run = parse("R(30)"), [0]
-    entries, launch, results = written(transform, run), fused_pixels._launch, {}
+    entries, launch, results = trace(transform, run), fused._launch, {}
 
     def careless(picture, rows_of, low, high):
         """Takes boxes that begin alike for the same."""
         first = (low == low.T).int().argmax(1)
         return launch(picture, rows_of, entries, low[first], high[first], transform.padding, torch.float64)
 
-    assert not fused_pixels.shares(careless, torch.rand(2, 1, 3, 4, dtype=torch.float64), transform, run)
-    fused_pixels.shares = lambda *_: True  # right kernels are looked at in `same`
+    assert not fused.is_batch_invariant(careless, torch.rand(2, 1, 3, 4, dtype=torch.float64), transform, run)
+    fused.is_batch_invariant = lambda *_: True  # right kernels are looked at in `same`
 
     def verdict(dtype, harm) -> bool:
         def harmed(*arguments):
@@ -278,9 +281,9 @@ def damaged() -> None:
             harm(form)
             return form
 
-        fused_pixels._launch = harmed
+        fused._launch = harmed
         picture = torch.zeros(2, 1, 11, 13, dtype=torch.float64)
-        return fused_pixels._agrees(picture, transform, run, entries, dtype, fused_pixels._way(entries, dtype, 11, 13))
+        return fused._agrees(picture, transform, run, entries, dtype, fused._way(entries, dtype, 11, 13))
 
     def flat(form):
         return (form.slopes == 0).all(0)
@@ -308,6 +311,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     prepare()
     if sys.argv[1] != "same":
-        fused_pixels._trusted = lambda *_: True  # looked at in `same`
+        fused.spatial.check = lambda *_: True  # looked at in `same`
     globals()[sys.argv[1]]()
     sys.stdout.write("ok")

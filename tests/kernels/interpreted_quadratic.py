@@ -12,8 +12,9 @@ import torch
 
 from tests.kernels.interpreted_pixels import compare, kernel, prepare
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.kernels import pixels as fused_pixels
-from tiltproof.kernels.matrix_program import written
+from tiltproof.kernels import pixels as fused
+from tiltproof.kernels import registry
+from tiltproof.kernels.matrix_program import trace
 from tiltproof.transforms.notation import parse
 
 CASES = (
@@ -74,7 +75,7 @@ def sound() -> None:
     from tests.support.quadratic_check import POINTS, REACH, assert_joint
 
     rng, hinges = np.random.default_rng(5), 0
-    fused_pixels._on_gpu = lambda _: True
+    registry.INTERPRETED.add("pixels:spatial")
     for trial, letter in enumerate([*REACH, "R", "R", "R", *REACH]):
         padding = ("zeros", "border", "reflect")[trial % 3]
         transform = make_transform([letter], padding, None)
@@ -96,8 +97,8 @@ def sound() -> None:
 def damaged() -> None:
     """The look at the kernels before they are used notices results that are wrong in one respect."""
     transform, run, results = parse("R(20)"), [0], []
-    entries, launch = written(transform, run, quadratic=True), fused_pixels._launch
-    fused_pixels.shares = lambda *_: True  # looked at in interpreted_pixels.py
+    entries, launch = trace(transform, run, quadratic=True), fused._launch
+    fused.is_batch_invariant = lambda *_: True  # looked at in interpreted_pixels.py
 
     def verdict(harm) -> bool:
         def harmed(*arguments):
@@ -106,10 +107,10 @@ def damaged() -> None:
             harm(form)
             return form
 
-        fused_pixels._launch = harmed
+        fused._launch = harmed
         picture = torch.zeros(2, 1, 7, 9, dtype=torch.float64)
-        way = fused_pixels._way(entries, torch.float64, 7, 9)
-        return fused_pixels._agrees(picture, transform, run, entries, torch.float64, way)
+        way = fused._way(entries, torch.float64, 7, 9)
+        return fused._agrees(picture, transform, run, entries, torch.float64, way)
 
     def move_hinges(form) -> None:
         """Every third pixel has a hinge of its own: perhaps right by itself, but not together."""
@@ -134,6 +135,6 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
     prepare()
-    fused_pixels._trusted = lambda *_: True  # looked at in `damaged`
+    fused.spatial.check = lambda *_: True  # looked at in `damaged`
     globals()[sys.argv[1]]()
     sys.stdout.write("ok")

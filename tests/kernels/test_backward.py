@@ -5,7 +5,14 @@ import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
-from tiltproof.kernels import backward as fused_rows
+from tiltproof.kernels import registry
+from tiltproof.network.backward import concretized, relaxation_shares
+from tiltproof.network.ops.activations import relu_backward
+
+pytest.importorskip("triton")
+from tiltproof.kernels import backward as fused
+
+KERNELS = {"pull": fused.relu_backward, "meet": fused.concretized}
 
 PROGRAM = """
 import warnings
@@ -16,26 +23,26 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.network import proof_arithmetic, read_network, refine, run
 from tiltproof.network.backward import relaxation_shares
-from tiltproof.kernels import backward as fused_rows
+from tiltproof.kernels import backward as fused, registry
 
+ALL = ["backward:relu_backward", "backward:concretized", "backward:relaxation_shares"]
 warnings.filterwarnings("ignore", category=RuntimeWarning)
-fused_rows.BLOCK = 64
+fused.BLOCK = 64
 device = torch.device("cpu")
 for dtype in (torch.float32, torch.float64):
     for symbols in (0, 1, 4):
         for name in ("pull", "meet"):
-            assert fused_rows._agrees(name, device, dtype, symbols), (name, dtype, symbols)
+            assert fused._agrees(name, device, dtype, symbols), (name, dtype, symbols)
 
-used, launch = [], fused_rows._launch
+used, launch = [], fused._launch
 def counted(name, *rest):
     used.append(name)
     return launch(name, *rest)
-fused_rows._launch = counted
+fused._launch = counted
 
 # a whole backward pass, whatever the order in memory: tighter than the reference or as good, and never above the true margin
 torch.manual_seed(0)
 for dtype in (torch.float32, torch.float64):
-    assert fused_rows._trusted("pull", device, dtype, 2) and fused_rows._trusted("meet", device, dtype, 2)
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 3)).to(dtype).eval()
     center = torch.rand(4, 2, 6, 6, dtype=dtype)
     slopes = torch.randn(2, 4, 2, 6, 6, dtype=dtype) * 0.02
@@ -52,9 +59,11 @@ for dtype in (torch.float32, torch.float64):
             pairs, labels = torch.tensor([[0, 2, 2, 3, 1]] * 2, dtype=torch.int32).T[:, 0], torch.tensor([0, 1, 2, 0])
             classes = (labels[pairs] + torch.tensor([1, 1, 2, 2, 1])) % 3
             wanted = refine(network, forms, labels, pairs, classes)[0]
-            fused_rows._on_gpu, used[:] = lambda _: True, []
+            registry.INTERPRETED.update(ALL)
+            refine(network, forms, labels, pairs, classes)  # with the self-checks
+            used.clear()
             found = refine(network, forms, labels, pairs, classes)[0]
-            fused_rows._on_gpu = lambda _: False
+            registry.INTERPRETED.clear()
             assert used.count("pull") == 2 and used.count("meet") >= 1, used
             assert torch.allclose(found, wanted, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-10), (found, wanted)
             e = torch.rand(300, 2, 1, 1, 1, 1, dtype=torch.float64) * 2 - 1
@@ -78,9 +87,9 @@ for dtype in (torch.float32, torch.float64):
         for a in (None, torch.randn(7, *shape, dtype=dtype)):
             for later in (None, after):
                 wanted = relaxation_shares(a, before, later)
-                fused_rows._on_gpu = lambda _: True
-                found = fused_rows.fused_shares(a, before, later)
-                fused_rows._on_gpu = lambda _: False
+                registry.INTERPRETED.add("backward:relaxation_shares")
+                found = relaxation_shares(a, before, later)
+                registry.INTERPRETED.clear()
                 assert found.shape == (7, symbols) and torch.allclose(found, wanted, rtol=1e-5, atol=0), (found, wanted)
 
 class Turned(nn.Module):
@@ -97,11 +106,12 @@ form = AffineForm(torch.stack([center, torch.randn_like(center) * 0.3]), torch.f
 with torch.no_grad(), proof_arithmetic(device):
     network = read_network(model, (1, 6, 8), center[:1]).network_as(torch.float64)
     forms = run(network, form)
-    assert any(fused_rows._channels_last(each.radius) and each.radius.ndim == 5 for each in forms.values())
+    assert any(fused._channels_last(each.radius) and each.radius.ndim == 5 for each in forms.values())
     pairs, labels, classes = torch.tensor([0, 1, -1]), torch.tensor([0, 1, 2]), torch.tensor([1, 0, 0])
     wanted = refine(network, forms, labels, pairs, classes)[0]
-    assert fused_rows._trusted("pull", device, torch.float64, 1) and fused_rows._trusted("meet", device, torch.float64, 1)
-    fused_rows._on_gpu, used[:] = lambda _: True, []
+    registry.INTERPRETED.update(ALL)
+    refine(network, forms, labels, pairs, classes)
+    used.clear()
     found = refine(network, forms, labels, pairs, classes)[0]
 assert used.count("pull") == 1, used
 assert torch.allclose(found, wanted, rtol=0, atol=1e-10), (found, wanted)
@@ -118,23 +128,30 @@ def test_a_kernel_that_differs_is_not_trusted(name, monkeypatch):
     """One that sums a little too little, for instance."""
 
     def launch(name, a, stack, radius, rows):
-        out, sums, _ = fused_rows.reference(name, a, AffineForm(stack, radius)[rows])
+        out, sums, _ = fused.reference(name, a, AffineForm(stack, radius)[rows])
         return out, sums * (1 - 1e-5 * wrong)
 
-    monkeypatch.setattr(fused_rows, "_launch", launch)
+    monkeypatch.setattr(fused, "_launch", launch)
     wrong = 0
-    assert fused_rows._agrees(name, torch.device("cpu"), torch.float32, 2)
+    assert fused._agrees(name, torch.device("cpu"), torch.float32, 2)
     wrong = 1
-    assert not fused_rows._agrees(name, torch.device("cpu"), torch.float32, 2)
-    monkeypatch.setattr(fused_rows, "_kernels", {name: object()})
-    monkeypatch.setattr(fused_rows, "_on_gpu", lambda _: True)
-    form = GatheredForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
+    assert not fused._agrees(name, torch.device("cpu"), torch.float32, 2)
+    monkeypatch.setattr(registry, "INTERPRETED", {"backward:relu_backward", "backward:concretized"})
+    monkeypatch.setattr(KERNELS[name], "checked", {})
+    form, a = GatheredForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2])), torch.randn(2, 4)
     with pytest.warns(UserWarning, match="differ"):
-        assert fused_rows._tried(name, torch.randn(2, 4), form) is None
+        found = relu_backward(a, form, 0.0, 0.0) if name == "pull" else concretized(a, form)
+    wanted = KERNELS[name].reference(a, form, *([0.0, 0.0] if name == "pull" else []))
+    if name == "pull":
+        assert torch.equal(found.inputs[0], wanted.inputs[0])
+        assert torch.equal(found.allowance, wanted.allowance)
+    else:
+        assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
 
 
-def test_a_cpu_uses_the_reference():
+def test_a_cpu_uses_the_reference(monkeypatch):
+    monkeypatch.setattr(registry, "find", lambda _: pytest.fail("not on a CPU"))
     form = GatheredForm(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)), torch.tensor([0, 2]))
-    assert fused_rows.fused_relu_pullback(torch.randn(2, 4), form) is None
-    assert fused_rows.fused_meeting(torch.randn(2, 4), form) is None
-    assert fused_rows.fused_shares(None, form, None) is None
+    relu_backward(torch.randn(2, 4), form, 0.0, 0.0)
+    concretized(torch.randn(2, 4), form)
+    relaxation_shares(None, form, None)

@@ -4,22 +4,25 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tiltproof.kernels import im2col as windows
-from tiltproof.kernels.im2col import Reach, reference
+from tiltproof.kernels import registry
+from tiltproof.network.im2col import Reach, im2col
+
+pytest.importorskip("triton")
+from tiltproof.kernels import im2col as fused
 
 PROGRAM = """
 import warnings
 import torch
 import torch.nn.functional as F
 from tiltproof.network import arithmetic
-from tiltproof.kernels import im2col as windows
-from tiltproof.kernels.im2col import Reach
+from tiltproof.kernels import im2col as fused
+from tiltproof.network.im2col import Reach, im2col
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 device = torch.device("cpu")
-assert all(windows._agrees(device, dtype) for dtype in (torch.float32, torch.float64))
+assert all(fused._agrees(device, dtype) for dtype in (torch.float32, torch.float64))
 # tiles that do not divide the rows, nor the channels, and all orders in memory
-windows.TILE, windows.MOST_PLACES = 64, 8
+fused.TILE, fused.MOST_TILE = 64, 8
 torch.manual_seed(0)
 for channels in (1, 3, 8, 12, 19):
     x = torch.randn(2, 7, channels, 9)
@@ -27,10 +30,10 @@ for channels in (1, 3, 8, 12, 19):
         height, width = turned.shape[2:]
         reach = Reach((2, 3), (1, 2), (1, 1), (1, 2), height + 1, (width + 1) // 2 + 1)
         for most in (2**31 - 1, 9):  # counted by 32 bits, and by 64
-            windows.MOST_ROWS = most
-            assert torch.equal(windows._launch(turned, reach), windows.reference(turned, reach))
+            fused.MOST_ROWS = most
+            assert torch.equal(fused._launch(turned, reach), im2col(turned, reach))
 # convolutions by lines, of integers: kernel and stride, of pictures that need no lines below them and of others
-arithmetic.windows, arithmetic.LEAST_OUTPUTS, windows.TILE = windows._launch, 1, 2048
+arithmetic.im2col, arithmetic.LEAST_OUTPUTS, fused.TILE = fused._launch, 1, 2048
 for channels, high, down, above in ((16, 4, 2, 1), (18, 5, 2, 2), (16, 3, 2, 3), (11, 5, 3, 3), (16, 3, 1, 1)):
     x, weight = torch.randint(-9, 10, (3, channels, 7, 6)).float(), torch.randint(-9, 10, (2, channels, high, 3)).float()
     window = arithmetic.Window((down, 2), (above, 1), (1, 1), 1)
@@ -52,13 +55,13 @@ def test_whole_windows_are_those_of_torch(padding, stride):
     unfolded = F.unfold(x, (3, 2), (1, 2), padding, stride).unflatten(1, (4, 6))  # [N, channels, positions, windows]
     high = (7 + 2 * padding[0] - 3) // stride[0] + 1
     reach = Reach((3, 2), stride, (1, 2), padding, high, unfolded.shape[-1] // high)
-    assert torch.equal(reference(x, reach).view(3, -1, 6, 4), unfolded.permute(0, 3, 2, 1))
+    assert torch.equal(im2col(x, reach).view(3, -1, 6, 4), unfolded.permute(0, 3, 2, 1))
 
 
 def test_lines_of_the_next_picture_begin_with_zeros():
     x = torch.rand(2, 3, 4, 5) + 1
     reach = Reach((1, 1), (1, 1), (1, 1), (2, 0), 6, 5, tail=2)
-    lines = reference(x, reach).view(-1, 5, 3)
+    lines = im2col(x, reach).view(-1, 5, 3)
     assert len(lines) == 14
     assert reach.rows(2) == 70
     empty = (lines == 0).all((1, 2))
@@ -71,15 +74,16 @@ def test_a_kernel_that_differs_is_not_trusted(monkeypatch):
     """One that leaves out a zero beside the picture, for instance."""
 
     def launch(x, reach):
-        found = reference(x, reach)
+        found = fused.im2col.reference(x, reach)
         found.view(-1)[0] += wrong
         return found
 
-    monkeypatch.setattr(windows, "_launch", launch)
-    monkeypatch.setattr(windows, "_kernels", {})
+    monkeypatch.setattr(fused, "_launch", launch)
+    monkeypatch.setattr(registry, "INTERPRETED", {"im2col:im2col"})
+    monkeypatch.setattr(fused.im2col, "checked", {})
     wrong, state = 0.0, torch.get_rng_state()
-    assert windows._agrees(torch.device("cpu"), torch.float32)
+    assert fused._agrees(torch.device("cpu"), torch.float32)
     assert torch.equal(torch.get_rng_state(), state), "a user's random numbers are others than without a GPU"
     wrong = 1e-30
     with pytest.warns(UserWarning, match="differ"):
-        assert not windows._trusted(torch.device("cpu"), torch.float32)
+        im2col(torch.rand(1, 1, 3, 3), Reach((2, 2), (1, 1), (1, 1), (0, 0), 2, 2))

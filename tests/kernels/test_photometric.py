@@ -4,24 +4,28 @@ import pytest
 import torch
 
 from tests.kernels.child import needs_triton, run
-from tiltproof.kernels import photometric as fused_values
+from tiltproof.kernels import registry
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.base import Pixelwise
 from tiltproof.transforms.notation import parse
+
+pytest.importorskip("triton")
+from tiltproof.kernels import photometric as fused
 
 PROGRAM = """
 import warnings
 from fractions import Fraction
 import torch
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.kernels import photometric as fused_values
-from tiltproof.pixels.api import pair_bounds
-from tiltproof.kernels.photometric import changes_of, reference
+from tiltproof.kernels import photometric as fused, registry
+from tiltproof.pixels.api import affine_pixelwise, pair_bounds
+from tiltproof.kernels.photometric import _reference as reference, changes_of
 from tiltproof.transforms.notation import parse
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
-fused_values._on_gpu, used, launch = lambda _: True, [], fused_values._launch
-fused_values._launch = lambda *given: used.append(1) or launch(*given)
+registry.INTERPRETED.add("photometric:values")
+used, launch = [], fused._launch
+fused._launch = lambda *given: used.append(1) or launch(*given)
 torch.manual_seed(0)
 runs = {"R(5), C(5), B(0.01)": [1, 2], "Tu(1), B(0.3), C(40)": [1, 2], "Sc(5), C(-60:-40)": [1], "R(2), B(0.2:0.4), Tv(1)": [1]}
 for text, run in runs.items():
@@ -36,8 +40,8 @@ for text, run in runs.items():
     picture = AffineForm(stack, radius)
     for dtype in (torch.float64, torch.float32):
         before = len(used)
-        found = fused_values.fused_values(picture, transform, run, low, high, dtype)
-        assert found is not None and len(used) == before + 2, "looked at once, and used"
+        found = affine_pixelwise(picture, transform, run, low, high, dtype)
+        assert len(used) == before + 2, "checked once, and used"
         wanted = reference(picture, transform, run, low, high, dtype)
         assert found.stack.dtype == found.radius.dtype == dtype and found.unit == wanted.unit
         for mine, theirs in ((found.stack, wanted.stack), (found.radius, wanted.radius)):
@@ -62,13 +66,13 @@ for text in ("Tu(1), C(5), B(0.01)", "Tu(1), B(0.1), Tv(1)"):
     before = len(used)
     found = pair_bounds(*given, dtype=torch.float32)
     assert len(used) > before
-    fused_values._on_gpu = lambda _: False
+    registry.INTERPRETED.clear()
     wanted = pair_bounds(*given, dtype=torch.float32)
-    fused_values._on_gpu = lambda _: True
+    registry.INTERPRETED.add("photometric:values")
     assert torch.isclose(found.stack, wanted.stack, atol=1e-7).all() and torch.isclose(found.radius, wanted.radius, rtol=1e-5).all()
 # kernels that go wrong in one respect are refused
 transform = parse("R(5), C(5), B(0.01)")
-changes, fused_values._launch = changes_of(transform, (1, 2)), launch
+changes, fused._launch = changes_of(transform, (1, 2)), launch
 for dtype in (torch.float64, torch.float32):
     results = []
     def harmed(*given):
@@ -76,8 +80,8 @@ for dtype in (torch.float64, torch.float32):
         form = AffineForm(results[0].stack.clone(), results[0].radius.clone())
         harm(form)
         return form
-    fused_values._launch = harmed
-    agrees = lambda: fused_values._agrees(transform, [1, 2], changes, dtype, torch.device("cpu"))
+    fused._launch = harmed
+    agrees = lambda: fused._agrees(transform, [1, 2], changes, dtype, torch.device("cpu"))
     harm = lambda form: None
     assert agrees()
     for harm in (
@@ -96,15 +100,15 @@ COMPILE = """
 import torch
 from tests.kernels.absent_gpu import compiled
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.kernels import photometric as fused_values
+from tiltproof.kernels import photometric as fused
 from tiltproof.transforms.notation import parse
 
-names = compiled(fused_values, "entries", "values")
+names = compiled(fused, "entries", "values")
 transform = parse("Sc(5), R(5), C(5), B(0.01)")
 low = torch.tensor([transform.low] * 3, dtype=torch.float64)
 picture = AffineForm(torch.rand(5, 3, 1, 6, 7, dtype=torch.float64), torch.rand(3, 1, 6, 7, dtype=torch.float64))
 for dtype in (torch.float32, torch.float64):
-    fused_values._launch(picture, fused_values.changes_of(transform, (2, 3)), low, low + 0.001, dtype)
+    fused._launch(picture, fused.changes_of(transform, (2, 3)), low, low + 0.001, dtype)
 assert names == ["entries", "values"] * 2, names
 print("ok")
 """
@@ -122,7 +126,7 @@ def test_compiles_for_a_gpu(tmp_path):
 
 
 def test_a_cpu_uses_the_reference(monkeypatch):
-    monkeypatch.setattr(fused_values, "_launch", lambda *_: pytest.fail("not on a CPU"))
+    monkeypatch.setattr(registry, "find", lambda _: pytest.fail("not on a CPU"))
     low = torch.tensor([[0.1, 1.0]], dtype=torch.float64)
     pair_bounds(
         torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0]), parse("Tu(1), C(5)"), "affine", low, low + 1
@@ -140,9 +144,9 @@ def test_formulas_that_cannot_be_written_down_are_left_to_the_reference():
         def pixels(self, picture, value):
             return (picture + value) * 0.5
 
-    assert fused_values.changes_of(Strange(-1, 1), (0,)) is None
-    assert fused_values.changes_of(Number(-1, 1), (0,)) is None
-    assert fused_values.changes_of(parse("C(5)"), (0,)) is not None
+    assert fused.changes_of(Strange(-1, 1), (0,)) is None
+    assert fused.changes_of(Number(-1, 1), (0,)) is None
+    assert fused.changes_of(parse("C(5)"), (0,)) is not None
 
 
 def test_parts_of_one_class_with_numbers_of_their_own_are_told_apart():
@@ -156,7 +160,7 @@ def test_parts_of_one_class_with_numbers_of_their_own_are_told_apart():
         def pixels(self, picture, value):
             return picture * (1 + value * self.strength)
 
-    weak, strong = (fused_values.changes_of(Gain(-1, 1, strength), (0,)) for strength in (1.0, 3.0))
+    weak, strong = (fused.changes_of(Gain(-1, 1, strength), (0,)) for strength in (1.0, 3.0))
     assert [step[3] for step in weak[0].steps] == [1.0, 1.0]
     assert [step[3] for step in strong[0].steps] == [3.0, 1.0]
 
@@ -173,15 +177,15 @@ def test_on_a_gpu(dtype, monkeypatch):
     middle = ends[0] + (ends[1] - ends[0]) * torch.rand(24, 4, dtype=torch.float64, device="cuda")
     low, high = (middle - half).clamp(*ends), (middle + half).clamp(*ends)
     given = pictures, torch.arange(24, device="cuda") % 3, transform, "affine", low, high
-    used, launch = [], fused_values._launch
-    monkeypatch.setattr(fused_values, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
+    used, launch = [], fused._launch
+    monkeypatch.setattr(fused, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
     found = pair_bounds(*given, dtype=dtype)
     assert used
     for share in (0.0, 0.3, 1.0):
         true = transform.apply(pictures[given[1]], low + share * (high - low))
         assert (found.lower.double() <= true + 1e-12).all()
         assert (true - 1e-12 <= found.upper.double()).all()
-    monkeypatch.setattr(fused_values, "_on_gpu", lambda _: False)
+    monkeypatch.setattr(fused.values, "disabled", True)
     wanted = pair_bounds(*given, dtype=dtype)
     assert torch.isclose(found.stack, wanted.stack, rtol=8 * found.unit, atol=16 * 2.0**-53).all()
     assert torch.isclose(found.radius, wanted.radius, rtol=8 * found.unit, atol=4 * 2.0**-53).all()

@@ -8,9 +8,13 @@ import torch
 
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of
-from tiltproof.kernels import pixels as fused_pixels
+from tiltproof.kernels import registry
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
+
+pytest.importorskip("triton")
+from tiltproof.kernels import pixels as fused
+from tiltproof.kernels.triton.pixels import pixels
 
 
 @needs_triton
@@ -27,7 +31,7 @@ def test_compiles_for_a_gpu(transform, channels, tmp_path):
 
 
 def test_a_cpu_uses_the_reference(monkeypatch):
-    monkeypatch.setattr(fused_pixels, "_launch", lambda *_: pytest.fail("not on a CPU"))
+    monkeypatch.setattr(registry, "find", lambda _: pytest.fail("not on a CPU"))
     low = torch.tensor([[1.0]], dtype=torch.float64)
     form = pair_bounds(
         torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0]), parse("R(5)"), "affine", low, low + 1
@@ -51,18 +55,18 @@ def test_running_out_of_memory_leaves_the_kernels_in_use(monkeypatch):
     def launch(*_):
         raise errors.pop(0)
 
-    monkeypatch.setattr(fused_pixels, "_on_gpu", lambda _: True)
-    monkeypatch.setattr(fused_pixels, "_kernels", {"pixels": object(), "entries": object()})
-    monkeypatch.setattr(fused_pixels, "_trust", {})
-    monkeypatch.setattr(fused_pixels, "_launch", launch)
+    monkeypatch.setattr(registry, "INTERPRETED", {"pixels:spatial"})
+    monkeypatch.setattr(fused.spatial, "disabled", False)
+    monkeypatch.setattr(fused.spatial, "checked", {})
+    monkeypatch.setattr(fused, "_launch", launch)
     low = torch.tensor([[1.0]], dtype=torch.float64)
     arguments = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0]), parse("R(5)"), "affine", low, low + 1
     with pytest.raises(torch.OutOfMemoryError):
         pair_bounds(*arguments)
-    assert fused_pixels._kernels["pixels"] is not None
+    assert not fused.spatial.disabled
     with pytest.warns(UserWarning, match="no compiler"):
         pair_bounds(*arguments)
-    assert fused_pixels._kernels["pixels"] is None
+    assert fused.spatial.disabled
 
 
 def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
@@ -70,7 +74,7 @@ def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
     box, turn = torch.zeros(2, 1, dtype=torch.float64), parse("R(5)")
 
     def possible(pictures=picture, rows_of=rows, low=box, high=box):
-        return fused_pixels._possible(pictures, rows_of, turn, low, high, torch.float64)
+        return fused._possible(pictures, rows_of, turn, [0], low, high, torch.float64)
 
     assert possible()
     assert not possible(low=box[:1])
@@ -87,31 +91,37 @@ def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
 @pytest.mark.parametrize("size", [(320, 320), (301, 301), (4000, 32), (2**13, 16), (3, 2**15), (17, 4099), (70, 1001)])
 def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtype, monkeypatch):
     """By the same block and arithmetic, with masks or without, and in strips; and few pixels, as the reference looks at them too."""
-    from tiltproof.kernels.triton.pixels import pixels
 
     class Seen:
         def __getitem__(self, grid):
             return lambda *given, **_: calls.append(signature(pixels.fn).bind(*given).arguments)
 
     calls, looked_at, transform = [], [], parse("Tu(3), Tv(3)")
-    monkeypatch.setattr(fused_pixels, "_kernels", {"pixels": Seen(), "entries": MagicMock()})
-    monkeypatch.setattr(fused_pixels, "_trust", {})
-    monkeypatch.setattr(fused_pixels, "_agrees", lambda *given: looked_at.append(given) or True)
-    entries, pairs = fused_pixels.written(transform, [0, 1]), 31
+    monkeypatch.setattr(fused, "pixels_kernel", Seen())
+    monkeypatch.setattr(fused, "entries_kernel", MagicMock())
+    monkeypatch.setattr(fused, "_launched", set())
+    monkeypatch.setattr(fused.spatial, "checked", {})
+    monkeypatch.setattr(fused, "_agrees", lambda *given: looked_at.append(given) or True)
+    monkeypatch.setattr(fused.spatial, "launch", lambda *_: True)
+    entries, pairs = fused.trace(transform, [0, 1]), 31
     box = torch.zeros(pairs, 2, dtype=torch.float64), torch.ones(pairs, 2, dtype=torch.float64), "zeros", dtype
     picture, rows_of = torch.zeros(1, 1, *size, dtype=torch.float64), torch.zeros(pairs, dtype=torch.long)
-    assert fused_pixels._trusted(picture, transform, [0, 1], entries, dtype)
+
+    def run(picture):
+        return fused.spatial.run(picture.device, picture, rows_of, transform, [0, 1], box[0], box[1], dtype)
+
+    assert run(picture)
     ((small, *_, way),) = looked_at
-    fused_pixels._launch(small, rows_of, entries, *box, way)
-    fused_pixels._launch(picture, rows_of, entries, *box)
+    fused._launch(small, rows_of, entries, *box, way)
+    fused._launch(picture, rows_of, entries, *box)
     assert small[0, 0].numel() <= 2048
     mine, real = (
         (call["block"], "copies" in call, call["height"] * call["width"] % call["block"] == 0) for call in calls
     )
     assert mine == real
     assert mine[1] == (dtype == torch.float32 and sum(size) <= 4096)
-    assert all(1 < call["strip"] <= fused_pixels.LARGE_STRIP for call in calls)
-    assert fused_pixels._trusted(small, transform, [0, 1], entries, dtype)
+    assert all(1 < call["strip"] <= fused.LARGE_STRIP for call in calls)
+    assert run(small[:1])
     assert len(looked_at) == 2, "a picture that is small itself is another matter"
 
 
@@ -132,15 +142,15 @@ def test_on_a_gpu(text, dtype, monkeypatch):
     low, high = (middle - half).clamp(*ends), (middle + half).clamp(*ends)
     rows_of = torch.arange(24, device="cuda") % 3
     used = []
-    launch = fused_pixels._launch
-    monkeypatch.setattr(fused_pixels, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
+    launch = fused._launch
+    monkeypatch.setattr(fused, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
     found = pair_bounds(pictures, rows_of, transform, "affine", low, high, dtype=dtype)
     assert used
     for share in (0.0, 0.3, 1.0):
         true = transform.apply(pictures[rows_of], low + share * (high - low))
         assert (found.lower.double() <= true + 1e-12).all()
         assert (true - 1e-12 <= found.upper.double()).all()
-    monkeypatch.setattr(fused_pixels, "_on_gpu", lambda _: False)
+    monkeypatch.setattr(fused.spatial, "disabled", True)
     for k in range(24):
         box = low[k : k + 1], high[k : k + 1]
         wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, dtype=dtype)

@@ -5,10 +5,12 @@ import torch
 
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of, padded
-from tiltproof.kernels import pixels as fused_pixels
-from tiltproof.kernels.selfcheck import contains
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
+
+pytest.importorskip("triton")
+from tiltproof.kernels import pixels as fused
+from tiltproof.kernels.selfcheck import contains
 
 
 @needs_triton
@@ -51,11 +53,11 @@ def test_on_a_gpu(text, monkeypatch):
     half = transform.high[0] * 3.0 ** -torch.arange(24, device="cuda").remainder(12).double().unsqueeze(1)
     middle = (2 * torch.rand(24, 1, dtype=torch.float64, device="cuda") - 1) * (transform.high[0] - half)
     low, high, rows_of = middle - half, middle + half, torch.arange(24, device="cuda") % 3
-    used, launch = [], fused_pixels._launch
-    monkeypatch.setattr(fused_pixels, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
+    used, launch = [], fused._launch
+    monkeypatch.setattr(fused, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
     found = pair_bounds(pictures, rows_of, transform, "affine", low, high, quadratic=True)
     assert used
-    monkeypatch.setattr(fused_pixels, "_on_gpu", lambda _: False)
+    monkeypatch.setattr(fused.spatial, "disabled", True)
     for k in range(24):
         box = low[k : k + 1], high[k : k + 1]
         wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, quadratic=True)

@@ -5,9 +5,11 @@ import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
-from tiltproof.enclosures.relu import zonotope_kink, zonotope_relu
+from tiltproof.enclosures.relu import relax_relu, zonotope_relu
+from tiltproof.kernels import registry
+
+pytest.importorskip("triton")
 from tiltproof.kernels import relu as fused
-from tiltproof.kernels.relu import fused_relu
 
 PROGRAM = """
 import sys, warnings
@@ -15,8 +17,9 @@ from fractions import Fraction
 import torch
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
-from tiltproof.kernels.relu import fused_relu
+from tiltproof.kernels import registry
 from tiltproof.enclosures.relu import zonotope_relu
+from tiltproof.kernels.relu import relu
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 torch.manual_seed(0)
@@ -28,10 +31,15 @@ for dtype in (torch.float32, torch.float64):
         stack[0, 0, :3], radius[1, :2] = torch.tensor([torch.inf, -torch.inf, torch.nan]), torch.tensor([torch.inf, torch.nan])
         stack[:, 2, :4], radius[2, 2:6] = 0.0, 0.0
         form = AffineForm(stack, radius.to(dtype))
-        wanted, found = zonotope_relu(form), fused_relu(form.stack, form.radius, form.unit)
-        assert found is not None, "the kernel was not trusted"
-        *found, kinks = found
-        assert kinks.dtype == torch.bool and (not symbols or torch.equal(kinks, kinked(form)))
+        quadratic = AffineForm(form.stack, form.radius, quadratic=symbols > 0)
+        wanted = zonotope_relu(form)
+        registry.INTERPRETED.add("relu:relu")
+        found = zonotope_relu(quadratic)
+        registry.INTERPRETED.clear()
+        assert list(relu.checked.values()) == [True] * (1 + (dtype == torch.float64)), "the kernel passed its check"
+        kinks = quadratic.kinks
+        assert not symbols or kinks.dtype == torch.bool and torch.equal(kinks, kinked(form))
+        found = found.stack, found.radius, found.magnitude()
         for mine, reference in zip(found, (wanted.stack, wanted.radius, wanted.magnitude()), strict=True):
             assert torch.isclose(mine, reference, rtol=4 * form.unit, atol=0.0, equal_nan=True).all()
         stack, radius, _ = (x.double() for x in found)
@@ -52,8 +60,8 @@ def test_the_kernel_is_the_reference_and_sound(interpreted):
 
 
 def test_a_cpu_uses_the_reference(monkeypatch):
-    monkeypatch.setattr("tiltproof.enclosures.relu.fused_relu", lambda *_: pytest.fail("not on a CPU"))
-    zonotope_kink(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
+    monkeypatch.setattr(registry, "find", lambda _: pytest.fail("not on a CPU"))
+    relax_relu(AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4)))
 
 
 def test_running_out_of_memory_leaves_the_kernel_in_use(monkeypatch):
@@ -62,15 +70,18 @@ def test_running_out_of_memory_leaves_the_kernel_in_use(monkeypatch):
     def launch(*_):
         raise errors.pop(0)
 
-    monkeypatch.setattr(fused, "_kernels", {"relu": object()})
+    monkeypatch.setattr(registry, "INTERPRETED", {"relu:relu"})
+    monkeypatch.setattr(fused.relu, "disabled", False)
+    monkeypatch.setattr(fused.relu, "checked", {})
     monkeypatch.setattr(fused, "_launch", launch)
     form = AffineForm(torch.randn(2, 3, 4), torch.rand(3, 4))
     with pytest.raises(torch.OutOfMemoryError):
-        fused_relu(form.stack, form.radius, form.unit)
-    assert list(fused._kernels) == ["relu"]  # nothing is decided about the device either
+        zonotope_relu(form)
+    assert not fused.relu.disabled
+    assert not fused.relu.checked, "nothing is decided about the device either"
     with pytest.warns(UserWarning, match="no compiler"):
-        assert fused_relu(form.stack, form.radius, form.unit) is None
-    assert fused._kernels["relu"] is None
+        assert torch.equal(zonotope_relu(form).stack, fused.relu.reference(form).stack)
+    assert fused.relu.disabled
 
 
 def test_a_kernel_that_sees_other_kinks_is_not_trusted(monkeypatch):
@@ -95,10 +106,7 @@ def test_a_kernel_that_sees_other_kinks_is_not_trusted(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_kernel_on_a_gpu(dtype):
     form = AffineForm(torch.randn(3, 4, 10_001, dtype=dtype).cuda(), torch.rand(4, 10_001, dtype=dtype).cuda())
-    found = fused_relu(form.stack, form.radius, form.unit)
-    assert found is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiltproof.enclosures.relu.fused_relu", lambda *_: None)
-        wanted = zonotope_kink(form)
-    assert torch.equal(found[0], wanted.stack)
-    assert torch.isclose(found[1], wanted.radius, rtol=4 * form.unit, atol=0.0).all()
+    found, wanted = relax_relu(form), fused.relu.reference(form)
+    assert any(fused.relu.checked.values())
+    assert torch.equal(found.stack, wanted.stack)
+    assert torch.isclose(found.radius, wanted.radius, rtol=4 * form.unit, atol=0.0).all()

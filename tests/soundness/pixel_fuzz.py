@@ -604,9 +604,9 @@ def _relax(name: str) -> Callable[..., Any]:
         return (
             relax.clamp01(form)
             if name == "clamp"
-            else relax.zonotope_kink(form, 0.1)
+            else relax.relax_relu(form, 0.1)
             if name == "leaky"
-            else relax.zonotope_kink(form)
+            else relax.relax_relu(form)
         )
 
     return function
@@ -625,12 +625,12 @@ def _chosen(form: Any) -> Any:
     import torch
 
     from tiltproof.enclosures.gathered import GatheredForm
-    from tiltproof.enclosures.relu import zonotope_kink
+    from tiltproof.enclosures.relu import relax_relu
 
     form.reach()
     chosen = GatheredForm(form, torch.tensor([0, 0]))
     assert float((chosen.lower - form.lower).abs().max()) == 0
-    return zonotope_kink(chosen)[1:]
+    return relax_relu(chosen)[1:]
 
 
 def _between(form: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 from tests.support.planted import fractions
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
-from tiltproof.enclosures.relu import clamp01, zonotope_kink
+from tiltproof.enclosures.relu import clamp01, relax_relu
 from tiltproof.pixels.coordinates import combine
 
 ENTRIES = 60
@@ -71,8 +71,8 @@ UNARY = {
     "over a hundred": (lambda form: form / 100, lambda x: x / 100),
     "in float32": (lambda form: form.to(torch.float32), lambda x: x),
     "in float64": (lambda form: form.to(torch.float64), lambda x: x),
-    "relu": (zonotope_kink, lambda x: max(x, Fraction(0))),
-    "leaky relu": (lambda form: zonotope_kink(form, 0.1), lambda x: max(x, Fraction(0.1) * x)),
+    "relu": (relax_relu, lambda x: max(x, Fraction(0))),
+    "leaky relu": (lambda form: relax_relu(form, 0.1), lambda x: max(x, Fraction(0.1) * x)),
     "clamp": (clamp01, lambda x: min(max(x, Fraction(0)), Fraction(1))),
 }
 

@@ -12,7 +12,7 @@ from torch import nn
 from tests.support.planted import fractions
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import least, quadratic_relaxation
-from tiltproof.enclosures.relu import zonotope_kink
+from tiltproof.enclosures.relu import relax_relu
 from tiltproof.network import read_network, refine, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")
@@ -43,7 +43,7 @@ def test_forward(seed):
     rng = np.random.default_rng(seed)
     form = kinked(rng, 200)
     form.stack[:, 0, -2:] = torch.tensor([[0.0, 4e306], [4e307, -3.6e307], [0.0, 4e289]], dtype=torch.float64)
-    result, straight = zonotope_kink(form), zonotope_kink(AffineForm(form.stack, form.radius))
+    result, straight = relax_relu(form), relax_relu(AffineForm(form.stack, form.radius))
     assert result.quadratic
     assert (result.radius < 0.5 * straight.radius).sum() > 20, "hardly a parabola was taken"
     # roundings of the next operation are relative to the magnitude, which already covers its own few
@@ -73,7 +73,7 @@ def test_parabolas_of_huge_slopes():
 
 def test_forward_with_a_third_symbol():
     form = kinked(np.random.default_rng(7), 200, hinge=True)
-    result = zonotope_kink(form)
+    result = relax_relu(form)
     c, g, b, k = (fractions(plane[0].numpy()) for plane in form.stack)
     c2, g2, b2, k2 = (fractions(plane[0].numpy()) for plane in result.stack)
     r, r2 = fractions(form.radius[0].numpy()), fractions(result.radius[0].numpy())
@@ -89,8 +89,8 @@ def test_a_parabola_is_four_times_closer():
     form = AffineForm(
         torch.tensor([[[0.0]], [[1.0]], [[0.0]]], dtype=torch.float64), torch.zeros(1, 1).double(), quadratic=True
     )
-    assert abs(zonotope_kink(form).radius.item() - 1 / 16) < 1e-12
-    assert abs(zonotope_kink(AffineForm(form.stack, form.radius)).radius.item() - 1 / 4) < 1e-12
+    assert abs(relax_relu(form).radius.item() - 1 / 16) < 1e-12
+    assert abs(relax_relu(AffineForm(form.stack, form.radius)).radius.item() - 1 / 4) < 1e-12
 
 
 def test_only_forms_that_know_their_square_are_bent():
@@ -103,7 +103,7 @@ def test_what_is_not_a_number_proves_nothing():
     form = kinked(np.random.default_rng(2), 6)
     form.radius[0, :2] = torch.tensor([torch.inf, torch.nan])
     form.stack[0, 0, 2], form.stack[2, 0, 3] = torch.nan, torch.inf
-    radius = zonotope_kink(form).radius[0, :4]
+    radius = relax_relu(form).radius[0, :4]
     assert not bool((radius < torch.inf).any())
 
 

@@ -562,13 +562,13 @@ def test_relu_on_a_cpu(symbols):
     """
     numbers = grid(4)
     numbers = torch.cat([numbers[:1], numbers[1:2] * draw(symbols, numbers.shape[1]), numbers[-1:]])
-    width = 2 * (numbers[-1].abs() + affine._size(numbers[1:-1]) if symbols else numbers[-1].abs())
+    width = 2 * (numbers[-1].abs() + affine.absolute_sum(numbers[1:-1]) if symbols else numbers[-1].abs())
     above = (numbers[0] + 0.5 * width).clamp(min=0)
     with Counting(watch=("threshold_backward",)) as mode:
-        relax._relu_on_cpu(leaf(numbers))
+        relax._zonotope_relu_on_cpu(leaf(numbers))
     (slope,) = mode.watched
     with Counting(free=[width, above, slope]) as mode:
-        result = relax._relu_on_cpu(leaf(numbers))
+        result = relax._zonotope_relu_on_cpu(leaf(numbers))
     deviation, high, chord = (mode.found(k) for k in range(3))
     covered(deviation.error, deviation.allowance)
     more = torch.maximum((1 - slope) * high.error, slope * high.error + chord.error * width)

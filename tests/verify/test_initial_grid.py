@@ -111,7 +111,7 @@ def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
     start = importlib.import_module("tiltproof.verify.initial_grid")
     plain, other, rows = prover(2), prover(2), torch.arange(4)
     grid = starting_grid(plain, rows, 20_000, AdaptiveBatchSize(4096), 0)
-    monkeypatch.setattr(start, "single_pairs", lambda *_: True)
+    monkeypatch.setattr(start, "bounds_pairs_alone", lambda *_: True)
     other.few, calls, bound = 6 * 256, [], other.bound
     monkeypatch.setattr(other, "bound", lambda *given: (calls.append(len(given[0])), bound(*given))[1])
     assert starting_grid(other, rows, 20_000, AdaptiveBatchSize(4096), 0) == grid

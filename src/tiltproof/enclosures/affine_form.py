@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, widen
 
 
@@ -72,6 +73,10 @@ class AffineForm:
         """A tensor of the form's dtype, on its device."""
         return self.radius
 
+    @property
+    def device(self) -> torch.device:
+        return self.like.device
+
     def __len__(self) -> int:
         return len(self.radius)
 
@@ -85,11 +90,11 @@ class AffineForm:
         """How far the set reaches from its center: radius + sum_k |slopes[k]|, rounded up."""
         if not self.symbols:
             return self.radius
-        return widen(self.radius + _size(self.slopes), 0.0, self.symbols, self.unit)
+        return widen(self.radius + absolute_sum(self.slopes), 0.0, self.symbols, self.unit)
 
     def magnitude(self) -> Tensor:
         """At least |center| + sum_k |slopes[k]|: what the roundings of a linear map are relative to."""
-        return _size(self.stack) if self._magnitude is None else self._magnitude
+        return absolute_sum(self.stack) if self._magnitude is None else self._magnitude
 
     def with_magnitude(self, magnitude: Tensor) -> AffineForm:
         """The same form with a bound of its magnitude that was found on the way."""
@@ -99,7 +104,7 @@ class AffineForm:
     def reach(self) -> Tensor:
         """``deviation`` made large enough that center - reach and center + reach, as rounded, are bounds."""
         if self._reach is None:
-            deviation = self.radius + _size(self.slopes) if self.symbols else self.radius
+            deviation = self.radius + absolute_sum(self.slopes) if self.symbols else self.radius
             self._reach = widen(deviation, self.center.abs(), self.symbols + 2, self.unit)
         return self._reach
 
@@ -150,7 +155,7 @@ class AffineForm:
             )
         else:
             stack, radius = torch.cat([(self.center + other)[None], self.slopes]), self.radius
-        return AffineForm(stack, widen(radius, _size(stack), 2, self.unit), self.unit, quadratic)
+        return AffineForm(stack, widen(radius, absolute_sum(stack), 2, self.unit), self.unit, quadratic)
 
     __radd__ = __add__
 
@@ -165,7 +170,9 @@ class AffineForm:
         if not isinstance(other, AffineForm):
             size = other.abs() if isinstance(other, Tensor) else abs(other)
             stack = self.stack * other
-            return AffineForm(stack, widen(self.radius * size, _size(stack), 2, self.unit), self.unit, self.quadratic)
+            return AffineForm(
+                stack, widen(self.radius * size, absolute_sum(stack), 2, self.unit), self.unit, self.quadratic
+            )
         a, b, quadratic = self.center, other.center, self.quadratic or other.quadratic
         stack = torch.cat([(a * b)[None], a * other.slopes + b * self.slopes])
         radius = a.abs() * other.radius + b.abs() * self.radius
@@ -185,7 +192,7 @@ class AffineForm:
         D_i = s_i e + R_i with |R_i| <= |b_i| + r_i (b_i: all slopes but s_i), so D1 D2 = s_1 s_2 e^2 + s_1 e R_2 + R_1 D2, and
         |D2| <= deviation_2.
         """
-        mine, others = (_size(form.slopes[1:]) + form.radius for form in (self, other))
+        mine, others = (absolute_sum(form.slopes[1:]) + form.radius for form in (self, other))
         first, second = self.slopes[0], other.slopes[0]
         return first * second, first.abs() * others + mine * other.deviation()
 
@@ -193,12 +200,16 @@ class AffineForm:
 
     def __truediv__(self, other: float) -> AffineForm:
         stack = self.stack / other
-        return AffineForm(stack, widen(self.radius / abs(other), _size(stack), 2, self.unit), self.unit, self.quadratic)
+        return AffineForm(
+            stack, widen(self.radius / abs(other), absolute_sum(stack), 2, self.unit), self.unit, self.quadratic
+        )
 
     def deg2rad(self) -> AffineForm:
         """Times pi / 180: one rounding for the constant, one for the product (4 are allowed for)."""
         stack = self.stack.deg2rad()
-        return AffineForm(stack, widen(self.radius.deg2rad(), _size(stack), 4, self.unit), self.unit, self.quadratic)
+        return AffineForm(
+            stack, widen(self.radius.deg2rad(), absolute_sum(stack), 4, self.unit), self.unit, self.quadratic
+        )
 
     def _taylor(self, value: Tensor, slope: Tensor, bend: Tensor, second: Tensor, third: Tensor) -> AffineForm:
         """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= second D^2, where second >= max|f''| / 2 (method, section 1).
@@ -215,7 +226,7 @@ class AffineForm:
             stack[0] += bend * share / 2
             stack[2] += bend * share / 2
             rest = bend.abs() * rest + third * square * deviation
-        magnitude = _size(stack) + 1 + deviation + bend.abs() * square
+        magnitude = absolute_sum(stack) + 1 + deviation + bend.abs() * square
         radius = widen(slope.abs() * self.radius + rest, magnitude, 16, self.unit)
         return AffineForm(stack, radius, self.unit, self.quadratic)
 
@@ -260,12 +271,12 @@ class AffineForm:
         size = rest.center.abs() + rest.deviation()
         radius = rest.radius / middle + size * divisor.deviation() / (low * middle)
         radius = torch.where(low > 0, radius, torch.inf)
-        return AffineForm(stack, widen(radius, _size(stack) + quotient.abs(), 4, self.unit), self.unit)
+        return AffineForm(stack, widen(radius, absolute_sum(stack) + quotient.abs(), 4, self.unit), self.unit)
 
 
-def _size(planes: Tensor) -> Tensor:
-    """sum_k |planes[k]|: in one step on a GPU, plane by plane on CPUs, where a reduction over the leading dimension is slow."""
-    if planes.is_cuda:
+def absolute_sum(planes: Tensor) -> Tensor:
+    """sum_k |planes[k]|: plane by plane on a CPU, where a reduction over the leading dimension is slow."""
+    if launch_bound(planes):
         return torch.linalg.vector_norm(planes, 1, 0)
     total = planes[0].abs()
     for plane in planes[1:]:

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 
 
@@ -63,8 +64,8 @@ class GatheredForm(AffineForm):
 
 
 def _rows(values: Tensor, rows: Tensor, dim: int = 0) -> Tensor:
-    """CPUs are slow at brackets; but these keep channels last in memory, where they are so."""
-    if values.is_cuda or not values.is_contiguous():
+    """Gather rows: by index_select, which is fast on a CPU; by brackets where they have to keep channels last in memory."""
+    if launch_bound(values) or not values.is_contiguous():
         return values[(slice(None),) * dim + (rows,)]
     return values.index_select(dim, rows)
 

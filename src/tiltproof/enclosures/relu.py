@@ -1,15 +1,15 @@
-"""The parallelogram relaxation of a function with one kink at zero: ReLU, leaky ReLU and, from them, the clamp to [0,
-1]."""
+"""The zonotope (parallelogram) relaxation of ReLU, leaky ReLU and, composed of them, the clamp to [0, 1]."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm, _size
+from tiltproof.device import launch_bound
+from tiltproof.enclosures.affine_form import AffineForm, absolute_sum
 from tiltproof.enclosures.quadratic_relu import with_quadratic_relu
 from tiltproof.enclosures.rounding import SMALLEST
-from tiltproof.kernels.relu import fused_relu
+from tiltproof.kernels.registry import has_kernel
 
 
 def relu_chord(form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,29 +31,20 @@ def relu_gap(slope: Tensor, above: Tensor, below: Tensor) -> Tensor:
     return torch.maximum(slope * below, (1 - slope) * above)
 
 
-def zonotope_kink(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
-    """f(x) = x for x >= 0, a x for x < 0, with a <= 1: by straight lines, and ReLU of a quadratic form by parabolas where they are
-    closer."""
-    result = _straight(form, negative_slope)
-    return result if negative_slope else with_quadratic_relu(form, result)
-
-
-def _straight(form: AffineForm, negative_slope: float) -> AffineForm:
-    """`zonotope_relu` in fewer steps, where there is a way."""
+def relax_relu(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
+    """Relax f(x) = x for x >= 0, a x for x < 0 with a <= 1; ReLU of a quadratic form by parabolas where they are tighter."""
     if not (form.symbols or form.unit or negative_slope):
         # interval arithmetic in training: the same result in fewer steps
         upper, lower = (form.center + form.radius).relu(), (form.center - form.radius).relu()
         return AffineForm(((upper + lower) / 2)[None], (upper - lower) / 2, form.unit)
-    if form.stack.is_cuda and form.unit and not negative_slope and not form.stack.requires_grad:
-        fused = fused_relu(form.stack, form.radius, form.unit)
-        if fused is not None:
-            form.kinks = fused[3] if form.quadratic and form.symbols else None
-            return AffineForm(fused[0], fused[1], form.unit).with_magnitude(fused[2])
-    if form.unit and not (negative_slope or form.stack.is_cuda or form.stack.requires_grad):
-        return _relu_on_cpu(form)
-    return zonotope_relu(form, negative_slope)
+    if form.unit and not (negative_slope or launch_bound(form.stack) or form.stack.requires_grad):
+        result = _zonotope_relu_on_cpu(form)
+    else:
+        result = zonotope_relu(form, negative_slope)
+    return result if negative_slope else with_quadratic_relu(form, result)
 
 
+@has_kernel("relu:relu")
 def zonotope_relu(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     """f(x) = a x + (1 - a) relu(x), step by step.
 
@@ -83,7 +74,7 @@ def zonotope_relu(form: AffineForm, negative_slope: float = 0.0) -> AffineForm:
     return AffineForm(stack, radius, form.unit).with_magnitude(size)
 
 
-def _relu_on_cpu(form: AffineForm) -> AffineForm:
+def _zonotope_relu_on_cpu(form: AffineForm) -> AffineForm:
     """The same relaxation in half as many passes over memory, which is what a CPU's time goes into.
 
     With D >= the deviation, h = c + D and l = c - D: a sum of two numbers rounds relatively, and to 0 only where it is 0, so that ``above``
@@ -93,7 +84,7 @@ def _relu_on_cpu(form: AffineForm) -> AffineForm:
     """
     unit, smallest = form.unit, SMALLEST[form.stack.dtype]
     symbols = form.symbols
-    width = form.radius + _size(form.slopes) if symbols else form.radius
+    width = form.radius + absolute_sum(form.slopes) if symbols else form.radius
     # 2 D: the sum rounds once for each symbol, this very line twice, all of it relatively; SMALLEST stands for underflows
     width = torch.add(width.new_full((), 2 * smallest), width, alpha=2 * (1 + (2 * symbols + 4) * unit))
     above = torch.add(form.center, width, alpha=0.5).clamp_(min=0)
@@ -115,4 +106,4 @@ def _relu_on_cpu(form: AffineForm) -> AffineForm:
 
 def clamp01(form: AffineForm) -> AffineForm:
     """min(1, max(0, x)) = 1 - relu(1 - relu(x))."""
-    return -zonotope_kink(-zonotope_kink(form) + 1.0) + 1.0
+    return -relax_relu(-relax_relu(form) + 1.0) + 1.0

@@ -1,1 +1,1 @@
-"""Triton kernels for GPUs: each accelerates one reference function, and is compared with it before it is used."""
+"""GPU kernels behind one registry: each accelerates one reference function and is compared with it before it is used."""

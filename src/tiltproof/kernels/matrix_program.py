@@ -28,67 +28,67 @@ OPERATIONS = ("negate", "add", "add number", "times", "times number", "over numb
 """In the order of `triton/matrix_entries.py`."""
 
 
-class Writer:
+class Tape:
     """The steps so far: (operation, first operand, second operand, number)."""
 
     def __init__(self, inputs: int) -> None:
         self.inputs = inputs
         self.steps: list[tuple[int, int, int, float]] = []
 
-    def note(self, operation: str, first: int = 0, second: int = 0, number: float = 0.0) -> Written:
+    def record(self, operation: str, first: int = 0, second: int = 0, number: float = 0.0) -> Traced:
         """What was done before is not done again."""
         step = OPERATIONS.index(operation), first, second, number
         if step not in self.steps:
             self.steps.append(step)
-        return Written(self, self.inputs + self.steps.index(step))
+        return Traced(self, self.inputs + self.steps.index(step))
 
 
-class Written:
+class Traced:
     """Stands for a form or an interval; arithmetic on it is written down, as `AffineForm` and `Interval` would do it."""
 
-    def __init__(self, writer: Writer, place: int) -> None:
-        self.writer, self.place = writer, place
+    def __init__(self, tape: Tape, place: int) -> None:
+        self.tape, self.place = tape, place
 
-    def _with(self, other: object, operation: str) -> Written:
-        if isinstance(other, Written):
-            return self.writer.note(operation, self.place, other.place)
+    def _with(self, other: object, operation: str) -> Traced:
+        if isinstance(other, Traced):
+            return self.tape.record(operation, self.place, other.place)
         if isinstance(other, numbers.Real):
-            return self.writer.note(f"{operation} number", self.place, number=float(other))
+            return self.tape.record(f"{operation} number", self.place, number=float(other))
         return NotImplemented
 
-    def __neg__(self) -> Written:
-        return self.writer.note("negate", self.place)
+    def __neg__(self) -> Traced:
+        return self.tape.record("negate", self.place)
 
-    def __add__(self, other: object) -> Written:
+    def __add__(self, other: object) -> Traced:
         return self._with(other, "add")
 
     __radd__ = __add__
 
-    def __sub__(self, other: Any) -> Written:
+    def __sub__(self, other: Any) -> Traced:
         return self + (-other)
 
-    def __rsub__(self, other: object) -> Written:
+    def __rsub__(self, other: object) -> Traced:
         return (-self) + other
 
-    def __mul__(self, other: object) -> Written:
+    def __mul__(self, other: object) -> Traced:
         return self._with(other, "times")
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: float) -> Written:
-        return self.writer.note("over number", self.place, number=float(other))
+    def __truediv__(self, other: float) -> Traced:
+        return self.tape.record("over number", self.place, number=float(other))
 
-    def deg2rad(self) -> Written:
-        return self.writer.note("deg2rad", self.place)
+    def deg2rad(self) -> Traced:
+        return self.tape.record("deg2rad", self.place)
 
-    def sin(self) -> Written:
-        return self.writer.note("sin", self.place)
+    def sin(self) -> Traced:
+        return self.tape.record("sin", self.place)
 
-    def cos(self) -> Written:
-        return self.writer.note("cos", self.place)
+    def cos(self) -> Traced:
+        return self.tape.record("cos", self.place)
 
-    def reciprocal(self) -> Written:
-        return self.writer.note("reciprocal", self.place)
+    def reciprocal(self) -> Traced:
+        return self.tape.record("reciprocal", self.place)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Entries:
         return len(self.forms) * (self.symbols + 2) + 2 * len(self.intervals) + bool(self.codes)
 
     @property
-    def few(self) -> int:
+    def float32_rows(self) -> int:
         """Rows of the table for `triton/pixels_float32.py`."""
         return len(self.forms) * (self.symbols + 1) + 1
 
@@ -171,30 +171,30 @@ def constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
     return factors, torch.tensor([*(step[3] for step in entries.steps), 0.0], dtype=torch.float64, device=device)
 
 
-def written(transform: Transform, run: list[int], quadratic: bool = False) -> Entries | None:
+def trace(transform: Transform, run: list[int], quadratic: bool = False) -> Entries | None:
     """The entries of a run of spatial parts; None for cameras, and for formulas that do what cannot be written down.
 
     ``quadratic``: see `coordinates.symbols`.
     """
-    writer = Writer(len(run))
-    inputs = [Written(writer, k) for k in range(len(run))]
+    tape = Tape(len(run))
+    inputs = [Traced(tape, k) for k in range(len(run))]
     try:
         matrices = [transform.parts[k].inverse_matrix(value) for k, value in zip(run, inputs, strict=True)]
-        own = [_read(matrix, writer) for matrix in reversed(matrices)]
-        shared = len(writer.steps)
-        composed = _read(transform.composed_inverse(run, inputs), writer)
+        own = [_read(matrix, tape) for matrix in reversed(matrices)]
+        shared = len(tape.steps)
+        composed = _read(transform.composed_inverse(run, inputs), tape)
     except (AttributeError, TypeError):
         return None
     known = [each for each in (composed, *own) if each is not None]
-    if len(known) <= len(own) or len(run) + len(writer.steps) > MOST_STEPS:
+    if len(known) <= len(own) or len(run) + len(tape.steps) > MOST_STEPS:
         return None
     codes, places = zip(*known, strict=True)
     intervals = tuple(place for each in places[1:] for place in each)
-    steps, forms, symbols = tuple(writer.steps), tuple(places[0]), len(transform.parts) + quadratic
+    steps, forms, symbols = tuple(tape.steps), tuple(places[0]), len(transform.parts) + quadratic
     return Entries(run[0], len(run), steps, shared, codes, forms, intervals, symbols, quadratic)
 
 
-def _read(matrix: Matrix, writer: Writer) -> tuple[int, list[int]] | None:
+def _read(matrix: Matrix, tape: Tape) -> tuple[int, list[int]] | None:
     """Code of a matrix (`position_kernel.GENERAL`) and the places of its other entries."""
     if not keeps_plane(matrix) or any(_is(row[0], 0) and _is(row[1], 0) for row in matrix[:2]):
         return None
@@ -203,10 +203,10 @@ def _read(matrix: Matrix, writer: Writer) -> tuple[int, list[int]] | None:
         if _is(entry, 0) or _is(entry, 1):
             code += int(entry) * 3**digit
             continue
-        if not isinstance(entry, (Written, numbers.Real)):
+        if not isinstance(entry, (Traced, numbers.Real)):
             return None
         code += 2 * 3**digit
-        places.append((entry if isinstance(entry, Written) else writer.note("number", number=float(entry))).place)
+        places.append((entry if isinstance(entry, Traced) else tape.record("number", number=float(entry))).place)
     return code, places
 
 

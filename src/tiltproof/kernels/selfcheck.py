@@ -80,7 +80,7 @@ def _own(place: Coordinates) -> Coordinates:
     return Coordinates(place.column, place.row, columns, rows, place.cells)
 
 
-def shares(launch: Launch, picture: Tensor, transform: Transform, run: list[int]) -> bool:
+def is_batch_invariant(launch: Launch, picture: Tensor, transform: Transform, run: list[int]) -> bool:
     """Whether pairs that see the same place together get what each gets alone: some have the same box, and some all of it but one end."""
     ends = [torch.tensor(end, dtype=torch.float64, device=picture.device) for end in (transform.low, transform.high)]
     low, high = (ends[0] + (ends[1] - ends[0]) * share for share in (0.4, 0.42))

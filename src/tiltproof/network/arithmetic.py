@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.kernels.im2col import Reach, windows
+from tiltproof.network.im2col import Reach, im2col
 from tiltproof.network.products import by_onednn, onednn_is_right
 from tiltproof.process_lock import exclusive
 
@@ -309,7 +309,7 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     out = x.new_empty(len(x), height * width, outputs)
     most = _rows_at_a_time(reach.entries(x), x)
     for begin in range(0, len(x), most):
-        rows, target = windows(x[begin : begin + most], reach), out[begin : begin + most]
+        rows, target = im2col(x[begin : begin + most], reach), out[begin : begin + most]
         if reach is not whole:
             _add_lines(target, rows, matrix[0].split(rows.shape[1]), reach)
         elif window.groups == 1:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForms
 from tiltproof.enclosures.quadratic_relu import least
 from tiltproof.enclosures.rounding import gamma
-from tiltproof.kernels.backward import fused_meeting, fused_shares
+from tiltproof.kernels.registry import has_kernel
 from tiltproof.network.forward import MOST_CLASSES
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.ops import REGISTRY
@@ -174,12 +175,7 @@ class BackwardPass:
     def _met(self, name: str) -> tuple[Tensor, Tensor]:
         """The bounds if the one operation left is met with its form, and each symbol's part in them."""
         a, form = self.coefficients[name], self.forms[name]
-        met = fused_meeting(a, form)
-        if met is None:
-            sums, size = _sums(a, form.stack), a.abs()
-            # |a| . |x| <= |a|_2 |x|_2
-            crossed = row_norm(a) * form_norm(form) if self.unit else torch.zeros_like(sums[0])
-            met = sums, dot(size, form.radius), crossed
+        met = concretized(a, form)
         moves, spread, crossed = met[0][1:], *met[1:]
         bound, error = self.constant + met[0][0] - spread, self.error
         if self.quadratic:
@@ -225,13 +221,11 @@ def better(first: Tensor, second: Tensor) -> Tensor:
     return torch.where(second > first, second, first)
 
 
+@has_kernel("backward:relaxation_shares", on=1)
 def relaxation_shares(a: Tensor | None, before: AffineForm, after: AffineForm | None) -> Tensor:
     """What an activation's relaxation costs, laid on the parameters that move its input, [Q, d]: |a|, or 1, times the remainder it adds;
     or, where nothing comes ``after`` the form, its own remainder. A choice of split axis, not part of the bound.
     """
-    fused = fused_shares(a, before, after)
-    if fused is not None:
-        return fused
     cost, sizes = before.radius, before.slopes.abs()
     if after is not None:
         cost = (after.radius - cost).clamp(min=0)
@@ -240,9 +234,18 @@ def relaxation_shares(a: Tensor | None, before: AffineForm, after: AffineForm | 
     return _sums(cost / sizes.sum(0).clamp(min=1e-30), sizes).T
 
 
+@has_kernel("backward:concretized")
+def concretized(a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
+    """a . each plane of the form [1 + d, Q], |a| . radius and at least |a| . |x| (0 without roundings), [Q], in float64."""
+    sums = _sums(a, form.stack)
+    # |a| . |x| <= |a|_2 |x|_2
+    crossed = row_norm(a) * form_norm(form) if form.unit else torch.zeros_like(sums[0])
+    return sums, dot(a.abs(), form.radius), crossed
+
+
 def _sums(a: Tensor, planes: Tensor) -> Tensor:
-    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: in one step on a GPU, where steps are dear, one by one on CPUs."""
-    if a.is_cuda:
+    """`dot` of a with each of the planes [K, Q, ...], float64 [K, Q]: one by one on a CPU."""
+    if launch_bound(a):
         return (a * planes).sum(tuple(range(2, planes.ndim)), dtype=torch.float64)
     return (
         torch.stack([dot(a, plane) for plane in planes]) if len(planes) else a.new_zeros(0, len(a), dtype=torch.float64)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.errors import InputError
-from tiltproof.kernels.photometric import fused_values
-from tiltproof.kernels.pixels import fused_pixels
+from tiltproof.kernels.registry import has_kernel
 from tiltproof.pixels.camera_depth import check_camera_depth
 from tiltproof.pixels.coordinates import coordinates, symbols
 from tiltproof.pixels.fgv import fgv
@@ -175,44 +175,68 @@ def _affine_bounds(
     dtype: torch.dtype,
 ) -> AffineForm:
     height, width = pictures.shape[-2:]
-    picture: AffineForm | None = None
     stages = list(transform.stages())
     if stages[0][0] is Spatial:
-        # in the dtype wanted if nothing follows, for half the traffic
+        # in the wanted dtype if nothing follows, for half the traffic
         wanted = dtype if len(stages) == 1 and not quadratic else torch.float64
-        picture = fused_pixels(pictures, rows_of, transform, stages[0][1], low, high, wanted, quadratic)
-        if picture is None:
-            run = stages[0][1]
-            some, box_of = (
-                (slice(None), None) if low.is_cuda or cells is not None else distinct(low[:, run], high[:, run])
-            )
-            ends = low[some], high[some]
-            place = coordinates(transform, run, symbols(*ends, quadratic), *ends, height, width, cells)
-            picture = affine_of_exact(pictures, rows_of, place, transform.padding, box_of, wanted)
-        stages, rows_of = stages[1:], torch.arange(len(rows_of), device=rows_of.device)
-    forms: list[AffineForm] = []
-    for number, (kind, run) in enumerate(stages):
-        if kind is Pixelwise and picture is not None:
-            wanted = dtype if number == len(stages) - 1 else torch.float64
-            fused = fused_values(picture, transform, run, low, high, wanted)
-            if fused is not None:
-                picture = fused
-                continue
-        forms = forms or symbols(low, high, quadratic)
+        run = stages.pop(0)[1]
+        picture = affine_spatial(pictures, rows_of, transform, run, low, high, wanted, quadratic, cells)
+    else:
+        picture = AffineForm.constant(pictures[rows_of], low.shape[1])
+    pairs = torch.arange(len(rows_of), device=rows_of.device)
+    for number, (kind, run) in enumerate(stages, 1):
         if kind is Spatial:
-            assert picture is not None, "the first stage has been dealt with"
-            place = coordinates(transform, run, forms, low, high, height, width, cells)
-            picture = affine(picture, rows_of, place, transform.padding)
+            place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
+            picture = affine(picture, pairs, place, transform.padding)
+        elif kind is Pixelwise:
+            wanted = dtype if number == len(stages) else torch.float64
+            picture = affine_pixelwise(picture, transform, run, low, high, wanted)
         else:
-            picture = AffineForm.constant(pictures[rows_of], forms[0].symbols) if picture is None else picture
-            for k in run:
-                part, value = transform.parts[k], forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
-                picture = changed_form(part, picture, value, transform.padding)
-            if kind is Pixelwise:
-                picture = clamp01(picture)
-        rows_of = torch.arange(len(rows_of), device=rows_of.device)
-    assert picture is not None
+            picture = _affine_changes(picture, transform, run, low, high)
     return picture
+
+
+@has_kernel("pixels:spatial")
+def affine_spatial(
+    images: Tensor,
+    rows_of: Tensor,
+    transform: Transform,
+    run: list[int],
+    low: Tensor,
+    high: Tensor,
+    dtype: torch.dtype = torch.float64,
+    quadratic: bool = False,
+    cells: int | None = None,
+) -> AffineForm:
+    """Exact images resampled by a run of spatial parts; in ``dtype``, as `AffineForm.to` converts."""
+    height, width = images.shape[-2:]
+    fixed = launch_bound(low) or cells is not None
+    rows, box_of = (slice(None), None) if fixed else distinct(low[:, run], high[:, run])
+    low, high = low[rows], high[rows]
+    place = coordinates(transform, run, symbols(low, high, quadratic), low, high, height, width, cells)
+    return affine_of_exact(images, rows_of, place, transform.padding, box_of, dtype)
+
+
+@has_kernel("photometric:values")
+def affine_pixelwise(
+    image: AffineForm, transform: Transform, run: list[int], low: Tensor, high: Tensor, dtype: torch.dtype
+) -> AffineForm:
+    """Bounds after a run of pixelwise parts and their clamp."""
+    return clamp01(_affine_changes(image, transform, run, low, high)).to(dtype)
+
+
+def _affine_changes(image: AffineForm, transform: Transform, run: list[int], low: Tensor, high: Tensor) -> AffineForm:
+    forms = symbols(low, high)
+    for k in run:
+        value = forms[k].exactly(lambda entries: entries.view(-1, 1, 1, 1))
+        image = changed_form(transform.parts[k], image, value, transform.padding)
+    return image
+
+
+@has_kernel("pixels:pairs_alone")
+def bounds_pairs_alone(images: Tensor, transform: Transform) -> bool:  # noqa: ARG001 (a kernel uses them)
+    """Whether pixel bounds of a pair are the same in any batch; the reference bounds all boxes as it has to bound the widest."""
+    return False
 
 
 def distinct(low: Tensor, high: Tensor) -> tuple[Tensor | slice, Tensor | None]:

@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from tiltproof.kernels.pixels import single_pairs
+from tiltproof.pixels.api import bounds_pairs_alone
 from tiltproof.pixels.coordinates import coordinates, symbols
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms import Spatial, Transform
@@ -111,7 +111,7 @@ class PilotRuns:
 
     def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
         """Some rungs that `candidate_grids` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
-        if not single_pairs(self.prover.pictures, self.prover.transform):
+        if not bounds_pairs_alone(self.prover.pictures, self.prover.transform):
             return
         places = [k for k in (min(MIDDLE, len(rungs) - 1) + beside for beside in BESIDE) if 0 <= k < len(rungs)]
         self._try([rungs[k] for k in places[: self.prover.few // self.pairs]], dtype)

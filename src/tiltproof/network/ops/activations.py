@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import quadratic_relaxation
-from tiltproof.enclosures.relu import relu_chord, relu_gap, zonotope_kink
+from tiltproof.enclosures.relu import relax_relu, relu_chord, relu_gap
 from tiltproof.enclosures.rounding import gamma, widen
-from tiltproof.kernels.backward import fused_relu_pullback
+from tiltproof.kernels.registry import has_kernel
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,
@@ -40,7 +40,7 @@ class Relu(Rule):
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         negative = operation.settings.get("negative_slope", 0.0)
-        result = zonotope_kink(inputs[0], negative)
+        result = relax_relu(inputs[0], negative)
         # evaluated in floating point ReLU is exact; a leaky one rounds its slope and the product
         return evaluated(result, 4, operation.evaluation) if negative else result
 
@@ -52,25 +52,8 @@ class Relu(Rule):
         """
         (form,) = inputs
         negative = operation.settings.get("negative_slope", 0.0)
-        result = None if negative else fused_relu_pullback(a, form)
-        if result is None:
-            result = self._zonotope(operation, a, form, negative)
+        result = relu_backward(a, form, negative, operation.evaluation)
         return result if negative else self._quadratic(a, form, result)
-
-    def _zonotope(self, operation: Operation, a: Tensor, form: AffineForm, negative: float) -> BackwardResult:
-        above, below, chord = relu_chord(form)
-        offset = relu_gap(chord, above, below) * (1 - negative)
-        lower = (above > below).to(chord.dtype)
-        if negative:
-            chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
-        # a stable neuron has chord 1 or 0 already, and the same lower slope
-        result = BackwardResult([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
-        if form.unit:
-            allowance = backward_gamma(8, row_size(a), form.unit)
-            allowance += gamma(4, operation.evaluation) if negative else 0.0
-            result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)
-            result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)
-        return result
 
     def _quadratic(self, a: Tensor, form: AffineForm, result: BackwardResult) -> BackwardResult:
         """w relu(x) >= w x / 2 + w (shift + tilt e + curvature (2 e^2 - 1)) - |w| rest (`bounds.curvature`), where that loses less
@@ -111,6 +94,24 @@ def leaky_relu(shape: Any, x: Any, negative_slope: float = 0.01) -> Built:
     if 0 < abs(negative_slope) < 2.0**-100:
         raise Refused(f"a negative slope of {negative_slope}; write 0 instead")
     return Built("relu", (x.name,), {"negative_slope": float(negative_slope)})
+
+
+@has_kernel("backward:relu_backward")
+def relu_backward(a: Tensor, form: AffineForm, negative: float, evaluation: float) -> BackwardResult:
+    """`Relu.backward` by straight lines."""
+    above, below, chord = relu_chord(form)
+    offset = relu_gap(chord, above, below) * (1 - negative)
+    lower = (above > below).to(chord.dtype)
+    if negative:
+        chord, lower = (negative + (1 - negative) * slope for slope in (chord, lower))
+    # a stable neuron has chord 1 or 0 already, and the same lower slope
+    result = BackwardResult([a * torch.where(a > 0, lower, chord)], constant=dot(a.clamp(max=0), offset))
+    if form.unit:
+        allowance = backward_gamma(8, row_size(a), form.unit)
+        allowance += gamma(4, evaluation) if negative else 0.0
+        result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)
+        result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)
+    return result
 
 
 LIBRARY = 32

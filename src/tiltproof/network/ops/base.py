@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
-from tiltproof.kernels.linear_epilogue import shift_and_widen
+from tiltproof.kernels.registry import has_kernel
 from tiltproof.network.graph import Operation
 
 
@@ -73,12 +74,12 @@ def norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     sqrt(n) of those are added; a square that overflows makes the norm infinite, which proves nothing. On a GPU the norm is taken in
     float64, in one step, where no square of a float32 number vanishes and roundings are what `MORE` pays for.
     """
-    if x.is_cuda and x.dtype == torch.float32:
+    if launch_bound(x) and x.dtype == torch.float32:
         return torch.linalg.vector_norm(x, 2, dims, dtype=torch.float64)
     count = math.prod(x.shape[dim] for dim in dims)
     vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510
     # CPUs are slow at norms
-    length = torch.linalg.vector_norm(x, 2, dims) if x.is_cuda else (x * x).sum(dims).sqrt_()
+    length = torch.linalg.vector_norm(x, 2, dims) if launch_bound(x) else (x * x).sum(dims).sqrt_()
     return length.mul_(1 + 2 * gamma(count + 8, UNIT[x.dtype])).add_(count * vanishing)
 
 
@@ -174,6 +175,13 @@ def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None
     radius = widen(form.radius + size * gamma(roundings, unit), form.radius, 4, form.unit)
     radius = torch.where(size < OVERFLOW, radius, torch.inf)
     return AffineForm(form.stack, radius, form.unit, form.quadratic)
+
+
+@has_kernel("linear_epilogue:shift_and_widen")
+def shift_and_widen(center: Tensor, radius: Tensor, shift: Tensor, factor: float, extra: Tensor) -> None:
+    """center + shift, and radius * factor + extra, in place; ``shift`` and ``extra`` have a number for each channel."""
+    center.add_(shift)
+    radius.mul_(factor).add_(extra)
 
 
 class LinearRule(Rule):
