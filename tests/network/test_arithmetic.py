@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 import tiltproof
 from tiltproof.errors import InputError
-from tiltproof.kernels.im2col import Reach
 from tiltproof.network import arithmetic
 from tiltproof.network.arithmetic import (
     Window,
@@ -22,6 +21,7 @@ from tiltproof.network.arithmetic import (
     proof_arithmetic,
     unfold_at_most,
 )
+from tiltproof.network.im2col import Reach
 
 GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, height, width
     (3, 8, (3, 3), (1, 1), (1, 1), (1, 1), 1, 8, 9),

@@ -56,7 +56,7 @@ WIDE, WIDE_BOXES = "pixels/range_extrema.py", "pixels/test_range_extrema.py"
 ALGORITHM_1, PAIRS = "pixels/fgv.py", "pixels/test_fgv.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
 ONEDNN, BY_ONEDNN = "network/products.py", "network/test_products.py"
-WINDOWS, COPIES, FUSED_RELU = "kernels/im2col.py", "kernels/test_im2col.py", "kernels/test_relu.py"
+IM2COL, COPIES, FUSED_RELU = "network/im2col.py", "kernels/test_im2col.py", "kernels/test_relu.py"
 FUSED_SHIFT, SHIFTS = "kernels/linear_epilogue.py", "kernels/test_linear_epilogue.py"
 POWER, VALUES, FILTERS, KERNELS = "pixels/photometric.py", "pixels/photometric.py", "pixels/blur.py", "pixels/blur.py"
 
@@ -468,9 +468,9 @@ MUTATIONS = [
              "memory that nobody has written to may hold anything", (PRODUCTS,)),
     Mutation("product that begins anywhere", ARITHMETIC, "matrix[0], beta=0)", "matrix[0], beta=1)",
              "the same of whole windows", (PRODUCTS,)),
-    Mutation("lines below for lines above", "network/im2col.py", "(0, 0, left, beside, above, bottom)", "(0, 0, left, beside, bottom, above)",
+    Mutation("lines below for lines above", IM2COL, "(0, 0, left, beside, above, bottom)", "(0, 0, left, beside, bottom, above)",
              "a window of padded lines would begin inside the picture", (COPIES, PRODUCTS)),
-    Mutation("windows with gaps", "network/im2col.py", "high * wide * channels).contiguous()", "high * wide * channels)",
+    Mutation("windows with gaps", IM2COL, "high * wide * channels).contiguous()", "high * wide * channels)",
              "the lines of windows are counted as if they lay next to each other", (PRODUCTS,)),
     Mutation("kernel: line below the picture", "kernels/triton/im2col.py", "(y < high)", "(y <= high)",
              "beside the picture there are zeros", (COPIES,)),
@@ -480,7 +480,7 @@ MUTATIONS = [
              "beside the picture there are zeros", (COPIES,)),
     Mutation("kernel: column beside a picture of few channels", "kernels/triton/im2col.py", "(x > -1)", "(x > -2)",
              "beside the picture there are zeros", (COPIES,)),
-    Mutation("kernel: copies on trust", WINDOWS, " or not torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True)", "",
+    Mutation("kernel: copies on trust", "kernels/im2col.py", " or not torch.allclose(found, wanted, rtol=0, atol=0, equal_nan=True)", "",
              "a kernel that a device compiles into something else", (COPIES,)),
     Mutation("kernel: radius without its roundings", "kernels/triton/rows.py", "wider + least[None, :]", "wider",
              "the shift rounds too, and products may underflow", (SHIFTS,)),
