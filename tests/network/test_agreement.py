@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import secrets
 import threading
 
 import numpy as np
@@ -91,6 +92,7 @@ NO_FUNCTIONS = {
     "noise of numpy": lambda: Constant(lambda m, _: m.rng.normal() * 5e-4, rng=np.random.default_rng(1)),
     "noise of Python": lambda: Constant(lambda *_: random.random() * 1e-4),
     "draws that change nothing so far": lambda: Constant(rarely(lambda _: np.random.rand())),
+    "noise below rounding, of the operating system": lambda: Constant(lambda *_: secrets.randbelow(2**20) * 1e-37),
     "a counter": lambda: Constant(count, calls=0),
     "a counter in an object": lambda: Constant(
         later(lambda m: setattr(m.kept, "calls", m.kept.calls + 1) or m.kept.calls), kept=Kept()
