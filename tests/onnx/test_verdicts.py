@@ -1,18 +1,22 @@
 """A network from an ONNX file gets the verdicts, margins and counterexamples of its PyTorch original, and its run can be checked."""
 
+import pickle
+
+import numpy as np
 import onnx
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.onnx.onnx_files import answers, exported
+from tests.onnx.onnx_files import answers, exported, message, node
 from tiltproof import Budget, InputError, attack, bound_network, certify, check
 from tiltproof.checker import CheckFailed
 from tiltproof.data import load as load_data
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.models import cifar10_cnn, load_onnx
 from tiltproof.models import load as load_model
+from tiltproof.onnx import ops
 
 BUDGET = Budget(boxes=200)
 
@@ -190,3 +194,48 @@ def test_float32_evaluations(tmp_path):
     loaded = load_onnx(tmp_path / "net.onnx")
     both = [certify(m, images, labels, transform, budget=BUDGET, semantics="float32") for m in (model, loaded)]
     assert both[0].verdicts == both[1].verdicts
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_misreading_that_only_the_run_s_images_show(wrapped, tmp_path, monkeypatch):
+    """No random picture reaches the branch that is misread; the run's own images do."""
+    board = (np.indices((8, 8)).sum(0) % 2).astype(np.float32)
+    weights = {
+        "w": np.stack([2 * board.ravel() - 1, np.zeros(64, np.float32)], 1).astype(np.float32),
+        "c": np.float32([-31.5, 0.0]),
+        "last": np.float32([1.0, 0.5]),
+    }
+    nodes = [
+        node("Flatten", "images", name="flat"),
+        node("Gemm", "flat", "w", "c", name="product"),
+        node("Relu", "product", name="active"),
+        node("Neg", "active", name="falls"),
+        node("Mul", "falls", "four", name="steep"),
+        node("Add", "steep", "last", name="out"),
+    ]
+    path = tmp_path / "net.onnx"
+    onnx.save(message(nodes, weights | {"four": np.float32([4.0])}, shape=(1, 8, 8)), path)
+    images, labels = torch.tensor(board)[None, None], torch.tensor([0])
+    assert answers(path.read_bytes(), images).argmax(1).tolist() == [1]
+    monkeypatch.setitem(ops.FUNCTIONS, "Neg", ops.FUNCTIONS["Relu"])
+    model = load_onnx(path)
+    model = nn.Sequential(nn.Identity(), model).eval() if wrapped else model
+    assert model(images).argmax(1).tolist() == [0]
+    with pytest.raises(InputError, match="not read as onnxruntime reads it"):
+        certify(model, images, labels, "R(1)")
+    copied = pickle.loads(pickle.dumps(model))  # as a worker gets it: compared before
+    assert torch.equal(copied(images), model(images))
+    assert certify(copied, images, labels, "R(1)").verdicts == ["certified"]
+
+
+def test_weights_that_were_changed_are_no_longer_the_file_s(tmp_path):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(exported(mlp().eval(), (1, 8, 8)))
+    model = load_onnx(path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    images = torch.rand(1, 1, 8, 8)
+    for each in (model, load_onnx(path).double()):
+        labels = each(images.to(next(each.parameters()).dtype)).argmax(1)
+        assert certify(each, images, labels, "R(0.01)").verdicts == ["certified"]

@@ -73,7 +73,25 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points:
         pictures = torch.cat(first if points is None else [*first, points.to(like)]).to(network.dtype())
         with proof_arithmetic(like.device), _exact_convolutions(like.device):
             _compare(network, pictures, _answers(model, pictures))
+            _compare_with_files(model, pictures)
     return network
+
+
+def _compare_with_files(model: nn.Module, pictures: Tensor) -> None:
+    """Modules that were read from a file are compared with the file's own runtime, on what these pictures give them."""
+    read = [module for module in model.modules() if hasattr(module, "compare_with_file")]
+    given: list[tuple[Any, Tensor]] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda module, inputs: given.append((module, inputs[0]))) for module in read
+    ]
+    try:
+        if read:
+            model(pictures)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for module, images in given:
+        module.compare_with_file(images)
 
 
 def _answers(model: nn.Module, pictures: Tensor) -> list[Tensor]:

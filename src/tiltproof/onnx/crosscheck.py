@@ -15,6 +15,7 @@ It is worked out in float64, whose own roundings are far smaller than the factor
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 from typing import Any
 
@@ -56,38 +57,77 @@ UNITS, TIMES = 2.0**12, 64
 """For networks so deep that the bound says little: units in the last place of the largest output, and times of torch's own rounding."""
 
 
+class FileAnswers:
+    """onnxruntime's answers to the file that a module was read from. Copies of the module, and other processes, do without."""
+
+    __slots__ = ("dtype", "name", "session", "weights")
+
+    def __init__(self, message: bytes, name: str, model: OnnxModule, dtype: torch.dtype) -> None:
+        self.session, self.name, self.dtype = _session(message), name, dtype
+        self.weights = _digest(model, dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+    def compare(self, model: OnnxModule, pictures: Tensor) -> None:
+        """Compare on pictures of a run, one by one; a module whose weights were changed is no longer the file's."""
+        if _digest(model, self.dtype) != self.weights:
+            return
+        own = copy.deepcopy(model).cpu().to(self.dtype)
+        precise = copy.deepcopy(own).double()
+        for batch in pictures.detach().cpu().to(self.dtype).split(1):
+            _compare(self, own, precise, batch, overflow=True)
+
+
+def _digest(model: OnnxModule, dtype: torch.dtype) -> str:
+    digest = hashlib.sha256()
+    for tensor in model.parameters():
+        digest.update(tensor.detach().cpu().to(dtype).contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def compare(
     message: bytes, name: str, model: OnnxModule, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool
-) -> None:
+) -> FileAnswers:
     """Run both on random pictures in [0, 1] and around it, one by one, and where the file takes any batch on three at once.
 
-    Every output is compared by itself, with what rounding can take it to.
+    Every output is compared by itself, with what rounding can take it to. What is returned compares on other pictures.
     """
-    session = _session(message)
+    answers = FileAnswers(message, name, model, dtype)
     generator = torch.Generator().manual_seed(0)
     pictures = torch.rand(ALONE, *shape, generator=generator, dtype=torch.float64)
     pictures = torch.cat([pictures, torch.randn(ALONE, *shape, generator=generator, dtype=torch.float64)]).to(dtype)
     batches = [*pictures.split(1), *([pictures[:TOGETHER]] if any_batch else [])]
-    unit = torch.finfo(dtype).eps / 2
-    with torch.no_grad():
-        precise = copy.deepcopy(model).double()
-        for batch in batches:
-            theirs, own = _answer(session, name, batch), model(batch).double()
-            real, error = evaluated(precise, batch.double(), unit)
-            if theirs.shape != real.shape:
-                raise _differs(f"shape {list(theirs.shape)} instead of {list(real.shape)}")
-            if not bool(theirs.isfinite().all()) or not bool(real.isfinite().all()):
-                raise InputError("the network of the ONNX file gives NaN or infinity", why="training that diverged")
-            rounding = float((own - real).abs().max())
-            coarse = UNITS * 2 * unit * float(real.abs().max()) + TIMES * rounding
-            allowed = (TWICE * error + torch.finfo(dtype).tiny).clamp(max=coarse)
-            difference = (theirs - real).abs()
-            worst = int((difference - allowed).argmax())
-            if not bool((difference <= allowed).all()):
-                raise _differs(
-                    f"output {worst % real.shape[-1]} differs by {float(difference.flatten()[worst]):.3g}, where rounding "
-                    f"explains {float(allowed.flatten()[worst]):.2g}"
-                )
+    precise = copy.deepcopy(model).double()
+    for batch in batches:
+        _compare(answers, model, precise, batch)
+    return answers
+
+
+@torch.no_grad()
+def _compare(
+    answers: FileAnswers, model: OnnxModule, precise: OnnxModule, batch: Tensor, overflow: bool = False
+) -> None:
+    """Raise unless both agree; with ``overflow``, outputs that are not finite are for others to judge."""
+    unit = torch.finfo(batch.dtype).eps / 2
+    theirs, own = _answer(answers.session, answers.name, batch), model(batch).double()
+    real, error = evaluated(precise, batch.double(), unit)
+    if theirs.shape != real.shape:
+        raise _differs(f"shape {list(theirs.shape)} instead of {list(real.shape)}")
+    if not bool(theirs.isfinite().all()) or not bool(real.isfinite().all()):
+        if overflow:
+            return
+        raise InputError("the network of the ONNX file gives NaN or infinity", why="training that diverged")
+    rounding = float((own - real).abs().max())
+    coarse = UNITS * 2 * unit * float(real.abs().max()) + TIMES * rounding
+    allowed = (TWICE * error + torch.finfo(batch.dtype).tiny).clamp(max=coarse)
+    difference = (theirs - real).abs()
+    worst = int((difference - allowed).argmax())
+    if not bool((difference <= allowed).all()):
+        raise _differs(
+            f"output {worst % real.shape[-1]} differs by {float(difference.flatten()[worst]):.3g}, where rounding "
+            f"explains {float(allowed.flatten()[worst]):.2g}"
+        )
 
 
 def _session(message: bytes) -> Any:

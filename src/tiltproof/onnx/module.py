@@ -11,13 +11,16 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.onnx.protobuf import Node
+
+if TYPE_CHECKING:
+    from tiltproof.onnx.crosscheck import FileAnswers
 
 TRY_BATCH = 2
 MOST_NUMBERS = 2**26
@@ -72,6 +75,7 @@ class OnnxModule(nn.Module):
     """The network of an ONNX file: pictures [N, C, H, W] in, for any N."""
 
     file_sha256: Tensor
+    file: FileAnswers | None = None
 
     def __init__(self, steps: Mapping[str, Step], result: int, shape: tuple[int, ...], content: bytes) -> None:
         super().__init__()
@@ -94,6 +98,11 @@ class OnnxModule(nn.Module):
             for place in self.forgets[number]:
                 del values[place]
         return values[self.result]
+
+    def compare_with_file(self, images: Tensor) -> None:
+        """Refuse to go on where onnxruntime answers otherwise than this module. Nothing is compared by a copy."""
+        if self.file is not None:
+            self.file.compare(self, images)
 
 
 class Draft:

@@ -20,7 +20,8 @@ def load_onnx(path: str | Path) -> nn.Module:
     """The network of an ONNX file (opset 11 to 21, float32 or float64) as a module in eval mode, on the CPU.
 
     It takes pictures [N, C, H, W] of the size that the file says, for any N. A node without a bound rule is refused by its op and name
-    (`UnsupportedOperation`). On random pictures its answers are compared with onnxruntime's. Needs ``tiltproof[onnx]``.
+    (`UnsupportedOperation`). On random pictures, and later on those of a run, its answers are compared with onnxruntime's.
+    Needs ``tiltproof[onnx]``.
     """
     path = Path(path)
     package("onnxruntime")  # said before the work, not after it
@@ -59,7 +60,7 @@ def _read(message: Any, content: bytes, path: Path) -> nn.Module:
         )
     place = merge_biases(draft, result.place)
     model = OnnxModule(dict(zip(draft.labels, draft.steps, strict=True)), place, draft.input.shape, content).eval()
-    compare(message.SerializeToString(), name, model, draft.input.shape, draft.dtype, draft.any_batch)
+    model.file = compare(message.SerializeToString(), name, model, draft.input.shape, draft.dtype, draft.any_batch)
     return model
 
 
