@@ -1,4 +1,4 @@
-"""Settings for all tests: one thread each, because workers that share two cores wait for each other's threads. Programs of benchmarks/."""
+"""Fixtures for all tests: one thread per process, the proof's arithmetic, programs of benchmarks/."""
 
 import os
 
@@ -19,7 +19,7 @@ from tests.support.processes import environment
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Thousands of tiny tensors: a second thread only gets in the way."""
+    """Limit torch to one thread: tensors are tiny, and parallel workers would wait for each other's threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -28,7 +28,7 @@ def one_thread():
 
 @pytest.fixture
 def in_proof():
-    """For tests of what is inside a proof: rules, networks and searches refuse to compute outside of its arithmetic."""
+    """Enter the proof's arithmetic, outside of which rules, networks and searches refuse to compute."""
     from tiltproof.network import proof_arithmetic
 
     with proof_arithmetic(torch.device("cpu")):
@@ -37,13 +37,13 @@ def in_proof():
 
 @pytest.fixture
 def program():
-    """A program of benchmarks/ as a module."""
+    """Import a program of benchmarks/ as a module."""
     return importlib.import_module
 
 
 @pytest.fixture
 def start(program, monkeypatch, capsys, tmp_path):
-    """Runs a program with these arguments; returns what it printed, and its JSON."""
+    """Run a program with these arguments; return what it printed, and its JSON."""
 
     def run(name, *arguments):
         file = tmp_path / f"{name}.json"
@@ -56,7 +56,7 @@ def start(program, monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def interpreted():
-    """Runs a program that ends with printing ok, in a process where Triton interprets its kernels on the CPU."""
+    """Run a program that ends by printing ok in a process where Triton interprets its kernels on the CPU."""
     if find_spec("triton") is None:
         pytest.skip("Triton is not installed")
 

@@ -1,4 +1,4 @@
-"""The choice of a device: what is not there, or is none, is bad input, also for a caller of `train`."""
+"""Choosing a device: one that is missing or unknown is bad input, also for a caller of `train`."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""Errors in the middle of writing: whatever is raised at whichever call, the same command goes on and ends as if nothing had happened.
+"""Errors in the middle of writing: whatever is raised at whichever call, the same command resumes and ends undisturbed.
 
-Runs, curves, reports and checkpoints of a training. `tests/verify/test_faults.py` has the steps of a search.
+Covers runs, curves, reports and training checkpoints. `tests/verify/test_faults.py` covers the steps of a search.
 """
 
 import importlib
@@ -28,11 +28,11 @@ training_loop = importlib.import_module("tiltproof.training.loop")
 ERRORS = (OSError, MemoryError, KeyboardInterrupt)
 RANGE = "R(8), B(0.02)"
 SHORT = 2
-"""Calls of each function that fail in the short tests, each with another error; in the long ones all fail, with every error."""
+"""How many calls of each function fail in the short tests, each with another error; in the long ones all fail, with every error."""
 
 
 def cases(functions):
-    """Function, error and whether it fails before or after the call; a third of them in the short tests."""
+    """Return function, error and whether it fails before or after the call; a third of them in the short tests."""
     for number, (owner, name) in enumerate(functions):
         for k, (error, after) in enumerate((error, after) for after in (False, True) for error in ERRORS):
             short = k == (2 * number) % 6
@@ -80,7 +80,7 @@ def whole(tmp_path_factory):
 
 
 def disturbed(work, folder, owner, name, error, after, call):
-    """Run with a fault; then as often with ``resume`` as the command asks to be repeated. Whether there was a fault."""
+    """Run with a fault, then resume as often as the command asks to be repeated; return whether there was a fault."""
     with Fault(owner, name, call, error, after) as fault:
         try:
             work(folder)
@@ -113,7 +113,7 @@ def run_folder_names():
 
 @pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(WRITERS))
 def test_a_run_that_is_resumed_may_fail_again(owner, name, error, after, short, whole, tmp_path):
-    """A fault while it is resumed, from a run that was stopped in the middle."""
+    """A fault during the resumption of a run that was stopped midway."""
 
     def stopped(folder):
         def progress(state):

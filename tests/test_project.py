@@ -1,4 +1,4 @@
-"""The package as others get it: the wheel holds all that the source does and works in an environment of its own; versions agree."""
+"""The package as distributed: the wheel is complete and works in a clean environment; versions agree."""
 
 import os
 import re
@@ -20,7 +20,7 @@ CARRIED = ("data/sample/", "models/weights/", "training/recipes/", "reports/web/
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    """Built from a copy, because a build leaves files in its source."""
+    """Build from a copy, because a build leaves files in its source."""
     folder = tmp_path_factory.mktemp("build")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
@@ -75,7 +75,7 @@ def test_the_version_is_a_release_or_on_the_way_to_one():
 
 @pytest.mark.slow
 def test_it_works_in_a_clean_environment(wheel, tmp_path):
-    """Minutes and the network: torch is large."""
+    """Takes minutes and the network, because torch is large."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
     def run(*command):

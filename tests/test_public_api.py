@@ -1,4 +1,4 @@
-"""The public API is what __init__ exports; a change here is a decision, not an accident."""
+"""The public API is what __init__ exports; changing it is a decision, not an accident."""
 
 import importlib.util
 import subprocess
@@ -55,7 +55,7 @@ def test_the_public_names_are_frozen():
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_no_public_function_shares_its_name_with_a_module(name):
-    """`import tiltproof.certify` must not give a function, nor `tiltproof.certify` a package."""
+    """`import tiltproof.certify` must not yield a function, nor `tiltproof.certify` a package."""
     assert not isinstance(getattr(tiltproof, name), ModuleType)
     assert importlib.util.find_spec(f"tiltproof.{name}") is None
 

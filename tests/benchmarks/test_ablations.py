@@ -1,4 +1,4 @@
-"""The paper's ablations in benchmarks/: each program runs, on very little, and what it compares is what it says."""
+"""The paper's ablations in benchmarks/: each program runs, on very little data, and compares what it says."""
 
 import json
 import lzma
@@ -131,7 +131,7 @@ def test_the_baselines_are_the_papers(program):
 
 
 def test_the_sizes_of_nu_are_the_papers(program):
-    """Interval sizes of its appendix, halved: c (0.01, 0.025) and o (0.02, 0.05); c 0.002 and o 0.01."""
+    """Half the interval sizes of its appendix: c (0.01, 0.025) and o (0.02, 0.05); c 0.002 and o 0.01."""
     half_widths = program("nu_ablation").half_widths
     sizes = [half_widths("cifar10-r2-sh2", size) for size in program("nu_ablation").SIZES]
     expected = [[0.005, 0.0125], [0.0075, 0.01875], [0.01, 0.025], [0.0125, 0.03125], [0.015, 0.0375]]

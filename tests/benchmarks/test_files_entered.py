@@ -1,4 +1,4 @@
-"""The program that counts how many files a proof enters: it runs, and a run folder adds files."""
+"""The program that counts the files a proof enters: it runs, and a run folder adds files."""
 
 
 def test_files_and_functions_are_counted(start):

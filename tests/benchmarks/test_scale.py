@@ -1,4 +1,4 @@
-"""benchmarks/scale.py runs, and pictures of 224 x 224 x 3 are certified with a ResNet-18 within a limit on memory."""
+"""benchmarks/scale.py runs, and images of 224 x 224 x 3 are certified with a ResNet-18 within a memory limit."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ print(json.dumps([result.verdicts, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 @pytest.mark.slow
 def test_large_pictures_are_certified_within_the_limit_and_take_more_without():
-    """Eight boxes at once, in processes of their own, whose peaks the system reports."""
+    """Eight boxes at once, in separate processes whose peak memory the system reports."""
     found = []
     for memory in (1_400_000_000, None):
         command = [sys.executable, "-c", PROGRAM, json.dumps(memory)]

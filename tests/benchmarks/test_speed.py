@@ -1,4 +1,4 @@
-"""The programs of benchmarks/ that measure speed: they run, on very little; what they count is right, and what they compare as they say."""
+"""The speed measurements in benchmarks/: they run, on very little data, count correctly, and compare what they say."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""benchmarks/steering.py: all runs in one command, rows that are kept, and the pictures, on a network of one layer and tiny frames."""
+"""benchmarks/steering.py: all runs in one command, resumed rows, and the plots, for a one-layer network and tiny frames."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ FRAMES, ANGLES = torch.rand(8, 3, 6, 9, generator=torch.Generator().manual_seed(
 
 @pytest.fixture
 def steering(program, start, monkeypatch, tmp_path):
-    """(runs the program on folders, the names of networks whose rows it measured)."""
+    """Return (a function that runs the program on folders, the names of networks whose rows it measured)."""
     module, measured = program("steering"), []
     honest = module.measured
     monkeypatch.setattr(tiltproof.data, "load", lambda *_, **__: (FRAMES, ANGLES))
@@ -59,7 +59,7 @@ def test_rows_in_the_file_are_kept_and_the_others_measured(steering, tmp_path):
     assert both[0] == rows[0]
     assert [row["name"] for row in both] == ["net-1", "net-2"]
     assert "(from the file)" in printed
-    _, more = run(second, "--excess", 0.5, "--limit", 4)  # measured in another way: a row of its own
+    _, more = run(second, "--excess", 0.5, "--limit", 4)  # measured with other options: a separate row
     assert [(row["excess"], row["frames"]) for row in more] == [(0.02, 8), (0.02, 8), (0.5, 4)]
     with torch.no_grad():
         error = (network(2)(FRAMES)[:, 0] - ANGLES).abs().mean()

@@ -1,4 +1,4 @@
-"""A trained network's way into the zoo: benchmarks/trained_networks.py --zoo writes a card that the zoo reads."""
+"""From training to a bundled model: benchmarks/trained_networks.py --zoo writes a card that the package reads."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def test_within_so_many_seconds_figures_are_of_the_images_reached(program, monke
 
 
 def test_a_card_without_measurements_is_none_of_the_zoo(run, tmp_path):
-    """The keys are the zoo's, but a bundled model's figures are figures."""
+    """The keys are right, but a bundled model's figures must be numbers."""
     run("a", "train.epochs=1", "data.hold_out=0.0")
     with pytest.raises(InputError, match="'clean_percent' of the model card .* must be a number. Got: None"):
         Card.read(tmp_path / "a" / "card.json")

@@ -372,7 +372,7 @@ REFUSED = {
     "batch cat": lambda x: torch.cat([x, x]),
     "mixed batch": lambda x: x.transpose(0, 1),
     "first of batch": lambda x: x[0:1],
-    "constant a picture": lambda x: x * torch.ones(3, 1, 1, 1),
+    "constant per image": lambda x: x * torch.ones(3, 1, 1, 1),
     "view then in place": lambda x: (x.transpose(2, 3), x.relu_())[1],
     "in place on a view": lambda x: F.relu(x[:, :1], inplace=True),
     "in place after contiguous": lambda x: x.contiguous().relu_(),
@@ -422,8 +422,8 @@ def test_writing_through_a_reshape(spread):
                 torch.rand(len(form.rows) - 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64) * 2
                 - 1
             )
-            picture = form.center + torch.einsum("k,k...->...", symbols, form.slopes)
-            outputs = double(picture)
+            image = form.center + torch.einsum("k,k...->...", symbols, form.slopes)
+            outputs = double(image)
             own = outputs.gather(1, labels[:, None])[:, 0]
             margin = own - outputs.scatter(1, labels[:, None], -torch.inf).amax(1)
             assert (margin >= margins.lower).all()

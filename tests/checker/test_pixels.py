@@ -44,7 +44,7 @@ FIXED = [
 ]  # fmt: skip
 
 
-def picture(rng: random.Random, letters: tuple[str, ...]) -> torch.Tensor:
+def draw_image(rng: random.Random, letters: tuple[str, ...]) -> torch.Tensor:
     channels, height, width = rng.choice([(1, 4, 4), (1, 3, 5), (2, 3, 3), (1, 1, 4), (1, 5, 1), (1, 1, 1)])
     channels = 3 if {*letters} & {"S", "H"} else channels
     kind = rng.randrange(5)
@@ -61,7 +61,7 @@ def picture(rng: random.Random, letters: tuple[str, ...]) -> torch.Tensor:
 def one_case(seed: int) -> None:
     rng = random.Random(seed)
     letters = FIXED[seed] if seed < len(FIXED) else tuple(rng.choice(list(LIMITS)) for _ in range(rng.randint(1, 3)))
-    padding, pixels = rng.choice(["zeros", "border", "reflect"]), picture(rng, letters)
+    padding, pixels = rng.choice(["zeros", "border", "reflect"]), draw_image(rng, letters)
     width = rng.choice([0.0, 1e-9, 1e-3, 0.01, 0.05, 0.05, 0.3, 1.0])
     low, high = [], []
     for letter in letters:
@@ -126,7 +126,7 @@ def test_remainder_is_of_second_order(letters):
     assert radius(0.01) < 0.3 * radius(0.02)
 
 
-def test_nothing_is_known_of_a_picture_shrunk_to_a_point():
+def test_nothing_is_known_of_an_image_shrunk_to_a_point():
     transform = Transform(("Sc",), (-100.0,), (0.0,), "zeros")
     ends = [torch.tensor([[value]], dtype=torch.float64) for value in (-100.0, 0.0)]
     form = transformed(torch.full((1, 1, 3, 3), 0.5, dtype=torch.float64), transform, *ends)

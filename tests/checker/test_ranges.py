@@ -129,7 +129,7 @@ class TwoFaced(nn.Module):
 
 
 @pytest.mark.parametrize("by", [1.0, 1e-3, float("nan"), float("inf")])
-def test_a_forward_pass_that_treats_bounds_otherwise_than_pictures(tmp_path, by):
+def test_a_forward_pass_that_treats_bounds_otherwise_than_images(tmp_path, by):
     honest, images = network(1), pictures()
     certify_range(honest, images, "R(5)", out=tmp_path)
     model = TwoFaced(honest, 0.0)
@@ -141,7 +141,7 @@ def test_a_forward_pass_that_treats_bounds_otherwise_than_pictures(tmp_path, by)
         check(tmp_path, model, images, None)
 
 
-class PerPicture(nn.Module):
+class BatchDependent(nn.Module):
     """Makes an answer depend on the other images of the batch."""
 
     def __init__(self, inner):
@@ -156,7 +156,7 @@ def test_answers_that_depend_on_the_batch(tmp_path):
     honest, images = network(1), pictures()
     certify_range(honest, images, "R(5)", out=tmp_path)
     records = read_records(tmp_path)
-    model = PerPicture(honest)
+    model = BatchDependent(honest)
     write_ranges(tmp_path, model, images, "R(5)", records)
     with pytest.raises(CheckFailed):
         check(tmp_path, model, images, None)

@@ -30,7 +30,7 @@ def network() -> nn.Module:
     return model
 
 
-def pictures() -> torch.Tensor:
+def make_images() -> torch.Tensor:
     """Return nearly constant images: under B(0.2) the first two are certified, the third and the last can be broken."""
     grey = torch.tensor([0.75, 0.25, 0.6, 0.4, 0.6]).view(-1, 1, 1, 1)
     return (grey + 0.01 * torch.rand(5, 1, 6, 6, generator=torch.Generator().manual_seed(0))).contiguous()
@@ -53,7 +53,7 @@ class Case:
     """A run folder with its network and images, all open to tampering."""
 
     def __init__(self, folder):
-        self.folder, self.model, self.images, self.labels = folder, network(), pictures(), LABELS.clone()
+        self.folder, self.model, self.images, self.labels = folder, network(), make_images(), LABELS.clone()
         self.manifest = manifest_of(self.model, self.images, self.labels, TRANSFORM, first=FIRST)
         self.records = true_records()
         self.write()

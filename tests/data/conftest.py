@@ -1,4 +1,4 @@
-"""Little memory for a while: a reader that asks for gigabytes gets a MemoryError instead."""
+"""A memory limit, so that a reader that asks for gigabytes gets a MemoryError."""
 
 import contextlib
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def little_memory():
-    """A context in which this process may take so many bytes more than it has."""
+    """Return a context in which this process may take that many more bytes."""
     resource = pytest.importorskip("resource")
 
     @contextlib.contextmanager

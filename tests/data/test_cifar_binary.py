@@ -11,7 +11,7 @@ from tiltproof.errors import InputError
 
 
 def records(labels):
-    """One record per label whose red plane is 1, green plane 2 and blue plane 3."""
+    """Return one record per label whose red plane is 1, green plane 2 and blue plane 3."""
     planes = np.repeat(np.array([1, 2, 3], np.uint8), 1024).tobytes()
     return b"".join(bytes([label]) + planes for label in labels)
 

@@ -1,4 +1,4 @@
-"""Compressed data files: what they may hold, and bombs that are not unpacked."""
+"""Compressed data files: what they may contain, and bombs that are not unpacked."""
 
 import gzip
 import lzma
@@ -52,7 +52,7 @@ def test_a_checksum_that_does_not_fit(tmp_path):
 
 
 def ten_gigabytes(beginning, pack):
-    """A small file that unpacks to ten gigabytes."""
+    """Return a small file that unpacks to ten gigabytes."""
     return pack(beginning) + pack(bytes(2**26)) * 160
 
 

@@ -1,4 +1,4 @@
-"""What is said about a picture of another mode is done here word for word: the copy holds the right values, the file is as it was."""
+"""The conversion advice for images of other modes works verbatim: the copy holds the right values, the file is unchanged."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tiltproof.errors import InputError
 
 SIZE = (4, 3)
 RAMP = (np.arange(12) * 5957).reshape(3, 4).astype(np.uint16)
-"""0 to 65,527: clipped at 255 it would be white but for one pixel."""
+"""0 to 65,527: clipped at 255 it would be white except for one pixel."""
 COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 3)).astype(np.uint8)
 GREY = COLOURS[..., 0]
 ALPHA = np.array([[0, 255, 128, 3]] * 3).astype(np.uint8)
@@ -31,7 +31,7 @@ def portable_greymap(path):
 
 
 def twelve_bits(path):
-    """Two values of 12 bits in three bytes, as scanners and microscopes write them."""
+    """Write two 12-bit values in three bytes, as scanners and microscopes do."""
     values = (np.arange(12) * 372).clip(0, 4095)
     text = "".join(f"{value:012b}" for value in values)
     content = int(text, 2).to_bytes(18, "big")
@@ -87,7 +87,7 @@ def one_bit(path):
 
 
 def inks(path):
-    """Ink is what is not light, and black ink darkens all three."""
+    """Ink subtracts light, and black ink darkens all three channels."""
     values = np.dstack([255 - COLOURS, np.zeros((3, 4), np.uint8)])
     Image.fromarray(values, "CMYK").save(path)
     return COLOURS

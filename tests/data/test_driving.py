@@ -1,4 +1,4 @@
-"""Road scenes: frames in the order of time, angles, the exact resizing, and every row that is wrong."""
+"""Road scenes: frames in order of time, angles, the exact resizing, and every kind of bad row."""
 
 import math
 
@@ -59,7 +59,7 @@ def test_frames_tell_which_images_are_neighbours(root):
 
 
 def triangle(size, target):
-    """The weights [target, size] of a bilinear filter: a triangle that reaches one pixel of the result to either side."""
+    """Return the weights [target, size] of a bilinear filter: a triangle that reaches one output pixel to either side."""
     scale = size / target
     centers = (np.arange(target)[:, None] + 0.5) * scale
     weights = np.maximum(0, 1 - np.abs(np.arange(size) + 0.5 - centers) / scale)
@@ -77,7 +77,7 @@ def test_resizing_is_the_triangle_filter():
 
 
 def test_no_pixel_of_a_frame_is_left_out():
-    """Interpolation between the nearest pixels alone would not see every third row."""
+    """Interpolating between the nearest pixels alone would ignore every third row."""
     for row in range(112):
         image = np.zeros((3, 112, 256), np.uint8)
         image[:, row] = 255

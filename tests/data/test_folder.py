@@ -1,4 +1,4 @@
-"""A folder of images with a labels.csv: order, values, and every row or image that cannot be used."""
+"""A folder of images with a labels.csv: order, values, and every kind of unusable row or image."""
 
 import io
 import zlib
@@ -19,7 +19,7 @@ def save(folder, name, pixels):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two grey images 3 wide and 2 high, listed in an order that is not the alphabet's."""
+    """Write two gray images, 3 wide and 2 high, listed in non-alphabetical order."""
     save(tmp_path, "a.png", [[0, 51, 102], [153, 204, 255]])
     save(tmp_path, "b.png", np.full((2, 3), 255))
     (tmp_path / "labels.csv").write_text("filename,label\nb.png,4\na.png,1\n")
@@ -110,7 +110,7 @@ def test_an_image_bomb_is_refused_before_it_is_decoded(folder, size):
 
 
 def _png_header(width, height):
-    """A PNG that announces a size and holds next to nothing."""
+    """Return a PNG that announces a size and contains next to nothing."""
     buffer = io.BytesIO()
     Image.new("L", (1, 1)).save(buffer, "PNG")
     content = bytearray(buffer.getvalue())

@@ -1,4 +1,4 @@
-"""The full data sets, where $TILTPROOF_DATA holds them: their sizes and labels, and the statistics that networks carry inside."""
+"""The full data sets, if $TILTPROOF_DATA has them: sizes, labels, and the statistics that networks contain."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def full():
-    """A data set by its name, as bytes; the test is skipped where it is not there."""
+    """Load a data set by name, as bytes; skip the test if it is missing."""
 
     def load(name, split):
         root = os.environ.get(ROOT_VARIABLE)
@@ -28,7 +28,7 @@ def full():
 
 
 def statistics(pixels):
-    """Mean and standard deviation of each channel, of levels in [0, 1]."""
+    """Return mean and standard deviation of each channel, with values in [0, 1]."""
     counts = torch.stack(
         [
             sum(part[:, k].flatten().bincount(minlength=256) for part in pixels.split(5000))
@@ -49,7 +49,7 @@ def statistics(pixels):
             "tinyimagenet",
             "tinyimagenet_cnn7",
             5e-4,
-        ),  # those of 400 and of all 500 pictures a class differ in the fourth digit
+        ),  # those of 400 and of all 500 images per class differ in the fourth digit
         ("driving", "driving_cnn", 1e-4),
     ],
 )

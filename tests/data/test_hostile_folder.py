@@ -1,4 +1,4 @@
-"""A stranger's folder of images: names that lead elsewhere, tables and images made to hang or to exhaust memory."""
+"""A hostile folder of images: names that lead elsewhere, tables and images made to hang or to exhaust memory."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from tiltproof.errors import InputError
 
 @pytest.fixture
 def folder(tmp_path):
-    """One picture, and a secret beside the folder."""
+    """Write one image, and a secret next to the folder."""
     inside = tmp_path / "photos"
     inside.mkdir()
     Image.new("L", (3, 2)).save(inside / "a.png")
@@ -88,7 +88,7 @@ def test_hostile_tables(folder, table, message, little_memory):
 
 
 def tiff(tags, data=b""):
-    """A TIFF of 8-bit grey with these tags on top of the usual ones."""
+    """Return an 8-bit gray TIFF with these tags on top of the usual ones."""
     directory = ImageFileDirectory_v2()
     usual = {256: 8, 257: 8, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 8, 279: 64}
     for tag, value in {**usual, **tags}.items():

@@ -1,4 +1,4 @@
-"""`load_data`: the bundled sample, where the files of a full set are looked for, and what a wrong name gets."""
+"""`load_data`: the bundled sample, where it looks for the files of a full set, and how it answers a wrong name."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""Pictures decoded once: by threads in the right order, kept in a file, and decoded again when anything has changed."""
+"""Images decoded once: by threads in the right order, cached in a file, and decoded again when anything changed."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ SHAPE = (3, 5, 4)
 
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
-    """Seven pictures of one colour each, in a folder of their own; the user's cache folder lies beside it."""
+    """Write seven single-color images in a folder; the user's cache folder lies next to it."""
     monkeypatch.setattr(pixel_cache, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(pixel_cache, "AT_ONCE", 2)
     (tmp_path / "set").mkdir()
@@ -34,7 +34,7 @@ def save(path, grey):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The names of the pictures that have been decoded."""
+    """Return the names of the images decoded so far."""
     names, decode = [], pixel_cache.decode_image
 
     def watched(path, formats):
@@ -67,7 +67,7 @@ def test_the_second_time_nothing_is_decoded(pictures, decoded):
     assert len(decoded) == 7
     assert torch.equal(first, second)
     assert files(pictures) == ["tiltproof-all.safetensors"]
-    second += 1  # a change in memory is not one of the file
+    second += 1  # a change in memory does not change the file
     assert torch.equal(first, read(pictures))
 
 

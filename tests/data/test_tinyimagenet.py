@@ -1,4 +1,4 @@
-"""Tiny ImageNet's folders: the order of images and classes, grey pictures, the test crop, and every text that is wrong."""
+"""Tiny ImageNet's folders: the order of images and classes, gray images, the test crop, and every kind of bad text."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tiltproof.data.loading import load_pixels
 from tiltproof.errors import InputError
 
 CLASSES = ["n02000000", "n01000000", "n03000000"]
-"""In the order of the file, which is not the sorted one."""
+"""In the file's order, which is not sorted."""
 
 
 def save(path, grey, mode="RGB", size=64):
@@ -21,7 +21,7 @@ def save(path, grey, mode="RGB", size=64):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """Three classes of two training pictures, and three validation pictures; a picture's grey is 20 x class + number."""
+    """Write three classes of two training images, and three validation images; an image's gray is 20 x class + number."""
     monkeypatch.setattr(pixel_cache, "cache_folder", lambda: tmp_path / "cache")
     folder = tmp_path / "data" / "tinyimagenet" / "tiny-imagenet-200"
     for k, name in enumerate(sorted(CLASSES)):

@@ -1,4 +1,4 @@
-"""Unpacking a downloaded archive: the named members and nothing else, whatever the archive says."""
+"""Unpacking a downloaded archive extracts the named members and nothing else, whatever the archive contains."""
 
 import io
 import tarfile
@@ -12,7 +12,7 @@ WANTED = {"batches/a.bin": 5, "batches/b.bin": 7}
 
 
 def archive(folder, *entries):
-    """A tar.gz of entries (name, content) or (name, link target as text)."""
+    """Write a tar.gz of entries (name, content) or (name, link target as text)."""
     path = folder / "archive.tar.gz"
     with tarfile.open(path, "w:gz") as packed:
         for name, content in entries:
@@ -46,7 +46,7 @@ def test_the_named_members_and_nothing_else(tmp_path):
     assert files(tmp_path) == {"archive.tar.gz", "cache/batches/a.bin", "cache/batches/b.bin"}
     assert (target / "batches/b.bin").read_bytes() == b"bbbbbbb"
     path.unlink()
-    unpack(path, WANTED, target)  # all there already: the archive is not needed
+    unpack(path, WANTED, target)  # all present: the archive is not needed
 
 
 @pytest.mark.parametrize("content", ["/etc/passwd", b"bb", b"b" * 1000], ids=["link", "short", "long"])

@@ -1,4 +1,4 @@
-"""Whatever the order in which workers finish and die, every batch is done once, with the grid a single process would give it."""
+"""In whatever order workers finish and die, every batch is done once, with the grid a single process would give it."""
 
 import random
 
@@ -15,7 +15,7 @@ def batches(count):
 
 
 def alone(finds, grid, needs_grid):
-    """What a single process gives each batch; ``finds[k]``: whether an image of batch k needs a grid."""
+    """Return what a single process gives each batch; ``finds[k]``: whether an image of batch k needs a grid."""
     given = []
     for found in finds:
         given.append(grid)

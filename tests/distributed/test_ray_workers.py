@@ -24,7 +24,7 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """Two workers; `auto` is the cluster that the process is connected to."""
+    """Start two workers; `auto` is the cluster that the process is connected to."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(
@@ -39,7 +39,7 @@ def plain(certificate):
 
 
 def test_one_worker_killed(tmp_path, monkeypatch):
-    """The evidence is that of a single process, the folder can be checked, and the progress of both ends alike."""
+    """The evidence is that of a single process, the folder passes the check, and both report the same final progress."""
     started, reports = [], []
     start = ray_workers._WorkerPool.start
 
@@ -70,7 +70,7 @@ def test_one_worker_killed(tmp_path, monkeypatch):
 
 
 def test_the_command_with_regression_and_resumption(tmp_path, monkeypatch):
-    """Begun by this process, gone on with by the cluster."""
+    """This process starts the run, and the cluster resumes it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "labels.csv").write_text("filename,label\n" + "".join(f"{k}.png,{k}\n" for k in range(4)))
     for k, picture in enumerate(pictures(4)):
@@ -136,7 +136,7 @@ def test_bad_input_that_a_worker_meets_is_bad_input_here():
 
 @pytest.mark.slow
 def test_a_machine_is_lost_and_another_joins(tmp_path):
-    """In a process of its own, which is connected to another cluster."""
+    """Run in a separate process, which is connected to another cluster."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.distributed.two_machines", tmp_path],
         env=environment(),

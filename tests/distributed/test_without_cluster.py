@@ -1,4 +1,4 @@
-"""What `--ray` says where there is no Ray, or no cluster."""
+"""What `--ray` says without Ray, or without a cluster."""
 
 import signal
 import sys

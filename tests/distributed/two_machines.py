@@ -1,4 +1,4 @@
-"""A run on two machines (two Ray nodes here) both of which are lost on the way, one after the other; a third joins. Run by a test."""
+"""A run on two machines (here two Ray nodes), both lost on the way, one after the other; a third joins. Run by a test."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page: what language, what code, and the reason in a comment before it why it is not run."""
+"""The fenced blocks of a page: language, code, and the reason, in a comment before it, for not running it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Block:
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """Of some languages, or all; parts that are made from the code are in place, files that are shown whole are left out."""
+    """Return blocks in some languages, or all: generated parts are filled in, files shown whole are left out."""
     text = on_page_markdown(FILE.sub("", page.read_text(encoding="utf-8")))
     found = [Block(match["language"], match["code"], match["reason"]) for match in BLOCK.finditer(text)]
     return [block for block in found if not languages or block.language in languages]
 
 
 def commands(block: Block) -> list[list[str]]:
-    """Every command of a console block as words, without comments; ``;`` and line ends separate them."""
+    """Return every command of a console block as words, without comments; ``;`` and line ends separate commands."""
     found = []
     for line in block.code.splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=";>")

@@ -1,4 +1,4 @@
-"""Every block of code in the documentation and the README runs, or says in a comment why not and is looked at all the same."""
+"""Every code block in the documentation and the README runs, or a comment says why not and it is checked anyway."""
 
 import csv
 import io
@@ -26,11 +26,11 @@ REASONS = {
     "asks the operating system",
 }
 OTHER_TESTS = {"README.md": "tests/docs/test_readme.py", "training.md": "tests/docs/test_training_guide.py"}
-"""Pages whose Python is run by a test of their own, which looks at what comes out."""
+"""Pages whose Python a separate test runs, which also inspects the results."""
 SHORT_TRAINING = ["--set", "train.epochs=1", "--set", f"train.batch_size={IMAGES}", "--certify-images", "1"]
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 LONG = {"training.md"}
-"""Pages with many commands; tests/docs/test_training_guide.py looks at the options and recipes of this one, quickly."""
+"""Pages with many commands; tests/docs/test_training_guide.py checks the options and recipes of this one quickly."""
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "console")]
 
 
@@ -96,7 +96,7 @@ def test_commands_are_spelled_right(page):
             elif words[:1] == ["python"]:
                 path = ROOT / words[1]
                 script = path.read_text(encoding="utf-8")
-                for shared in path.parent.glob("*.py"):  # options that several programs have
+                for shared in path.parent.glob("*.py"):  # options shared by several programs
                     script += shared.read_text(encoding="utf-8") if f"from {shared.stem} import" in script else ""
                 assert all(f'"{word}"' in script for word in words if word.startswith("--")), words
             else:
@@ -109,7 +109,7 @@ def test_commands_are_spelled_right(page):
     ids=name,
 )
 def test_commands_run(page, tmp_path, monkeypatch):
-    """In the order of the page, in one folder, on two images; trainings are cut down to one epoch."""
+    """Run in page order, in one folder, on two images; trainings are cut down to one epoch."""
     root = make_workspace(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

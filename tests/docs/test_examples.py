@@ -1,4 +1,4 @@
-"""The five programs of examples/ run, each fits on a screen, and they say what they promise."""
+"""The five programs of examples/ run, fit on one screen each, and print what they promise."""
 
 import runpy
 
@@ -23,7 +23,7 @@ def test_there_are_five_of_one_screen_each():
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run a program in an empty folder; returns its names and what it printed."""
+    """Run a program in an empty folder; return its names and its output."""
 
     def run(name):
         monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def test_regression(run):
         moved = torch.linspace(-2, 2, 41)[:, None]
         outputs = model(shift.apply(images[k : k + 1].expand(41, -1, -1, -1), moved))
         assert result.lower[0] - 1e-4 <= outputs.min() <= outputs.max() <= result.upper[0] + 1e-4
-        assert result.upper[0] - result.lower[0] < 8  # a shift by 4 pixels is to be seen, and little more
+        assert result.upper[0] - result.lower[0] < 8  # a shift by 4 pixels is visible, and little more
 
 
 def test_custom_transformation(run):
@@ -72,7 +72,7 @@ def test_custom_transformation(run):
 
 
 def bounds_hold(fog):
-    """No sampled picture leaves its bounds, by any method."""
+    """No sampled image leaves its bounds, with any method."""
     transform = tiltproof.Compose(fog, tiltproof.transforms.Rotation(10))
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(3, 1, 7, 6, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Facts that the documents state about the code, held against it."""
+"""Facts that the documents state about the code, compared with the code."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_the_checkers_size_and_reading_order():
 
 
 def test_the_comparison_knows_every_transformation():
-    """In the table's row of this package, by the words that go with a letter."""
+    """The package's row in the table must contain the word for every letter."""
     words = {
         "R": "rotation", "Tu": "translation", "Tv": "translation", "Sc": "scaling", "Scu": "scaling", "Scv": "scaling", "Sh": "shearing",
         "Shv": "shearing", "Yaw": "yaw", "Pitch": "pitch", "Roll": "roll", "C": "contrast", "B": "brightness", "G": "gamma",

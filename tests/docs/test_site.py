@@ -1,4 +1,4 @@
-"""The site builds without a warning, its generated parts are complete, its pictures and tables are those of the code."""
+"""The site builds without a warning, its generated parts are complete, and its plots and tables match the code."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tiltproof.transforms import LETTERS
 
 pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source checkout")
 DATED = {"tiling"}
-"""Pictures of what the search happened to do; they need not change with it."""
+"""Plots of what the search happened to do, which need not change with it."""
 
 
 def page(name):
@@ -78,7 +78,7 @@ def test_files_that_are_named_exist():
 
 @pytest.mark.parametrize("name", sorted(set(docs_pictures.PICTURES) - DATED))
 def test_pictures_are_up_to_date(name):
-    """Up to the last digit of a coordinate, which rounding may change, and to how bitmaps are compressed."""
+    """Compare up to the last digit of a coordinate, which rounding may change, and up to bitmap compression."""
     stored = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
     texts, numbers = zip(*map(taken_apart, (stored, str(docs_pictures.PICTURES[name]()))), strict=True)
     assert texts[0] == texts[1], "run python scripts/docs_pictures.py"

@@ -1,4 +1,4 @@
-"""docs/training.md cannot go stale: its code runs, its commands and recipes exist, and its tables are the code's."""
+"""docs/training.md stays current: its code runs, its commands and recipes exist, and its tables match the code."""
 
 import dataclasses
 import itertools
@@ -27,12 +27,12 @@ def text():
 
 
 def section(text, heading):
-    """The lines below a heading, up to the next one."""
+    """Return the lines below a heading, up to the next one."""
     return text.split(f"## {heading}\n")[1].split("\n## ")[0]
 
 
 def rows(text):
-    """The cells of the table in a text, without its two head lines."""
+    """Return the cells of the table in a text, without its two header lines."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
 

@@ -1,4 +1,4 @@
-"""A folder in which the commands of the documentation run as they stand, on a handful of images."""
+"""A folder in which the documentation's commands run verbatim, on a handful of images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make():
 
 
 def make_workspace(folder: Path) -> Path:
-    """Fill a folder; returns its data root."""
+    """Fill a folder; return its data root."""
     root = folder / "DIR"
     write_data(root)
     for name in ("photos", "folder-with-labels-csv"):
@@ -50,7 +50,7 @@ def make_workspace(folder: Path) -> Path:
 
 
 def write_data(root: Path) -> None:
-    """MNIST and CIFAR-10 in their own formats, the first images of the bundled samples as test and as training set."""
+    """Write MNIST and CIFAR-10 in their own formats: the first images of the bundled samples, as test and as training set."""
     images, labels = pixels("mnist-sample")
     (root / "mnist").mkdir(parents=True)
     for prefix in ("t10k", "train"):

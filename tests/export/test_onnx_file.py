@@ -20,7 +20,7 @@ from tiltproof.onnx.registry import WRITERS
 
 
 class Function(nn.Module):
-    """A module from a function, with a convolution in front so that it has weights."""
+    """Wraps a function, with a convolution in front so that the module has weights."""
 
     def __init__(self, function, channels=4):
         super().__init__()
@@ -117,7 +117,7 @@ def test_read_back_it_gets_the_same_verdicts(tmp_path):
     again = load_onnx(write_onnx(model, (1, 28, 28), tmp_path / "net.onnx"))
     first, second = (certify(each, images[:3], labels[:3], "R(10)") for each in (model, again))
     assert first.verdicts == second.verdicts
-    # the file has one scale where the model has two, which are folded and allowed 6 roundings of float32 more
+    # the file has one scale where the model has two, which are folded and allowed 6 more float32 roundings
     assert first.margins == pytest.approx(second.margins, rel=3e-4)
 
 

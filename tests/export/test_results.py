@@ -52,7 +52,7 @@ def test_the_three_words(run):
 
 @pytest.fixture
 def misclassified(tmp_path):
-    """A run that calls five images misclassified, of which one is by 1e-3, one by nothing and one is right; and the network."""
+    """Return a network and a run that calls five images misclassified: one by 1e-3, one by nothing, and one is right."""
 
     def make(transform):
         layer = nn.Linear(16, 2)
@@ -70,7 +70,7 @@ def misclassified(tmp_path):
 
 @pytest.mark.parametrize("transform", ["R(1)", "Tu(0:1), B(-0.1:0)", "Bl(1)"])
 def test_misclassified_is_unsafe_once_it_is_confirmed(misclassified, transform):
-    """A tie, or an image that rounding made wrong, is no counterexample; nor is what a forged record says."""
+    """A tie, or an image that rounding made wrong, is not a counterexample; nor is a forged record's claim."""
     folder, model, images = misclassified(transform)
     rows = result_rows(folder, model=model, images=images)
     assert [row["result"] for row in rows] == ["unsafe", "unsafe", "unknown", "unknown", "unsafe"]
@@ -125,7 +125,7 @@ HOSTILE = ['=HYPERLINK("http://x","y")', "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_cell_of_text_is_a_formula(run, text):
-    """Spreadsheets compute what begins so; JSON lines keep the text as it is."""
+    """Spreadsheets evaluate text with such a beginning; JSON lines keep it as it is."""
     rows = [row | {"model": text, "method": text, "margin": -0.5, "label": 3} for row in result_rows(run("R(1)"))]
     table = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
     assert len(table) == len(rows)
@@ -145,7 +145,7 @@ def test_a_name_out_of_a_hostile_run_is_no_formula(tmp_path):
 
 @pytest.fixture
 def ranges(tmp_path):
-    """A proved range that is reached from 0.2 to 0.3 and lies in [0.1, 0.5], right answer 0.25; and one without upper end."""
+    """Return a proved range [0.1, 0.5] with inner range 0.2 to 0.3 and target value 0.25; and one without upper end."""
     more = {"inner_lower": 0.2, "inner_upper": 0.3, "lowest_at": [-1.0], "highest_at": [0.5]}
     records = [
         range_record(0, prediction=0.25, lower=0.1, upper=0.5, **more) | {"value": [0.25]},

@@ -1,4 +1,4 @@
-"""Folders of properties: every transformed picture lies in its box, and what the run proved is what the files ask."""
+"""Folders of properties: every transformed image lies in its box, and the files ask exactly what the run proved."""
 
 import hashlib
 import itertools
@@ -66,7 +66,7 @@ def test_the_layout_is_that_of_the_competition(tmp_path):
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory):
-    """Sixteen boxes of a composition for each of two pictures, with their exact bounds."""
+    """Return sixteen boxes of a composition for each of two images, with their exact bounds."""
     folder = tmp_path_factory.mktemp("grid") / "p"
     written = export_vnnlib(small(), pictures(), torch.tensor([0, 1]), TRANSFORM, folder, splits=(4, 1, 2, 2))
     return [(prop, read(folder / "1.0" / prop.vnnlib)) for prop in written.properties]
@@ -75,7 +75,7 @@ def grid(tmp_path_factory):
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), image=st.integers(0, 1))
 def test_no_transformed_picture_is_outside(grid, data, image):
-    """Sampled parameters, also on the edges: some box of the image holds them, and every box that does holds the picture."""
+    """Sampled parameters, also on the edges: some box of the image contains them, and every such box contains the image."""
     transform = parse(TRANSFORM)
     places = [
         data.draw(st.floats(low, high) | st.sampled_from([low, high, (low + high) / 2]))
@@ -89,14 +89,14 @@ def test_no_transformed_picture_is_outside(grid, data, image):
         if prop.image == image and all(a <= x <= b for a, x, b in zip(prop.low, places, prop.high, strict=True))
     ]
     assert holding
-    room = 1e-12  # of the sampled picture itself, which is computed in float64
+    room = 1e-12  # of the sampled image itself, which is computed in float64
     for problem in holding:
         assert all(a - room <= x <= b + room for a, x, b in zip(problem.lower, pixels, problem.upper, strict=True))
 
 
 @pytest.mark.parametrize(("method", "transform"), [("hull", "R(1)"), ("fgv", "R(0.1)")])
 def test_a_run_by_intervals_is_proved_again_from_the_files_alone(method, transform, tmp_path):
-    """ONNX, VNN-LIB 2.0 by its own parser, and one bound a box: what any other verifier would do."""
+    """ONNX, VNN-LIB 2.0 with its own parser, and one bound per box: what any other verifier would do."""
     vnnlib, compat = pytest.importorskip("vnnlib"), pytest.importorskip("vnnlib.compat")
     images, labels = (tensor[:3] for tensor in load_data("mnist-sample"))
     model = load_model("mnist-r30")
@@ -179,7 +179,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path):
 
 @pytest.mark.slow
 def test_the_parser_of_version_1_reads_it_too(tmp_path):
-    """vnnlib 0.0.1 from PyPI, which the tools of VNN-COMP up to 2025 used, in a folder of its own: needs the network."""
+    """vnnlib 0.0.1 from PyPI, which the tools of VNN-COMP used up to 2025, installed in a temporary folder: needs the network."""
     target = tmp_path / "old"
     install = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""Damaged run folders: read by the checker and by a run that is to be resumed."""
+"""Damaged run folders, read by the checker and by a run that is to be resumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor, str]:
 
 @functools.cache
 def run_files(task: str) -> dict[str, bytes]:
-    """A real run of three batches; for regression the labels are the first output's right values, and there are two outputs."""
+    """Return a real run of three batches; for regression, with two outputs and the first output's target values as labels."""
     model, images, labels, transform = problem()
     with tempfile.TemporaryDirectory() as folder:
         if task == "regression":
@@ -49,7 +49,7 @@ def run_files(task: str) -> dict[str, bytes]:
 
 
 def check(path: Path, task: str = "classification") -> None:
-    """The checker reads the folder as damaged, and again after a forger has put all digests right."""
+    """Check the damaged folder, and again after a forger has recomputed all digests."""
     for name, content in run_files(task).items():
         if name != path.name:
             (path.parent / name).write_bytes(content)
@@ -89,7 +89,7 @@ def checked() -> Inputs:
 
 
 def resume(path: Path) -> None:
-    """Whatever is damaged, a resumed run either refuses the folder or goes on from whole batches of the real run."""
+    """Resume: a damaged run is either refused or continues from whole batches of the real run."""
     for name, content in run_files("classification").items():
         if name != path.name:
             (path.parent / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""The process in which damaged files are read: little memory, a time limit a file, and one report a kind."""
+"""The process that reads damaged files: little memory, a time limit per file, one report per kind."""
 
 from __future__ import annotations
 

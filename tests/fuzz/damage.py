@@ -1,4 +1,4 @@
-"""Damaged variants of a file: cut, flipped, stretched, with absurd lengths in it, doubled, or nonsense altogether."""
+"""Damaged variants of a file: truncated, flipped, stretched, with absurd lengths, duplicated, or pure nonsense."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTHS = (1, 2, 4, 8)
 
 
 def mutants(content: bytes, count: int, seed: str) -> Iterator[bytes]:
-    """So many variants, the same every time: first the cuts, then absurd lengths in the header, then random damage."""
+    """Yield ``count`` deterministic variants: first truncations, then absurd lengths in the header, then random damage."""
     chance = random.Random(seed)
     planned = cuts(content)
     fields = [
@@ -24,14 +24,14 @@ def mutants(content: bytes, count: int, seed: str) -> Iterator[bytes]:
 
 
 def cuts(content: bytes) -> list[bytes]:
-    """The file's beginning, of every length near its start and its end and at some in between."""
+    """Return beginnings of the file: every length near its start and its end, and some in between."""
     size = len(content)
     lengths = {*range(min(24, size)), *range(max(0, size - 12), size), *(size * k // 8 for k in range(8))}
     return [content[:length] for length in sorted(lengths)]
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
-    """One to four random kinds of damage, one after the other."""
+    """Apply one to four random kinds of damage in sequence."""
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         content = chance.choice(DAMAGES)(content, chance)
     return content

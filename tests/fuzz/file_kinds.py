@@ -1,7 +1,7 @@
 """The kinds of files that are damaged: one entry each in `KINDS`.
 
-A new kind of file needs a function that makes a small valid one and a function that reads it; the reader asserts
-whatever holds for every value it returns.
+A new kind needs a function that makes a small valid file and a function that reads it; the reader asserts what holds for
+every value it returns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tiltproof.training.recipe import FOLDER, from_dict, read_recipe
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: its name, a valid one, and how it is read; ``read`` gets the path of the damaged file."""
+    """A kind of file: its name, a valid file, and its reader; ``read`` gets the path of the damaged file."""
 
     file: str
     make_seed: Callable[[], bytes]
@@ -43,11 +43,11 @@ class Kind:
     beside: dict[str, bytes] = field(default_factory=dict)
     """Undamaged files in the same folder."""
     finish: Callable[[bytes], bytes] = bytes
-    """What makes a file of the damaged bytes, such as checksums that hide the damage."""
+    """Builds the file from the damaged bytes, for example with checksums that hide the damage."""
 
 
 def tiny() -> nn.Module:
-    """An architecture whose weight files are small; the reading process knows it by its name."""
+    """Build an architecture with small weight files, which the reading process knows by name."""
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 2))
 
 
@@ -103,7 +103,7 @@ def image_kind(file: str, format: str, mode: str = "RGB", finish: Callable[[byte
 
 
 def with_right_checksums(content: bytes) -> bytes:
-    """A PNG whose chunks all carry the checksum of what they hold."""
+    """Recompute the checksums of all chunks of a PNG."""
     pieces, place = [content[:8]], 8
     while place + 12 <= len(content):
         end = place + 8 + int.from_bytes(content[place : place + 4], "big")
@@ -131,7 +131,7 @@ def pickle_program() -> bytes:
 
 
 def around_program(program: bytes) -> bytes:
-    """The archive of `torch_file` with another pickle in it."""
+    """Put another pickle into the archive of `torch_file`."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(torch_file())) as archive, zipfile.ZipFile(buffer, "w") as packed:
         for name in archive.namelist():
@@ -145,7 +145,7 @@ def safetensors_header() -> bytes:
 
 
 def around_header(header: bytes) -> bytes:
-    """The tensors of `state` after another header."""
+    """Put the tensors of `state` after another header."""
     content = save(state())
     return len(header).to_bytes(8, "little") + header + content[8 + int.from_bytes(content[:8], "little") :]
 
@@ -173,7 +173,7 @@ def onnx_file(weights: bool = True) -> bytes:
 
 
 def around_graph(content: bytes) -> bytes:
-    """Messages one after the other are merged: the damaged graph with the undamaged weights."""
+    """Concatenate messages, which merges them: the damaged graph with the undamaged weights."""
     message = onnx.ModelProto()
     message.graph.initializer.extend(onnx_message().graph.initializer)
     return content + message.SerializeToString()
@@ -226,7 +226,7 @@ KINDS = {
     f"{action.__name__}: {name}": Kind(name, functools.partial(run_file, name), action)
     for action in (certificate_files.check, certificate_files.resume)
     for name in certificate_files.RUN_FILES
-    if (action, name) != (certificate_files.resume, "summary.json")  # which a resumed run does not read
+    if (action, name) != (certificate_files.resume, "summary.json")  # a resumed run does not read it
 }
 KINDS |= {
     f"check_ranges: {name}": Kind(name, functools.partial(run_file, name, "regression"), certificate_files.check_ranges)

@@ -1,7 +1,7 @@
-"""Reads damaged files in a process of its own, and reports what was neither a valid value nor an `InputError`.
+"""Read damaged files in a separate process and report what was neither a valid value nor an `InputError`.
 
-Run as a program with a folder: every line on stdin is ``[kind, count]``, every line on stdout the report on that kind.
-A file that makes a reader ask for much memory, take long, warn, or raise anything else counts as a failure.
+Run as a program with a folder: every line on stdin is ``[kind, count]``, every line on stdout the report on that kind. A file
+that makes a reader ask for much memory, take long, warn, or raise anything else counts as a failure.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tiltproof.errors import InputError
 from tiltproof.models import ARCHITECTURES
 
 SPARE_BYTES = 200 * 2**20
-"""What the process may take beyond what it has after start; the largest valid image needs a tenth of it."""
+"""How much memory the process may take after its start; the largest valid image needs a tenth of it."""
 SECONDS_A_FILE = 4
 MOST_LETTERS = 1500
 MOST_FAILURES = 5
 
 
 class TooSlow(BaseException):
-    """Not an Exception, so that no reader can take it for damage."""
+    """Not an Exception, so that no reader mistakes it for damage."""
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def prepare(folder: Path, kind: Kind) -> None:
-    """The undamaged file must be readable, else its damaged ones show nothing; and lazy imports are done with."""
+    """Read the undamaged file, which must succeed or the damaged ones prove nothing; this also runs lazy imports."""
     folder.mkdir(exist_ok=True)
     for name, content in kind.beside.items():
         (folder / name).write_bytes(content)
@@ -75,7 +75,7 @@ def report(folder: Path, name: str, count: int) -> dict:
     valid, refused, failures = 0, 0, []
     for k, content in enumerate(mutants(kind.make_seed(), count, name)):
         path = folder / name / kind.file
-        path.unlink()  # some file systems write a truncated file out to the disk at once
+        path.unlink()  # some file systems flush a truncated file to the disk at once
         path.write_bytes(kind.finish(content))
         wrong = None
         signal.setitimer(signal.ITIMER_REAL, SECONDS_A_FILE)
@@ -101,7 +101,7 @@ def report(folder: Path, name: str, count: int) -> dict:
 
 
 def complaint(error: InputError) -> str | None:
-    """What is wrong with an error: not one short printable line, or memory that ran out behind it."""
+    """Return what is wrong with an error: more than one short printable line, or a hidden MemoryError."""
     text = str(error)
     if len(text) > MOST_LETTERS or not text.isprintable():
         return f"an unreadable message of {len(text)} letters: {text[:MOST_LETTERS]!r}"

@@ -1,4 +1,4 @@
-"""Damaged files of every kind: each is read as a valid value or refused with an `InputError`, soon and in little memory."""
+"""Damaged files of every kind are read as a valid value or refused with an `InputError`, quickly and in little memory."""
 
 import sys
 

@@ -1,10 +1,11 @@
-"""A record of what the package answers, to the last bit, so that code can be moved without a change of any answer.
+"""A record of the package's answers, bit for bit, so that code can be moved without changing any of them.
 
-    python tests/golden/record.py            compare, and say what differs
-    python tests/golden/record.py --write    make the record anew: only when a change of answers is meant, and said in the commit
+    python tests/golden/record.py            compare, and print the differences
+    python tests/golden/record.py --write    write the record anew: only for an intended change, explained in the commit
 
-Verdicts, numbers of boxes, tilings and counterexamples are the same on every machine. Margins and ranges are sums of floats, whose order
-depends on the processor: their bits are compared on a processor like the one that made the record, elsewhere their first digits.
+Verdicts, numbers of boxes, tilings and counterexamples are the same on every machine. Margins and ranges are sums of floats,
+whose order depends on the processor: they are compared bit for bit on a processor like the recording one, elsewhere to a few
+digits.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ NETWORKS = {
     "cifar10-r2-sh2": "cifar10-sample",
     "cifar10-sc1-r1-c1-b0001": "cifar10-sample",
 }
-TRANSFORMS = {  # of digits, of CIFAR-10's pictures
+TRANSFORMS = {  # for digits, for CIFAR-10's images
     "rotation": ("R(8)", "R(1)"),
     "translation": ("Tu(0.3), Tv(0.3)", "Tu(0.05), Tv(0.05)"),
     "four parameters": ("Sc(1), R(1), C(1), B(0.01)", "Sc(0.2), R(0.2), C(0.2), B(0.001)"),
@@ -47,7 +48,7 @@ TRANSFORMS = {  # of digits, of CIFAR-10's pictures
 METHODS = ("affine", "hull", "fgv")
 IMAGES, BOXES = 3, 24
 DIGITS = 1e-4
-"""How much numbers may differ, relative to their size, on another processor."""
+"""Relative tolerance for numbers on another processor."""
 
 
 def regression() -> nn.Module:
@@ -112,7 +113,7 @@ def jobs() -> dict[str, Callable[[], list[dict[str, Any]]]]:
 
 
 def training() -> list[dict[str, Any]]:
-    """Two epochs of the bundled recipe on 60 digits."""
+    """Train the bundled recipe on 60 digits for two epochs."""
     images, labels = tiltproof.data.load("mnist-sample")
     settings = ["train.epochs=2", "train.batch_size=20"]
     recipe = tiltproof.training.read_recipe("mnist-r30").with_settings(settings)
@@ -128,7 +129,7 @@ def training() -> list[dict[str, Any]]:
 
 
 def processor() -> str:
-    """What decides the order of sums: the instructions that libraries choose by, and the libraries."""
+    """Return what determines the order of sums: the instruction sets that libraries choose by, and the libraries."""
     flags = ""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -144,7 +145,7 @@ def encoded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def differences(old: list[dict[str, Any]], new: list[dict[str, Any]], same_processor: bool) -> list[str]:
-    """A line for each row that is not as recorded."""
+    """Return one line for each row that differs from the record."""
     found = []
     for number, (before, now) in enumerate(zip(old, new, strict=True)):
         if before["exact"] != now["exact"]:

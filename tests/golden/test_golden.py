@@ -1,4 +1,4 @@
-"""Every answer is as recorded, to the last bit (`record.py` says how to make the record anew). The short form takes every third job."""
+"""Every answer is as recorded, bit for bit (see `record.py`). The short test takes every third job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The architectures: the paper's shapes, the weight names, and the normalization inside."""
+"""The architectures: the paper's shapes, the weight names, and the built-in normalization."""
 
 import pytest
 import torch
@@ -106,7 +106,7 @@ def test_the_input_is_normalized_inside(data, mean, deviation):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_normalization_comes_first(name):
-    """A picture of the mean colour is what the first convolution sees as zero."""
+    """The first convolution sees an image of the mean color as zero."""
     model, seen = ARCHITECTURES[name]().eval(), []
     model.conv1.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_hidden_layers_of_the_driving_network_have_a_relu(layer):
     with torch.no_grad():
         model.get_submodule(layer).weight.zero_()
         angles = []
-        for bias in (-1.0, -2.0):  # both below zero: after a ReLU they are the same
+        for bias in (-1.0, -2.0):  # both below zero: equal after a ReLU
             model.get_submodule(layer).bias.fill_(bias)
             angles.append(model(images_for("driving_cnn", 1)))
     assert torch.allclose(*angles, atol=1e-6)

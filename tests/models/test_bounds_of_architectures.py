@@ -1,4 +1,4 @@
-"""Every architecture is bounded and certified: bounds contain what is sampled, and are not so wide that this means nothing."""
+"""Every architecture is bounded and certified: bounds contain all samples, and are tight enough to mean something."""
 
 import pytest
 import torch
@@ -25,9 +25,9 @@ def without_gradients():
 
 
 def network_and_image(name):
-    """Random weights and running statistics in float64, and a smooth picture.
+    """Return a network with random weights and running statistics in float64, and a smooth image.
 
-    The weights are smaller than fresh ones, through which the bounds of the residual network grow a billionfold.
+    The weights are smaller than fresh ones, with which the bounds of the residual network grow a billionfold.
     """
     torch.manual_seed(0)
     model = ARCHITECTURES[name]()

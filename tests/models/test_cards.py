@@ -1,4 +1,4 @@
-"""A card beside a weight file tells its architecture and its transformation."""
+"""The card next to a weight file gives its architecture and its transformation."""
 
 import json
 

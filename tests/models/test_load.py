@@ -1,4 +1,4 @@
-"""`load_model`: bundled names, weight files and functions, and what each wrong text gets."""
+"""`load_model`: bundled names, weight files and functions, and the answer to each wrong text."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def test_weights_that_are_not_finite_float32(tmp_path, value, message):
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_a_network_with_batch_norm_comes_back(tmp_path, suffix):
-    """Its state holds a counter, which is no float32."""
+    """Its state contains a counter, which is not a float32."""
     path, model = tmp_path / f"model.{suffix}", ARCHITECTURES["cifar10_cnn7"]()
     model(torch.rand(4, 3, 32, 32))
     if suffix == "pt":

@@ -25,7 +25,7 @@ def state():
 
 
 def archive_with(program, records=()):
-    """An archive as torch.save writes it, around another pickle."""
+    """Return an archive as torch.save writes it, around another pickle."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in {"data.pkl": program, "version": b"3\n", "byteorder": b"little", **dict(records)}.items():
@@ -61,7 +61,7 @@ def test_the_forms_a_state_dict_comes_in(tmp_path, wrap):
 
 
 class Hostile:
-    """Creates a file when it is unpickled by a reader that trusts it."""
+    """Creates a file when unpickled by a reader that trusts it."""
 
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
@@ -128,7 +128,7 @@ def test_tensors_are_checked_as_in_a_safetensors_file(tmp_path, change, message)
 
 
 def tensor_program(count, shape, stride, offset=0):
-    """The pickle of {'fc2.bias': tensor} whose storage and shape are described freely."""
+    """Return the pickle of {'fc2.bias': tensor} with an arbitrary description of storage and shape."""
     numbers = b"".join
     integer = lambda number: b"\x8a\x08" + struct.pack("<q", number)  # noqa: E731
     text = lambda word: b"X" + struct.pack("<I", len(word)) + word  # noqa: E731

@@ -1,4 +1,4 @@
-"""Weight files that are not what they seem: refused by their size or header before they are read into memory."""
+"""Weight files that are not what they claim: refused by size or header before they are read into memory."""
 
 import json
 import os

@@ -82,7 +82,7 @@ def position(
 
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize("symbols", [1, 2])
-def test_forms_hold_the_exact_picture(padding, symbols, monkeypatch):
+def test_forms_hold_the_exact_image(padding, symbols, monkeypatch):
     monkeypatch.setattr(single_cell, "MOST_LEFT", 1.0)
     generator = np.random.default_rng(symbols + 10 * len(padding))
     seen = 0

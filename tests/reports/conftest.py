@@ -1,4 +1,4 @@
-"""A run of ten thousand images whose verdicts were made up, for the size and the speed of a page."""
+"""A run of ten thousand images with made-up verdicts, for the size and the speed of a page."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.support.run_folder import manifest_of, record, write_run
 
 @pytest.fixture(scope="session")
 def large_run(tmp_path_factory):
-    """Ten thousand coloured images whose verdicts were made up: folder, model and images."""
+    """Return folder, model and images of ten thousand color images with made-up verdicts."""
     folder = tmp_path_factory.mktemp("large") / "run"
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10)).eval()
     smooth = torch.rand(10_000, 3, 8, 8, generator=torch.Generator().manual_seed(0))

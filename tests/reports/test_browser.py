@@ -36,7 +36,7 @@ def browser():
 
 @pytest.fixture
 def show(browser):
-    """Open a file in a window of this size; afterwards the console must be empty and nothing may have been fetched."""
+    """Open a file in a window of this size; assert that the console stays empty and nothing is fetched."""
 
     def run(path, width=1280, height=900, dark=False):
         browser.execute_cdp_cmd(
@@ -59,7 +59,7 @@ def show(browser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Sixty pictures of noise under R(20), with a curve."""
+    """Return sixty noise images under R(20), with a curve."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("browser") / "run"
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
@@ -72,7 +72,7 @@ def page(tmp_path_factory):
 
 
 def numbers(driver):
-    """Of the images in the table; read in one go, because a refresh replaces all rows."""
+    """Return the numbers of the images in the table, read in one call because a refresh replaces all rows."""
     return driver.execute_script(
         "return [...document.querySelectorAll('#table .open')].map((b) => Number(b.textContent))"
     )
@@ -180,7 +180,7 @@ def test_a_phone_scrolls_one_way(show, page, dark):
 
 
 def test_text_stands_out_from_its_paper(show, page):
-    """WCAG AA: a ratio of 4.5 for text, in light and dark."""
+    """WCAG AA: a contrast ratio of 4.5 for text, in light and dark."""
     ratio = """
       const linear = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
       const light = (c) => c.match(/\\d+/g).slice(0, 3).map((v) => linear(v / 255));

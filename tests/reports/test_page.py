@@ -36,7 +36,7 @@ def pictures(count=6):
 
 @pytest.fixture
 def run(tmp_path):
-    """A real run of a small network: folder, model, images, labels."""
+    """Return a real run of a small network: folder, model, images, labels."""
     model, images = network(), pictures()
     labels = model(images).argmax(1)
     labels[0] = (labels[0] + 1) % 3
@@ -128,7 +128,7 @@ BREAKING = [
 
 
 class Structure(HTMLParser):
-    """Every tag of a page with all its attributes and their values, and what the scripts and styles hold."""
+    """Collects every tag of a page with its attributes and values, and the content of scripts and styles."""
 
     def __init__(self, page):
         super().__init__(convert_charrefs=True)
@@ -156,7 +156,7 @@ class Structure(HTMLParser):
 
 @pytest.mark.parametrize("text", BREAKING)
 def test_texts_of_a_run_change_no_tag_attribute_or_script(tmp_path, text):
-    """Wherever a text of the run or of the command line goes, it stays text: the page has the structure of a harmless one."""
+    """Wherever a text of the run or of the command line goes, it stays text: the page keeps a harmless one's structure."""
     model, images = network(), pictures(1)
     labels = model(images).argmax(1)
 
@@ -195,7 +195,7 @@ def test_the_pages_script_makes_no_html_and_no_addresses_of_texts():
 
 
 def test_every_picture_is_data(run):
-    """What the script hands to `src`: nothing but pictures that the report encoded itself."""
+    """The script assigns to `src` nothing but images that the report encoded itself."""
     found = blocks(report(*run).read_text(encoding="utf-8"))
     details = [found[name] for name in found if name != "data"]
     assert details

@@ -1,4 +1,4 @@
-"""The pictures: crisp pixels of the right values, a colour scale, and a plot that shows what was proved."""
+"""The plots: crisp pixels of the right values, a color scale, and a plot of what was proved."""
 
 import sys
 
@@ -101,7 +101,7 @@ def test_ticks_are_few_round_and_inside(low, high):
 
 
 def needle_side(picture, colour):
-    """Mean column of the pixels of this colour, relative to the middle of a frame 600 wide."""
+    """Return the mean column of this color's pixels, relative to the middle of a frame 600 wide."""
     wanted = np.array(ImageColor.getrgb(colour))
     frame = np.asarray(picture)[FRAME_TITLE : FRAME_TITLE + 198, FRAME_MARGIN : FRAME_MARGIN + 600].astype(int)
     columns = (np.abs(frame - wanted).max(axis=2) < 40).nonzero()[1]

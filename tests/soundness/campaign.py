@@ -24,17 +24,17 @@ import torch
 from tests.soundness.quick_check import arrays, outside
 from tests.support.cases import (
     COLOURED,
+    IMAGE_KINDS,
     KINDS,
     LIMITS,
     PADDINGS,
     PHOTOMETRIC,
-    PICTURES,
     PIXELWISE,
     PLACES,
     SPATIAL,
     in_view,
+    make_image,
     make_interval,
-    make_picture,
     make_transform,
 )
 from tests.support.exactly import symbols
@@ -125,7 +125,7 @@ def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
     # a box over many cells changes the code path of its whole batch, so small boxes also get batches without large ones
     kinds = (NARROW, SMALL, LARGE, SMALL + LARGE)[rng.choice(4, p=[0.35, 0.35, 0.2, 0.1])]
     shape = f"{','.join(letters)} {padding} {channels}x{height}x{width} {dtype}"
-    lows, highs, pictures = [], [], []
+    lows, highs, drawn = [], [], []
     for _ in range(size):
         for attempt in range(TRIES):  # the last one is small enough for any camera
             same = str(rng.choice(kinds)) if attempt < TRIES - 1 else "straddling"
@@ -135,8 +135,8 @@ def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
                 break
         lows.append([a for a, _ in box])
         highs.append([b for _, b in box])
-        pictures.append(make_picture(str(rng.choice(PICTURES)), channels, height, width, rng))
-    images = torch.tensor(np.stack(pictures), dtype=dtype)
+        drawn.append(make_image(str(rng.choice(IMAGE_KINDS)), channels, height, width, rng))
+    images = torch.tensor(np.stack(drawn), dtype=dtype)
     low, high = torch.tensor(lows, dtype=torch.float64), torch.tensor(highs, dtype=torch.float64)
     tally, truths, rows, e = Tally(), [], [], []
     for row in range(size):

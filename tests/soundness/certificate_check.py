@@ -21,30 +21,30 @@ def planted_case(text, seed, **options):
     rng = np.random.default_rng(seed)
     for attempt in range(50):
         theta = [float(a + (b - a) * rng.random()) for a, b in zip(transform.low, transform.high, strict=True)]
-        model, picture = plant(
+        model, image = plant(
             letters, transform.low, transform.high, theta, padding=transform.padding, seed=seed + attempt, **options
         )
-        if clean_margin(model, picture) > 0 and margin_at(model, picture, letters, theta, transform.padding) < 0:
-            return transform, letters, theta, model, picture
+        if clean_margin(model, image) > 0 and margin_at(model, image, letters, theta, transform.padding) < 0:
+            return transform, letters, theta, model, image
     raise AssertionError("could not plant")
 
 
-def assert_confirmed(certificate, index, transform, model, picture, label=0, within=1e-6):
+def assert_confirmed(certificate, index, transform, model, image, label=0, within=1e-6):
     """Assert that a falsified verdict has parameters in the range at which the exact network is wrong on the exact image."""
     theta = certificate.counterexamples[index]
     assert len(theta) == len(transform.parts)
     assert all(a <= t <= b for a, t, b in zip(transform.low, theta, transform.high, strict=True))
-    margin = margin_at(model, picture, letters_of(transform), theta, transform.padding, label)
+    margin = margin_at(model, image, letters_of(transform), theta, transform.padding, label)
     assert margin <= 0, f"counterexample {theta} has margin {float(margin)}"
     assert certificate.margins[index] <= 0
     assert certificate.margins[index] == pytest.approx(float(margin), abs=within)
 
 
-def check_not_certified(certificate, transform, model, picture, within=1e-6):
+def check_not_certified(certificate, transform, model, image, within=1e-6):
     (verdict,) = certificate.verdicts
     assert verdict in (Verdict.FALSIFIED, Verdict.UNKNOWN)
     if verdict is Verdict.FALSIFIED:
-        assert_confirmed(certificate, 0, transform, model, picture, within=within)
+        assert_confirmed(certificate, 0, transform, model, image, within=within)
         assert certificate.open_boxes[0] is None
     else:
         assert certificate.counterexamples[0] is None

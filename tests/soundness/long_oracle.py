@@ -86,9 +86,9 @@ def source(index: np.ndarray, size: int, padding: str) -> tuple[np.ndarray, np.n
     return np.minimum(folded, 2 * (size - 1) - folded), np.ones_like(inside)
 
 
-def sampled(pictures: np.ndarray, column: np.ndarray, row: np.ndarray, padding: str) -> np.ndarray:
+def sampled(images: np.ndarray, column: np.ndarray, row: np.ndarray, padding: str) -> np.ndarray:
     """Interpolate images [K, C, H, W] at their own positions [K, H', W'] bilinearly; NaN where a position is NaN."""
-    count, _, height, width = pictures.shape
+    count, _, height, width = images.shape
     known = np.isfinite(column) & np.isfinite(row)
     column, row = np.where(known, column, 0), np.where(known, row, 0)
     j, i = np.floor(column), np.floor(row)
@@ -100,7 +100,7 @@ def sampled(pictures: np.ndarray, column: np.ndarray, row: np.ndarray, padding: 
             source(line.astype(np.int64) + step, size, padding)
             for line, step, size in ((i, down, height), (j, right, width))
         )
-        return np.where((there & here)[:, None], pictures[which, :, r, c].transpose(0, 3, 1, 2), 0)
+        return np.where((there & here)[:, None], images[which, :, r, c].transpose(0, 3, 1, 2), 0)
 
     top = pixel(0, 0) * (1 - t) + pixel(0, 1) * t
     bottom = pixel(1, 0) * (1 - t) + pixel(1, 1) * t
@@ -108,10 +108,10 @@ def sampled(pictures: np.ndarray, column: np.ndarray, row: np.ndarray, padding: 
 
 
 def transformed(
-    pictures: np.ndarray, letters: Sequence[str], theta: np.ndarray, padding: str
+    images: np.ndarray, letters: Sequence[str], theta: np.ndarray, padding: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Transform each image [K, C, H, W] by its own parameters [K, d]; return the values and their error bounds."""
-    x, doubt = pictures.astype(Long), np.zeros(pictures.shape, Long)
+    x, doubt = images.astype(Long), np.zeros(images.shape, Long)
     names = [letter.partition("@")[0] for letter in letters]
 
     def kind(k: int) -> object:

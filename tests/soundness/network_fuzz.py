@@ -593,7 +593,7 @@ def flat(name: str, x: str) -> Layer:
     return Layer(name, "flatten.using_ints", [Of(x), 1])
 
 
-PICTURE = (2, 4, 3)
+IMAGE = (2, 4, 3)
 KINDS = ("plain", "wide", "tiny", "cancelling", "absorbed", "equal", "huge")
 
 
@@ -650,14 +650,14 @@ def linears(rng: Rng) -> Iterator[Case]:
         for dtype in (F32, F64):
             layer = conv(rng, "y", "x", kind=kind, dtype=dtype, bias=k != 3, **geometry)
             given = Input(2, 1, dtype, point=k % 2 == 1, equal=kind == "absorbed")
-            yield make(rng, f"conv {geometry} {dtype}", [layer], PICTURE, given, 4)
+            yield make(rng, f"conv {geometry} {dtype}", [layer], IMAGE, given, 4)
         if kind != "tiny":
             layer = conv(rng, "y", "x", kind=kind, **geometry)
             yield make(
                 rng,
                 f"conv {geometry} evaluated",
                 [layer],
-                PICTURE,
+                IMAGE,
                 Input(2, 1, F64, evaluation=True, point=k % 2 == 0),
                 4,
             )
@@ -687,22 +687,22 @@ def linears(rng: Rng) -> Iterator[Case]:
         given = Input(6, 0, F64, evaluation=True, point=True, wide=4)
         yield make(rng, f"{call} of unequal parts", [*parts, Layer("y", call, [Of("a"), Of("b")])], (4,), given, 2)
     third = [Layer("y", "mul.Tensor", [X, 0.3]), Layer("z", "add.Tensor", [Of("y"), -0.7])]
-    picture = torch.from_numpy(rng.normal(size=(2, 1, 1))).float()
+    image = torch.from_numpy(rng.normal(size=(2, 1, 1))).float()
     pixels, entries = (torch.from_numpy(rng.normal(size=size)).float() for size in ((2, 2), (4, 2, 2)))
     singles: dict[str, tuple[list[Layer], tuple[int, ...]]] = {
-        "avg": ([Layer("y", "avg_pool2d.default", [X, [3, 2], [1, 1], [1, 0], False, True])], PICTURE),
-        "avg of what is there": ([Layer("y", "avg_pool2d.default", [X, [3, 2], [2, 1], [1, 1], True, False])], PICTURE),
-        "avg divided": ([Layer("y", "avg_pool2d.default", [X, [2, 2], [1, 1], [0, 0], False, True, 7])], PICTURE),
-        "adaptive": ([Layer("y", "adaptive_avg_pool2d.default", [X, [3, 2]])], PICTURE),
-        "mean": ([Layer("y", "mean.dim", [X, [2, 3], False])], PICTURE),
-        "mean of lines": ([Layer("y", "mean.dim", [X, [-1], True])], PICTURE),
-        "max": ([Layer("y", "max_pool2d.default", [X, [2, 2], [1, 1], [1, 1], [1, 1]])], PICTURE),
-        "max dilated": ([Layer("y", "max_pool2d.default", [X, [2, 2], [2, 1], [0, 0], [2, 1]])], PICTURE),
-        "max strided": ([Layer("y", "max_pool2d.default", [X, [3, 2], [2, 2], [1, 0], [1, 1]])], PICTURE),
-        "batch norm": ([batch_norm(rng, "y", "x", 2)], PICTURE),
+        "avg": ([Layer("y", "avg_pool2d.default", [X, [3, 2], [1, 1], [1, 0], False, True])], IMAGE),
+        "avg of what is there": ([Layer("y", "avg_pool2d.default", [X, [3, 2], [2, 1], [1, 1], True, False])], IMAGE),
+        "avg divided": ([Layer("y", "avg_pool2d.default", [X, [2, 2], [1, 1], [0, 0], False, True, 7])], IMAGE),
+        "adaptive": ([Layer("y", "adaptive_avg_pool2d.default", [X, [3, 2]])], IMAGE),
+        "mean": ([Layer("y", "mean.dim", [X, [2, 3], False])], IMAGE),
+        "mean of lines": ([Layer("y", "mean.dim", [X, [-1], True])], IMAGE),
+        "max": ([Layer("y", "max_pool2d.default", [X, [2, 2], [1, 1], [1, 1], [1, 1]])], IMAGE),
+        "max dilated": ([Layer("y", "max_pool2d.default", [X, [2, 2], [2, 1], [0, 0], [2, 1]])], IMAGE),
+        "max strided": ([Layer("y", "max_pool2d.default", [X, [3, 2], [2, 2], [1, 0], [1, 1]])], IMAGE),
+        "batch norm": ([batch_norm(rng, "y", "x", 2)], IMAGE),
         "batch norm, wide": ([batch_norm(rng, "y", "x", 5, kind="wide")], (5,)),
         "two scales": (third, (6,)),
-        "normalisation": ([Layer("y", "sub.Tensor", [X, picture]), Layer("z", "div.Tensor", [Of("y"), abs(picture) + 0.2])], PICTURE),
+        "normalisation": ([Layer("y", "sub.Tensor", [X, image]), Layer("z", "div.Tensor", [Of("y"), abs(image) + 0.2])], IMAGE),
         "from a constant": ([Layer("y", "rsub.Scalar", [X, 0.9]), Layer("z", "neg.default", [Of("y")])], (6,)),
         "moves": (
             [
@@ -710,20 +710,20 @@ def linears(rng: Rng) -> Iterator[Case]:
                 Layer("s", "slice.Tensor", [Of("t"), 2, 1, 5, 2]), Layer("u", "permute.default", [Of("s"), [0, 3, 1, 2]]),
                 Layer("y", "reshape.default", [Of("u"), [-1, 2, 8]]), flat("z", "y"),
             ],
-            PICTURE,
+            IMAGE,
         ),
         "a scale beside its convolution": (
             [conv(rng, "a", "x", (2, 2, 2, 2)), Layer("b", "mul.Tensor", [Of("a"), -0.6]), Layer("y", "add.Tensor", [Of("b"), Of("a")])],
-            PICTURE,
+            IMAGE,
         ),
-        "a scale of pixels": ([conv(rng, "a", "x", (4, 2, 3, 2)), Layer("y", "mul.Tensor", [Of("a"), pixels])], PICTURE),
-        "a scale of entries": ([conv(rng, "a", "x", (4, 2, 3, 2)), Layer("y", "mul.Tensor", [Of("a"), entries])], PICTURE),
+        "a scale of pixels": ([conv(rng, "a", "x", (4, 2, 3, 2)), Layer("y", "mul.Tensor", [Of("a"), pixels])], IMAGE),
+        "a scale of entries": ([conv(rng, "a", "x", (4, 2, 3, 2)), Layer("y", "mul.Tensor", [Of("a"), entries])], IMAGE),
         "a shift alone": (
             [
                 Layer("a", "conv2d.default", [X, torch.full((2, 2, 1, 1), 1e-12), torch.tensor([-5.3, 0.7]), [1, 1], [0, 0], [1, 1], 1]),
                 Layer("y", "mul.Tensor", [Of("a"), 0.3]),
             ],
-            PICTURE,
+            IMAGE,
         ),
         "unequal branches": (
             [Layer("a", "mul.Tensor", [X, 1e4]), Layer("b", "add.Tensor", [X, Of("a")]), Layer("y", "sub.Tensor", [Of("b"), X])],

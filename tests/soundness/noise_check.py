@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from tests.soundness.noise_networks import Maker, margin_of, tune
-from tests.support.cases import make_picture, make_thetas
-from tests.support.oracle import exact_picture, transformed
+from tests.support.cases import make_image, make_thetas
+from tests.support.oracle import exact_image, transformed
 from tiltproof import Budget, Verdict, certify, parse
 
 TEXTS = (
@@ -33,7 +33,7 @@ METHODS = ("affine", "hull", "fgv")
 @dataclass
 class Case:
     model: nn.Sequential
-    picture: torch.Tensor
+    image: torch.Tensor
     text: str
     thetas: list
     margins: list[Fraction]
@@ -58,21 +58,21 @@ def build(maker: Maker, seed: int, aim: str, dtype: torch.dtype, text: str) -> C
     letters = [part.letter for part in transform.parts]
     for attempt in range(8):
         rng = np.random.default_rng([seed, attempt])
-        picture = make_picture("random", 1, 2, 3, rng).astype(np.float32)
+        image = make_image("random", 1, 2, 3, rng).astype(np.float32)
         model = nn.Sequential(nn.Flatten(), *maker(rng, 6))
         model = (model if next(model.parameters()).dtype == torch.float64 else model.to(dtype)).eval()
         dtype = model[-1].bias.dtype
         thetas = make_thetas(transform.low, transform.high, rng, 3)
-        pictures = [
-            exact_picture(picture),
-            *(transformed(picture, letters, theta, transform.padding) for theta in thetas),
+        exact_images = [
+            exact_image(image),
+            *(transformed(image, letters, theta, transform.padding) for theta in thetas),
         ]
-        margins = [margin_of(model, each) for each in pictures]
+        margins = [margin_of(model, each) for each in exact_images]
         variation, size = max(margins) - min(margins), max(map(abs, margins))
         share, of_size = TARGETS[aim]
         tune(model, margins[1:], share * variation + of_size * size)
-        shift = margin_of(model, pictures[0]) - margins[0]
-        case = Case(model, torch.tensor(picture, dtype=dtype), text, thetas, [margin + shift for margin in margins[1:]])
+        shift = margin_of(model, exact_images[0]) - margins[0]
+        case = Case(model, torch.tensor(image, dtype=dtype), text, thetas, [margin + shift for margin in margins[1:]])
         if aim == "healthy" or fooled(case):
             break
     return case
@@ -81,10 +81,10 @@ def build(maker: Maker, seed: int, aim: str, dtype: torch.dtype, text: str) -> C
 def fooled(case: Case) -> bool:
     """Return whether torch's evaluation finds nothing wrong although there is a wrong answer."""
     values = torch.tensor([[float(value) for value in theta] for theta in case.thetas], dtype=torch.float64)
-    images = case.picture.expand(len(values), -1, -1, -1).contiguous()
+    images = case.image.expand(len(values), -1, -1, -1).contiguous()
     with torch.no_grad():
         outputs = case.model(parse(case.text).apply(images, values.to(images.dtype)))
-        clean = case.model(case.picture[None])[0]
+        clean = case.model(case.image[None])[0]
     return case.unsafe and bool((outputs[:, 0] > outputs[:, 1]).all()) and bool(clean[0] > clean[1])
 
 
@@ -92,7 +92,7 @@ def check(case: Case, method: str, budget: int = 40) -> Verdict:
     """Check that no sampled parameter contradicts the verdict, and that no margin is below the claimed one."""
     certificate = certify(
         case.model,
-        case.picture[None],
+        case.image[None],
         torch.tensor([0]),
         case.text,
         method=method,
@@ -109,7 +109,7 @@ def check(case: Case, method: str, budget: int = 40) -> Verdict:
     if verdict is Verdict.FALSIFIED:
         theta = certificate.counterexamples[0]
         letters = [part.letter for part in parse(case.text).parts]
-        assert margin_of(case.model, transformed(case.picture.double().numpy(), letters, theta)) < 0
+        assert margin_of(case.model, transformed(case.image.double().numpy(), letters, theta)) < 0
     return verdict
 
 

@@ -76,8 +76,8 @@ def evaluate(layers: nn.Module, value: np.ndarray) -> np.ndarray:
     return value
 
 
-def margin_of(model: nn.Sequential, picture: Exact) -> Fraction:
-    logits = evaluate(model, picture.fractions().ravel())
+def margin_of(model: nn.Sequential, image: Exact) -> Fraction:
+    logits = evaluate(model, image.fractions().ravel())
     return logits[0] - logits[1]
 
 

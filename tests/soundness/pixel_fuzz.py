@@ -248,7 +248,7 @@ def members(low: np.ndarray, high: np.ndarray, count: int, rng: np.random.Genera
     return theta, e
 
 
-def pictures_of(kind: int, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def images_of(kind: int, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """Draw images [N, C, H, W] in [0, 1]."""
     x = rng.random(shape)
     kind %= 8
@@ -256,8 +256,8 @@ def pictures_of(kind: int, shape: tuple[int, ...], rng: np.random.Generator) -> 
         return np.rint(x)
     if kind == 2:  # flat, except for one pixel each
         flat = np.full(shape, 0.7)
-        for picture in flat:
-            picture[..., rng.integers(shape[2]), rng.integers(shape[3])] = rng.choice([1.0, 0.7 + 2.0**-40])
+        for image in flat:
+            image[..., rng.integers(shape[2]), rng.integers(shape[3])] = rng.choice([1.0, 0.7 + 2.0**-40])
         return flat
     if kind == 3:  # dark, except for a spot
         dark = np.zeros(shape)
@@ -288,7 +288,7 @@ def pairs(
     count: int = 20,
     distinct: int | None = None,
     points: int = 6,
-    pictures: np.ndarray | None = None,
+    images: np.ndarray | None = None,
     kind: int = 0,
     patches: dict[str, Any] | None = None,
     given: tuple[np.ndarray, np.ndarray] | None = None,
@@ -296,17 +296,17 @@ def pairs(
 ) -> Case:
     names = names_of(letters)
     channels = 3 if {"S", "H"} & set(names) else 1 + int(rng.random() < 0.4)
-    if pictures is None:
-        pictures = pictures_of(kind, (3, channels, *size), rng)
+    if images is None:
+        images = images_of(kind, (3, channels, *size), rng)
     if dtype == "float32":
-        pictures = pictures.astype(np.float32).astype(float)
-    rows = rng.integers(len(pictures), size=count)
+        images = images.astype(np.float32).astype(float)
+    rows = rng.integers(len(images), size=count)
     low, high = boxes(letters, regime, distinct or count, rng) if given is None else given
     which = rng.integers(len(low), size=count) if distinct or given else np.arange(count)
     low, high = low[which], high[which]
     theta, e = members(low, high, points, rng)
     flat = theta.reshape(-1, theta.shape[-1])
-    truth, doubt = transformed(pictures[np.tile(rows, points)], letters, flat, padding)
+    truth, doubt = transformed(images[np.tile(rows, points)], letters, flat, padding)
     shape = points, count, *truth.shape[1:]
     text = text_of(letters, padding)
 
@@ -316,12 +316,12 @@ def pairs(
         from tiltproof.pixels.api import pair_bounds
         from tiltproof.transforms.notation import parse
 
-        tensors = (torch.tensor(each) for each in (pictures, rows))
+        tensors = (torch.tensor(each) for each in (images, rows))
         box = (torch.tensor(each) for each in (low, high))
         options = {"quadratic": quadratic, "dtype": getattr(torch, dtype), "cells": cells}
         return arrays(pair_bounds(*tensors, parse(text), method, *box, **options))
 
-    name = f"{text} {method}{' quadratic' * quadratic} {regime} {dtype} {pictures.shape}"
+    name = f"{text} {method}{' quadratic' * quadratic} {regime} {dtype} {images.shape}"
     spread = e[..., None, None, None].transpose(0, 2, 1, 3, 4, 5)
     kinds = ["spatial" if each in SPATIAL else "values" if each in "CB" else "photometric" for each in names]
     alone = kinds[-1] not in kinds[:-1] or set(kinds) == {"spatial"}
@@ -416,7 +416,7 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
         max(1, count // 3) if shared else count,
         (3 if kind < 6 else 2, 2, height, width),
     )
-    x = rng.random(size) if rng.random() < 0.5 else pictures_of(int(rng.integers(8)), size, rng)
+    x = rng.random(size) if rng.random() < 0.5 else images_of(int(rng.integers(8)), size, rng)
     if scale == "signs":  # either sign, and widely different magnitudes
         x = (x - 0.5) * 10.0 ** rng.integers(-12, 6, size)
     elif scale == "tiny":
@@ -440,7 +440,7 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
     if kind == 5:
         e[:, 0] = 1
     if kind >= 6:  # all the same, except for one pixel
-        x = pictures_of(2, size, rng)
+        x = images_of(2, size, rng)
     # one of the two positions must be free to move into its box
     aim = []
     for parts in (column, row):
@@ -924,7 +924,7 @@ def _inputs(rng: np.random.Generator) -> Any:
     yield from _crossings(rng)
     x = rng.random((120, 1, 28, 28))
     ends = np.array([[-20.0], [10.0]])
-    yield pairs(("R",), "zeros", "affine", "two boxes", rng, pictures=x, count=120, points=2, given=(ends, ends + 0.01))
+    yield pairs(("R",), "zeros", "affine", "two boxes", rng, images=x, count=120, points=2, given=(ends, ends + 0.01))
 
 
 def _crossings(rng: np.random.Generator) -> Any:
@@ -934,7 +934,7 @@ def _crossings(rng: np.random.Generator) -> Any:
     for place in (0.0, 0.25, 0.5, 1.0):
         for side in ((-1, 1), (0, 1), (-1, 0)):
             given = tuple((place + end * width)[:, None] for end in side)
-            yield pairs(("Tu",), "zeros", "affine", "crossing", rng, pictures=steps, count=40, points=6, given=given)
+            yield pairs(("Tu",), "zeros", "affine", "crossing", rng, images=steps, count=40, points=6, given=given)
     for letters in (("Tv",), ("Tu",)):
         given = ((0.5 - width)[:, None], (0.5 + width)[:, None])
         yield pairs(
@@ -943,7 +943,7 @@ def _crossings(rng: np.random.Generator) -> Any:
             "affine",
             "crossing",
             rng,
-            pictures=rng.random((2, 1, 5, 6)),
+            images=rng.random((2, 1, 5, 6)),
             count=30,
             points=6,
             given=given,

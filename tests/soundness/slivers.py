@@ -71,12 +71,12 @@ class Sliver:
         for attempt in range(50):
             rng = np.random.default_rng([self.number, attempt])
             theta = self.theta(transform, rng)
-            model, picture = plant(
+            model, image = plant(
                 letters, transform.low, transform.high, theta,
                 share=self.share, padding=transform.padding, seed=1000 * self.number + attempt, size=(4, 4), dtype=dtype,
             )  # fmt: skip
-            if clean_margin(model, picture) > 0 and margin_at(model, picture, letters, theta, transform.padding) < 0:
-                return transform, model, picture
+            if clean_margin(model, image) > 0 and margin_at(model, image, letters, theta, transform.padding) < 0:
+                return transform, model, image
         raise AssertionError(f"could not plant {self}")
 
 

@@ -123,22 +123,22 @@ def test_an_entry_may_lie_in_more_windows_than_there_are_entries():
         model[2].weight[0, 0], model[2].weight[1], model[2].bias[0] = 1, 0, 0
         true = exactly(model[2].weight[0]).sum()
         model[2].bias[1] = float(true) + size * size * unit / 8
-    picture = torch.ones(1, 1, 1, 1)
-    bound = refined(model, AffineForm(picture[None], torch.zeros_like(picture)), torch.tensor([0]), 2)
+    image = torch.ones(1, 1, 1, 1)
+    bound = refined(model, AffineForm(image[None], torch.zeros_like(image)), torch.tensor([0]), 2)
     assert Fraction(bound[0, 1].item()) <= true - exactly(model[2].bias)[1]
 
 
-def convolved(layer, picture):
+def convolved(layer, image):
     """Apply a convolution without bias in rational arithmetic."""
     weight, (edge, _), (stride, _) = exactly(layer.weight), layer.padding, layer.stride
-    picture = np.pad(picture, ((0, 0), (edge, edge), (edge, edge)), constant_values=Fraction(0))
+    image = np.pad(image, ((0, 0), (edge, edge), (edge, edge)), constant_values=Fraction(0))
     outputs, inputs, height, width = weight.shape
-    size = (picture.shape[1] - height) // stride + 1
+    size = (image.shape[1] - height) // stride + 1
     result = np.empty((outputs, size, size), dtype=object)
     for k in range(outputs):
         begin = k // (outputs // layer.groups) * inputs
         for i, j in np.ndindex(size, size):
-            window = picture[begin : begin + inputs, i * stride : i * stride + height, j * stride : j * stride + width]
+            window = image[begin : begin + inputs, i * stride : i * stride + height, j * stride : j * stride + width]
             result[k, i, j] = (weight[k] * window).sum()
     return result
 

@@ -36,11 +36,11 @@ def test_a_batch_can_be_repeated():
 
 def exact_shift():
     """Return a shift by a quarter of one of two pixels, and its bounds over a box of one ulp."""
-    picture, low = np.array([[[0.3, 0.7]]]), 0.25
+    image, low = np.array([[[0.3, 0.7]]]), 0.25
     high = float(np.nextafter(low, 1))
     theta = (Fraction(low),)
-    form = bound_pixels(torch.tensor(picture)[None], parse("Tu(1)"), low=[low], high=[high])
-    return transformed(picture, ["Tu"], theta), symbols(theta, [low], [high]), form
+    form = bound_pixels(torch.tensor(image)[None], parse("Tu(1)"), low=[low], high=[high])
+    return transformed(image, ["Tu"], theta), symbols(theta, [low], [high]), form
 
 
 def test_the_check_accepts_what_is_true_and_notices_a_bound_moved_by_a_few_units_in_the_last_place():

@@ -30,8 +30,8 @@ def sampled_margins(model: nn.Module, image: Tensor, label: int, transform, numb
     ]
     thetas = torch.cartesian_prod(*axes).view(-1, len(axes))
     with torch.no_grad():
-        pictures = transform.apply(image.double()[None].expand(len(thetas), -1, -1, -1), thetas)
-        outputs = in_float64(model)(pictures.contiguous())
+        transformed_images = transform.apply(image.double()[None].expand(len(thetas), -1, -1, -1), thetas)
+        outputs = in_float64(model)(transformed_images.contiguous())
     others = outputs.clone()
     others[:, label] = -torch.inf
     return outputs[:, label] - others.max(1).values, thetas
@@ -124,7 +124,7 @@ def alias_spellings() -> dict:
 
 def hat_network(body, **members) -> tuple[nn.Module, Tensor, Tensor]:
     """Return a network body(m, hat) of the hat around shift 1.234 (zero almost everywhere), its image, and the image there."""
-    planted, picture = plant(["Tu"], [-2.0], [2.0], [1.234], seed=1)
+    planted, image = plant(["Tu"], [-2.0], [2.0], [1.234], seed=1)
     peak = nn.Linear(2, 1)
     with torch.no_grad():
         peak.weight.fill_(-1)
@@ -132,8 +132,8 @@ def hat_network(body, **members) -> tuple[nn.Module, Tensor, Tensor]:
     model = Function(
         lambda m, x: body(m, F.relu(m.peak(F.relu(m.first(x.flatten(1)))))), first=planted[1], peak=peak, **members
     )
-    there = torch.tensor(transformed(picture.double().numpy(), ["Tu"], [1.234]).floats())
-    return model.eval(), picture, there
+    there = torch.tensor(transformed(image.double().numpy(), ["Tu"], [1.234]).floats())
+    return model.eval(), image, there
 
 
 def layer(weight: list[list[float]], bias: list[float]) -> nn.Linear:
@@ -163,7 +163,7 @@ def test_in_place_relu_under_another_name(spelling, place):
         return m.read(y) + m.extra(hat)
 
     middle, read, slope = PLACES[place]
-    model, picture, there = hat_network(
+    model, image, there = hat_network(
         body, middle=middle, read=read, extra=layer([[slope], [0.0]], [0.0, 0.0]), spell=alias_spellings()[spelling],
         relu=nn.ReLU(inplace=True), identity=nn.Identity(), dropout=nn.Dropout(), dropout2d=nn.Dropout2d(),
     )  # fmt: skip
@@ -171,7 +171,7 @@ def test_in_place_relu_under_another_name(spelling, place):
         margin = float(in_float64(model)(there[None])[0] @ torch.tensor([1.0, -1.0], dtype=torch.float64))
     assert abs(margin) > 0.9  # -1 where the old name denotes the new value, above 1 where the spelling makes a copy
     try:
-        certificate = certify(model, picture[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=500))
+        certificate = certify(model, image[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=500))
     except InputError:
         return
     assert certificate.verdicts[0] is not Verdict.CERTIFIED or margin > 0
@@ -192,15 +192,13 @@ def test_in_place_relu_under_another_name(spelling, place):
 )
 def test_chance_that_only_shows_in_the_sliver(noise):
     """Margin 1 - 2 hat * chance: the same at every sampled image, and not even a function where it matters."""
-    model, picture, _ = hat_network(
+    model, image, _ = hat_network(
         lambda m, hat: m.read(m.noise(hat)), noise=noise, read=layer([[-2.0], [0.0]], [1.0, 0.0])
     )
     for seed in range(2):  # a lucky draw while the network is traced must not become a proof
         torch.manual_seed(seed)
         try:
-            certificate = certify(
-                model, picture[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=2000)
-            )
+            certificate = certify(model, image[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=2000))
         except InputError:
             continue
         assert certificate.verdicts[0] is not Verdict.CERTIFIED

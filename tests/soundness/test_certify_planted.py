@@ -32,12 +32,12 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_sliver_is_never_certified(text, method):
     for seed in (len(text) + len(method),):
-        transform, _, _, model, picture = planted_case(text, seed)
-        images, labels = picture[None], torch.tensor([0])
+        transform, _, _, model, image = planted_case(text, seed)
+        images, labels = image[None], torch.tensor([0])
         certificate = certify(
             model, images, labels, transform, method=method, samples=5, budget=Budget(boxes=700), seed=seed
         )
-        check_not_certified(certificate, transform, model, picture)
+        check_not_certified(certificate, transform, model, image)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -45,9 +45,9 @@ def test_a_sliver_is_never_certified(text, method):
 @pytest.mark.parametrize("text", ["Tu(-0.1:0.7)", "R(-10:25)"])
 def test_a_sliver_is_never_certified_by_uniform_splits(text, splits, method):
     """This holds even if the number of splits does not divide the range."""
-    transform, _, _, model, picture = planted_case(text, splits)
-    certificate = certify(model, picture[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1)
-    check_not_certified(certificate, transform, model, picture)
+    transform, _, _, model, image = planted_case(text, splits)
+    certificate = certify(model, image[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1)
+    check_not_certified(certificate, transform, model, image)
 
 
 @pytest.mark.parametrize("splits", [2, 3, 10, 77])
@@ -58,14 +58,12 @@ def test_a_sliver_on_the_boundary_between_two_splits(splits, method):
     for k in (1, splits // 2, splits - 1, splits):
         theta = min(low + (high - low) * k / splits, high)
         for seed in range(20):
-            model, picture = plant(["Tu"], [low], [high], [theta], share=1e-6, seed=seed, dtype=torch.float64)
-            if clean_margin(model, picture) > 0:
+            model, image = plant(["Tu"], [low], [high], [theta], share=1e-6, seed=seed, dtype=torch.float64)
+            if clean_margin(model, image) > 0:
                 break
-        assert margin_at(model, picture, ["Tu"], [theta]) < 0
-        certificate = certify(
-            model, picture[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1
-        )
-        check_not_certified(certificate, transform, model, picture)
+        assert margin_at(model, image, ["Tu"], [theta]) < 0
+        certificate = certify(model, image[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1)
+        check_not_certified(certificate, transform, model, image)
 
 
 @pytest.mark.parametrize("end", [0, 1])
@@ -74,12 +72,12 @@ def test_a_sliver_at_the_very_end_of_the_range(text, end):
     transform = parse(text)
     letters, theta = letters_of(transform), [(transform.low, transform.high)[end][0]]
     for seed in range(20):
-        model, picture = plant(letters, transform.low, transform.high, theta, seed=seed)
-        if clean_margin(model, picture) > 0 and margin_at(model, picture, letters, theta) < 0:
+        model, image = plant(letters, transform.low, transform.high, theta, seed=seed)
+        if clean_margin(model, image) > 0 and margin_at(model, image, letters, theta) < 0:
             break
     for samples in (1, 200):
-        certificate = certify(model, picture[None], torch.tensor([0]), text, samples=samples, budget=Budget(boxes=1500))
-        check_not_certified(certificate, transform, model, picture)
+        certificate = certify(model, image[None], torch.tensor([0]), text, samples=samples, budget=Budget(boxes=1500))
+        check_not_certified(certificate, transform, model, image)
 
 
 @pytest.mark.parametrize(
@@ -95,17 +93,17 @@ def test_a_sliver_at_the_very_end_of_the_range(text, end):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_point_like_hole_in_many_parameters(text, method):
     """The hole is a hundredth of the range in every parameter: its volume is 1e-4 to 1e-10 of the box."""
-    transform, _, _, model, picture = planted_case(text, 3, share=1e-2)
+    transform, _, _, model, image = planted_case(text, 3, share=1e-2)
     certificate = certify(
-        model, picture[None], torch.tensor([0]), transform, method=method, samples=10, budget=Budget(boxes=1500)
+        model, image[None], torch.tensor([0]), transform, method=method, samples=10, budget=Budget(boxes=1500)
     )
-    check_not_certified(certificate, transform, model, picture)
+    check_not_certified(certificate, transform, model, image)
 
 
 def test_splits_per_parameter():
-    transform, _, _, model, picture = planted_case("R(10), Tu(1)", 1, share=1e-2)
-    certificate = certify(model, picture[None], torch.tensor([0]), transform, splits=(7, 3), samples=1)
-    check_not_certified(certificate, transform, model, picture)
+    transform, _, _, model, image = planted_case("R(10), Tu(1)", 1, share=1e-2)
+    certificate = certify(model, image[None], torch.tensor([0]), transform, splits=(7, 3), samples=1)
+    check_not_certified(certificate, transform, model, image)
     assert certificate.boxes[0] <= 21
 
 
@@ -114,9 +112,9 @@ def test_splits_per_parameter():
 )
 def test_no_budget_makes_it_certified(budget):
     for text in ("Tu(2)", "R(10), Sh(10)"):
-        transform, _, _, model, picture = planted_case(text, 5)
-        certificate = certify(model, picture[None], torch.tensor([0]), transform, samples=2, budget=budget)
-        check_not_certified(certificate, transform, model, picture)
+        transform, _, _, model, image = planted_case(text, 5)
+        certificate = certify(model, image[None], torch.tensor([0]), transform, samples=2, budget=budget)
+        check_not_certified(certificate, transform, model, image)
 
 
 @pytest.mark.parametrize("excess", [3e-7, 1e-4, 0.0])
@@ -132,23 +130,23 @@ def test_a_dip_to_just_below_zero_or_exactly_zero(text, excess):
     planted = 0
     for seed in range(30):
         theta = float(rng.uniform(transform.low[0], transform.high[0]))
-        model, picture = plant(letters, transform.low, transform.high, [theta], share=0.3, drop=1 + excess, seed=seed)
+        model, image = plant(letters, transform.low, transform.high, [theta], share=0.3, drop=1 + excess, seed=seed)
         row, offset = model[1].weight[0].detach().double().numpy(), model[1].bias[0].item()
         signs = set()
         for near in np.linspace(max(theta - 0.2, transform.low[0]), min(theta + 0.2, transform.high[0]), 9):
-            pixels = transformed(picture.double().numpy(), letters, [Fraction(near)]).fractions().ravel()
+            pixels = transformed(image.double().numpy(), letters, [Fraction(near)]).fractions().ravel()
             signs.add(sum((Fraction(w) * x for w, x in zip(row, pixels, strict=True)), Fraction(offset)) > 0)
-        if clean_margin(model, picture) <= 0 or len(signs) < 2:
+        if clean_margin(model, image) <= 0 or len(signs) < 2:
             continue
         assert model[5].weight[0, 0].item() + 1 <= 0
         planted += 1
         for method in ("affine", "hull"):
             certificate = certify(
-                model, picture[None], torch.tensor([0]), transform, method=method, samples=3, budget=Budget(boxes=300)
+                model, image[None], torch.tensor([0]), transform, method=method, samples=3, budget=Budget(boxes=300)
             )
             assert certificate.verdicts[0] in (Verdict.UNKNOWN, Verdict.FALSIFIED)
             if certificate.verdicts[0] is Verdict.FALSIFIED:
-                assert_confirmed(certificate, 0, transform, model, picture)
+                assert_confirmed(certificate, 0, transform, model, image)
         if planted == 2:
             break
     assert planted == 2
@@ -160,8 +158,8 @@ def test_a_dip_to_just_below_zero_or_exactly_zero(text, excess):
 def test_many_slivers(text, method):
     for seed in range(100, 115):
         for share in (1e-2, 1e-4):
-            transform, _, _, model, picture = planted_case(text, seed, share=share, dtype=torch.float64)
+            transform, _, _, model, image = planted_case(text, seed, share=share, dtype=torch.float64)
             certificate = certify(
-                model, picture[None], torch.tensor([0]), transform, method=method, samples=3, budget=Budget(boxes=5000)
+                model, image[None], torch.tensor([0]), transform, method=method, samples=3, budget=Budget(boxes=5000)
             )
-            check_not_certified(certificate, transform, model, picture)
+            check_not_certified(certificate, transform, model, image)

@@ -72,12 +72,12 @@ def test_a_constant_margin_is_certified(text, method):
 @pytest.mark.parametrize("text", ["Tu(1)", "R(10)", "Tu(-0.3:0.4), B(0.05)"])
 def test_a_dip_that_stays_positive_is_certified(text, method):
     """The same networks with a shallow dip: refinement proves them, and the proved margin is below the dip's floor."""
-    transform, letters, theta, model, picture = planted_case(text, 2, share=0.2)
+    transform, letters, theta, model, image = planted_case(text, 2, share=0.2)
     with torch.no_grad():
         model[5].weight[0, 0] = -0.5  # the margin's floor is now 0.5
-    certificate = certify(model, picture[None], torch.tensor([0]), transform, method=method)
+    certificate = certify(model, image[None], torch.tensor([0]), transform, method=method)
     assert certificate.verdicts == [Verdict.CERTIFIED]
-    assert 0 < certificate.margins[0] <= margin_at(model, picture, letters, theta, transform.padding)
+    assert 0 < certificate.margins[0] <= margin_at(model, image, letters, theta, transform.padding)
 
 
 def test_images_are_not_mixed_up():
@@ -106,14 +106,14 @@ def test_images_are_not_mixed_up():
 
 def test_attack_only_reports_what_is_true():
     for text in ("R(20)", "Tu(1), B(0.1)"):
-        transform, letters, _, model, picture = planted_case(text, 1, share=0.2)
-        images = torch.stack([picture, picture])
+        transform, letters, _, model, image = planted_case(text, 1, share=0.2)
+        images = torch.stack([image, image])
         result = attack(model, images, torch.tensor([0, 1]), transform, samples=400, seed=3)
         assert result.correct == [True, False]
         assert result.parameters[1] is None
         assert result.parameters[0] is not None, "a fifth of the range is wrong; 400 samples must find it"
         assert all(a <= t <= b for a, t, b in zip(transform.low, result.parameters[0], transform.high, strict=True))
-        margin = margin_at(model, picture, letters, result.parameters[0], transform.padding)
+        margin = margin_at(model, image, letters, result.parameters[0], transform.padding)
         assert margin <= 0
         assert result.margins[0] == pytest.approx(float(margin), abs=1e-6)
 

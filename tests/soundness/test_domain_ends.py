@@ -18,7 +18,7 @@ import torch
 from tests.support import photometric_oracle as photometric
 from tests.support.cases import PADDINGS, make_part, make_thetas
 from tests.support.exactly import symbols, violations
-from tests.support.oracle import exact_picture, transformed
+from tests.support.oracle import exact_image, transformed
 from tiltproof import Compose, InputError, bound_pixels
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
@@ -69,20 +69,20 @@ def boxes(letter):
 
 
 def picture_for(letter, size, rng):
-    picture = rng.random((3 if letter in ("S", "H") else 1, *size))
-    picture[rng.random(picture.shape) < 0.3] = 0
-    picture[rng.random(picture.shape) < 0.2] = 1
-    return picture
+    image = rng.random((3 if letter in ("S", "H") else 1, *size))
+    image[rng.random(image.shape) < 0.3] = 0
+    image[rng.random(image.shape) < 0.2] = 1
+    return image
 
 
-def check(letters, lows, highs, padding, picture, rng, many=3):
+def check(letters, lows, highs, padding, image, rng, many=3):
     """Check the image's bounds at parameters of the box; NaN bounds claim nothing."""
     parts = [
         make_part(letter, *LIMITS.get(letter, (low - 1, high + 1)))
         for letter, low, high in zip(letters, lows, highs, strict=True)
     ]
     transform = Compose(*parts, padding=padding)
-    tensor = torch.tensor(picture)[None]
+    tensor = torch.tensor(image)[None]
     thetas = make_thetas(lows, highs, rng, many)
     thetas += [
         tuple(Fraction(min(math.nextafter(low, math.inf), high)) for low, high in zip(lows, highs, strict=True)),
@@ -95,7 +95,7 @@ def check(letters, lows, highs, padding, picture, rng, many=3):
         except InputError:
             continue  # undefined for this method, or at the camera's horizon
         for theta in thetas:
-            truth = transformed(picture, letters, theta, padding)
+            truth = transformed(image, letters, theta, padding)
             numbers = [form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]]
             known = torch.cat([n.reshape(-1, *form.radius[0].shape) for n in numbers]).isfinite().all(0)
             finite += int(known.sum())
@@ -118,8 +118,8 @@ def test_bounds_hold_at_the_ends_of_domains(letter, before):
         outer = BEFORE[before] + [(letter, low, high)] + after
         letters, lows, highs = map(list, zip(*outer, strict=True))
         size = [(1, 1), (1, 4), (3, 2)][number % 3] if "@0.01" not in letter else (1, 1)
-        picture = picture_for(letter, size, rng)
-        finite += check(letters, lows, highs, PADDINGS[number % 3], picture, rng)
+        image = picture_for(letter, size, rng)
+        finite += check(letters, lows, highs, PADDINGS[number % 3], image, rng)
     assert finite
 
 
@@ -130,8 +130,8 @@ def test_a_power_whose_exponent_may_be_zero_proves_nothing(first):
     rng = np.random.default_rng(0)
     for gamma in (-99.9999999999999, -99.99999999999999, math.nextafter(-100, 0)):
         for end in (0.0, -50.0, gamma + 1e-12):
-            picture = np.linspace(0.01, 1, 24).reshape(1, 4, 6)
-            check([first, "G"], [low, gamma], [high, end], "zeros", picture, rng, many=12)
+            image = np.linspace(0.01, 1, 24).reshape(1, 4, 6)
+            check([first, "G"], [low, gamma], [high, end], "zeros", image, rng, many=12)
 
 
 SIGNS = (-1e-3, -1e-15, -5e-324, 0.0, 5e-324, 1e-300, 1e-15, 1e-3, 0.5)
@@ -216,7 +216,7 @@ def test_powers_of_exponents_with_bounds_of_either_sign(low):
             ends = [Fraction(base.center.item()) + sign * Fraction(base.radius.item()) for sign in (-1, 1)]
             for (power, e), share in itertools.product(members(exponent), (0, Fraction(1, 64), Fraction(1, 2), 1)):
                 x = min(max(ends[0] + share * (ends[1] - ends[0]), Fraction(0)), Fraction(1))
-                value = photometric.gamma(exact_picture([[[x]]]), power, Fraction(0))[0].fraction(0, 0, 0)
+                value = photometric.gamma(exact_image([[[x]]]), power, Fraction(0))[0].fraction(0, 0, 0)
                 assert_in_form(result, value, e, allowed)
                 assert not outer.lower.item() > value + allowed
                 assert not outer.upper.item() < value - allowed

@@ -167,8 +167,8 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
         back, _ = refine(network, forms, label, torch.tensor([0, 0]), torch.tensor([1, 2]))
         for trial in range(12):
             share = np.random.default_rng(trial).uniform(-half, half)
-            picture = transform.apply(images.double(), torch.tensor([middle + share, 0.0])).float().numpy()
-            answer = Evaluation(trial).layer(model, picture)[0].astype(np.float64)
+            image = transform.apply(images.double(), torch.tensor([middle + share, 0.0])).float().numpy()
+            answer = Evaluation(trial).layer(model, image)[0].astype(np.float64)
             assert (answer >= outputs.lower[0].double().numpy()).all()
             assert (answer <= outputs.upper[0].double().numpy()).all()
             difference = answer[0] - answer[1:]
@@ -212,8 +212,8 @@ def test_what_holds_for_real_numbers_only():
     problem = cancelling()
     assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
     assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64), semantics="float32").verdicts == [Verdict.UNKNOWN]
-    model, picture, _ = problem
-    terms = (picture.flatten() * model[1].weight[0]).detach().sort().values.numpy()
+    model, image, _ = problem
+    terms = (image.flatten() * model[1].weight[0]).detach().sort().values.numpy()
     total = np.float32(0)
     for term in terms:
         total += term
@@ -246,11 +246,11 @@ def test_an_overflow_on_the_way_is_no_proof():
 
 
 def test_a_float64_model_has_no_float32_evaluation():
-    model, picture, label = cancelling()
+    model, image, label = cancelling()
     with pytest.raises(InputError, match="float32 models only"):
-        certify(model.double(), picture.double(), label, "B(1e-12)", semantics="float32")
+        certify(model.double(), image.double(), label, "B(1e-12)", semantics="float32")
     with pytest.raises(InputError, match="unknown semantics"):
-        certify(model.float(), picture, label, "B(1e-12)", semantics="bf16")
+        certify(model.float(), image, label, "B(1e-12)", semantics="bf16")
 
 
 class Chain(nn.Module):
@@ -369,9 +369,9 @@ def test_weights_of_the_last_layer_may_be_flushed_to_zero(head, dtype):
         last.weight.zero_()
         last.weight[0] = 2.0**-127
         last.bias.copy_(torch.tensor([0.0, 2.0**-28]))
-    picture = torch.ones(1, 1, 1, 1)
-    network = read_network(model, (1, 1, 1), picture).network_as(dtype, 2.0**-24)
-    pixels = AffineForm(torch.stack([picture, 0 * picture]).to(dtype), 0 * picture.to(dtype))
+    image = torch.ones(1, 1, 1, 1)
+    network = read_network(model, (1, 1, 1), image).network_as(dtype, 2.0**-24)
+    pixels = AffineForm(torch.stack([image, 0 * image]).to(dtype), 0 * image.to(dtype))
     labels, other = torch.tensor([0]), torch.tensor([1])
     with torch.no_grad():
         forms = run(network, pixels)

@@ -145,9 +145,9 @@ PARTS = [
 @pytest.mark.parametrize(("letters", "size"), PARTS, ids=str)
 def test_the_fast_oracle_agrees_with_the_exact_one(letters, size, padding):
     rng = np.random.default_rng(len(padding))
-    picture, theta = rng.random((1, 3, 4, 3)), rng.uniform(0.1, 1, (1, len(letters))) * size
-    found, doubt = (each[0] for each in long_oracle.transformed(picture, letters, theta.astype(np.longdouble), padding))
-    exact = oracle.transformed(picture[0], letters, [Fraction(float(value)) for value in theta[0]], padding)
+    image, theta = rng.random((1, 3, 4, 3)), rng.uniform(0.1, 1, (1, len(letters))) * size
+    found, doubt = (each[0] for each in long_oracle.transformed(image, letters, theta.astype(np.longdouble), padding))
+    exact = oracle.transformed(image[0], letters, [Fraction(float(value)) for value in theta[0]], padding)
     assert float(doubt.max()) < 1e-15
     for index in np.ndindex(found.shape):
         head = float(found[index])

@@ -44,7 +44,7 @@ def test_every_operation(name, many):
 
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS, "residual add", "max pool padding", "deep"])
-def test_a_single_picture_is_a_point(name):
+def test_a_single_image_is_a_point(name):
     """Radius 0 and no symbols: the bound is the output and its rounding, and stays narrow."""
     model = build(SUPPORTED[name], 1)
     center = torch.rand(4, *SHAPE, generator=torch.Generator().manual_seed(0))

@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.cases import in_view, make_part, make_picture, make_transform
+from tests.support.cases import in_view, make_image, make_part, make_transform
 from tests.support.oracle import transformed
 from tiltproof import Compose, InputError, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
@@ -139,22 +139,22 @@ def test_yaw_pitch_and_roll_are_one_rotation_of_the_camera():
 
 def test_signs_seen_with_one_bright_pixel():
     """The camera turns right: content moves left; up: down; clockwise: counter-clockwise."""
-    picture = torch.zeros(1, 1, 7, 7, dtype=torch.float64)
-    picture[0, 0, 3, 3] = 1
+    image = torch.zeros(1, 1, 7, 7, dtype=torch.float64)
+    image[0, 0, 3, 3] = 1
     one = float(mpmath.degrees(mpmath.atan(1 / mpmath.mpf(50))))  # one pixel at the center
     where = lambda image: tuple(int(k) for k in (image[0, 0] > 0.9).nonzero()[0])  # noqa: E731
-    assert where(Yaw(5, focal_pixels=50).apply(picture, numbers(one))) == (3, 2)
-    assert where(Pitch(5, focal_pixels=50).apply(picture, numbers(one))) == (4, 3)
+    assert where(Yaw(5, focal_pixels=50).apply(image, numbers(one))) == (3, 2)
+    assert where(Pitch(5, focal_pixels=50).apply(image, numbers(one))) == (4, 3)
     side = torch.rand(1, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.equal(Roll(40).apply(side, numbers(30.0)), Rotation(40).apply(side, numbers(30.0)))
 
 
 def test_a_long_focal_length_is_a_shift():
-    picture = torch.rand(1, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    image = torch.rand(1, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     angle = float(mpmath.degrees(mpmath.atan(mpmath.mpf("0.7") / 10**6)))
     for letter, shift in (("Yaw@1e6", "Tu"), ("Pitch@1e6", "Tv")):
-        seen = make_part(letter, -1, 1).apply(picture, numbers(angle))
-        assert torch.allclose(seen, make_transform([shift]).apply(picture, numbers(-0.7)), atol=1e-4)
+        seen = make_part(letter, -1, 1).apply(image, numbers(angle))
+        assert torch.allclose(seen, make_transform([shift]).apply(image, numbers(-0.7)), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_a_long_focal_length_is_a_shift():
     ],
 )
 def test_the_horizon(text, size, good):
-    transform, picture = parse(text), torch.zeros(1, 1, *size)
+    transform, image = parse(text), torch.zeros(1, 1, *size)
     if good:
         check_camera_depth(transform, *size)
-        bound_pixels(picture, transform)
+        bound_pixels(image, transform)
     else:
-        for refuse in (lambda: check_camera_depth(transform, *size), lambda: bound_pixels(picture, transform)):
+        for refuse in (lambda: check_camera_depth(transform, *size), lambda: bound_pixels(image, transform)):
             with pytest.raises(InputError, match="horizon"):
                 refuse()
 
@@ -209,22 +209,22 @@ def test_what_is_accepted_is_in_front_of_the_camera_and_what_is_refused_is_nearl
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflect"])
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
-def test_boxes_past_the_horizon_see_the_whole_picture(method, padding):
+def test_boxes_past_the_horizon_see_the_whole_image(method, padding):
     """`pair_bounds` does not check for the horizon; where it has no bound, any value at allowed parameters must still be covered."""
     rng = np.random.default_rng(0)
     for size, letters in itertools.product(((4, 5), (1, 1), (2, 3)), (["Yaw@4"], ["Tu", "Pitch@4", "Scu"])):
-        picture = torch.tensor(make_picture("random", 1, *size, rng))
+        image = torch.tensor(make_image("random", 1, *size, rng))
         transform = make_transform(letters, padding)
         low, high = [0.0] * len(letters), [30.0] * len(letters)
         low[-1 if len(letters) == 1 else 1], high[-1 if len(letters) == 1 else 1] = -80.0, 80.0
         form = pair_bounds(
-            picture[None], torch.zeros(1, dtype=torch.long), transform, method, numbers(*low), numbers(*high)
+            image[None], torch.zeros(1, dtype=torch.long), transform, method, numbers(*low), numbers(*high)
         )
         assert torch.isfinite(form.stack).all()
         assert torch.isfinite(form.radius).all()
         for _ in range(25):
             theta = [float(rng.uniform(a, b)) for a, b in zip(low, high, strict=True)]
             if in_view(letters, theta, theta, *size):
-                truth = torch.tensor(transformed(picture.numpy(), letters, theta, padding).floats())
+                truth = torch.tensor(transformed(image.numpy(), letters, theta, padding).floats())
                 assert (form.lower[0] <= truth + 1e-12).all()
                 assert (truth - 1e-12 <= form.upper[0]).all()

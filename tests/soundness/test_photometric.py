@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from tests.support import photometric_oracle as photometric
 from tests.support.cases import (
     COLOURED,
+    IMAGE_KINDS,
     KINDS,
     PADDINGS,
     PHOTOMETRIC,
-    PICTURES,
     PIXELWISE,
     SPATIAL,
+    make_image,
     make_interval,
-    make_picture,
     make_thetas,
     make_transform,
 )
 from tests.support.exactly import symbols, violations
-from tests.support.oracle import exact_picture, transformed
+from tests.support.oracle import exact_image, transformed
 from tests.support.pixel_check import DTYPES, SIZES, assert_sound, random_box
 from tiltproof import InputError, attack, bound_pixels, certify, parse
 from tiltproof.enclosures.affine_form import AffineForm
@@ -43,35 +43,35 @@ def channels_for(letters):
     return 3 if {*letters} & {*COLOURED} else 1
 
 
-def assert_agrees(letters, padding, picture, theta):
-    tensor = torch.tensor(picture)[None]
+def assert_agrees(letters, padding, image, theta):
+    tensor = torch.tensor(image)[None]
     result = make_transform(letters, padding).apply(tensor, torch.tensor([theta], dtype=torch.float64))[0].numpy()
-    exact = transformed(picture, letters, [Fraction(value) for value in theta], padding).floats()
+    exact = transformed(image, letters, [Fraction(value) for value in theta], padding).floats()
     assert np.abs(result - exact).max() <= 1e-9, (letters, padding, theta)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("size", [(1, 1), (1, 6), (5, 1), (4, 6)], ids=str)
 @pytest.mark.parametrize("letter", [*PHOTOMETRIC, "Mb@90", "Mb@-135", "Bl@1"])
-def test_the_picture_is_the_oracles(letter, size, padding):
+def test_the_image_is_the_oracles(letter, size, padding):
     rng = np.random.default_rng(size[0] * 10 + size[1])
     for kind in ("medium", "huge", "straddling", "on grid lines", "outside"):
-        picture = make_picture("random", channels_for([letter]), *size, rng)
-        assert_agrees([letter], padding, picture, [make_interval(letter, kind, rng)[1]])
+        image = make_image("random", channels_for([letter]), *size, rng)
+        assert_agrees([letter], padding, image, [make_interval(letter, kind, rng)[1]])
 
 
 @settings(max_examples=80)
 @given(
     st.lists(st.sampled_from(SPATIAL + PIXELWISE + PHOTOMETRIC + PHOTOMETRIC), min_size=2, max_size=5),
     st.sampled_from(PADDINGS),
-    st.sampled_from(PICTURES),
+    st.sampled_from(IMAGE_KINDS),
     st.sampled_from(["medium", "huge", "straddling", "on grid lines"]),
     st.integers(0, 2**32 - 1),
 )
-def test_compositions_are_the_oracles_in_the_order_written(letters, padding, picture, kind, seed):
+def test_compositions_are_the_oracles_in_the_order_written(letters, padding, image_kind, kind, seed):
     rng = np.random.default_rng(seed)
     theta = [make_interval(letter, kind, rng)[int(rng.integers(2))] for letter in letters]
-    assert_agrees(letters, padding, make_picture(picture, channels_for(letters), 4, 5, rng), theta)
+    assert_agrees(letters, padding, make_image(image_kind, channels_for(letters), 4, 5, rng), theta)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,9 +79,9 @@ def test_compositions_are_the_oracles_in_the_order_written(letters, padding, pic
 @pytest.mark.parametrize("letter", PHOTOMETRIC)
 def test_nothing_leaves_the_bounds_of_one_part(letter, padding, kind):
     rng = np.random.default_rng([len(letter), len(padding), len(kind)])
-    for size, picture in (((3, 4), "random"), ((1, 3), "checkerboard"), ((1, 1), "faint")):
+    for size, image_kind in (((3, 4), "random"), ((1, 3), "checkerboard"), ((1, 1), "faint")):
         low, high = random_box([letter], [kind], rng)
-        image = make_picture(picture, channels_for([letter]), *size, rng)
+        image = make_image(image_kind, channels_for([letter]), *size, rng)
         dtypes = (DTYPES[rng.integers(len(DTYPES))],)
         assert_sound([letter], padding, image, low, high, make_thetas(low, high, rng, 3), OURS, dtypes)
 
@@ -91,15 +91,15 @@ def test_nothing_leaves_the_bounds_of_one_part(letter, padding, kind):
     letters=st.lists(st.sampled_from(SPATIAL + PIXELWISE + PHOTOMETRIC + PHOTOMETRIC), min_size=2, max_size=4),
     padding=st.sampled_from(PADDINGS),
     size=st.sampled_from(SIZES[:-2]),
-    picture=st.sampled_from(PICTURES),
+    image_kind=st.sampled_from(IMAGE_KINDS),
     kinds=st.lists(st.sampled_from(KINDS), min_size=4, max_size=4),
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_nothing_leaves_the_bounds_of_compositions(letters, padding, size, picture, kinds, dtype, seed):
+def test_nothing_leaves_the_bounds_of_compositions(letters, padding, size, image_kind, kinds, dtype, seed):
     rng = np.random.default_rng(seed)
     low, high = random_box(letters, kinds[: len(letters)], rng)
-    image = make_picture(picture, channels_for(letters), *size, rng)
+    image = make_image(image_kind, channels_for(letters), *size, rng)
     methods = OURS if {*letters} & {*PHOTOMETRIC} else ("affine",)
     assert_sound(letters, padding, image, low, high, make_thetas(low, high, rng, 2), methods, (dtype,))
 
@@ -110,14 +110,14 @@ def test_nothing_leaves_the_bounds_of_compositions(letters, padding, size, pictu
     letters=st.lists(st.sampled_from(SPATIAL + PIXELWISE + PHOTOMETRIC * 2), min_size=1, max_size=5),
     padding=st.sampled_from(PADDINGS),
     size=st.sampled_from(SIZES),
-    picture=st.sampled_from(PICTURES),
+    image_kind=st.sampled_from(IMAGE_KINDS),
     kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_nothing_leaves_the_bounds_at_length(letters, padding, size, picture, kinds, seed):
+def test_nothing_leaves_the_bounds_at_length(letters, padding, size, image_kind, kinds, seed):
     rng = np.random.default_rng(seed)
     low, high = random_box(letters, kinds[: len(letters)], rng)
-    image = make_picture(picture, channels_for(letters), *size, rng)
+    image = make_image(image_kind, channels_for(letters), *size, rng)
     assert_sound(letters, padding, image, low, high, make_thetas(low, high, rng, 4), OURS)
 
 
@@ -133,14 +133,14 @@ def test_nothing_leaves_the_bounds_at_length(letters, padding, size, picture, ki
         ("Mb@30", 1.0, 1.02),
     ],
 )
-def test_a_picture_that_moves_and_a_parameter_that_moves(first, letter, low, high):
+def test_an_uncertain_image_and_an_uncertain_parameter(first, letter, low, high):
     """Wide in the first parameter, narrow in the second: the remainder is their product, which nothing else covers for."""
     rng = np.random.default_rng(5)
-    picture = 0.2 + 0.3 * rng.random((channels_for([letter]), 4, 4))
+    image = 0.2 + 0.3 * rng.random((channels_for([letter]), 4, 4))
     ends = {"C": (-40.0, 40.0), "B": (-0.15, 0.15)}[first]
     box = [ends[0], low], [ends[1], high]
     corners = [tuple(map(Fraction, corner)) for corner in itertools.product(*zip(*box, strict=True))]
-    assert_sound([first, letter], "border", picture, *box, corners, OURS, (torch.float64,))
+    assert_sound([first, letter], "border", image, *box, corners, OURS, (torch.float64,))
 
 
 EXTREMES = [
@@ -158,14 +158,14 @@ EXTREMES = [
 def test_extreme_parameters(letter, low, high, padding):
     rng = np.random.default_rng(3)
     thetas = make_thetas([low], [high], rng, 1)[:5]
-    picture = make_picture("random", channels_for([letter]), 2, 3, rng)
-    picture[:, 0, 0], picture[:, 1, 2] = 0, 1
+    pixels = make_image("random", channels_for([letter]), 2, 3, rng)
+    pixels[:, 0, 0], pixels[:, 1, 2] = 0, 1
     limits = {"Mb": (0, 60), "Bl": (0, 32), "G": (-99.99, 1e6), "S": (-1e7, 1e7), "H": (-360, 360)}[
         letter.partition("@")[0]
     ]
-    image = torch.tensor(picture)
+    image = torch.tensor(pixels)
     transform = make_transform([letter], padding, [limits])
-    truths = [(theta, transformed(picture, [letter], theta, padding)) for theta in thetas]
+    truths = [(theta, transformed(pixels, [letter], theta, padding)) for theta in thetas]
     for method in OURS:
         form = bound_pixels(image[None], transform, method=method, low=[low], high=[high])
         parts = (form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0])
@@ -186,16 +186,16 @@ def test_extreme_parameters(letter, low, high, padding):
 def test_remainders_fall_with_the_square_of_the_box(letters, center, half):
     """Halve the box: on an image away from 0 and 1 the radius falls by nearly 4."""
     i, j = np.indices((6, 6))
-    picture = 0.5 + 0.2 * np.sin(0.9 * i + 0.3) * np.cos(0.8 * j)
-    picture = np.stack([picture, 1 - picture, picture.T])[: channels_for(letters)]
+    image = 0.5 + 0.2 * np.sin(0.9 * i + 0.3) * np.cos(0.8 * j)
+    image = np.stack([image, 1 - image, image.T])[: channels_for(letters)]
     radii = []
     for share in (1, 0.5, 0.25, 0.125):
         low = [c - share * h for c, h in zip(center, half, strict=True)]
         high = [c + share * h for c, h in zip(center, half, strict=True)]
-        form = bound_pixels(torch.tensor(picture)[None], make_transform(letters), low=low, high=high)
+        form = bound_pixels(torch.tensor(image)[None], make_transform(letters), low=low, high=high)
         radii.append(float(form.radius.max()))
         assert_sound(
-            letters, "zeros", picture, low, high, make_thetas(low, high, np.random.default_rng(0), 1), ("affine",)
+            letters, "zeros", image, low, high, make_thetas(low, high, np.random.default_rng(0), 1), ("affine",)
         )
     assert 1e-9 < radii[0] < 0.1
     assert all(before > 3.2 * after for before, after in itertools.pairwise(radii)), radii
@@ -228,7 +228,7 @@ def test_powers(x, g, wobble, share):
         second = Fraction(share[1], 64) if second == Fraction(share[0], 64) else second
         pixel = Fraction(low) + (Fraction(high) - Fraction(low)) * first
         exponent = Fraction(least) + (Fraction(most) - Fraction(least)) * second
-        truth, error = photometric.gamma(exact_picture(np.array([[[pixel]]], dtype=object)), exponent, Fraction(0))
+        truth, error = photometric.gamma(exact_image(np.array([[[pixel]]], dtype=object)), exponent, Fraction(0))
         value = truth.fraction(0, 0, 0)
         assert Fraction(interval.lower.item()) - error <= value <= Fraction(interval.upper.item()) + error
         e = [2 * first - 1, 2 * second - 1]
@@ -285,7 +285,7 @@ def exact_root(value):
         return photometric.nearest(mpmath.sqrt(photometric.number(value)))
 
 
-def test_a_flat_picture_stays_flat_under_blurs():
+def test_a_flat_image_stays_flat_under_blurs():
     for text in ("Bl(2); padding=border", "Mb(5@30); padding=reflect"):
         form = bound_pixels(torch.full((1, 2, 5, 6), 0.7, dtype=torch.float64), text)
         assert (form.upper - form.lower).max() < 1e-12

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import (
+    IMAGE_KINDS,
     KINDS,
     PADDINGS,
-    PICTURES,
     PIXELWISE,
     SPATIAL,
     letters_of,
+    make_image,
     make_interval,
-    make_picture,
     make_thetas,
     make_transform,
 )
@@ -37,9 +37,9 @@ def test_single_transformation(letter, padding, kind):
     rng = np.random.default_rng([len(letter), len(padding), len(kind)])
     basic = letter in ("R", "Tu", "Tv", "Sc", "Sh", "C", "B")  # all others behave much the same on small images
     for size in ((4, 5), (1, 3), (1, 1)) if basic else ((4, 5),):
-        picture = make_picture("random" if rng.random() < 0.5 else "checkerboard", 1, *size, rng)
+        image = make_image("random" if rng.random() < 0.5 else "checkerboard", 1, *size, rng)
         low, high = random_box([letter], [kind], rng)
-        assert_sound([letter], padding, picture, low, high, make_thetas(low, high, rng, 4))
+        assert_sound([letter], padding, image, low, high, make_thetas(low, high, rng, 4))
 
 
 @settings(max_examples=250)
@@ -47,15 +47,15 @@ def test_single_transformation(letter, padding, kind):
     letters=st.lists(st.sampled_from(SPATIAL + PIXELWISE), min_size=1, max_size=5),
     padding=st.sampled_from(PADDINGS),
     size=st.sampled_from(SIZES),
-    picture=st.sampled_from(PICTURES),
+    image_kind=st.sampled_from(IMAGE_KINDS),
     kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_compositions(letters, padding, size, picture, kinds, dtype, seed):
+def test_compositions(letters, padding, size, image_kind, kinds, dtype, seed):
     rng = np.random.default_rng(seed)
     low, high = random_box(letters, kinds[: len(letters)], rng)
-    image = make_picture(picture, 1, *size, rng)
+    image = make_image(image_kind, 1, *size, rng)
     assert_sound(letters, padding, image, low, high, make_thetas(low, high, rng, 3), dtypes=(dtype,))
 
 
@@ -71,15 +71,15 @@ def test_compositions(letters, padding, size, picture, kinds, dtype, seed):
     ),
     padding=st.sampled_from(PADDINGS),
     size=st.sampled_from(SIZES),
-    picture=st.sampled_from(PICTURES),
+    image_kind=st.sampled_from(IMAGE_KINDS),
     kind=st.sampled_from(["tiny", "medium", "straddling", "from a grid line"]),
     seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_pixelwise_before_between_and_after_spatial(letters, padding, size, picture, kind, seed):
+def test_pixelwise_before_between_and_after_spatial(letters, padding, size, image_kind, kind, seed):
     """Small boxes, where the second-order remainder is tiny and a missing term shows at once."""
     rng = np.random.default_rng(seed)
     low, high = random_box(letters, [kind] * len(letters), rng)
-    image = make_picture(picture, 1, *size, rng)
+    image = make_image(image_kind, 1, *size, rng)
     assert_sound(list(letters), padding, image, low, high, make_thetas(low, high, rng, 3), dtypes=(torch.float64,))
 
 
@@ -88,19 +88,19 @@ def test_pixelwise_before_between_and_after_spatial(letters, padding, size, pict
     "text",
     ["R(10)", "Sc(5), R(5), C(5), B(0.01)", "Tu(2), Tv(2)", "C(10), R(2), B(0.02), Sh(2)", "Yaw(5@28), Pitch(3@28)"],
 )
-def test_larger_pictures(text, padding):
+def test_larger_images(text, padding):
     rng = np.random.default_rng(11)
     transform = parse(text)
     letters = letters_of(transform)
     for size, kind in (((28, 28), "random"), ((33, 17), "bright border")):
-        picture = make_picture(kind, 1, *size, rng)
+        image = make_image(kind, 1, *size, rng)
         for share in (1, 0.01):  # the whole range, and a hundredth of it somewhere inside
             start = [
                 a + (b - a) * (1 - share) * rng.random() for a, b in zip(transform.low, transform.high, strict=True)
             ]
             stop = [s + (b - a) * share for s, a, b in zip(start, transform.low, transform.high, strict=True)]
             thetas = make_thetas(start, stop, rng, 1)[:4]
-            assert_sound(letters, padding, picture, start, stop, thetas, dtypes=(torch.float32,))
+            assert_sound(letters, padding, image, start, stop, thetas, dtypes=(torch.float32,))
 
 
 EXTREMES = [
@@ -121,10 +121,10 @@ def test_extreme_parameters(letter, low, high, padding):
     """Any finite box is a fair question; only Algorithm 1, which pads the image, may refuse one that is too far away."""
     rng = np.random.default_rng(3)
     thetas = make_thetas([low], [high], rng, 2)
-    picture = make_picture("random", 1, 4, 5, rng)
-    assert_sound([letter], padding, picture, [low], [high], thetas, methods=("affine", "hull"))
+    image = make_image("random", 1, 4, 5, rng)
+    assert_sound([letter], padding, image, [low], [high], thetas, methods=("affine", "hull"))
     try:
-        assert_sound([letter], padding, picture, [low], [high], thetas, methods=("fgv",))
+        assert_sound([letter], padding, image, [low], [high], thetas, methods=("fgv",))
     except InputError:
         assert padding != "zeros"
 
@@ -134,7 +134,7 @@ def test_the_whole_range_is_the_default_box(letters):
     rng = np.random.default_rng(2)
     low, high = random_box(letters, ["medium"] * len(letters), rng)
     thetas = make_thetas(low, high, rng)
-    assert_sound(letters, "zeros", make_picture("random", 2, 4, 4, rng), low, high, thetas, whole_range=True)
+    assert_sound(letters, "zeros", make_image("random", 2, 4, 4, rng), low, high, thetas, whole_range=True)
 
 
 def test_each_image_has_its_own_box_and_channels_are_kept_apart():
@@ -171,15 +171,15 @@ def test_rounding_is_absorbed_at_splits_of_a_millionth(letters, dtype):
     for width in (0.0, 1e-9, 2e-4):
         low = [make_interval(letter, "medium", rng)[0] for letter in letters]
         high = [a + width for a in low]
-        picture = make_picture("random", 1, 9, 9, rng)
-        assert_sound(letters, "zeros", picture, low, high, make_thetas(low, high, rng, 2), dtypes=(dtype,))
+        image = make_image("random", 1, 9, 9, rng)
+        assert_sound(letters, "zeros", image, low, high, make_thetas(low, high, rng, 2), dtypes=(dtype,))
 
 
 def test_box_ends_that_float32_cannot_hold():
     """The box is what the caller wrote, not its float32 neighbor; the image is float32."""
     low, high = [0.1 + 1e-12], [0.1 + 3e-12]
     rng = np.random.default_rng(1)
-    assert_sound(["Tu"], "zeros", make_picture("checkerboard", 1, 5, 5, rng), low, high, make_thetas(low, high, rng))
+    assert_sound(["Tu"], "zeros", make_image("checkerboard", 1, 5, 5, rng), low, high, make_thetas(low, high, rng))
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_scaling_through_a_point_is_refused():
     letters=st.lists(st.sampled_from(SPATIAL + PIXELWISE), min_size=1, max_size=5),
     padding=st.sampled_from(PADDINGS),
     size=st.sampled_from(SIZES),
-    picture=st.sampled_from(PICTURES),
+    image_kind=st.sampled_from(IMAGE_KINDS),
     kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_compositions_at_length(letters, padding, size, picture, kinds, seed):
+def test_compositions_at_length(letters, padding, size, image_kind, kinds, seed):
     rng = np.random.default_rng(seed)
     low, high = random_box(letters, kinds[: len(letters)], rng)
-    image = make_picture(picture, 2, *size, rng)
+    image = make_image(image_kind, 2, *size, rng)
     assert_sound(letters, padding, image, low, high, make_thetas(low, high, rng, 4))
 
 

@@ -15,14 +15,14 @@ from tests.support.cases import (
     KINDS,
     PADDINGS,
     PAPER_BOUNDS,
-    PAPER_PICTURE,
+    PAPER_IMAGE,
     PIXELWISE,
     SPATIAL,
-    make_picture,
+    make_image,
     make_thetas,
     make_transform,
 )
-from tests.support.oracle import algorithm_1, composed_inverse, exact_picture, source_positions, transformed
+from tests.support.oracle import algorithm_1, composed_inverse, exact_image, source_positions, transformed
 from tests.support.pixel_check import METHODS, assert_sound, random_box
 from tiltproof import bound_pixels
 from tiltproof.transforms import Scaling
@@ -39,7 +39,7 @@ from tiltproof.transforms import Scaling
 def test_hull_is_never_wider_than_the_papers_box(letters, padding, size, kind, seed):
     rng = np.random.default_rng(seed)
     low, high = random_box(letters, [kind] * len(letters), rng)
-    image = torch.tensor(make_picture("random", 1, *size, rng))[None]
+    image = torch.tensor(make_image("random", 1, *size, rng))[None]
     transform = make_transform(letters, padding)
     hull, fgv = (bound_pixels(image, transform, method=method, low=low, high=high) for method in ("hull", "fgv"))
     assert (hull.lower >= fgv.lower - 1e-6).all()
@@ -52,14 +52,14 @@ def test_hull_is_never_wider_than_the_papers_box(letters, padding, size, kind, s
 def test_hull_of_a_shift_inside_one_cell_is_attained(letter, low, high, padding):
     """A pixel is a linear function of the shift there, so the two ends span its exact range."""
     rng = np.random.default_rng(6)
-    picture = rng.random((1, 4, 6))
+    image = rng.random((1, 4, 6))
     form = bound_pixels(
-        torch.tensor(picture)[None], make_transform([letter], padding), method="hull", low=[low], high=[high]
+        torch.tensor(image)[None], make_transform([letter], padding), method="hull", low=[low], high=[high]
     )
-    ends = np.stack([transformed(picture, [letter], [theta], padding).floats() for theta in (low, high)])
+    ends = np.stack([transformed(image, [letter], [theta], padding).floats() for theta in (low, high)])
     assert np.abs(form.lower[0].numpy() - ends.min(0)).max() < 1e-6
     assert np.abs(form.upper[0].numpy() - ends.max(0)).max() < 1e-6
-    affine = bound_pixels(torch.tensor(picture)[None], make_transform([letter], padding), low=[low], high=[high])
+    affine = bound_pixels(torch.tensor(image)[None], make_transform([letter], padding), low=[low], high=[high])
     assert affine.radius.max() < 1e-6  # linear in the symbol, so no remainder is needed
 
 
@@ -67,10 +67,10 @@ def test_hull_of_a_shift_inside_one_cell_is_attained(letter, low, high, padding)
 def test_hull_of_a_shift_across_grid_lines_is_attained(letter):
     """Piecewise linear: the extrema are at the ends and at whole-pixel shifts."""
     rng = np.random.default_rng(9)
-    picture = rng.random((1, 5, 5))
+    image = rng.random((1, 5, 5))
     low, high = -1.3, 2.6
-    form = bound_pixels(torch.tensor(picture)[None], make_transform([letter]), method="hull", low=[low], high=[high])
-    knots = np.stack([transformed(picture, [letter], [theta]).floats() for theta in (low, -1, 0, 1, 2, high)])
+    form = bound_pixels(torch.tensor(image)[None], make_transform([letter]), method="hull", low=[low], high=[high])
+    knots = np.stack([transformed(image, [letter], [theta]).floats() for theta in (low, -1, 0, 1, 2, high)])
     assert np.abs(form.lower[0].numpy() - knots.min(0)).max() < 1e-6
     assert np.abs(form.upper[0].numpy() - knots.max(0)).max() < 1e-6
 
@@ -84,7 +84,7 @@ def test_remainder_falls_with_the_square_of_the_box(letters):
     """Halve the box three times: on a smooth image, with no grid line crossed, the radius falls by > 3 each time."""
     size = (8, 8)
     i, j = np.indices(size)
-    picture = (0.5 + 0.3 * np.sin(0.4 * i) * np.cos(0.5 * j))[None]
+    pixels = (0.5 + 0.3 * np.sin(0.4 * i) * np.cos(0.5 * j))[None]
     center = {"R": 7.3, "Sc": 6.1, "Sh": 4.7, "C": 2.0, "B": 0.03, "Scu": 6.1, "Scv": 5.3, "Shv": 4.7}
     half = {"R": 0.8, "Sc": 0.9, "Sh": 0.9, "C": 2.0, "B": 0.02, "Scu": 0.9, "Scv": 0.9, "Shv": 0.9}
     center |= {"Yaw@9": 2.3, "Pitch@7.5": 2.9}
@@ -97,20 +97,20 @@ def test_remainder_falls_with_the_square_of_the_box(letters):
         corners.append(np.stack([(column // unit).astype(int), (row // unit).astype(int)]))
     single_cell = (np.stack(corners) == corners[0]).all((0, 1))  # pixels that stay inside one cell
     assert single_cell.sum() >= 20
-    image, transform, radii = torch.tensor(picture)[None], make_transform(letters), []
+    image, transform, radii = torch.tensor(pixels)[None], make_transform(letters), []
     for share in (1, 0.5, 0.25, 0.125):
         low, high = [center[x] - share * half[x] for x in letters], [center[x] + share * half[x] for x in letters]
         form = bound_pixels(image, transform, low=low, high=high)
         radii.append(float(form.radius[0, 0].numpy()[single_cell].max()))
         assert_sound(
-            letters, "zeros", picture, low, high, make_thetas(low, high, np.random.default_rng(0), 2), ("affine",)
+            letters, "zeros", pixels, low, high, make_thetas(low, high, np.random.default_rng(0), 2), ("affine",)
         )
     assert radii[0] < 0.05
     assert all(before > 3 * after for before, after in itertools.pairwise(radii)), radii
 
 
 def test_the_papers_running_example_number_for_number():
-    form = bound_pixels(torch.tensor(PAPER_PICTURE, dtype=torch.float64)[None, None], Scaling(2), method="fgv")
+    form = bound_pixels(torch.tensor(PAPER_IMAGE, dtype=torch.float64)[None, None], Scaling(2), method="fgv")
     printed = torch.tensor(PAPER_BOUNDS, dtype=torch.float64)
     assert (form.lower[0, 0] - printed[..., 0]).abs().max() < 0.006
     assert (form.upper[0, 0] - printed[..., 1]).abs().max() < 0.006
@@ -130,11 +130,9 @@ def test_the_papers_running_example_number_for_number():
 )
 def test_fgv_is_algorithm_1(letter, low, high):
     """Where interval coordinates are exact, `fgv` is the paper's algorithm (an upper bound above 1 may be cut to 1)."""
-    picture = np.random.default_rng(12).random((4, 3))
-    form = bound_pixels(
-        torch.tensor(picture)[None, None], make_transform([letter]), method="fgv", low=[low], high=[high]
-    )
-    exact = exact_picture(picture).fractions()
+    image = np.random.default_rng(12).random((4, 3))
+    form = bound_pixels(torch.tensor(image)[None, None], make_transform([letter]), method="fgv", low=[low], high=[high])
+    exact = exact_image(image).fractions()
     ends = [composed_inverse([letter], [Fraction(value)]) for value in (low, high)]
     for i in range(4):
         for j in range(3):
@@ -158,7 +156,7 @@ def test_pixels_stay_near_the_unit_interval_however_large_the_box(letters, metho
     assert form.upper.max() < 1 + limit
 
 
-def test_outside_the_picture_is_exactly_black_with_zeros():
+def test_outside_the_image_is_exactly_black_with_zeros():
     image = torch.ones(1, 1, 4, 4)
     for method in METHODS:
         form = bound_pixels(image, make_transform(["Tu"]), method=method, low=[20], high=[30])

@@ -24,18 +24,18 @@ def test_pixels(letter, padding):
     rng, hinges = np.random.default_rng([ord(x) for x in letter + padding]), 0
     transform = make_transform([letter], padding, None)
     for trial in range(20):
-        picture = rng.random((1, *rng.integers(2, 9, 2)))
-        picture = picture.round() if trial % 2 else picture
+        image = rng.random((1, *rng.integers(2, 9, 2)))
+        image = image.round() if trial % 2 else image
         half = REACH[letter] * 10 ** (rng.uniform(-2.3, -1.3) if trial % 4 else rng.uniform(-7, -3))
         center = rng.uniform(-REACH[letter], REACH[letter]) * 0.9 if trial % 3 else float(rng.integers(-2, 3))
         low, high = center - half, center + half
         if trial == 5:  # a box as narrow as a few floats, where rounding dominates
             high = np.nextafter(np.nextafter(low, 1e9), 1e9)
         box = [torch.tensor([[end]], dtype=torch.float64) for end in (low, high)]
-        form = pair_bounds(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
+        form = pair_bounds(torch.tensor(image)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
         middle = (Fraction(low) + Fraction(high)) / 2
         for e in POINTS:
-            truth = transformed(picture, [letter], [middle + e * (Fraction(high) - middle)], padding)
+            truth = transformed(image, [letter], [middle + e * (Fraction(high) - middle)], padding)
             # e belongs to the form's own center and half width, whose rounding the radius covers
             hinges += assert_joint(form, truth.fractions(), truth.error, e)
     assert hinges, "no kink was met: the test says nothing about hinges"
@@ -89,9 +89,9 @@ def test_functions(name):
 
 def test_the_second_order_is_gone():
     """On a smooth path the radius shrinks with the third power of the box, not with the second."""
-    picture, transform = torch.rand(1, 1, 8, 8, dtype=torch.float64), make_transform(["R"], "zeros", None)
+    image, transform = torch.rand(1, 1, 8, 8, dtype=torch.float64), make_transform(["R"], "zeros", None)
     radii = []
     for half in (1.0, 0.1):
         box = [torch.tensor([[7.3 + sign * half]], dtype=torch.float64) for sign in (-1, 1)]
-        radii.append(pair_bounds(picture, torch.tensor([0]), transform, "affine", *box, quadratic=True).radius.median())
+        radii.append(pair_bounds(image, torch.tensor([0]), transform, "affine", *box, quadratic=True).radius.median())
     assert radii[1] < radii[0] / 500

@@ -93,7 +93,7 @@ def test_a_parabola_is_four_times_closer():
     assert abs(relax_relu(AffineForm(form.stack, form.radius)).radius.item() - 1 / 4) < 1e-12
 
 
-def test_only_forms_that_know_their_square_are_bent():
+def test_only_quadratic_forms_get_a_quadratic_relaxation():
     form = kinked(np.random.default_rng(1), 50)
     assert quadratic_relaxation(AffineForm(form.stack, form.radius)) is None
     assert quadratic_relaxation(AffineForm(form.stack[:2], form.radius, quadratic=True)) is None

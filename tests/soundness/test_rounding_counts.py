@@ -345,7 +345,7 @@ def boxes_in_one_cell(shape: tuple[int, ...], size: int, seed: int) -> tuple[Ten
     return torch.cat([center[None], slopes]), pick(0.0, 1e-12, 1e-3, 1.0), low, high
 
 
-def some_picture(name: str) -> Tensor:
+def some_image(name: str) -> Tensor:
     noise = draw(1, 1, 5, 6).abs()
     checks = ((torch.arange(5).view(-1, 1) + torch.arange(6)) % 2).double()[None, None]
     return {
@@ -359,7 +359,7 @@ def some_picture(name: str) -> Tensor:
     }[name]
 
 
-PICTURES = (
+IMAGE_KINDS = (
     "noise",
     "checks",
     "of both signs",
@@ -371,7 +371,7 @@ PICTURES = (
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border"])
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize("name", IMAGE_KINDS)
 def test_one_cell(name, padding):
     """Compare the form's possible error with `_Table.floor`, 24 times the reach, and the factor, in total.
 
@@ -381,20 +381,20 @@ def test_one_cell(name, padding):
     reaches as far into the next cell, where the image and the first cell's function may differ by twice the largest difference
     of two pixels per unit of length.
     """
-    shape, picture = (30, 5, 6), some_picture(name)
+    shape, image = (30, 5, 6), some_image(name)
     across, down = (boxes_in_one_cell(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
 
     def place(wrapped: Callable[..., list[Tensor]]) -> Coordinates:
         x, y = wrapped(*across), wrapped(*down)
         return Coordinates(AffineForm(*x[:2]), AffineForm(*y[:2]), Interval(*x[2:]), Interval(*y[2:]))
 
-    table = single_cell._Table(picture, padding)
+    table = single_cell._Table(image, padding)
     spots = single_cell._Places.of(place(lambda *each: list(each)), table, 5, 6)
     _, a, b, d = (plane[spots.index] for plane in table.planes[0])
     m, n, *_ = spots.numbers
     slopes = [torch.addcmul(a, d, n), torch.addcmul(b, d, m)]
     with Counting(free=[m.view(shape), n.view(shape), *slopes]) as mode:
-        table = single_cell._Table(counted(picture), padding)
+        table = single_cell._Table(counted(image), padding)
         spots = single_cell._Places.of(place(counted), table, 5, 6)
         index = spots.index.flatten()
         result = single_cell._form(
@@ -487,7 +487,7 @@ def test_pixels_by_points(name, padding, monkeypatch):
     Its secant slopes are free numbers. The error of the residual's extrema counts once: one end of the form must reach the least,
     the other the largest.
     """
-    shape, picture, rows_of = (6, 5, 6), some_picture(name), torch.zeros(6, dtype=torch.int64)
+    shape, image, rows_of = (6, 5, 6), some_image(name), torch.zeros(6, dtype=torch.int64)
     across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
 
     def place() -> Coordinates:
@@ -495,7 +495,7 @@ def test_pixels_by_points(name, padding, monkeypatch):
         return Coordinates(AffineForm(*x[:2]), AffineForm(*y[:2]), Interval(*x[2:]), Interval(*y[2:]))
 
     def run() -> AffineForm:
-        return resample.affine_by_points(counted(picture), rows_of, place(), padding, None, torch.float64)
+        return resample.affine_by_points(counted(image), rows_of, place(), padding, None, torch.float64)
 
     slopes = learned(monkeypatch, resample, "_secant", run)
     with Counting(free=slopes, watch=("amin", "amax")) as mode:
@@ -503,21 +503,21 @@ def test_pixels_by_points(name, padding, monkeypatch):
     extremes = [each for each in mode.watched if each.ndim == 4]
     with Counting(free=[*slopes, *extremes]) as mode:
         form = run()
-        ends = resample.hull(counted(picture), rows_of, place(), padding)
+        ends = resample.hull(counted(image), rows_of, place(), padding)
     form_covered(form, torch.maximum(mode.found(2).error, mode.found(3).error).permute(0, 3, 1, 2))
     ends_covered(ends)
 
 
-def test_bent_pixels(monkeypatch):
+def test_quadratic_pixels(monkeypatch):
     """One parameter, to second order, with hinges, which are free."""
-    shape, picture, rows_of = (6, 5, 6), some_picture("of both signs"), torch.zeros(6, dtype=torch.int64)
+    shape, image, rows_of = (6, 5, 6), some_image("of both signs"), torch.zeros(6, dtype=torch.int64)
     across, down = (wide_boxes(shape, size, seed) for size, seed in ((6, 1), (5, 2)))
 
     def run() -> AffineForm:
         x, y = counted(*across), counted(*down)
         forms = AffineForm(*x[:2], quadratic=True), AffineForm(*y[:2], quadratic=True)
         place = Coordinates(*forms, Interval(*x[2:]), Interval(*y[2:]))
-        return resample.affine_by_points(counted(picture), rows_of, place, "zeros", None, torch.float64)
+        return resample.affine_by_points(counted(image), rows_of, place, "zeros", None, torch.float64)
 
     slopes, found = learned(monkeypatch, resample, "_secant", run), learned(monkeypatch, quadratic, "hinges", run)
     with Counting(free=slopes, watch=("amin", "amax")) as mode:
@@ -634,9 +634,9 @@ def test_blurs(part):
     for seed, size in itertools.product(range(3), ((1.0, 0.0, 0.0), (1.0, 0.3, 0.0), (0.5, 0.1, 0.3))):
         planes = torch.tensor(size, dtype=torch.float64).view(3, 1, 1, 1, 1) * draw(3, 3, 2, 5, 6, seed=seed)
         with Counting():
-            picture = AffineForm(*counted(planes[:2], planes[2].abs()))
+            image = AffineForm(*counted(planes[:2], planes[2].abs()))
             taken = AffineForm(*counted(forms.stack, forms.radius))
-            result = filters._pass(picture, taken, weights, part.passes()[0], "zeros")
+            result = filters._pass(image, taken, weights, part.passes()[0], "zeros")
         form_covered(result)
 
 

@@ -14,13 +14,13 @@ METHODS = ("affine", "hull", "affine", "fgv")
 
 
 def check(sliver, method, boxes):
-    transform, model, picture = sliver.build()
+    transform, model, image = sliver.build()
     for splits in {None, sliver.splits}:
         certificate = certify(
-            model, picture[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1, budget=Budget(boxes=boxes)
+            model, image[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1, budget=Budget(boxes=boxes)
         )  # fmt: skip
         # weights of 1e6 make the reported margin, an upper bound, a little larger than the true one
-        check_not_certified(certificate, transform, model, picture, within=1e-3)
+        check_not_certified(certificate, transform, model, image, within=1e-3)
 
 
 def test_there_are_enough():
@@ -41,9 +41,9 @@ def test_no_sliver_is_certified(sliver):
 @pytest.mark.parametrize("sliver", [SLIVERS[0], SLIVERS[60]], ids=str)
 def test_a_shallow_sliver_is_certified(sliver):
     """The same networks with a dip that stays positive: the tests above do not pass merely because proofs fail."""
-    transform, model, picture = sliver.build()
+    transform, model, image = sliver.build()
     with torch.no_grad():
         model[5].weight[0, 0] = -0.5  # the margin falls from 1 to 0.5
-    certificate = certify(model, picture[None], torch.tensor([0]), transform, budget=Budget(boxes=4000))
+    certificate = certify(model, image[None], torch.tensor([0]), transform, budget=Budget(boxes=4000))
     assert certificate.verdicts == [Verdict.CERTIFIED]
     assert certificate.margins[0] <= 1

@@ -198,7 +198,7 @@ TRAPS = {
     "log softmax": function(lambda m, x: F.log_softmax(x.flatten(1), 1)),
     "normalize": function(lambda m, x: F.normalize(x.flatten(1))),
     # reductions, shapes
-    "mean over the picture": function(lambda m, x: x.mean((2, 3))),
+    "mean over the image": function(lambda m, x: x.mean((2, 3))),
     "mean, negative dims": function(lambda m, x: x.mean(dim=(-1, -2))),
     "mean, keepdim": of_pixels(lambda m, x: x - x.mean((2, 3), keepdim=True)),
     "mean, one dim": function(lambda m, x: x.mean(3).flatten(1)),
@@ -225,7 +225,7 @@ TRAPS = {
     "upsample": of_pixels(lambda m, x: F.interpolate(x, scale_factor=2)),
     "matmul": function(lambda m, x: x.flatten(1) @ m.w, w=torch.randn(60, 3)),
     "matmul with itself": of_pixels(lambda m, x: x @ x.transpose(2, 3)),
-    "linear on pictures": of_pixels(lambda m, x: m.l(x), l=nn.Linear(5, 3)),
+    "linear on images": of_pixels(lambda m, x: m.l(x), l=nn.Linear(5, 3)),
     "linear on vectors of one": function(lambda m, x: m.l(x.flatten(1).unsqueeze(-1)).flatten(1), l=nn.Linear(1, 2)),
     "batch norm 1d over sequences": function(lambda m, x: m.n(x.flatten(2)).flatten(1), n=nn.BatchNorm1d(2)),
     # convolutions and pools with options

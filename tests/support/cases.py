@@ -21,7 +21,7 @@ PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
 """The number after @ is fixed: the Gaussian's radius, the motion's angle."""
 COLOURED = ("S", "H")
 PADDINGS = ("zeros", "border", "reflect")
-PICTURES = (
+IMAGE_KINDS = (
     "random",
     "checkerboard",
     "constant",
@@ -101,7 +101,7 @@ PLACES = {
     "Mb@30": (5, 2.0, 6.5),
 }
 # The paper's running example (scaling by +-2 %), as printed.
-PAPER_PICTURE = [[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]]
+PAPER_IMAGE = [[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]]
 PAPER_BOUNDS = [
     [(0.53, 0.57), (0.49, 0.51), (0.40, 0.44)],
     [(0.52, 0.54), (0.49, 0.49), (0.50, 0.52)],
@@ -142,7 +142,7 @@ def letters_of(transform: Transform) -> list[str]:
     ]
 
 
-def make_picture(kind: str, channels: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
+def make_image(kind: str, channels: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:
     shape = (channels, height, width)
     i, j = np.indices((height, width))
     if kind == "random":
@@ -152,9 +152,9 @@ def make_picture(kind: str, channels: int, height: int, width: int, rng: np.rand
     if kind == "constant":
         return np.full(shape, rng.random())
     if kind == "bright pixel":
-        picture = np.zeros(shape)
-        picture[:, rng.integers(height), rng.integers(width)] = 1
-        return picture
+        image = np.zeros(shape)
+        image[:, rng.integers(height), rng.integers(width)] = 1
+        return image
     if kind == "bright border":
         border = (i == 0) | (j == 0) | (i == height - 1) | (j == width - 1)
         return np.broadcast_to(border, shape).astype(float)

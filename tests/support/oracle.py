@@ -51,9 +51,9 @@ class Exact:
         return np.vectorize(lambda n: Fraction(int(n), self.denominator), otypes=[object])(self.numerator)
 
 
-def exact_picture(picture: object) -> Exact:
+def exact_image(image: object) -> Exact:
     """Convert floats (or Fractions) [C, H, W] without rounding."""
-    array = np.asarray(picture)
+    array = np.asarray(image)
     flat = [Fraction(value) for value in (array.ravel() if array.dtype == object else array.astype(np.float64).ravel())]
     denominator = math.lcm(*(value.denominator for value in flat))
     numerator = np.array([int(value * denominator) for value in flat] + [None], dtype=object)[:-1]
@@ -150,10 +150,10 @@ def source_index(index: int, size: int, padding: str) -> int | None:
     return min(folded, 2 * (size - 1) - folded)
 
 
-def resample(picture: Exact, matrix: Matrix, padding: str) -> Exact:
-    channels, height, width = picture.numerator.shape
+def resample(image: Exact, matrix: Matrix, padding: str) -> Exact:
+    channels, height, width = image.numerator.shape
     column, row, unit = source_positions(matrix, height, width)
-    result = np.zeros(picture.numerator.shape, dtype=object)
+    result = np.zeros(image.numerator.shape, dtype=object)
     for i in range(height):
         for j in range(width):
             (column0, x), (row0, y) = divmod(column[i, j], unit), divmod(row[i, j], unit)
@@ -162,11 +162,11 @@ def resample(picture: Exact, matrix: Matrix, padding: str) -> Exact:
                     n, m = source_index(row0 + di, height, padding), source_index(column0 + dj, width, padding)
                     if n is not None and m is not None and weight_x and weight_y:
                         for channel in range(channels):
-                            result[channel, i, j] += picture.numerator[channel, n, m] * weight_x * weight_y
-    return Exact(result, picture.denominator * unit * unit)
+                            result[channel, i, j] += image.numerator[channel, n, m] * weight_x * weight_y
+    return Exact(result, image.denominator * unit * unit)
 
 
-def change_values(picture: Exact, letters: Sequence[str], theta: Sequence[Fraction]) -> Exact:
+def change_values(image: Exact, letters: Sequence[str], theta: Sequence[Fraction]) -> Exact:
     factor, shift = Fraction(1), Fraction(0)
     for letter, value in zip(letters, theta, strict=True):
         if letter == "C":
@@ -175,16 +175,16 @@ def change_values(picture: Exact, letters: Sequence[str], theta: Sequence[Fracti
             assert letter == "B"
             shift += value
     common = math.lcm(factor.denominator, shift.denominator)
-    denominator = picture.denominator * common
-    raw = picture.numerator * int(factor * common) + int(shift * common) * picture.denominator
+    denominator = image.denominator * common
+    raw = image.numerator * int(factor * common) + int(shift * common) * image.denominator
     return Exact(np.minimum(np.maximum(raw, 0), denominator), denominator)
 
 
-def transformed(picture: object, letters: Sequence[str], theta: Sequence[object], padding: str = "zeros") -> Exact:
+def transformed(image: object, letters: Sequence[str], theta: Sequence[object], padding: str = "zeros") -> Exact:
     """Apply the transformations with these letters, at exactly these parameters, to an image [C, H, W]."""
     values = [Fraction(value) for value in theta]
     assert len(values) == len(letters)
-    current = picture if isinstance(picture, Exact) else exact_picture(picture)
+    current = image if isinstance(image, Exact) else exact_image(image)
     error = Fraction(0)
     for kind, run in groupby(range(len(letters)), lambda k: kind_of(letters[k]) or k):
         run = list(run)
@@ -214,13 +214,13 @@ def kind_of(letter: str) -> str:
     )
 
 
-def kernel_sum(picture: np.ndarray, u: Fraction, v: Fraction) -> Fraction:
+def kernel_sum(image: np.ndarray, u: Fraction, v: Fraction) -> Fraction:
     """Evaluate the paper's interpolation formula literally on one channel [H, W] of Fractions (zeros outside)."""
-    height, width = picture.shape
+    height, width = image.shape
     hat: Callable[[Fraction], Fraction] = lambda t: max(Fraction(0), 1 - abs(t))  # noqa: E731
     return sum(
         (
-            picture[n, m] * hat(v - (Fraction(height - 1, 2) - n)) * hat(u - (m - Fraction(width - 1, 2)))
+            image[n, m] * hat(v - (Fraction(height - 1, 2) - n)) * hat(u - (m - Fraction(width - 1, 2)))
             for n in range(height)
             for m in range(width)
         ),
@@ -229,7 +229,7 @@ def kernel_sum(picture: np.ndarray, u: Fraction, v: Fraction) -> Fraction:
 
 
 def algorithm_1(
-    picture: np.ndarray, u: tuple[Fraction, Fraction], v: tuple[Fraction, Fraction]
+    image: np.ndarray, u: tuple[Fraction, Fraction], v: tuple[Fraction, Fraction]
 ) -> tuple[Fraction, Fraction]:
     """Run the paper's Algorithm 1 on one pixel whose source lies in u x v, on one channel of Fractions >= 0."""
 
@@ -238,11 +238,11 @@ def algorithm_1(
         nearest = Fraction(0) if low <= 0 <= high else min(abs(low), abs(high))
         return max(Fraction(0), 1 - max(abs(low), abs(high))), max(Fraction(0), 1 - nearest)
 
-    height, width = picture.shape
+    height, width = image.shape
     total = [Fraction(0), Fraction(0)]
     for n in range(height):
         for m in range(width):
             row, column = weight(v, Fraction(height - 1, 2) - n), weight(u, m - Fraction(width - 1, 2))
             for side in (0, 1):
-                total[side] += picture[n, m] * row[side] * column[side]
+                total[side] += image[n, m] * row[side] * column[side]
     return total[0], total[1]

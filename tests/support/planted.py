@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from tests.support.oracle import Exact, exact_picture, transformed
+from tests.support.oracle import Exact, exact_image, transformed
 
 fractions = np.vectorize(Fraction, otypes=[object])
 
 
-def exact_logits(model: nn.Sequential, picture: Exact) -> list[Fraction]:
+def exact_logits(model: nn.Sequential, image: Exact) -> list[Fraction]:
     """Compute the logits of a chain of Flatten, Linear and ReLU in rational arithmetic."""
-    value = picture.fractions().ravel()
+    value = image.fractions().ravel()
     for layer in model:
         if isinstance(layer, nn.Linear):
             weight, bias = (fractions(tensor.detach().double().numpy()) for tensor in (layer.weight, layer.bias))
@@ -32,16 +32,14 @@ def exact_logits(model: nn.Sequential, picture: Exact) -> list[Fraction]:
     return list(value)
 
 
-def exact_margin(model: nn.Sequential, picture: Exact, label: int) -> Fraction:
-    logits = exact_logits(model, picture)
+def exact_margin(model: nn.Sequential, image: Exact, label: int) -> Fraction:
+    logits = exact_logits(model, image)
     return logits[label] - max(logit for k, logit in enumerate(logits) if k != label)
 
 
-def reading(
-    weights: np.ndarray, picture: np.ndarray, letters: Sequence[str], theta: Sequence, padding: str
-) -> Fraction:
+def reading(weights: np.ndarray, image: np.ndarray, letters: Sequence[str], theta: Sequence, padding: str) -> Fraction:
     """Return L at these parameters, exactly."""
-    return fractions(weights) @ transformed(picture, letters, theta, padding).fractions().ravel()
+    return fractions(weights) @ transformed(image, letters, theta, padding).fractions().ravel()
 
 
 def dip(rows: np.ndarray, offsets: Sequence[float], rest: float, drop: float, dtype: torch.dtype) -> nn.Sequential:
@@ -85,17 +83,17 @@ def plant(
     One reading per parameter, scaled so that half of `share` of the range in that parameter moves it by at least a half.
     """
     rng = np.random.default_rng(seed)
-    picture = rng.random((1, *size)).astype(np.float32).astype(np.float64)
+    image = rng.random((1, *size)).astype(np.float32).astype(np.float64)
     exact_theta = [Fraction(value) for value in theta]
     rows, offsets = [], []
     for k in range(len(letters)):
         step = Fraction(high[k] - low[k]) * Fraction(share) / 2
         for _ in range(100):
             weights = rng.standard_normal(size[0] * size[1])
-            here = reading(weights, picture, letters, exact_theta, padding)
+            here = reading(weights, image, letters, exact_theta, padding)
             aside = [
                 reading(
-                    weights, picture, letters, [t + sign * step * (j == k) for j, t in enumerate(exact_theta)], padding
+                    weights, image, letters, [t + sign * step * (j == k) for j, t in enumerate(exact_theta)], padding
                 )
                 for sign in (-1, 1)
             ]
@@ -106,12 +104,12 @@ def plant(
             raise AssertionError("no reading sees the parameter")
         rows.append(weights / (2 * moved))
         offsets.append(-float(here) / (2 * moved))
-    return dip(np.stack(rows), offsets, rest, drop, dtype), torch.tensor(picture, dtype=dtype)
+    return dip(np.stack(rows), offsets, rest, drop, dtype), torch.tensor(image, dtype=dtype)
 
 
-def margin_at(model, picture: torch.Tensor, letters, theta, padding="zeros", label=0) -> Fraction:
-    return exact_margin(model, transformed(picture.double().numpy(), letters, theta, padding), label)
+def margin_at(model, image: torch.Tensor, letters, theta, padding="zeros", label=0) -> Fraction:
+    return exact_margin(model, transformed(image.double().numpy(), letters, theta, padding), label)
 
 
-def clean_margin(model, picture: torch.Tensor, label=0) -> Fraction:
-    return exact_margin(model, exact_picture(picture.double().numpy()), label)
+def clean_margin(model, image: torch.Tensor, label=0) -> Fraction:
+    return exact_margin(model, exact_image(image.double().numpy()), label)

@@ -23,17 +23,17 @@ LIBRARY = 4
 """How many half widths of its bounds another library's evaluation may be off by."""
 
 
-def enclosures(model: nn.Module, pictures: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def enclosures(model: nn.Module, images: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Return by name the ends [P, K] of float32 evaluations and of real numbers; the checker has fewer rules than the prover."""
     found = {}
-    with proof_arithmetic(pictures.device), torch.no_grad():
-        network = read_network(model, tuple(pictures.shape[1:]), pictures)
+    with proof_arithmetic(images.device), torch.no_grad():
+        network = read_network(model, tuple(images.shape[1:]), images)
         for name, unit in (("real, by the prover", 0.0), ("float32, by the prover", 2.0**-24)):
             live = network.network_as(torch.float64, unit)
-            form = run(live, AffineForm.constant(pictures.double()))[live.output]
+            form = run(live, AffineForm.constant(images.double()))[live.output]
             found[name] = form.lower, form.upper
-    with evaluation(model, pictures.device):
-        exact = Form(torch.stack([pictures.double(), torch.zeros_like(pictures, dtype=torch.float64)]))
+    with evaluation(model, images.device):
+        exact = Form(torch.stack([images.double(), torch.zeros_like(images, dtype=torch.float64)]))
         for name, form in (("real, by the checker", exact), ("float32, by the checker", as_float32(exact))):
             try:
                 output = outputs(model, form)
@@ -45,15 +45,15 @@ def enclosures(model: nn.Module, pictures: Tensor) -> dict[str, tuple[Tensor, Te
     return found
 
 
-def assert_same_network(model: nn.Module, pictures: Tensor, others: Tensor | None = None) -> float:
+def assert_same_network(model: nn.Module, images: Tensor, others: Tensor | None = None) -> float:
     """Check all readings against each other, and against ``others``, another library's evaluation, if given.
 
     Returns the largest half width of a bound, relative to its output.
     """
     with torch.no_grad():
-        own, real = model(pictures).double(), copy.deepcopy(model).double()(pictures.double())
+        own, real = model(images).double(), copy.deepcopy(model).double()(images.double())
     widths = [0.0]
-    for name, (low, high) in enclosures(model, pictures).items():
+    for name, (low, high) in enclosures(model, images).items():
         truth = real if name.startswith("real") else own
         slack = 2.0**-40 * (1 + real.abs()) if truth is real else 0 * real
         assert truth.shape == low.shape, name

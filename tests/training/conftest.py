@@ -8,7 +8,7 @@ from tiltproof.training import train
 
 @pytest.fixture
 def recipe(tmp_path):
-    """The small recipe, with settings of its own."""
+    """Write the small recipe with changed settings."""
 
     def make(*settings):
         return make_recipe(tmp_path, *settings)
@@ -18,7 +18,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, recipe):
-    """`train` on the bundled digits, in a folder of the test's own."""
+    """Run `train` on the bundled digits in a temporary folder."""
 
     def start(folder, *settings, **options):
         options = {"device": "cpu", "certify_images": 0} | DIGITS | options
@@ -29,6 +29,6 @@ def run(tmp_path, recipe):
 
 @pytest.fixture
 def data_root(tmp_path):
-    """A data folder whose MNIST training set is the bundled digits."""
+    """Return a data folder whose MNIST training set is the bundled digits."""
     write_mnist(tmp_path / "data" / "mnist")
     return tmp_path / "data"

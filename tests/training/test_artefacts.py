@@ -1,4 +1,4 @@
-"""The log: torn lines, lines too many, and TensorBoard where there is one."""
+"""The log: torn lines, superfluous lines, and TensorBoard if it is installed."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ def record(epoch):
 
 @pytest.fixture
 def written(monkeypatch):
-    """A TensorBoard that takes notes."""
+    """A TensorBoard that records its calls."""
     notes = []
 
     class SummaryWriter:

@@ -1,4 +1,4 @@
-"""Crops and flips against a plain loop, and what they are drawn from."""
+"""Crops and flips against a plain loop, and their random draws."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ CLASSES = torch.arange(12)
 
 
 def plainly(images, drawn, padding, size):
-    """The same, pixel by pixel; a picture's frame is what lies outside of it."""
+    """Crop and flip pixel by pixel, with the padding around each image."""
     number, channels, height, width = images.shape
     result = torch.zeros(number, channels, size or height, size or width)
     rows, columns = result.shape[2:]
@@ -93,7 +93,7 @@ def test_signed_labels_are_flipped_with_their_pictures():
 
 
 def test_what_a_seed_draws_does_not_change():
-    """A run that was begun before goes on with the same crops."""
+    """A run begun with an older version continues with the same crops."""
     drawn = draw(6, (8, 8), True, seed=0, step=0)
     assert drawn.tolist() == [[0, 8, 7, 0, 6, 7], [6, 7, 8, 4, 5, 5], [1, 1, 1, 1, 0, 0]]
 
@@ -109,7 +109,7 @@ def test_a_grey_square_anywhere_in_the_picture(side):
     assert torch.equal(changed.sum((1, 2)), rows * columns)  # a rectangle, if it has no gaps:
     assert set(rows.tolist()) == {min(side, 7)}
     assert set(columns.tolist()) == {min(side, 9)}
-    assert bool(changed.any(0).all())  # every pixel in some picture
+    assert bool(changed.any(0).all())  # every pixel in some image
     halves = [erase(images[k * 200 : (k + 1) * 200], side, seed=3, step=4, share=(k, 2)) for k in range(2)]
     assert torch.equal(torch.cat(halves), result)
 

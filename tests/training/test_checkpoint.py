@@ -1,4 +1,4 @@
-"""Stopped or killed at any moment, a run that is resumed ends with the weights of an undisturbed one, bit for bit."""
+"""Stopped or killed at any moment, a resumed run ends with the weights of an undisturbed one, bit for bit."""
 
 import json
 import multiprocessing
@@ -74,7 +74,7 @@ def test_nothing_to_resume_is_a_beginning(run, whole):
 
 
 def test_killed(run, whole, tmp_path):
-    """SIGKILL as soon as there is a checkpoint, then after ever longer times until a child gets through."""
+    """SIGKILL as soon as there is a checkpoint, then after ever longer times until a child finishes."""
     folder, kills = tmp_path / "killed", 0
     checkpoint = folder / "checkpoint"
     while not (folder / "card.json").exists():

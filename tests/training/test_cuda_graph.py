@@ -1,4 +1,4 @@
-"""A loss that says it can be recorded never lets the host look at a value, and no shape depends on one."""
+"""A loss that claims to be recordable never lets the host read a value, and no shape depends on one."""
 
 import pytest
 import torch
@@ -8,11 +8,11 @@ from tests.training.test_losses import every_loss, problem
 from tiltproof.losses import Certified, WorstOf
 
 LOOKS = ("_local_scalar_dense", "nonzero", "unique", "masked_select", "item", "lift_fresh")
-"""The last is how a number of the host becomes a tensor, a copy that waits for the host."""
+"""The last one turns a host number into a tensor, a copy that waits for the host."""
 
 
 class Blind(TorchDispatchMode):
-    """Refuses what would make a recording stop: a number for the host, a shape that depends on values."""
+    """Refuses operations that would break a recording: a value for the host, a shape that depends on values."""
 
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         name = function.__name__.partition(".")[0]
@@ -44,7 +44,7 @@ def test_terms_are_blind(name):
     model, images, labels = problem()
     loss = recordable()[name]
     drawn = loss.draw(images, 3)
-    before = loss.terms(model, images, labels, *drawn)  # reads the network, counts cells: before anything is recorded
+    before = loss.terms(model, images, labels, *drawn)  # reads the network, counts cells: before recording starts
     with Blind():
         after = loss.terms(model, images, labels, *drawn)
         after[0].backward()
@@ -52,7 +52,7 @@ def test_terms_are_blind(name):
 
 
 def test_after_the_first_step_nothing_is_copied_from_the_host():
-    """Such a copy waits until the GPU has nothing left to do."""
+    """Such a copy waits until the GPU is idle."""
     _, images, _ = problem()
     loss = WorstOf("R(30)", 3)
     with Blind(), pytest.raises(AssertionError, match="lift_fresh looks at values"):

@@ -1,4 +1,4 @@
-"""Two processes on one mini-batch do what one does, to float rounding."""
+"""Two processes on one mini-batch do what one does, up to float rounding."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def test_two_processes_equal_one(tmp_path, data_root):
     spoken = [process.communicate(timeout=120) for process in running]
     assert [process.returncode for process in running] == [0, 0, 0], spoken
     assert "2 epochs" in spoken[1][0]
-    assert not spoken[2][0]  # of two processes the first one speaks
+    assert not spoken[2][0]  # only the first of two processes prints
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name in one:

@@ -1,4 +1,4 @@
-"""One run at a time writes into a folder; the lock ends with the process that holds it."""
+"""Only one run at a time writes into a folder; the lock ends with the process that holds it."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ atexit.register(lambda: print("threads:", *(t.read_text() for t in Path("/proc/s
 
 @pytest.fixture
 def under_way(tmp_path, data_root):
-    """A run of thousands of epochs in another process, after its first checkpoint."""
+    """Start a run of thousands of epochs in another process, and wait for its first checkpoint."""
     process = start_program(tmp_path, data_root, "run", epochs=LONG)
     try:
         while not any((tmp_path / "run" / "checkpoint").glob("*.json")):
@@ -39,7 +39,7 @@ def test_a_second_process_is_refused(under_way, tmp_path, data_root):
     assert second.returncode == 2
     assert stderr.splitlines()[-1].startswith("error: another process is writing to this run. Got: ")
     assert "Traceback" not in stderr
-    assert under_way.poll() is None  # and the first one has not noticed
+    assert under_way.poll() is None  # and the first one is undisturbed
 
 
 def test_a_dead_process_holds_nothing(under_way, run, data_root):
@@ -51,7 +51,7 @@ def test_a_dead_process_holds_nothing(under_way, run, data_root):
 
 
 def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
-    """Only the first one asks for the lock, or it would be refused by its own kind (test_processes)."""
+    """Only the first process takes the lock, or the others would be refused by their own group (test_distributed)."""
     folder = tmp_path / "run"
     folder.mkdir()
     (tmp_path / "sitecustomize.py").write_text(NAMES_OF_THREADS)
@@ -63,12 +63,12 @@ def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
     assert "another process is writing to this run" in spoken[0]
     assert "the first process was refused the run folder" in spoken[1]
     assert not any("Traceback" in text for text in spoken)
-    assert all("threads: " in text and "gloo" not in text for text in spoken)  # one that is left can abort the process
+    assert all("threads: " in text and "gloo" not in text for text in spoken)  # a process left alone can abort
     assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
 def test_a_run_that_came_in_between_is_not_overwritten(run, monkeypatch):
-    """Both found the folder empty; the other one was faster, and is done by the time this one may write."""
+    """Both found the folder empty; the other one finished before this one may write."""
     from tiltproof.training import loop
 
     load = loop.TrainingSet

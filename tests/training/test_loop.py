@@ -1,4 +1,4 @@
-"""A run from end to end: seeds, log, card, held-out images, and losses that go astray."""
+"""A run from end to end: seeds, log, card, held-out images, and diverging losses."""
 
 import hashlib
 import json
@@ -76,7 +76,7 @@ def test_nothing_is_held_out(run, tmp_path):
 
 
 def test_held_out_images_take_no_part(run):
-    """Other pixels there, the same weights."""
+    """Other held-out pixels, the same weights."""
     rows = TrainingSet(IMAGES, LABELS, 0.2, 3, torch.device("cpu")).held_rows
     changed = IMAGES.clone()
     changed[rows] = 1 - changed[rows]
@@ -107,7 +107,7 @@ def test_bytes_are_kept_as_they_are_and_train_the_same(run):
 
 
 def test_crops_of_larger_pictures(run, monkeypatch):
-    """Trained on crops anywhere in the picture, measured on its middle."""
+    """Train on crops anywhere in the image, measure on its center."""
     from tiltproof.training import epoch
 
     seen, corners, augment = [], set(), epoch.augment
@@ -135,7 +135,7 @@ def test_crops_of_larger_pictures(run, monkeypatch):
 
 
 class Watching:
-    """A loss for numbers that keeps what it is shown."""
+    """A regression loss that keeps its inputs."""
 
     regression, share = True, (0, 1)
 
@@ -155,7 +155,7 @@ def test_a_flipped_road_turns_the_other_way(run, monkeypatch, name, signed):
     loss = Watching()
     monkeypatch.setattr(epoch, "make_loss", lambda *_: loss)
     roads, angles = torch.zeros(100, 1, 28, 28), torch.linspace(0.01, 1, 100)
-    roads[..., 0] = angles.view(-1, 1, 1)  # the left edge tells the angle
+    roads[..., 0] = angles.view(-1, 1, 1)  # the left edge encodes the angle
     settings = (f"data.name={name}", "data.crop_padding=0", "data.hold_out=0.0", "train.epochs=1")
     run("a", *settings, images=roads, labels=angles)
     images, labels = (torch.cat(parts) for parts in zip(*loss.seen, strict=True))
@@ -166,7 +166,7 @@ def test_a_flipped_road_turns_the_other_way(run, monkeypatch, name, signed):
 
 @pytest.mark.parametrize("kind", ["augmentation", "worst-of", "certified"])
 def test_angles_are_learnt_and_their_ranges_certified(run, kind):
-    """Ten outputs, all drawn to the angle: a run for numbers from end to end."""
+    """Ten outputs, all trained towards the angle: a regression run from end to end."""
     angles = torch.linspace(-1, 1, 100).unsqueeze(1).expand(-1, 10)
     settings = [f"loss.kind={kind}", "loss.nu=[0.5]", "loss.parameters_per_batch=each", "train.epochs=2"]
     result = run("a", *settings, labels=angles, certify_images=1)

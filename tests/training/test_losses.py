@@ -1,4 +1,4 @@
-"""The losses: what they compute, that their bounds hold, and that everything random comes from (seed, step) alone."""
+"""The losses: what they compute, that their bounds hold, and that all randomness comes from (seed, step) alone."""
 
 import dataclasses
 
@@ -46,7 +46,7 @@ def test_a_loss_is_finite_differentiable_and_depends_on_seed_and_step_alone(name
     value = loss(model, images, labels, 7)
     value.total.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in model.parameters())
-    loss(model, images, labels, 8)  # what was drawn before does not matter
+    loss(model, images, labels, 8)  # earlier draws do not matter
     assert torch.equal(twin(model, images, labels, 7).total, loss(model, images, labels, 7).total)
     assert not torch.equal(loss(model, images, labels, 8).clean, value.clean)
 
@@ -64,7 +64,7 @@ def test_two_processes_see_what_one_would(name):
 
 
 def test_the_width_is_what_no_symbol_explains():
-    """log of the mean radius of the margins' forms over the mean margin, here with the verifier's own forms."""
+    """log of the mean radius of the margins' forms over the mean margin, computed here with the verifier's own forms."""
     model, images, labels = problem()
     loss = Certified(TRANSFORM, (0.4, 0.01), bounds="affine", propagation="affine", measure="width", kappa=(0.5, 0.5))
     value = loss(model, images, labels, 0)
@@ -191,7 +191,7 @@ def test_the_certified_loss_looks_around_the_worst_sample():
 
 @pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
 def test_bounds_normalise_by_the_mini_batch_as_the_answers_do(propagation):
-    """Boxes of no size in training mode: the certified term is the clean term, though running statistics are far away."""
+    """Empty boxes in training mode: the certified term is the clean term, though the running statistics are far away."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, 2, 1),

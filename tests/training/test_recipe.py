@@ -1,4 +1,4 @@
-"""Recipes: what the bundled ones say, and what a file with a mistake in it is told."""
+"""Recipes: the bundled ones' settings, and the messages for mistakes in a file."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ TEXT = (FOLDER / "mnist-r30-paper.toml").read_text(encoding="utf-8")
 
 @pytest.fixture
 def refused(tmp_path):
-    """Read the paper's recipe for R(30) with one text replaced; returns the message."""
+    """Read the paper's recipe for R(30) with one text replaced; return the message."""
 
     def read(old, new):
         assert old in TEXT

@@ -1,4 +1,4 @@
-"""Pixel widths: against bounds computed image by image, against figures once computed, and against the paper's."""
+"""Pixel widths: against bounds computed image by image, against recorded figures, and against the paper's."""
 
 import os
 
@@ -90,7 +90,7 @@ def test_tune_keeps_the_proportions_until_a_box_is_the_range(digits):
 
 
 def test_boxes_of_a_camera_stay_in_front_of_it(digits):
-    """Half of the range on either side of its ends would be too far; the widest boxes are smaller."""
+    """Half of the range on either side of its ends would be too far, so the widest boxes are smaller."""
     nu = tune(digits[:10], "Yaw(40@20), Tu(1)", 0.3, samples=3)
     assert pixel_widths(digits[:10], "Yaw(40@20), Tu(1)", nu, samples=3).maximum == pytest.approx(0.3, rel=0.01)
     with pytest.raises(InputError, match="horizon"):

@@ -1,4 +1,4 @@
-"""All images with all parameters at once: what `apply` gives of each, whatever comes first and whatever lies outside."""
+"""Apply all parameters to all images at once: the results of `apply` for each, whatever comes first and lies outside."""
 
 import pytest
 import torch
