@@ -1,11 +1,11 @@
-"""Certify trained networks on full test sets: the figures of the zoo's cards, and what it took.
+"""Certify trained networks on full test sets: the figures of the model cards, and what it took.
 
     tiltproof train mnist-r30 --data-root DIR --out runs/mnist-r30
     python benchmarks/trained_networks.py runs/mnist-r30 ... --data-root DIR [--device cuda] [--limit N] [--boxes N] [--seconds S]
-        [--memory 2GB] [--zoo FOLDER] [--curve FILE]
+        [--memory 2GB] [--cards FOLDER] [--curve FILE]
 
 Each argument is the folder of a finished training run. Prints a line for each network: clean, certified, unfalsified, unknown,
-boxes per image, seconds. --zoo writes NAME.safetensors and its card NAME.json, NAME being the recipe's, as they lie in
+boxes per image, seconds. --cards writes NAME.safetensors and its card NAME.json, NAME being the recipe's, as they lie in
 src/tiltproof/models/weights; --curve FILE keeps, for each network, the share certified with at most so many boxes an image.
 --seconds is a limit for each network: no image then takes more than twice the seconds that are left for it, and figures are of the images
 that were reached.
@@ -99,17 +99,17 @@ def main() -> None:
     parser.add_argument("--boxes", type=int, help="most boxes an image (default: the verifier's)")
     parser.add_argument("--seconds", type=float, help="most seconds a network, about (default: no limit)")
     parser.add_argument("--memory", help="most memory, such as 2GB (default: what there is)")
-    parser.add_argument("--zoo", type=Path)
+    parser.add_argument("--cards", type=Path)
     parser.add_argument("--curve", type=Path)
     arguments = parser.parse_args()
     curves = []
     for folder in arguments.runs:
         card, curve = measured(folder, arguments)
         curves.append(curve)
-        if arguments.zoo is not None:
-            arguments.zoo.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / WEIGHTS, arguments.zoo / f"{card['name']}.safetensors")
-            (arguments.zoo / f"{card['name']}.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+        if arguments.cards is not None:
+            arguments.cards.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / WEIGHTS, arguments.cards / f"{card['name']}.safetensors")
+            (arguments.cards / f"{card['name']}.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
         if arguments.curve is not None:
             arguments.curve.write_text(json.dumps(curves, indent=1) + "\n", encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""From training to a bundled model: benchmarks/trained_networks.py --zoo writes a card that the package reads."""
+"""From training to a bundled model: benchmarks/trained_networks.py --cards writes a card that the package reads."""
 
 import json
 import subprocess
@@ -20,20 +20,20 @@ PROGRAM = ROOT / "benchmarks" / "trained_networks.py"
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="not in a source checkout")
-def test_from_a_run_to_the_zoo(run, tmp_path):
+def test_from_a_run_to_a_card(run, tmp_path):
     run("a", "transform='R(1)'", "train.epochs=1", "data.hold_out=0.0")
     write_mnist(tmp_path / "data" / "mnist", "t10k")
     command = [sys.executable, str(PROGRAM), str(tmp_path / "a"), "--data-root", str(tmp_path / "data")]
-    command += ["--device", "cpu", "--limit", "5", "--zoo", str(tmp_path / "zoo")]
+    command += ["--device", "cpu", "--limit", "5", "--cards", str(tmp_path / "cards")]
     subprocess.run(command, check=True, env=environment(), capture_output=True, timeout=120)
-    (card,) = models(tmp_path / "zoo")
+    (card,) = models(tmp_path / "cards")
     assert (card.name, card.transform) == ("tiny", "R(1)")
     assert card.recipe == json.loads((tmp_path / "a" / "recipe.json").read_text())
     assert card.environment["torch"]
     assert 0 <= card.certified_percent <= card.unfalsified_percent <= card.clean_percent <= 100
     assert card.boxes_per_image >= 0
     assert "5 test images" in card.measured
-    assert not load_bundled("tiny", tmp_path / "zoo").training
+    assert not load_bundled("tiny", tmp_path / "cards").training
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="not in a source checkout")
@@ -62,7 +62,7 @@ def test_within_so_many_seconds_figures_are_of_the_images_reached(program, monke
     assert part.summary()["images"] == 1_000
 
 
-def test_a_card_without_measurements_is_none_of_the_zoo(run, tmp_path):
+def test_a_card_without_measurements_is_not_bundled(run, tmp_path):
     """The keys are right, but a bundled model's figures must be numbers."""
     run("a", "train.epochs=1", "data.hold_out=0.0")
     with pytest.raises(InputError, match="'clean_percent' of the model card .* must be a number. Got: None"):

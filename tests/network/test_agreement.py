@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.compiler import is_exporting as renamed
 
 from tiltproof import InputError, UnsupportedOperation, certify
 from tiltproof.network import proof_arithmetic, read_network
@@ -19,6 +18,8 @@ from tiltproof.network import proof_arithmetic, read_network
 IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 0])
 MARGIN = 1e-5
+is_exporting = renamed = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+"""torch 2.6 has no `is_exporting`; there `is_compiling` is true during an export."""
 
 
 class Constant(nn.Module):
@@ -88,6 +89,14 @@ def while_not_traced(asks):
     return lambda _, x: 0.0 if asks() else 1e-3 * (first(x) - 0.99).relu()
 
 
+def reads_the_flag():
+    return (
+        torch.compiler._is_exporting_flag
+        if hasattr(torch.compiler, "is_exporting")
+        else torch.compiler._is_compiling_flag
+    )
+
+
 NO_FUNCTIONS = {
     "noise of numpy": lambda: Constant(lambda m, _: m.rng.normal() * 5e-4, rng=np.random.default_rng(1)),
     "noise of Python": lambda: Constant(lambda *_: random.random() * 1e-4),
@@ -106,11 +115,11 @@ NO_FUNCTIONS = {
     "rare noise of its own generator": lambda: Constant(rarely(lambda m: m.rng.random()), rng=np.random.default_rng(1)),
     "rare noise of Python's class": lambda: Constant(rarely(lambda m: m.rng.random()), rng=random.Random(1)),
     "rare noise of a global generator": lambda: Constant(rarely(lambda _: GENERATOR.random())),
-    "asks whether it is exported": lambda: Constant(while_not_traced(torch.compiler.is_exporting)),
+    "asks whether it is exported": lambda: Constant(while_not_traced(is_exporting)),
     "asks by another name": lambda: Constant(while_not_traced(renamed)),
     "asks whether it is compiled": lambda: Constant(while_not_traced(torch.compiler.is_compiling)),
     "asks torch's internals": lambda: Constant(while_not_traced(lambda: torch._utils.is_compiling())),
-    "reads the flag": lambda: Constant(while_not_traced(lambda: torch.compiler._is_exporting_flag)),
+    "reads the flag": lambda: Constant(while_not_traced(reads_the_flag)),
     "asks for the kind of tensor": lambda: Constant(lambda _, x: 2 * MARGIN * (type(x) is torch.Tensor)),
     "asks for the batch": lambda: Constant(lambda _, x: 2 * MARGIN * (len(x) == 1)),
     "a pixel that only turned pictures light up": lambda: Constant(
