@@ -48,20 +48,14 @@ def _command(name: str, command: Any) -> str:
         value = "" if getattr(p, "is_flag", False) or p in arguments else p.metavar or "NUMBER"
         default = "required" if p.required else "" if p.default is None or p.default is False else f"`{p.default}`"
         rows.append(f"| `{names}` | {_cell(value)} | {default} | {_text(p.help or '')} |")
-    examples = [line for line in _plain(command.epilog or "").splitlines() if line.startswith("tiltproof ")]
+    examples = [line[2:] for line in command.epilog.splitlines() if line.startswith("  ")]
     parts = [f"## tiltproof {name}", f"```text\n{usage}\n```", _text(command.help, table=False), "\n".join(rows)]
     return "\n\n".join([*parts, "Examples:", NOT_RUN + "\n```console\n" + "\n".join(examples) + "\n```"])
 
 
-def _plain(text: str) -> str:
-    """Rich's markup taken out."""
-    return re.sub(r"(?<!\\)\[/?[a-z ]+\]", "", text).replace("\\[", "[")
-
-
 def _text(text: str, table: bool = True) -> str:
-    """Rich's markup as Markdown; inside a table no line ends and no bars."""
-    text = re.sub(r"(?<!\\)\[bold\](.*?)(?<!\\)\[/bold\]", r"`\1`", inspect.cleandoc(text)).replace("\\[", "[")
-    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", text)
+    """Help as Markdown; inside a table no line ends and no bars."""
+    text = re.sub(r"(?<![\w`-])(--[a-z][a-z-]*)", r"`\1`", inspect.cleandoc(text))
     return text.replace("|", "\\|").replace("\n", " ") if table else text.replace("<", "&lt;")
 
 

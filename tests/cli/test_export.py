@@ -62,7 +62,7 @@ def test_properties_of_a_run(tiltproof, workspace):
 BAD = [
     (["export"], "nothing to write"),
     (["export", "run"], "nothing to write"),
-    (["export", "--csv", "x.csv"], "those of a run"),
+    (["export", "--csv", "x.csv"], "exported from a run"),
     (["export", "photos", "--csv", "x.csv"], "no run folder"),
     (["export", "run", "--csv", "photos/labels.csv/x.csv"], "cannot be written"),
     (["export", "run", "--csv", "-", "--jsonl", "-"], "one of"),

@@ -3,18 +3,23 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import tiltproof
 from tests.cli.terminal import read_to_the_end
 from tiltproof import __version__
 from tiltproof.cli import app
+from tiltproof.cli.app import COMMANDS
+from tiltproof.cli.options import LETTERS_HELP
+from tiltproof.transforms import LETTERS
 
 CERTIFY = ["certify", "--model", "photo_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
 
@@ -171,14 +176,35 @@ def test_debug_shows_where_the_users_own_code_failed(tiltproof, workspace):
     assert 'failing.py", line 2, in build' in result.stderr
 
 
-def test_help_teaches(tiltproof):
-    overview = tiltproof("--help")
-    assert overview.exit_code == 0
-    assert all(name in overview.stdout for name in ("certify", "attack", "bound", "demo", "models", "Examples"))
-    for name in ("certify", "check", "report", "export", "attack", "bound", "demo", "models"):
-        text = tiltproof(name, "--help").stdout
-        assert "Examples" in text
-        assert f"tiltproof {name}" in text
+SCREENS = 60
+"""Lines of two screens."""
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_teaches_on_two_screens(tiltproof, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    result = tiltproof(*[name] * bool(name), "--help")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) <= SCREENS
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"Usage: tiltproof {name}".rstrip())
+    assert f"    tiltproof {name or 'certify'}" in result.stdout.partition("  Examples:\n")[2]
+    codes = " ".join(result.stdout.partition("  Exit codes:")[2].split())
+    assert all(code in codes for code in ("0 done", "2 bad input", "70 internal error", "130 Ctrl-C", "143 SIGTERM"))
+
+
+def test_rarely_used_options_come_last(tiltproof):
+    headings = re.findall(r"^(\w.*):$", tiltproof("certify", "--help").stdout, re.MULTILINE)
+    assert headings == ["The problem", "How hard to try", "Where it runs", "Results and evidence", "Rarely used"]
+
+
+def test_every_option_and_letter_is_explained():
+    group = typer.main.get_command(app)
+    for command in group.commands.values():
+        assert all(parameter.help and parameter.rich_help_panel for parameter in command.params)
+        assert all(parameter.metavar for parameter in command.params if not getattr(parameter, "is_flag", False))
+    assert all(re.search(rf"\b{letter}\b", LETTERS_HELP) for letter in LETTERS)
 
 
 def test_version(tiltproof):

@@ -34,7 +34,7 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 def commands(block: Block) -> list[list[str]]:
     """Return every command of a console block as words, without comments; ``;`` and line ends separate commands."""
     found = []
-    for line in block.code.splitlines():
+    for line in block.code.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=";>")
         lexer.whitespace_split = True
         words: list[str] = []

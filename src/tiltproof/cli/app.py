@@ -1,28 +1,39 @@
-"""The program ``tiltproof``: its commands, its version, and how failures are told (one line, and no traceback without --debug)."""
+"""The program ``tiltproof``: its commands, its version, and how a failed command ends: one message and an exit code."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
+import tiltproof
 from tiltproof.cli import attack, bound, certify, check, demo, export, models, report, train, tune
-from tiltproof.cli.display import PIPE_CLOSED, ending, terminable
-from tiltproof.cli.options import examples
+from tiltproof.cli.options import LETTERS_HELP, Command, epilog
+from tiltproof.errors import InputError, shown
 from tiltproof.runs.manifest import package_version
-from tiltproof.startup import finish_start, say_interrupted
+from tiltproof.startup import INTERRUPTED, finish_start, say_interrupted
 
+BAD_INPUT, INTERNAL_ERROR, PIPE_CLOSED, TERMINATED = 2, 70, 141, 143
+PACKAGE = Path(tiltproof.__file__).parent
+MAX_CHARACTERS = 400
+"""Of the text of an unexpected exception."""
 PARSER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
-"""What typer raises for a command line that it cannot parse, and shows itself; its place depends on typer's version."""
+"""What typer raises for a command line it cannot parse, and prints itself; its module depends on typer's version."""
 
 
 class Program(TyperGroup):
-    """Runs a command; whatever ends it early gets its exit code and one line on stderr (`tiltproof.cli.display`)."""
+    """Runs a command and turns every exception into one message on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         with warnings.catch_warnings(), terminable():
@@ -32,14 +43,14 @@ class Program(TyperGroup):
             except (typer.Exit, typer.Abort, PARSER_ERROR):
                 raise
             except BrokenPipeError:
-                # whoever read our output has gone: not a failure of the run, nor --fail-under's code
+                # The reader of our output has gone: neither a failure of the run nor the exit code of --fail-under.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(PIPE_CLOSED) from None
             except (Exception, KeyboardInterrupt) as error:
                 if ctx.params.get("debug"):
                     traceback.print_exception(error)
-                line, code = ending(error)
-                typer.echo(line, err=True)
+                message, code = ending(error)
+                typer.echo(message, err=True)
                 raise typer.Exit(code) from None
 
 
@@ -51,10 +62,72 @@ def _notice(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Show a warning meant for the user without the source line it came from."""
-    meant_for_user = category is UserWarning
-    text = str(message) if meant_for_user else warnings.formatwarning(message, category, filename, lineno, line)
+    """Print a warning for the user without the source line it came from."""
+    for_user = category is UserWarning
+    text = str(message) if for_user else warnings.formatwarning(message, category, filename, lineno, line)
     typer.echo(f"notice: {text.rstrip()}", file=file or sys.stderr)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM was received; the same code cleans up as after Ctrl-C."""
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM raises `Terminated`, once.
+
+    Not in a process of torchrun: a process waiting for the others in a collective could not act on it, and has to end at once.
+    """
+    ours = threading.current_thread() is threading.main_thread() and "RANK" not in os.environ
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """The message for the exception that ended a command, and the exit code."""
+    if isinstance(error, InputError):
+        return f"error: {error}", BAD_INPUT
+    if isinstance(error, KeyboardInterrupt):
+        word, code = ("terminated", TERMINATED) if isinstance(error, Terminated) else ("interrupted", INTERRUPTED)
+        return f"{word}: {error}" if str(error) else word, code
+    text = shown(" ".join(str(error).split()), MAX_CHARACTERS)
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return (
+        f"internal error: {what} ({origin(error)}). This is a defect of tiltproof, not a verdict. Please report it to the "
+        "project's issue tracker with this line, the command, and what tiltproof --debug COMMAND ... prints.",
+        INTERNAL_ERROR,
+    )
+
+
+def origin(error: BaseException) -> str:
+    """The file and line that raised an exception and, if that is outside the package, the line of the package that called it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "place unknown"
+    last = frames[-1]
+    text = f"{_short(Path(last.filename))}, line {last.lineno}"
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(PACKAGE)]
+    if not inside or inside[-1] is last:
+        return text
+    return f"{text}, called from {_short(Path(inside[-1].filename))}, line {inside[-1].lineno}"
+
+
+def _short(path: Path) -> str:
+    """A path from the name of its package on."""
+    if path.is_relative_to(PACKAGE):
+        return str(path.relative_to(PACKAGE.parent))
+    return shown("/".join(path.parts[-2:]))
 
 
 app = typer.Typer(
@@ -62,8 +135,9 @@ app = typer.Typer(
     cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    epilog=examples(
+    rich_markup_mode=None,
+    context_settings={"color": False if "NO_COLOR" in os.environ else None},
+    epilog=epilog(
         "tiltproof demo",
         'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)"',
         "tiltproof certify --help",
@@ -77,20 +151,19 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    help="Prove that an image network keeps its answer under a range of transformations, or break it.\n\n"
+    + LETTERS_HELP
+)
 def program(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[  # read by Program
         bool, typer.Option("--debug", envvar="TILTPROOF_DEBUG", help="Print the traceback of an error as well.")
     ] = False,
 ) -> None:
-    """Prove that an image classifier keeps its answer under a whole range of transformations, or break it.
-
-    Exit codes of every command: 0 done, 2 bad input, 70 internal error (a defect of tiltproof, never a verdict),
-    130 interrupted by Ctrl-C, 143 terminated by SIGTERM; some use 1, and say for what.
-    """
+    """Hold the options of the program itself."""
 
 
 COMMANDS = {
@@ -105,14 +178,14 @@ COMMANDS = {
     "demo": demo,
     "models": models,
 }
-for name, command in COMMANDS.items():
-    app.command(name, epilog=command.EXAMPLES)(command.command)
+for name, module in COMMANDS.items():
+    app.command(name, cls=Command, epilog=module.EPILOG)(module.command)
 
 
 def main() -> None:
     """The entry point of the installed program."""
     try:
         finish_start()
-        app()
-    except KeyboardInterrupt:  # outside of a command
+        app(prog_name="tiltproof")
+    except KeyboardInterrupt:  # outside a command
         sys.exit(say_interrupted())

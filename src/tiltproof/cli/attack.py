@@ -1,4 +1,4 @@
-"""``tiltproof attack``: look for a transformation of the range that breaks the answer, and prove nothing."""
+"""``tiltproof attack``: search for a counterexample without proving anything."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, load_selection, model_and_transform, without_none, write_json
-from tiltproof.cli.options import SEARCH
+from tiltproof.cli.options import EFFORT
 from tiltproof.device import choose_device
 from tiltproof.verify.attack import attack
 
-MOST_ROWS = 20
-EXAMPLES = options.examples(
+MAX_ROWS = 20
+EPILOG = options.epilog(
     "tiltproof attack --model mnist-r30 --data mnist-sample",
     'tiltproof attack --model mnist-r30 --data mnist-sample --transform "R(60)"',
-    'tiltproof attack --model mnist-r30 --data mnist-sample --transform "R(30), Tu(2)" --json found.json',
 )
 
 
@@ -26,29 +25,28 @@ def command(
     model: options.Model,
     data: options.Data,
     transform: options.OptionalTransformText = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    data_root: options.DataRoot = None,
-    padding: options.Padding = None,
-    device: options.Device = "auto",
     start: options.Start = 0,
-    end: options.End = None,
     limit: options.Limit = None,
     samples: options.Samples = None,
     steps: Annotated[
-        int | None, typer.Option(help="Gradient steps from the worst sample.", rich_help_panel=SEARCH)
+        int | None,
+        typer.Option(metavar="N", help="Gradient steps from the worst sample.", rich_help_panel=EFFORT),
     ] = None,
-    seed: options.Seed = 0,
+    device: options.Device = "auto",
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,
+    padding: options.Padding = None,
+    end: options.End = None,
+    arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
+    data_root: options.DataRoot = None,
+    seed: options.Seed = 0,
 ) -> None:
-    """Search for parameters in the range that change the answer, by sampling and gradient steps.
+    """Search for a transformation that changes the answer.
 
-    Without --transform the range is the one the network was trained for, as its
-    card says: a bundled model's, or the card beside a weight file.
-
-    Every counterexample is checked again in double precision. Finding none
-    proves nothing: that is what certify is for.
+    The attack samples parameters and follows gradients from the worst ones.
+    Every counterexample is confirmed in double precision. Finding none proves
+    nothing; use tiltproof certify for that.
     """
     place = choose_device(device)
     check_text_file(json_file)
@@ -88,9 +86,9 @@ def _print(summary: dict[str, Any], found: list[dict[str, Any]]) -> None:
         for one in found
     ]
     if rows:
-        print_rows(columns, rows[:MOST_ROWS])
-    if len(rows) > MOST_ROWS:
-        typer.echo(f"({len(rows) - MOST_ROWS} more: see --json)")
+        print_rows(columns, rows[:MAX_ROWS])
+    if len(rows) > MAX_ROWS:
+        typer.echo(f"({len(rows) - MAX_ROWS} more: see --json)")
     counts = (
         "{images:,} images, {correct:,} correct: {falsified:,} falsified, {unfalsified:,} unfalsified ({seconds:.1f} s)"
     )

@@ -1,4 +1,4 @@
-"""``tiltproof bound``: a picture of the pixel bounds of one image over the whole range of a transformation."""
+"""``tiltproof bound``: draw the pixel bounds of one image over the range of a transformation."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from tiltproof.pixels.api import bound_pixels
 from tiltproof.reports import bounds_plot
 from tiltproof.transforms import parse
 
-EXAMPLES = options.examples(
-    'tiltproof bound --data mnist-sample --index 0 --transform "R(10:11)" --out seven.png',
-    'tiltproof bound --data cifar10-sample --index 1 --transform "R(1), C(2)" --method hull --out ship.png',
+EPILOG = options.epilog(
+    'tiltproof bound --data mnist-sample --transform "R(10:11)" --out seven.png',
+    'tiltproof bound --data cifar10-sample --transform "R(1), C(2)" --out b.png',
 )
 
 
 def command(
     data: options.Data,
     transform: options.TransformText,
-    out: Annotated[Path, typer.Option(metavar="FILE.png", help="The picture to write.")],
-    index: Annotated[int, typer.Option(help="Which image of the data.")] = 0,
-    data_root: options.DataRoot = None,
-    padding: options.Padding = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE.png", help="The figure to write.", rich_help_panel=options.RESULTS)
+    ],
+    index: Annotated[int, typer.Option(metavar="N", help="Index of the image.", rich_help_panel=options.PROBLEM)] = 0,
     method: options.Method = "affine",
+    padding: options.Padding = None,
+    data_root: options.DataRoot = None,
 ) -> None:
-    """Draw an image beside the lower bound, the upper bound and the width of its pixels over the range.
+    """Draw the pixel bounds of an image over a range.
 
-    The range is one box: choose a small one, such as "R(10:11)", to see what a
-    single step of a proof looks like.
+    The figure shows the image, and the lower bound, upper bound and width of each
+    pixel. The bounds hold for the whole range, taken as one box: a small range such as
+    "R(10:11)" shows what a single step of a proof works with.
     """
     chosen = parse(transform, padding)
     if out.suffix.lower() != ".png":

@@ -1,4 +1,4 @@
-"""``tiltproof check``: re-prove a finished run folder with code that shares nothing with the prover."""
+"""``tiltproof check``: prove a finished run folder again with code that shares nothing with the prover."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tiltproof.checker import CheckFailed, CheckReport
 from tiltproof.checker import check as check_run
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.options import SEARCH
+from tiltproof.cli.options import EFFORT, RARE
 from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 from tiltproof.models import load as load_model
 
-EXAMPLES = options.examples(
-    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30',
+EPILOG = options.epilog(
+    "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
     "tiltproof check runs/r30 --model mnist-r30 --data mnist-sample",
-    "tiltproof check runs/r30 --model mnist-r30 --data mnist-sample --sample 10 --seed 1",
+    code_1="the certificate does not hold",
 )
 DOES_NOT_HOLD = 1
 
@@ -29,29 +29,27 @@ def command(
     folder: options.RunFolder,
     model: options.Model,
     data: options.Data,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    data_root: options.DataRoot = None,
-    device: options.Device = "auto",
     sample: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Re-prove this many images only, chosen at random; hashes, tilings and counts are checked for all.",
-            rich_help_panel=SEARCH,
+            help="Re-prove N random images only; hashes, covering and counts are checked for all.",
+            rich_help_panel=EFFORT,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of --sample's choice.", rich_help_panel=SEARCH)] = 0,
+    device: options.Device = "auto",
     quiet: options.Quiet = False,
+    arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
+    data_root: options.DataRoot = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of --sample.", rich_help_panel=RARE)] = 0,
 ) -> None:
-    """Check a certificate: prove every box of a run again, from the weights and images alone.
+    """Prove every box of a run again, with independent code.
 
-    The checker is a small program of its own, written to be read, and shares no code with the prover. It compares
-    the hashes of weights and images, sees that each tiling covers the whole range, bounds every box again in
-    double precision, and runs every counterexample again. Of a regression run it proves the range of every
-    output again; the data's labels are the right answers, where the run was given any. Exit code 0: all of it
-    holds. 1: it does not, and the first image for which it fails is named. 2: something given cannot be used. 70: internal
-    error, which says nothing about the certificate. 130: interrupted. 143: terminated.
+    The checker is a separate program that shares no code with the prover. It
+    compares the hashes of weights and images, confirms that the boxes of each
+    image cover the whole range, bounds every box again in double precision and
+    re-runs every counterexample. The first image that fails is named.
     """
     place = choose_device(device)
     network = load_model(model, arch, allow_pickle).to(place)
@@ -72,8 +70,10 @@ def command(
 
 
 def selection(folder: Path, count: int) -> tuple[int, int, bool]:
-    """Which images the run is about, as its manifest says, and whether it is a regression run that was told no right answers; what
-    cannot be read is left for the checker to refuse."""
+    """The run's image range by its manifest, and whether it is a regression run without target values.
+
+    What cannot be read is left for the checker to refuse.
+    """
     try:
         claim = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
         start, end = int(claim["first"]), int(claim["first"]) + len(claim["images_sha256"])
@@ -84,7 +84,7 @@ def selection(folder: Path, count: int) -> tuple[int, int, bool]:
 
 
 def sentence(report: CheckReport) -> str:
-    """What was checked, in one line.
+    """Say in one line what was checked.
 
     >>> sentence(CheckReport(100, 98, 1664, 2120, 1, 23.2, False))
     'the certificate holds: 98 certified images, 1,664 boxes re-proved (2,120 sub-boxes), 1 counterexample re-run, in 23 s'

@@ -21,7 +21,7 @@ from tiltproof.cli.inputs import (
     without_none,
     write_atomically,
 )
-from tiltproof.cli.options import IMAGES, RESULTS
+from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS
 from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
@@ -30,104 +30,85 @@ from tiltproof.export.vnnlib import TIMEOUT
 from tiltproof.models import load as load_model
 from tiltproof.runs.reader import read_finished
 
-EXAMPLES = options.examples(
+EPILOG = options.epilog(
     "tiltproof export runs/r30 --csv r30.csv --jsonl r30.jsonl",
-    "tiltproof export runs/r30 --csv r30.csv --model mnist-r30 --data mnist-sample",
-    "tiltproof export runs/driving --csv driving.csv --tolerance 0.1",
-    'tiltproof export --vnnlib --model mnist-r30 --data mnist-sample --transform "R(3)" --images 0,3 --splits 16 --out props',
-    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(3)" --method hull --out runs/hull',
-    "tiltproof export runs/hull --vnnlib --model mnist-r30 --data mnist-sample --images 0-4 --out props",
+    "tiltproof export --vnnlib --model mnist-r30 --data mnist-sample \\",
+    '  --transform "R(3)" --images 0,3 --splits 16 --out props',
 )
-MOST_IMAGES = 100_000
+MAX_IMAGES = 100_000
 
 
 def command(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="A run: the folder that certify --out wrote.")
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A run: the folder that certify --out wrote.", rich_help_panel=PROBLEM),
     ] = None,
-    vnnlib: Annotated[
-        bool,
-        typer.Option(
-            "--vnnlib",
-            help="Write pixel boxes as VNN-LIB (1.0 and 2.0) and the network as ONNX, in VNN-COMP's layout; needs "
-            "tiltproof\\[onnx], --model, --data and --out.",
-        ),
-    ] = False,
+    model: options.OptionalModel = None,
+    data: options.OptionalData = None,
     csv: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write the run's results as a table; - is standard output."),
+        typer.Option("--csv", metavar="FILE", help="Write the run's results as a table.", rich_help_panel=RESULTS),
     ] = None,
     jsonl: Annotated[
         Path | None,
-        typer.Option(
-            "--jsonl", metavar="FILE", help="Write the run's results as JSON, a row a line; - is standard output."
-        ),
+        typer.Option("--jsonl", metavar="FILE", help="The same as JSON, one row per line.", rich_help_panel=RESULTS),
     ] = None,
     tolerance: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER",
-            help="Regression results: safe means that no output is farther than this from the right answer.",
+            metavar="NUMBER", help="Regression: safe means this close to the target.", rich_help_panel=RESULTS
         ),
     ] = None,
-    model: options.OptionalModel = None,
-    data: options.OptionalData = None,
+    vnnlib: Annotated[
+        bool,
+        typer.Option(
+            "--vnnlib", help="Write VNN-LIB 1.0 and 2.0, and the network as ONNX, to --out.", rich_help_panel=RESULTS
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="A new folder for --vnnlib.", rich_help_panel=RESULTS)
+    ] = None,
+    quiet: options.Quiet = False,
     transform: options.OptionalTransformText = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    data_root: options.DataRoot = None,
-    padding: options.Padding = None,
     images: Annotated[
         str | None,
         typer.Option(
-            metavar="N[,N-N...]",
-            help="Which images, e.g. 0,3,10-19 (default: the certified ones of a run).",
-            rich_help_panel=IMAGES,
+            metavar="N,N-N",
+            help="--vnnlib: which images, e.g. 0,3,10-19 (default: those the run certified).",
+            rich_help_panel=PROBLEM,
         ),
     ] = None,
     splits: Annotated[
         str | None,
         typer.Option(
-            metavar="N[,N...]",
-            help="Cut the range into this many equal boxes; with several parameters one number for each.",
-            rich_help_panel=IMAGES,
+            metavar="N,...",
+            help="--vnnlib: " + options.SPLITS_HELP,
+            rich_help_panel=EFFORT,
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            metavar="hull|fgv|affine",
-            help="Pixel bounds: exact intervals, the paper's, or intervals around affine forms (default: hull, or the run's own).",
-            rich_help_panel=IMAGES,
-        ),
+        options.choice("--vnnlib: pixel bounds (default: hull, or the run's).", EFFORT, *("hull", "fgv", "affine")),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds a property, as instances.csv suggests them.", rich_help_panel=RESULTS)
+        float, typer.Option(metavar="S", help="Seconds per property in instances.csv.", rich_help_panel=RARE)
     ] = TIMEOUT,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A new folder for the properties.", rich_help_panel=RESULTS),
-    ] = None,
-    quiet: options.Quiet = False,
+    padding: options.Padding = None,
+    arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
+    data_root: options.DataRoot = None,
 ) -> None:
-    """Hand results and problems over to other tools.
+    """Export results as CSV or JSON, or problems as VNN-LIB.
 
-    --csv and --jsonl write one row for each image of a run (for regression:
-    for each output), with the same columns for every run of a kind. Results
-    are named as in verification competitions: safe (proved), unsafe (with a
-    counterexample) or unknown. A misclassified image is unknown; with --model and
-    --data, if the range holds the untransformed image, its answer is bounded in
-    exact arithmetic, and it is unsafe if that is wrong.
+    --csv and --jsonl write a row per image (regression: per output) with the
+    verdicts of verification competitions: safe, unsafe (with a counterexample) or
+    unknown. A misclassified image is unknown unless --model and --data are given
+    to confirm that its answer is wrong.
 
-    --vnnlib writes for each image and box of parameters one property: pixels
-    between their bounds, and another class at least as high as the label's.
-    Without DIR the boxes are --splits equal parts of the range; with DIR they
-    are those that the run proved. A tool that answers unsat for all boxes of
-    an image has proved it. sat means that a picture inside the pixel bounds
-    breaks it, not that a transformed one does: use more splits.
-
-    Exit codes: 0 written, 2 bad input, 70 internal error, 130 interrupted,
-    143 terminated.
+    --vnnlib writes one property per image and box: pixels between their bounds,
+    and some other class at least as high as the label's. unsat for all boxes of an
+    image proves it. sat means that some image within the pixel bounds breaks it,
+    not necessarily a transformed one: use more splits.
     """
     results = csv is not None or jsonl is not None or tolerance is not None
     if not vnnlib and csv is None and jsonl is None:
@@ -138,9 +119,7 @@ def command(
         given = {"--out": out, "--images": images, "--splits": splits, "--method": method, "--transform": transform}
         _unused(given, "without --vnnlib")
     elif model is None or data is None or out is None:
-        raise InputError(
-            "--vnnlib needs to know which network, which data and where to write", do="give --model, --data and --out"
-        )
+        raise InputError("--vnnlib needs a network, data and a folder", do="give --model, --data and --out")
     if (model is None) != (data is None):
         raise InputError(
             "misclassified images are confirmed with --model and --data", got="one of them", do="give both"
@@ -182,7 +161,7 @@ def command(
 
 
 def sentence(written: VnnlibFolder) -> str:
-    """What lies where."""
+    """Say what was written where."""
     properties = len(written.properties)
     count = len({prop.image for prop in written.properties})
     return (
@@ -201,7 +180,7 @@ def parse_images(text: str, count: int) -> list[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last or last >= count or len(numbers) + last - first >= MOST_IMAGES:
+        if first > last or last >= count or len(numbers) + last - first >= MAX_IMAGES:
             raise InputError(f"--images takes numbers from 0 to {count - 1}", got=text, do="write e.g. 0,3,10-19")
         numbers += range(first, last + 1)
     if len(set(numbers)) != len(numbers):
@@ -211,7 +190,7 @@ def parse_images(text: str, count: int) -> list[int]:
 
 def _check_results(folder: Path | None, csv: Path | None, jsonl: Path | None, tolerance: str | None) -> None:
     if folder is None:
-        raise InputError("results are those of a run", do="name the folder that certify --out wrote")
+        raise InputError("results are exported from a run", do="name the folder that certify --out wrote")
     if csv is None and jsonl is None:
         raise InputError("--tolerance goes with --csv or --jsonl", got=f"--tolerance {tolerance}")
     if csv == jsonl == STDOUT:

@@ -1,6 +1,6 @@
-"""``tiltproof models``: the bundled models as a leaderboard, beside the figures of the paper.
+"""``tiltproof models``: the bundled models as a leaderboard, compared with the figures of the paper.
 
-The lines are plain text of known width, the same on a terminal and in a pipe; a table that adapts to the terminal would break its cells.
+The lines are plain text of fixed width, the same on a terminal and in a pipe: a table that adapts to the terminal breaks its cells.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from tiltproof.models import Card, models
 from tiltproof.models.cards import PAPER_ROWS, SOURCE, PaperRow
 from tiltproof.transforms import parse
 
-EXAMPLES = options.examples(
+EPILOG = options.epilog(
     "tiltproof models",
     "tiltproof models --details",
-    "tiltproof models --json > cards.json",
-    "tiltproof certify --model NAME --data mnist-sample",
+    "tiltproof certify --model mnist-r30 --data mnist-sample",
 )
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 HEADINGS = ("name", "network", "clean", "certified", "unfalsified", "boxes")
 TEXTS = 2
-"""Columns that are texts and stand to the left; the others are numbers."""
+"""The first columns are left-aligned texts; the others are numbers."""
 INDENT = " "
-"""With single spaces between columns, the longest name of a recipe still leaves a line of 80."""
+"""With single spaces between columns, the longest recipe name still fits 80 columns."""
 LEGEND = f"""\
 Percent of all test images; boxes: parameter boxes bounded per image, mean.
 Paper: {SOURCE}."""
 
 Row = tuple[str, str]
-"""Data set and transformation: what models have to have in common to be compared."""
+"""Data set and transformation: models are compared within a row."""
 
 
 def row_of(entry: Card | PaperRow) -> Row:
-    """The row that a model belongs to, however its transformation is spelled."""
+    """The row of a model, independent of how its transformation is spelled."""
     return entry.dataset, str(parse(entry.transform))
 
 
@@ -47,18 +46,26 @@ PAPER = {row_of(row): row for row in PAPER_ROWS}
 
 def command(
     details: Annotated[
-        bool, typer.Option("--details", help="Add a line for each model: how it was trained and measured, its sha256.")
+        bool,
+        typer.Option(
+            "--details",
+            help="Add how each model was trained and measured, and its sha256.",
+            rich_help_panel=options.RESULTS,
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the models' cards, recipes included, as JSON instead.")
+        bool,
+        typer.Option(
+            "--json", help="Print the models' cards, with their recipes, as JSON.", rich_help_panel=options.RESULTS
+        ),
     ] = False,
 ) -> None:
-    """Rank the bundled models: for each data set and transformation the one with the most certified images first.
+    """List the bundled models by the share of certified images.
 
-    Unfalsified are images that no attack has broken so far: no verifier can
-    certify more. Below the models stands what the paper reports for its own
-    network and verifier. certify and attack take a model's name and, unless
-    told otherwise, its transformation.
+    Unfalsified counts the images that no attack has broken so far: no verifier
+    can certify more. The last line of each table is what the paper reports for
+    its own network and verifier. certify and attack take a model by name, and
+    its transformation unless told otherwise.
     """
     groups = ranked(models())
     if as_json:
@@ -78,7 +85,7 @@ def command(
 
 
 def ranked(cards: Iterable[Card]) -> dict[Row, list[Card]]:
-    """The models of each row, the rows in the paper's order and any others after them; most certified first."""
+    """Group models by row, most certified first; rows in the paper's order, any others after them."""
     groups: dict[Row, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (-card.certified_percent, -card.clean_percent, card.name)):
         groups.setdefault(row_of(card), []).append(card)
@@ -87,7 +94,7 @@ def ranked(cards: Iterable[Card]) -> dict[Row, list[Card]]:
 
 
 def leaderboard(groups: dict[Row, list[Card]]) -> list[str]:
-    """Lines: the headings, and for each row its own heading, its models and the paper's figures."""
+    """The lines to print: headings, and for each row its name, its models and the paper's figures."""
     tables = {row: [_cells(card) for card in cards] for row, cards in groups.items()}
     for row in tables.keys() & PAPER.keys():
         tables[row].append(_paper_cells(PAPER[row]))
@@ -106,12 +113,12 @@ def _cells(card: Card) -> tuple[str, ...]:
 
 
 def _network(entry: Card | PaperRow) -> str:
-    """The architecture without the data set's name, which stands in the heading."""
+    """The architecture without the data set's name, which the heading has."""
     return entry.architecture.removeprefix(f"{entry.dataset}_")
 
 
 def _paper_cells(row: PaperRow) -> tuple[str, ...]:
-    """The paper gives one decimal: a space stands for the second."""
+    """The paper's figures have one decimal; a space aligns them with two."""
     return "paper", _network(row), f"{row.clean_percent:.1f} ", f"{row.certified_percent:.1f} ", "-", "-"
 
 

@@ -1,152 +1,164 @@
-"""The options that several commands share, each declared once with the help that teaches it."""
+"""The options that several commands share, each declared once with its help, and how ``--help`` shows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from tiltproof.data import DATA_NAMES
 from tiltproof.models import ARCHITECTURES, models
 
-IMAGES, SEARCH, RESULTS = "Which images", "How hard to look", "Where the results go"
+PROBLEM, EFFORT, MACHINE, RESULTS = "The problem", "How hard to try", "Where it runs", "Results and evidence"
+RARE = "Rarely used"
+"""The last heading of every help page."""
 
 
-def examples(*lines: str) -> str:
-    """An epilog of example calls, one a line."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(line.replace("[", r"\[") for line in lines)])
+class Command(TyperCommand):
+    """A command whose help is plain text: options under headings, the rarely used ones last."""
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        arguments = [str(parameter.metavar) for parameter in self.params if parameter.param_type_name == "argument"]
+        formatter.write_usage(f"tiltproof {self.name}", " ".join([*arguments, "[OPTIONS]"]))
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.params:
+            groups.setdefault(getattr(parameter, "rich_help_panel", RARE), []).append(_help_row(parameter))
+        width = max(len(name) for rows in groups.values() for name, _ in rows)
+        for heading in sorted(groups, key=lambda heading: heading == RARE):
+            with formatter.section(typer.style(heading, bold=True)):
+                formatter.write_dl(
+                    [(typer.style(f"{name:{width}}", fg="cyan"), text) for name, text in groups[heading]]
+                )
 
 
-def beginning(names: Iterable[str], incomplete: str) -> list[str]:
+def _help_row(parameter: Any) -> tuple[str, str]:
+    """The name of an option or argument with its value, and its help with the default."""
+    argument = parameter.param_type_name == "argument"
+    name = parameter.metavar if argument else ", ".join(parameter.opts)
+    if not argument and not parameter.is_flag:
+        name += f" {parameter.metavar}"
+    if parameter.required:
+        return name, f"{parameter.help} [required]"
+    shown = parameter.default not in (None, False) and "default" not in parameter.help
+    return name, f"{parameter.help} [default: {parameter.default}]" if shown else parameter.help
+
+
+def epilog(*commands: str, code_1: str = "") -> str:
+    """Example calls, printed as they are, and the exit codes."""
+    meaning = f"1 {code_1}, " if code_1 else ""
+    examples = "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+    return (
+        f"{examples}\n\nExit codes: 0 done, {meaning}2 bad input, 70 internal error (never a verdict), 130 Ctrl-C, "
+        "143 SIGTERM."
+    )
+
+
+def starts_with(incomplete: str, names: Iterable[str]) -> list[str]:
     """What a shell may complete to; with nothing to offer it completes file names."""
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _complete_model(incomplete: str) -> list[str]:
-    return beginning((card.name for card in models()), incomplete)
-
-
-def _complete_data(incomplete: str) -> list[str]:
-    return beginning(DATA_NAMES, incomplete)
-
-
-def _complete_architecture(incomplete: str) -> list[str]:
-    return beginning(ARCHITECTURES, incomplete)
+def choice(text: str, group: str, *values: str) -> Any:
+    """An option with a few possible values, which a shell completes."""
+    return typer.Option(
+        metavar="NAME",
+        help=text,
+        rich_help_panel=group,
+        autocompletion=lambda incomplete: starts_with(incomplete, values),
+    )
 
 
 _model = typer.Option(
-    metavar="NAME|FILE|FUNCTION",
-    autocompletion=_complete_model,
-    help="A bundled model's name (see [bold]tiltproof models[/bold]), a .safetensors file together with --arch or "
-    "beside its card (as [bold]tiltproof train[/bold] writes it), an .onnx file (needs tiltproof\\[onnx]), or "
-    "package.module:function, called without arguments; the current directory is importable.",
+    metavar="MODEL",
+    rich_help_panel=PROBLEM,
+    autocompletion=lambda incomplete: starts_with(incomplete, (card.name for card in models())),
+    help="Bundled model (list: tiltproof models), .safetensors or .onnx file, or package.module:function.",
 )
 Model = Annotated[str, _model]
 OptionalModel = Annotated[str | None, _model]
-Architecture = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        autocompletion=_complete_architecture,
-        help=f"The architecture of a .safetensors file: {', '.join(ARCHITECTURES)}.",
-    ),
-]
-AllowPickle = Annotated[
-    bool,
-    typer.Option(
-        "--allow-pickle",
-        help="Let --model also be a state dict of torch.save (.pt, .pth, ...); no code in it is run.",
-    ),
-]
 _data = typer.Option(
-    metavar="NAME|FOLDER",
-    autocompletion=_complete_data,
-    help="mnist, cifar10, tinyimagenet, driving (test sets; driving is for regression), mnist-sample, cifar10-sample "
-    "(100 bundled images of each), or a folder of images with a labels.csv (first line: filename,label).",
+    metavar="DATA",
+    rich_help_panel=PROBLEM,
+    autocompletion=lambda incomplete: starts_with(incomplete, DATA_NAMES),
+    help="mnist, cifar10, tinyimagenet, driving, mnist-sample, cifar10-sample or a folder with labels.csv.",
 )
 Data = Annotated[str, _data]
 OptionalData = Annotated[str | None, _data]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="The folder that holds mnist/, cifar10/, tinyimagenet/ or driving/ (default: $TILTPROOF_DATA; mnist and cifar10 are "
-        "downloaded where neither is given).",
-    ),
-]
-TRANSFORM_HELP = (
-    'What may happen to an image, in order: "R(30)" is a rotation by -30 to 30 degrees, "R(-10:25)" is not '
-    "symmetric. Tu, Tv: translation (pixels), Sc: scaling (percent), Sh: shearing (percent), C: contrast "
-    "(percent), B: brightness (of 1). Scu, Scv: scaling of width, height alone; Shv: vertical shearing (percent). "
-    "Yaw(5@300), Pitch(5@300): a camera with a focal length of 300 pixels turns by -5 to 5 degrees; Roll (degrees). "
-    "G: gamma (percent of the exponent), S: saturation (percent), H: hue (degrees), "
-    'Bl: Gaussian blur (standard deviation, pixels; "Bl(2)" is 0 to 2), Mb: motion blur (length, pixels; "Mb(5@30)" is 0 '
-    "to 5 at 30 degrees)."
+TRANSFORM_HELP = 'Ranges, e.g. "R(30), Tu(-2:1)"; letters: tiltproof --help.'
+LETTERS_HELP = (
+    'A transformation is a list of letters with ranges: "R(30)" is -30 to 30, "R(-10:25)" is not symmetric. R: rotation '
+    "(degrees). Tu, Tv: translation (pixels). Sc, Scu, Scv: scaling (percent). Sh, Shv: shearing (percent). C: contrast "
+    "(percent). B: brightness (of 1). G: gamma (percent). S: saturation (percent). H: hue (degrees). Bl: Gaussian blur "
+    "(pixels). Mb(5@30): motion blur of 0 to 5 pixels at 30 degrees. Yaw(5@300), Pitch(5@300), Roll: camera rotation "
+    "(degrees) at a focal length of 300 pixels."
 )
-TransformText = Annotated[str, typer.Option("--transform", metavar="TEXT", help=TRANSFORM_HELP)]
+TransformText = Annotated[
+    str, typer.Option("--transform", metavar="TEXT", rich_help_panel=PROBLEM, help=TRANSFORM_HELP)
+]
 OptionalTransformText = Annotated[
     str | None,
     typer.Option(
         "--transform",
         metavar="TEXT",
-        help=TRANSFORM_HELP + " Default: what the model's card says it was trained for.",
+        rich_help_panel=PROBLEM,
+        help=TRANSFORM_HELP + " [default: the model's own]",
     ),
 ]
-Padding = Annotated[
-    str | None, typer.Option(metavar="zeros|border|reflect", help="What lies outside the image (default: zeros).")
-]
-Method = Annotated[
-    str,
-    typer.Option(
-        metavar="affine|hull|fgv",
-        help="Pixel bounds as affine forms, as exact intervals, or by the paper's Algorithm 1.",
-    ),
-]
+Start = Annotated[int, typer.Option(metavar="N", help="Index of the first image.", rich_help_panel=PROBLEM)]
+End = Annotated[int | None, typer.Option(metavar="N", help="Index after the last image.", rich_help_panel=RARE)]
+Limit = Annotated[int | None, typer.Option(metavar="N", help="At most this many images.", rich_help_panel=PROBLEM)]
 Semantics = Annotated[
-    str,
-    typer.Option(
-        metavar="real|float32",
-        help="Which function is certified: the network on real numbers, exactly as its weights define it, or in addition every "
-        "float32 evaluation of it, in any order of summation. The transformation is the real-valued one in both.",
-    ),
+    str, choice("real (default) or float32 (every float32 evaluation too).", PROBLEM, "real", "float32")
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.")]
-Start = Annotated[int, typer.Option(help="The first image's index.", rich_help_panel=IMAGES)]
-End = Annotated[int | None, typer.Option(help="The index after the last image's.", rich_help_panel=IMAGES)]
-Limit = Annotated[
-    int | None,
-    typer.Option(help="At most this many images from --start on; not together with --end.", rich_help_panel=IMAGES),
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.", rich_help_panel=PROBLEM)
 ]
-Device = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda", help="Where to compute; auto takes a GPU when there is one.")
-]
+Method = Annotated[str, choice("Pixel bounds: affine, hull or fgv.", EFFORT, "affine", "hull", "fgv")]
 Samples = Annotated[
-    int | None, typer.Option(help="Parameters the attack samples for each image.", rich_help_panel=SEARCH)
+    int | None, typer.Option(metavar="N", help="Parameters the attack samples per image.", rich_help_panel=EFFORT)
 ]
-BatchSize = Annotated[
-    int | None, typer.Option(help="Boxes bounded at once (default: what memory takes).", rich_help_panel=SEARCH)
-]
+SPLITS_HELP = "uniform grid of N boxes, or per parameter: 10,20."
+Device = Annotated[str, choice("auto, cpu or cuda.", MACHINE, "auto", "cpu", "cuda")]
 MemoryLimit = Annotated[
     str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Size batches so that the process (on a GPU: its tensors) is expected to stay below this: 500MB, 2GB, 1.5GiB, or bytes. "
-        "It bounds batches, not the process; the peak is reported (default: what is free).",
-        rich_help_panel=SEARCH,
-    ),
+    typer.Option(metavar="SIZE", help="Size batches for this much, e.g. 2GB; no hard limit.", rich_help_panel=MACHINE),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the attack's random parameters.", rich_help_panel=SEARCH)]
 JsonFile = Annotated[
     Path | None,
     typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Write summary and verdicts as JSON; - is standard output, and nothing else is printed there.",
-        rich_help_panel=RESULTS,
+        "--json", metavar="FILE", help="Write all results as JSON; - is standard output.", rich_help_panel=RESULTS
     ),
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no table; errors still speak.", rich_help_panel=RESULTS)
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and notices only.", rich_help_panel=RESULTS)]
+Padding = Annotated[
+    str | None,
+    choice("Outside the image: zeros (default), border or reflect.", RARE, "zeros", "border", "reflect"),
 ]
+Architecture = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        rich_help_panel=RARE,
+        autocompletion=lambda incomplete: starts_with(incomplete, ARCHITECTURES),
+        help="Architecture of a .safetensors file without a card.",
+    ),
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="Let --model be a state dict of torch.save.", rich_help_panel=RARE),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", rich_help_panel=RARE
+    ),
+]
+BatchSize = Annotated[
+    int | None, typer.Option(metavar="N", help="Boxes per batch [default: what fits]", rich_help_panel=RARE)
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the attack's samples.", rich_help_panel=RARE)]

@@ -1,4 +1,4 @@
-"""``tiltproof report``: a finished run folder as one HTML page that opens offline."""
+"""``tiltproof report``: render a finished run folder as one offline HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import check_writable, images_of_run
-from tiltproof.cli.options import RESULTS
+from tiltproof.cli.options import EFFORT, RESULTS
 from tiltproof.data import load as load_data
 from tiltproof.data.loading import DATA_NAMES
 from tiltproof.device import choose_device
@@ -23,13 +23,10 @@ from tiltproof.reports import report as write_report
 from tiltproof.reports.page import DETAILS, REPORT
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 
-EXAMPLES = options.examples(
-    'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(30)" --out runs/r30 --curve',
+EPILOG = options.epilog(
+    "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
     "tiltproof report runs/r30",
-    "tiltproof report runs/r30 --model mnist-r30 --data mnist-sample --details 20 --out r30.html",
 )
-
-
 Found = TypeVar("Found")
 
 
@@ -37,32 +34,31 @@ def command(
     folder: options.RunFolder,
     model: options.OptionalModel = None,
     data: options.OptionalData = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    data_root: options.DataRoot = None,
-    device: options.Device = "auto",
     details: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Show margins and pixel bounds of this many images: those not certified first, then the smallest margins.",
-            rich_help_panel=RESULTS,
+            help="Draw margins and pixel bounds of N images, those not certified first.",
+            rich_help_panel=EFFORT,
         ),
     ] = DETAILS,
+    device: options.Device = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The page's file (default: report.html in DIR).", rich_help_panel=RESULTS),
+        typer.Option(metavar="FILE", help="The page (default: report.html in DIR).", rich_help_panel=RESULTS),
     ] = None,
     quiet: options.Quiet = False,
+    arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
+    data_root: options.DataRoot = None,
 ) -> None:
-    """Turn a run into one HTML page: what was proved, how far, and every image with its picture, margins and bounds.
+    """Render a run as one HTML page that opens offline.
 
-    The page is a single file without network requests. Model and data redraw pictures, margins and bounds; they are
-    compared with the run's digests first. Left out, they are taken from the run's notes where those name a bundled
-    model or a weight file and a data set that is at hand; otherwise the page does without, and says so.
-
-    Exit codes: 0 written, 2 bad input (also: weights or images that are not the run's), 70 internal error,
-    130 interrupted, 143 terminated.
+    The page shows what was proved, how far, and every image. Images, margins and bounds are
+    drawn from model and data, after their hashes were compared with the run's.
+    Without --model and --data, the run's own notes are followed if they name a
+    bundled model or weight file and a local data set; otherwise the page says
+    what is missing.
     """
     place = choose_device(device)
     run = read_finished(folder)
@@ -96,7 +92,7 @@ def command(
 
 
 def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | None:
-    """What the run's notes lead to; where they lead nowhere, or to something else than the run's, a notice instead."""
+    """Find the model or data named in the run's notes; add a notice if they are missing or not the run's."""
     try:
         return find()
     except InputError as error:
@@ -105,12 +101,12 @@ def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | 
 
 
 def _noted_model(run: FinishedRun) -> nn.Module:
-    """A bundled model or a weight file. Never a function: a folder from elsewhere must not choose code to run."""
+    """Load a bundled model or a weight file. Never a function: a folder from elsewhere must not choose code to run."""
     name, arch = run.notes.get("model"), run.notes.get("arch")
     known = isinstance(name, str) and (name in {card.name for card in models()} or name.endswith(".safetensors"))
     if not isinstance(name, str) or not known:
         raise InputError(
-            "they name no bundled model and no weight file", got=run.name("model") or "no name", do="give --model"
+            "the notes name no bundled model and no weight file", got=run.name("model") or "no name", do="give --model"
         )
     network = load_model(name, arch if isinstance(arch, str) else None)
     check_model(run, network)
@@ -118,12 +114,12 @@ def _noted_model(run: FinishedRun) -> nn.Module:
 
 
 def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
-    """A data set that is at hand; nothing is downloaded because a folder says so."""
+    """Load a data set that is available locally; a run folder must not trigger a download."""
     name = run.notes.get("data")
-    at_hand = isinstance(name, str) and (name.endswith("-sample") or name not in DATA_NAMES or root is not None)
-    if not isinstance(name, str) or not at_hand:
+    is_local = isinstance(name, str) and (name.endswith("-sample") or name not in DATA_NAMES or root is not None)
+    if not isinstance(name, str) or not is_local:
         raise InputError(
-            "the data set is not at hand", got=run.name("data") or "no name", do="give --data, or --data-root"
+            "the data set is not available locally", got=run.name("data") or "no name", do="give --data, or --data-root"
         )
     images, labels = images_of_run(run, *load_data(name, root))
     check_images(run, images, None if run.regression else labels)

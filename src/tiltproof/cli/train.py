@@ -1,4 +1,4 @@
-"""Live progress of a training run: one changing line on a terminal, a line now and then in a log."""
+"""``tiltproof train``: train a certifiable network from a recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import HalfMinutes, Line, kept_after_interruption, live_line
-from tiltproof.cli.options import RESULTS
+from tiltproof.cli.options import EFFORT, PROBLEM, RESULTS
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
 from tiltproof.training import TrainingFailed, TrainProgress, TrainResult, read_recipe, recipe_names, train
@@ -23,7 +23,7 @@ PHASES = {"train": "training", "certify": "certifying"}
 
 @contextmanager
 def live_training(quiet: bool = False) -> Iterator[Callable[[TrainProgress], None] | None]:
-    """A callback for `train`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
+    """A callback for `train`: a progress bar on a terminal, elsewhere a line on stderr every half minute."""
     if quiet:
         yield None
     elif not sys.stdout.isatty():
@@ -38,7 +38,7 @@ def _line(progress: TrainProgress) -> Line:
 
 
 class Occasionally(HalfMinutes):
-    """For logs: the first report after each half minute, and the change of phase."""
+    """For logs: one line every half minute and at each change of phase."""
 
     phase = "train"
 
@@ -49,7 +49,7 @@ class Occasionally(HalfMinutes):
 
 
 def status(progress: TrainProgress) -> str:
-    """Epoch, losses, the clean term's weight, box sizes and the time left, in one line.
+    """One line: epoch, losses, weight of the clean loss, box sizes, time left.
 
     >>> status(TrainProgress(epoch=3, epochs=100, step=500, steps=20_000, clean_loss=0.1234, certified_loss=0.5,
     ...                      kappa=0.9, nu=(0.05,), seconds=30.0, seconds_left=3725.0))
@@ -68,7 +68,7 @@ def status(progress: TrainProgress) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Hours (where there are any), minutes and seconds.
+    """Minutes and seconds, with hours if there are any.
 
     >>> clock(59.6), clock(3725)
     ('1:00', '1:02:05')
@@ -78,23 +78,18 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-# ``tiltproof train``: a recipe becomes a network that can be certified.
-
-
-WENT_ASTRAY = 1
-EXAMPLES = options.examples(
+DIVERGED = 1
+EPILOG = options.epilog(
     "tiltproof train mnist-r30 --quick",
-    "tiltproof train mnist-r30-paper --data-root DIR --device cuda --out runs/mnist-r30",
-    "tiltproof train mnist-r30-paper --out runs/mnist-r30 --resume",
-    "tiltproof train mnist-r30-paper --set train.seed=1 --set loss.nu=[0.1] --set data.hold_out=0.0",
-    "tiltproof train my-recipe.toml --certify-every 10 --certify-images 500",
-    "torchrun --nproc-per-node 4 -m tiltproof train mnist-r30-paper --out runs/mnist-r30",
-    "tiltproof certify --model runs/mnist-r30/model.safetensors --data mnist",
+    "tiltproof train mnist-r30-paper --set train.seed=1 --out runs/mine --resume",
+    "torchrun --nproc-per-node 4 -m tiltproof train mnist-r30-paper",
+    "tiltproof certify --model runs/mine/model.safetensors --data mnist",
+    code_1="the loss diverged",
 )
 
 
 def _complete_recipe(incomplete: str) -> list[str]:
-    return options.beginning(recipe_names(), incomplete)
+    return options.starts_with(incomplete, recipe_names())
 
 
 def command(
@@ -103,68 +98,62 @@ def command(
         typer.Argument(
             metavar="RECIPE",
             autocompletion=_complete_recipe,
-            help="A recipe of the package by name, or the path of a TOML file.",
+            help="A bundled recipe, e.g. mnist-r30 (TAB lists them), or a TOML file.",
+            rich_help_panel=PROBLEM,
         ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change one entry of the recipe, e.g. train.epochs=20; may be repeated."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change an entry of the recipe, e.g. train.epochs=20; may be repeated.",
+            rich_help_panel=PROBLEM,
         ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A few epochs: a useful network in some ten minutes on two CPU cores."),
+        typer.Option("--quick", help="Train for a few epochs: ten minutes on two cores.", rich_help_panel=EFFORT),
     ] = False,
-    data_root: options.DataRoot = None,
     device: options.Device = "auto",
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Weights, card, log and checkpoints (default: runs/ and the recipe's name).",
+            help="Weights, card, log and checkpoints (default: runs/RECIPE).",
             rich_help_panel=RESULTS,
         ),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the run that --out holds, whatever stopped it; the same command otherwise.",
-            rich_help_panel=RESULTS,
-        ),
+        typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RESULTS),
     ] = False,
     certify_images: Annotated[
         int,
-        typer.Option(help="Certify so many held-out images at the end; 0: none.", rich_help_panel=RESULTS),
+        typer.Option(metavar="N", help="Held-out images to certify at the end.", rich_help_panel=RESULTS),
     ] = 200,
     certify_every: Annotated[
         int,
-        typer.Option(help="Certify them also after every so many epochs; 0: only at the end.", rich_help_panel=RESULTS),
+        typer.Option(metavar="N", help="Certify them also after every N epochs.", rich_help_panel=RESULTS),
     ] = 0,
     quiet: options.Quiet = False,
+    data_root: options.DataRoot = None,
 ) -> None:
-    """Train a network for a range of transformations, by a recipe.
+    """Train a network that can be certified.
 
-    The network is measured on a share of the training set that is held out;
-    no test image is touched. After every epoch a checkpoint is written: after
-    a crash or Ctrl-C the same command with --resume goes on, and ends with the
-    weights of an undisturbed run (bit for bit on a CPU).
-
-    The folder holds model.safetensors and card.json (what it is, and what was
-    measured), log.jsonl (a line an epoch), recipe.json, and TensorBoard's event files
-    where the package tensorboard is installed. certify reads the architecture
-    and the transformation from the card.
-
-    Exit codes: 0 done, 1 the loss went astray, 2 bad input, 70 internal error,
-    130 interrupted, 143 terminated.
+    A held-out share of the training set measures the network; the test set is not
+    touched. A checkpoint is written after every epoch: after a crash or Ctrl-C the
+    same command with --resume continues and ends with the weights of an
+    undisturbed run (bit for bit on a CPU). The folder then holds model.safetensors,
+    its card.json, log.jsonl and recipe.json; certify reads architecture and
+    transformation from the card.
     """
     for name, number in (("--certify-images", certify_images), ("--certify-every", certify_every)):
         if number < 0:
             raise InputError(f"{name} is a number of at least 0", got=number)
     chosen = read_recipe(recipe).with_settings(settings or [])
     folder = out or Path("runs") / (chosen.name + ("-quick" if quick else ""))
-    silent = quiet or os.environ.get("RANK", "0") != "0"  # of several processes the first one speaks
+    silent = quiet or os.environ.get("RANK", "0") != "0"  # of several processes only the first one prints
     try:
         with live_training(silent) as progress, kept_after_interruption(lambda: _kept(folder)):
             result = train(
@@ -180,7 +169,7 @@ def command(
             )
     except TrainingFailed as failure:
         typer.echo(f"training failed: {failure}", err=True)
-        raise typer.Exit(WENT_ASTRAY) from None
+        raise typer.Exit(DIVERGED) from None
     if not silent:
         typer.echo(sentence(result))
         task = " --task regression" if chosen.data.name in SIGNED_LABELS else ""
@@ -188,7 +177,7 @@ def command(
 
 
 def sentence(result: TrainResult) -> str:
-    """What was reached, in one line."""
+    """Say in one line what was reached."""
     text = f"{result.folder}: {result.epochs} epochs in {clock(result.seconds)}"
     if result.mean_absolute_error is not None:
         text += f"; mean absolute error {result.mean_absolute_error:.4g} on the held-out images"
@@ -207,7 +196,7 @@ def sentence(result: TrainResult) -> str:
 
 
 def _kept(folder: Path) -> str:
-    """What became of a run that was interrupted."""
+    """Say what became of an interrupted run."""
     if any((folder / "checkpoint").glob("*.json")):
         return f"finished epochs are kept in {folder}; repeat the command with --resume to go on"
     return "no epoch was finished, so nothing was kept"

@@ -1,4 +1,4 @@
-"""``tiltproof tune``: how wide pixels get over a box of parameters, and the box for which they get so wide."""
+"""``tiltproof tune``: find the parameter box whose pixel bounds have a given width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
-from tiltproof.cli.options import IMAGES, RESULTS
+from tiltproof.cli.options import EFFORT, PROBLEM, RARE
 from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
@@ -22,10 +22,9 @@ from tiltproof.pixels.api import check_method
 from tiltproof.training.tune import SAMPLES, Widths, pixel_widths, tune
 from tiltproof.transforms import Transform, parse
 
-EXAMPLES = options.examples(
+EPILOG = options.epilog(
     'tiltproof tune --data mnist-sample --transform "R(30)" --epsilon 0.2',
-    'tiltproof tune --data mnist --transform "R(30)" --nu 0.25 --all',
-    'tiltproof tune --data cifar10 --transform "R(2), Sh(2)" --epsilon 0.03 --start 0.01,0.025 --json widths.json',
+    'tiltproof tune --data mnist-sample --transform "G(30)" --nu 2 --method hull',
 )
 COLUMNS = ("fgv", "hull", "affine")
 WITH_TRAINING_IMAGES = ("mnist", "cifar10", "tinyimagenet", "driving")
@@ -38,66 +37,65 @@ def command(
     epsilon: Annotated[
         float | None,
         typer.Option(
-            help="The pixel width wanted, of 1: the mean over images of the widest pixel. Customary: 0.2 to 0.4 for "
-            "MNIST, 0.0157 (4/255) to 0.0314 (8/255) for CIFAR-10."
+            metavar="WIDTH",
+            help="The mean widest pixel wanted: 0.2 to 0.4 for MNIST, 4/255 to 8/255 for CIFAR-10.",
+            rich_help_panel=PROBLEM,
         ),
     ] = None,
     nu: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBERS", help="Half widths of the box, one a parameter: 0.25, or 0.5,0.125. Shows its widths."
+            metavar="X,...",
+            help="Show the widths for these half widths, one per parameter, instead of searching.",
+            rich_help_panel=PROBLEM,
         ),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBERS",
-            help="Proportions of the nu searched for (default: every parameter widens pixels equally).",
+            metavar="X,...",
+            help="Proportions of nu (default: each parameter widens pixels equally).",
+            rich_help_panel=PROBLEM,
         ),
     ] = None,
     method: Annotated[
         str,
-        typer.Option(
-            metavar="fgv|hull|affine",
-            help="The pixel bounds whose width is brought to epsilon; fgv, the paper's, has none for G, S, H, Bl and Mb.",
+        options.choice(
+            "Pixel bounds to bring to epsilon; fgv, the paper's, has none for G, S, H, Bl, Mb.",
+            EFFORT,
+            *("fgv", "hull", "affine"),
         ),
     ] = "fgv",
-    data_root: options.DataRoot = None,
-    padding: options.Padding = None,
     images: Annotated[
         int | None,
-        typer.Option(help=f"So many images, drawn at random (default: {DEFAULT_IMAGES:,}).", rich_help_panel=IMAGES),
+        typer.Option(metavar="N", help=f"Random images [default: {DEFAULT_IMAGES}]", rich_help_panel=EFFORT),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="All images, as in the paper; minutes.", rich_help_panel=IMAGES)
+        bool, typer.Option("--all", help="All images, as in the paper: minutes.", rich_help_panel=EFFORT)
     ] = False,
-    samples: Annotated[int, typer.Option(help="Boxes: sampled parameter vectors, +- nu.")] = SAMPLES,
-    seed: Annotated[int, typer.Option(help="Seed of the sampled parameters and images.")] = 0,
+    samples: Annotated[
+        int, typer.Option(metavar="N", help="Boxes, at random parameters.", rich_help_panel=EFFORT)
+    ] = SAMPLES,
     device: options.Device = "auto",
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write the widths as JSON; - is standard output, and nothing else is printed there.",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
+    json_file: options.JsonFile = None,
+    padding: options.Padding = None,
+    data_root: options.DataRoot = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of boxes and images.", rich_help_panel=RARE)] = 0,
 ) -> None:
-    """Find the half widths nu of training boxes: so large that pixels get as wide as epsilon.
+    """Find box sizes for training from the width of pixel bounds.
 
-    A network is trained on boxes of parameters, theta +- nu, with theta drawn from
-    the whole range. Too large a box hides the picture, too small a box teaches
-    nothing. The paper's rule: choose nu such that the widest pixel of an image is,
-    on average, as wide as a customary epsilon. With --nu the widths of that box
-    are shown; without it, nu is searched for. mnist and cifar10 mean their
-    training sets here.
+    Certified training draws theta from the whole range and bounds the loss on the
+    box theta +- nu. The paper's rule: choose the half widths nu such that the widest pixel of an
+    image is, on average, as wide as an epsilon customary for the data set. mnist
+    and cifar10 mean their training sets here.
     """
     chosen, place = parse(transform, padding), choose_device(device)
     if nu is None and epsilon is None:
         raise InputError("nothing to tune", do="give --epsilon to search for nu, or --nu to see the widths of a box")
     if nu is not None and start is not None:
-        raise InputError("--start is where a search begins, and --nu leaves nothing to search", do="give one of them")
+        raise InputError(
+            "--start gives proportions for a search, and --nu leaves nothing to search", do="give one of them"
+        )
     check_method(method, chosen)
     given, proportions = parse_numbers("--nu", nu), parse_numbers("--start", start)
     check_text_file(json_file)
@@ -137,7 +135,7 @@ def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 
 def _has_bounds(method: str, transform: Transform) -> bool:
-    """The paper's method has none for some transformations, whose widths are then shown without it."""
+    """Whether a method has bounds for this transformation; fgv has none for some."""
     try:
         check_method(method, transform)
     except InputError:
@@ -146,7 +144,7 @@ def _has_bounds(method: str, transform: Transform) -> bool:
 
 
 def choose_images(data: str, root: Path | None, count: int | None, everything: bool, seed: int) -> Tensor:
-    """Images of the training set, or of a sample or folder, which have no splits; some at random, or all."""
+    """Random images, or all, of the training set; of a sample or folder if there is no training set."""
     if everything and count is not None:
         raise InputError("--images and --all exclude each other", got=f"--images {count} --all", do="give one")
     if count is not None and count < 1:
@@ -158,7 +156,7 @@ def choose_images(data: str, root: Path | None, count: int | None, everything: b
 
 
 def splits_for(transform: Transform, nu: tuple[float, ...]) -> list[int]:
-    """The paper's splits for certification: pieces half as large as the boxes of training; none of an empty box."""
+    """The paper's splits for certification: boxes half as large as those of training; none of an empty box."""
     ranges = [high - low for low, high in zip(transform.low, transform.high, strict=True)]
     return [max(1, round(size / half)) if half else 1 for size, half in zip(ranges, nu, strict=True)]
 
