@@ -21,8 +21,7 @@ import tiltproof
 from tiltproof.data import load_pixels
 from tiltproof.models import load as load_model
 from tiltproof.training import Recipe, train
-from tiltproof.training.artefacts import CARD, WEIGHTS
-from tiltproof.training.artefacts import FILE as LOG
+from tiltproof.training.artefacts import CARD, LOG, WEIGHTS
 from tiltproof.verify.results import Budget
 
 QUICK_EPOCHS, QUICK_BATCH, QUICK_SPLITS = 2, 50, 8

@@ -17,7 +17,7 @@ import torch
 from tiltproof.data import load as load_data
 from tiltproof.reports import Point, tradeoff_plot
 from tiltproof.training import read_recipe, train
-from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.data import TrainingSet
 from tiltproof.transforms import parse
 from tiltproof.verify.api import certify
 from tiltproof.verify.results import Budget

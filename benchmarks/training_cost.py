@@ -21,10 +21,10 @@ import torch
 from ablation import device_name, gpu_peak_mb
 
 from tiltproof.training import Recipe, read_recipe, recipe_names
-from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.cuda import training_arithmetic
+from tiltproof.training.data import TrainingSet
 from tiltproof.training.distributed import Processes
 from tiltproof.training.epoch import EpochRunner
-from tiltproof.training.precision import training_arithmetic
 from tiltproof.transforms import parse
 
 

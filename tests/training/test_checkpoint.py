@@ -140,7 +140,7 @@ def test_no_whole_checkpoint(run, tmp_path):
 )
 def test_another_recipe_is_refused(run, setting, words):
     run("a", stop_after=1)
-    with pytest.raises(InputError, match=f"not the run that was begun.*{words}"):
+    with pytest.raises(InputError, match=f"belongs to a different run.*{words}"):
         run("a", setting, resume=True)
 
 
@@ -154,7 +154,7 @@ def test_other_data_are_refused(run):
 
 def test_a_run_is_not_overwritten(run, whole):
     assert whole.finished
-    with pytest.raises(InputError, match="holds a training run already.*checkpoint.*--resume"):
+    with pytest.raises(InputError, match="already contains a training run.*checkpoint.*--resume"):
         run("whole")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tiltproof.training.epoch import learning_rate
-from tiltproof.training.recipe import quickened
+from tiltproof.training.recipe import shortened
 
 
 def rates(recipe, steps_per_epoch=10):
@@ -38,7 +38,7 @@ def test_a_run_of_one_step(recipe):
 def test_a_quick_run_keeps_the_proportions(recipe):
     settings = ["train.epochs=100", "train.batch_size=256", "train.schedule='steps'", "train.milestones=[80]"]
     before = recipe(*settings, "loss.warm_up_epochs=15", "loss.ramp_epochs=50", "certify.method='fgv'")
-    after = quickened(before)
+    after = shortened(before)
     assert (after.train.epochs, after.train.batch_size, list(after.train.milestones)) == (5, 128, [4])
     assert (after.loss.warm_up_epochs, after.loss.ramp_epochs) == (1, 2)
     assert after.certify.method == "affine"
@@ -46,4 +46,4 @@ def test_a_quick_run_keeps_the_proportions(recipe):
 
 
 def test_a_short_recipe_is_not_made_longer(recipe):
-    assert quickened(recipe("train.epochs=2")).train.epochs == 2
+    assert shortened(recipe("train.epochs=2")).train.epochs == 2

@@ -61,7 +61,7 @@ def test_all_processes_of_torchrun_are_told(tmp_path, data_root):
         spoken = [process.communicate(timeout=60)[1] for process in running]
     assert [process.returncode for process in running] == [2, 2], spoken
     assert "another process is writing to this run" in spoken[0]
-    assert "the first process was refused the run folder" in spoken[1]
+    assert "the first process could not lock the run folder" in spoken[1]
     assert not any("Traceback" in text for text in spoken)
     assert all("threads: " in text and "gloo" not in text for text in spoken)  # a process left alone can abort
     assert [path.name for path in folder.iterdir()] == [".lock"]
@@ -79,5 +79,5 @@ def test_a_run_that_came_in_between_is_not_overwritten(run, monkeypatch):
         return load(*arguments)
 
     monkeypatch.setattr(loop, "TrainingSet", slowly)
-    with pytest.raises(InputError, match="holds a training run already"):
+    with pytest.raises(InputError, match="already contains a training run"):
         run("a")

@@ -11,7 +11,7 @@ from tiltproof.cli.train import sentence
 from tiltproof.errors import InputError
 from tiltproof.models import load as load_model
 from tiltproof.training import TrainingFailed
-from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.data import TrainingSet
 from tiltproof.training.losses import LossValue
 
 
@@ -130,7 +130,7 @@ def test_crops_of_larger_pictures(run, monkeypatch):
     data = TrainingSet(large, LABELS, 0.2, 3, torch.device("cpu"), crop_size=28)
     assert torch.equal(data.first_held_out(3)[0], torch.full((3, 1, 28, 28), 0.5))
     assert data.held_pixels.shape == (20, 1, 28, 28)
-    with pytest.raises(InputError, match="data.crop_size is larger than the pictures.*33.*32 x 32"):
+    with pytest.raises(InputError, match="data.crop_size is larger than the images.*33.*32 x 32"):
         run("b", "data.crop_size=33", images=large)
 
 
@@ -267,7 +267,7 @@ def test_beginning_with_weights_of_an_earlier_run(run, tmp_path):
     with pytest.raises(InputError, match="weights of another architecture than mnist_cnn"):
         run("d", "model.start='cifar10-r10'")
     with pytest.raises(
-        InputError, match="starts from cannot be had.*nothing.safetensors.*No such file.*--set model.start"
+        InputError, match="could not load the initial weights.*nothing.safetensors.*No such file.*--set model.start"
     ):
         run("e", "model.start='nothing.safetensors'")
 

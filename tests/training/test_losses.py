@@ -12,8 +12,8 @@ from tiltproof.losses import IBP, PGD, Augmentation, Certified, CertifiedRegress
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.fgv import lines_needed, window_bounds
 from tiltproof.training import read_recipe, recipes
-from tiltproof.training.bounded_network import LiveNetwork
-from tiltproof.training.loss_factory import make_loss
+from tiltproof.training.bounded_network import BoundedNetwork
+from tiltproof.training.epoch import make_loss
 
 TRANSFORM = "R(20), B(0.05)"
 
@@ -58,7 +58,7 @@ def test_two_processes_see_what_one_would(name):
     halves = []
     for rank in (0, 1):
         loss = every_loss()[name]
-        loss.share = (rank, 2)
+        loss.shard = (rank, 2)
         halves.append(loss(model, images[3 * rank : 3 * rank + 3], labels[3 * rank : 3 * rank + 3], 3))
     assert torch.allclose(sum(half.total for half in halves) / 2, whole.total, atol=1e-5)
 
@@ -103,7 +103,7 @@ def test_the_width_of_ranges_and_of_backward_bounds_is_refused():
 def test_the_papers_loss_is_its_formula():
     """kappa l(f(P(x, theta)), y) + (1 - kappa) l(f^(P(x, theta +- nu)), y) with the worst output vector f^."""
     model, images, labels = problem()
-    loss = Certified(TRANSFORM, (0.5, 0.01), bounds="fgv", kappa=(1.0, 0.25), one_for_all=True)
+    loss = Certified(TRANSFORM, (0.5, 0.01), bounds="fgv", kappa=(1.0, 0.25), shared_parameters=True)
     value = loss(model, images, labels, 5)
     parameters = loss.sampler.parameters(5, 6, images)
     assert len(parameters.unique(dim=0)) == 1
@@ -122,8 +122,8 @@ def test_bounds_of_a_loss_are_those_of_the_verifier(bounds, propagation):
     model, images, labels = problem()
     loss = Certified(TRANSFORM, (1.0, 0.02), bounds=bounds, propagation=propagation)
     low, high = loss.sampler.boxes(loss.sampler.parameters(0, 6, images), torch.tensor([1.0, 0.02]))
-    pixels = LiveNetwork().pixels(images, loss.transform, bounds, low, high, propagation)
-    worst = LiveNetwork().worst_outputs(model, pixels, labels, propagation)
+    pixels = BoundedNetwork().pixels(images, loss.transform, bounds, low, high, propagation)
+    worst = BoundedNetwork().worst_outputs(model, pixels, labels, propagation)
     worst = worst - worst.gather(1, labels[:, None])
     for trial in range(30):
         share = torch.rand(6, 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
@@ -185,7 +185,7 @@ def test_the_certified_loss_looks_around_the_worst_sample():
     low, high = loss.sampler.boxes(worst, torch.tensor([1.0]))
     form = tiltproof.bound_pixels(images[::2], loss.transform, "affine", low[::2], high[::2])
     form.unit = 0.0  # a loss proves nothing
-    apart = LiveNetwork().worst_outputs(model, form, labels[::2], "affine")
+    apart = BoundedNetwork().worst_outputs(model, form, labels[::2], "affine")
     assert torch.allclose(value.certified, F.cross_entropy(apart, labels[::2]), rtol=1e-3)
 
 
@@ -272,10 +272,10 @@ def test_ranges_of_a_loss_contain_the_outputs_and_backward_is_tighter(propagatio
     model, images, _ = problem(outputs=2)
     loss = CertifiedRegression(TRANSFORM, (1.0, 0.02), bounds="affine", propagation=propagation)
     low, high = loss.sampler.boxes(loss.sampler.parameters(0, 6, images), torch.tensor([1.0, 0.02]))
-    pixels = LiveNetwork().pixels(images, loss.transform, "affine", low, high, propagation)
+    pixels = BoundedNetwork().pixels(images, loss.transform, "affine", low, high, propagation)
     with torch.no_grad():
-        below, above = LiveNetwork().output_range(model, pixels, propagation)
-        forward = LiveNetwork().output_range(model, pixels, "interval")
+        below, above = BoundedNetwork().output_range(model, pixels, propagation)
+        forward = BoundedNetwork().output_range(model, pixels, "interval")
     for trial in range(30):
         share = torch.rand(6, 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
         with torch.no_grad():
@@ -313,7 +313,7 @@ def test_every_recipe_makes_its_loss():
         assert loss.transform == tiltproof.parse(recipe.transform)
     paper = make_loss(read_recipe("mnist-r30-paper").loss, tiltproof.parse("R(30)"), 100, 0)
     assert (paper.ramp, paper.half_width, paper.kappa, paper.bounds) == (Ramp(1500, 5000), (0.25,), (1.0, 0.5), "fgv")
-    assert paper.sampler.one_for_all
+    assert paper.sampler.shared_parameters
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_the_window_is_algorithm_1(text, together):
     transform = tiltproof.parse(text)
     images = torch.rand(4, 2, 9, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     half = tuple((b - a) / 20 for a, b in zip(transform.low, transform.high, strict=True))
-    sampler = Certified(transform, half, one_for_all=together).sampler
+    sampler = Certified(transform, half, shared_parameters=together).sampler
     low, high = sampler.boxes(sampler.parameters(1, 4, images), torch.tensor(half))
     lines = lines_needed(transform, half, 9, 7)
     rows = slice(0, 1) if together else slice(None)

@@ -129,7 +129,7 @@ def test_bad_input(digits):
         tune(torch.zeros(2, 1, 8, 8), "R(30)", 0.1)
     with pytest.raises(InputError, match="method"):
         pixel_widths(digits[:5], "R(30)", [0.1], "magic")
-    with pytest.raises(InputError, match="at least one"):
+    with pytest.raises(InputError, match="at least 1"):
         pixel_widths(digits[:5], "R(30)", [0.1], samples=0)
     with pytest.raises(InputError, match="-100"):
         pixel_widths(digits[:5], "Sc(50)", [60])

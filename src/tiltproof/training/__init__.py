@@ -5,9 +5,9 @@
 The losses, for a loop of your own, are in `tiltproof.losses`.
 """
 
-from tiltproof.training.loop import train
+from tiltproof.training.epoch import TrainProgress
+from tiltproof.training.loop import TrainingFailed, TrainResult, train
 from tiltproof.training.recipe import Recipe, read_recipe, recipe_names, recipes
-from tiltproof.training.results import TrainingFailed, TrainProgress, TrainResult
 from tiltproof.training.tune import Widths, pixel_widths, tune
 
 __all__ = [

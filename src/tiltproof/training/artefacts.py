@@ -1,4 +1,4 @@
-"""A training run's folder: one run at a time writes into it, and one message says whatever keeps it from being written."""
+"""The files of a training run: lock, log, weights and model card."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from tiltproof.training.evaluate import BUDGET
 from tiltproof.training.recipe import Recipe
 
 LOCK = ".lock"
-"""An empty file that stays: removed, it could be locked by one process and made anew by another."""
+"""The lock file, which is never removed: one process could lock it while another creates a new one."""
+LOG, EVENTS = "log.jsonl", "tensorboard"
+WEIGHTS, CARD, RECIPE = "model.safetensors", "card.json", "recipe.json"
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Say in one message that the run folder cannot be written."""
+    """Turn an OSError into an `InputError` about the run folder."""
     try:
         yield
     except OSError as error:
@@ -41,9 +43,9 @@ def writing(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def writing_alone(folder: Path, processes: Processes, device: torch.device) -> Iterator[None]:
-    """Make the folder and lock it: the first process for all of them. Where another run holds it, each process says so and ends.
+    """Create and lock the folder in the first process; raise `InputError` in all processes if another run has locked it.
 
-    Were the first one to end alone, the others would wait for it.
+    If only the first process raised, the others would wait for it.
     """
     with ExitStack() as opened:
         refused = None
@@ -56,22 +58,16 @@ def writing_alone(folder: Path, processes: Processes, device: torch.device) -> I
                 refused = error
         if processes.sum(torch.tensor(float(refused is not None), device=device)):
             raise refused or InputError(
-                "the first process was refused the run folder", got=folder, do="see its message"
+                "the first process could not lock the run folder", got=folder, do="see its message"
             )
         yield
 
 
-# The log of a run: log.jsonl, one line an epoch, and TensorBoard's event files where that package is installed.
-
-
-FILE, EVENTS = "log.jsonl", "tensorboard"
-
-
 class EpochLog:
-    """An open log; a resumed one begins with the lines of the epochs that are done, and whatever follows them is cut off."""
+    """The log: log.jsonl with one line per epoch, and TensorBoard files. A resumed run drops lines after the epochs done."""
 
     def __init__(self, folder: Path, epochs_done: int) -> None:
-        self.path = folder / FILE
+        self.path = folder / LOG
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self.records = [record for record in _read(self.path) if record["epoch"] <= epochs_done]
@@ -79,7 +75,7 @@ class EpochLog:
         self.events = _event_writer(folder / EVENTS, epochs_done)
 
     def append(self, record: dict[str, Any]) -> None:
-        """One epoch; when this returns, its line is on the disk."""
+        """Append one epoch; when this returns, its line is on disk."""
         with writing(self.path.parent), self.path.open("ab") as stream:
             stream.write(_line(record))
             stream.flush()
@@ -101,7 +97,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines from the first on; a torn one ends them."""
+    """Return the records up to the first torn line."""
     records: list[dict[str, Any]] = []
     try:
         lines = path.read_bytes().splitlines()
@@ -119,19 +115,13 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _event_writer(folder: Path, epochs_done: int) -> Any:
-    """TensorBoard's writer, or None and a notice where there is none."""
+    """Return TensorBoard's writer; warn and return None if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         warnings.warn("no TensorBoard event files: the package tensorboard is not installed", stacklevel=2)
         return None
     return SummaryWriter(str(folder), purge_step=epochs_done + 1)
-
-
-# What a finished run leaves: the weights, and a card that says what they are and what was measured on them.
-
-
-WEIGHTS, CARD, RECIPE = "model.safetensors", "card.json", "recipe.json"
 
 
 def write_outcome(
@@ -143,7 +133,7 @@ def write_outcome(
     figures: Mapping[str, float | None],
     certified: int,
 ) -> None:
-    """model.safetensors first, then the card that carries its digest."""
+    """Write model.safetensors, then the card with its digest."""
     from safetensors.torch import save
 
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()})
@@ -160,7 +150,7 @@ def card(
     figures: Mapping[str, float | None],
     certified: int,
 ) -> dict[str, Any]:
-    """The fields of the zoo's cards, null where nothing was measured; ``certified``: how many images were tried."""
+    """Return the model card, null where nothing was measured; ``certified`` is the number of images tried."""
     return {
         "name": recipe.name,
         "architecture": recipe.model.architecture,
@@ -177,12 +167,12 @@ def card(
 
 
 def measured(recipe: Recipe, held_out: int, certified: int) -> str:
-    """On which images, and how: never on test images."""
+    """Describe the images and the method of the figures."""
     if not held_out:
         return "nothing: no image was held out"
     text = f"the {held_out:,} images held out of the training set ({100 * recipe.data.hold_out:g} %): clean on all"
     if not certified:
         return text + "; none certified"
     splits = recipe.certify.splits
-    how = f"up to {BUDGET.boxes:,} boxes an image" if splits is None else f"splits {', '.join(map(str, splits))}"
-    return f"{text}; what is certified on the first {certified:,} (method {recipe.certify.method}, {how})"
+    how = f"up to {BUDGET.boxes:,} boxes per image" if splits is None else f"splits {', '.join(map(str, splits))}"
+    return f"{text}; certified figures on the first {certified:,} (method {recipe.certify.method}, {how})"

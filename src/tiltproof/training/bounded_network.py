@@ -1,7 +1,7 @@
-"""Bounds of a network's outputs with live parameters: differentiable, without rounding slack, and proving nothing.
+"""Differentiable bounds of a network's outputs for training; they prove nothing.
 
-The rules are the verifier's own; only what makes a bound sound to the last bit is left out (``unit=0``), because in training it
-costs time and changes nothing.
+The rules are those of the verifier. Only the allowance for rounding errors is omitted (``unit=0``): in training it would cost time
+and change nothing.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from tiltproof.network.arithmetic import training_arithmetic
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Transform
 
-SMALLEST_MARGINS = 1e-6
-"""Of a network that knows nothing yet: no width is divided by less."""
+MIN_MARGIN = 1e-6
+"""Smallest divisor of a relative width; margins of an untrained network may vanish."""
 PROPAGATIONS = ("interval", "affine", "backward")
+"""How bounds go through the network: intervals, affine forms, or intervals and one back-substitution."""
 
 
-class LiveNetwork:
-    """Reads a module once and bounds its outputs with whatever its parameters are now."""
+class BoundedNetwork:
+    """Traces a module once and bounds its outputs with its current parameters."""
 
     def __init__(self) -> None:
-        self.read: weakref.WeakKeyDictionary[nn.Module, Network] = weakref.WeakKeyDictionary()
+        self.traced: weakref.WeakKeyDictionary[nn.Module, Network] = weakref.WeakKeyDictionary()
         self.statistics: dict[int, Tensor] = {}
 
     def network(self, model: nn.Module, like: Tensor) -> Network:
-        if model not in self.read:
-            self.read[model] = read_network(model, tuple(like.shape[1:]), like)
-        return self.read[model].network_as(instead=self.statistics)
+        """Return the traced network with the module's current parameters."""
+        if model not in self.traced:
+            self.traced[model] = read_network(model, tuple(like.shape[1:]), like)
+        return self.traced[model].network_as(instead=self.statistics)
 
     @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Inside, batch norm layers in training mode are watched: bounds that follow normalise by the same mini-batch's mean and
-        variance, as the answers do, not by running statistics that lag behind."""
+    def batch_statistics(self, model: nn.Module) -> Iterator[None]:
+        """Record the mini-batch statistics of batch norm layers in training mode.
+
+        Bounds computed afterwards normalize by the same mean and variance as the outputs, not by running statistics.
+        """
         self.statistics = {}
 
-        def note(layer: Any, inputs: tuple[Tensor, ...]) -> None:
+        def record(layer: Any, inputs: tuple[Tensor, ...]) -> None:
             if layer.training and layer.running_mean is not None:
                 values = inputs[0].float()
                 others = [k for k in range(values.ndim) if k != 1]
@@ -51,7 +55,7 @@ class LiveNetwork:
                 self.statistics |= {id(layer.running_mean): mean, id(layer.running_var): variance}
 
         layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-        hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+        hooks = [layer.register_forward_pre_hook(record) for layer in layers]
         try:
             yield
         finally:
@@ -69,7 +73,7 @@ class LiveNetwork:
         propagation: str,
         cells: int | None = None,
     ) -> AffineForm:
-        """Pixel bounds of each image over its own box, in the images' dtype."""
+        """Return the pixel bounds of each image over its own box, in the images' dtype."""
         rows = torch.arange(len(images), device=images.device)
         form = pair_bounds(images.double(), rows, transform, method, low, high, cells)
         if propagation != "affine" and form.symbols:
@@ -77,10 +81,10 @@ class LiveNetwork:
         return AffineForm(form.stack.to(images.dtype), form.radius.to(images.dtype), unit=0.0)
 
     def worst_outputs(self, model: nn.Module, pixels: Any, labels: Tensor, propagation: str) -> Tensor:
-        """[n, K], to be put into a cross-entropy.
+        """Return worst-case outputs [n, K] for a cross-entropy.
 
-        ``interval``: the paper's worst output vector, the label's lower bound and the others' upper bounds. ``affine`` and
-        ``backward``: 0 for the label, and for every other class how far it can come above the label's output.
+        With ``interval`` these are the paper's: the label's lower bound and the others' upper bounds. With ``affine`` and
+        ``backward``: 0 for the label, and for every other class an upper bound of its output minus the label's.
         """
         network, own = self.network(model, pixels.center), labels.unsqueeze(1)
         with training_arithmetic(), torch.autocast(labels.device.type, enabled=False):
@@ -94,11 +98,11 @@ class LiveNetwork:
         return -lower.scatter(1, own, 0.0)
 
     def relative_width(self, model: nn.Module, pixels: AffineForm, labels: Tensor) -> Tensor:
-        """[n]: the radius of the margins' forms, relative to the margins themselves; means over the other classes."""
+        """Return [n]: the mean radius of the margins' forms over the other classes, relative to the mean absolute margin."""
         network = self.network(model, pixels.center)
         with training_arithmetic(), torch.autocast(labels.device.type, enabled=False):
             form = _margins(network, run(network, pixels), labels)
-        return form.radius.sum(1) / form.center.abs().sum(1).clamp(min=SMALLEST_MARGINS)
+        return form.radius.sum(1) / form.center.abs().sum(1).clamp(min=MIN_MARGIN)
 
     def _refined(self, network: Network, forms: dict[str, AffineForm], labels: Tensor, lower: Tensor) -> Tensor:
         count, classes = lower.shape
@@ -108,33 +112,33 @@ class LiveNetwork:
         return torch.maximum(bound.to(lower.dtype).view(count, classes), lower)
 
     def output_range(self, model: nn.Module, pixels: Any, propagation: str) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds of all outputs [n, K]."""
+        """Return lower and upper bounds of all outputs, [n, K]."""
         network = self.network(model, pixels.center)
         with training_arithmetic(), torch.autocast(pixels.center.device.type, enabled=False):
             forms = run(network, pixels)
             form = forms[network.output]
             lower, upper = form.lower, form.upper
             if propagation == "backward":
-                every = torch.arange(len(lower), device=lower.device)
+                rows = torch.arange(len(lower), device=lower.device)
                 for unit in torch.eye(lower.shape[1], dtype=lower.dtype, device=lower.device):
                     directions = unit.expand_as(lower).contiguous()
-                    below, _ = refine_outputs(network, forms, every, directions)
-                    above, _ = refine_outputs(network, forms, every, -directions)
+                    below, _ = refine_outputs(network, forms, rows, directions)
+                    above, _ = refine_outputs(network, forms, rows, -directions)
                     lower = torch.maximum(lower, below.to(lower.dtype).unsqueeze(1).where(unit > 0, lower))
                     upper = torch.minimum(upper, -above.to(lower.dtype).unsqueeze(1).where(unit > 0, -upper))
         return lower, upper
 
 
 def _margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
-    """f_label - f_j for all j, [n, K]; after a last linear layer from the differences of its rows, all labels at once."""
+    """Return f_label - f_j for all j, [n, K]; a last linear layer is replaced by the differences of its rows."""
     last = network.last
     if last.name != network.output or last.kind != "linear":
         return margins(network, forms, labels)
     form = forms[last.inputs[0]]
     weight, bias = last.settings["weight"], last.settings["bias"]
-    apart = weight[labels].unsqueeze(1) - weight  # [n, K, features]
-    spread = apart.abs() @ form.radius.unsqueeze(2)
-    stack = torch.einsum("nkf,snf->snk", apart, form.stack)
+    differences = weight[labels].unsqueeze(1) - weight  # [n, K, features]
+    radius = differences.abs() @ form.radius.unsqueeze(2)
+    stack = torch.einsum("nkf,snf->snk", differences, form.stack)
     if bias is not None:
         stack = torch.cat([stack[:1] + (bias[labels].unsqueeze(1) - bias), stack[1:]])
-    return AffineForm(stack, spread.squeeze(2), unit=0.0)
+    return AffineForm(stack, radius.squeeze(2), unit=0.0)

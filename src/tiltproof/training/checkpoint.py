@@ -1,9 +1,9 @@
-"""Checkpoints: everything an exact continuation needs, after every epoch.
+"""Checkpoints after every epoch, from which a run continues exactly.
 
 ``epoch-00007.safetensors`` holds the weights, ``epoch-00007.optimizer.safetensors`` the optimizer's tensors, and
-``epoch-00007.json``, written last, the rest and the digests of all. A checkpoint without a whole JSON file, or whose
-digests do not agree, is torn; the one before it is used then, which is why two are kept. No file can run code. Nothing random
-has to be saved: what is drawn depends on the seed and the step alone.
+``epoch-00007.json``, written last, the rest and the digests of both. A checkpoint without a valid JSON file, or whose digests do
+not match, is torn; then the one before it is used, which is why two are stored. No file can run code. There is no random state to
+save: random numbers depend only on the seed and the step.
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import document, replace_bytes
 from tiltproof.training.artefacts import writing
 
-FORMAT, VERSION, KEPT = "tiltproof-checkpoint", 1, 2
+FORMAT, VERSION = "tiltproof-checkpoint", 1
+STORED = 2
+"""Number of checkpoints that are stored."""
 NAME = re.compile(r"epoch-(\d{5,})\.json")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint, read and verified."""
+    """A verified checkpoint."""
 
-    path: Path  # of the weights
-    epoch: int  # epochs done
-    about: dict[str, Any]  # what the run is: a resumed one must say the same
+    path: Path
+    """The file of the weights."""
+    epoch: int
+    """Epochs done."""
+    about: dict[str, Any]
+    """Recipe and data of the run; a resumed run must have the same."""
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Put weights and the optimizer's state back."""
+        """Restore the weights and the optimizer's state."""
         model.load_state_dict(self.weights)
         state: dict[int, dict[str, Tensor]] = {}
         trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         for number, name in enumerate(trained):
-            # a key of the optimizer's state has no dot in it
+            # keys of the optimizer's state contain no dot
             keys = [key for key in self.optimizer if key.rpartition(".")[0] == name]
             if keys:
                 state[number] = {key.rpartition(".")[2]: self.optimizer[key] for key in keys}
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        for (
-            parameter,
-            entries,
-        ) in optimizer.state.items():  # a fused step wants moments to lie in memory as their parameter does
+        for parameter, entries in optimizer.state.items():  # fused optimizers need moments in their parameter's layout
             for key, value in entries.items():
                 if value.shape == parameter.shape:
                     entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def save(folder: Path, epoch: int, about: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
-    """Write the checkpoint after ``epoch`` epochs, then drop all but the newest two; returns the weights' path."""
+    """Write the checkpoint after ``epoch`` epochs, remove all but the newest two, and return the path of the weights."""
     from safetensors.torch import save as packed
 
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -76,16 +78,16 @@ def save(folder: Path, epoch: int, about: dict[str, Any], model: nn.Module, opti
         files = {path.name: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
         state = {"format": FORMAT, "version": VERSION, "epoch": epoch, "about": about, "files": files}
         replace_bytes(last, document({"state": state, "sha256": _seal(state)}))
-        for stale in folder.glob(".epoch-*"):  # of a process that was killed while it wrote
+        for stale in folder.glob(".epoch-*"):  # left by a process that was killed while writing
             stale.unlink(missing_ok=True)
-        for old in _epochs(folder)[KEPT:]:
-            for path in reversed(_paths(folder, old)):  # the JSON file first: a checkpoint half removed is none
+        for old in _epochs(folder)[STORED:]:
+            for path in reversed(_paths(folder, old)):  # the JSON file first: without it the checkpoint does not count
                 path.unlink(missing_ok=True)
     return weights
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint, or None where there has never been one; torn ones are passed over with a notice."""
+    """Return the newest whole checkpoint, or None if there has never been one; warn about torn ones."""
     epochs = _epochs(folder)
     for epoch in epochs:
         try:
@@ -99,14 +101,14 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def agree(checkpoint: Checkpoint, about: dict[str, Any]) -> None:
-    """Refuse to go on with a run that was begun with something else; the difference is named."""
+    """Raise `InputError` if the checkpoint belongs to a run with another recipe or other data."""
     differences = list(_differences(checkpoint.about, json.loads(json.dumps(about))))
     if differences:
         raise InputError(
-            "this is not the run that was begun",
+            "the checkpoint belongs to a different run",
             got="; ".join(differences[:4]) + (f"; and {len(differences) - 4} more" if len(differences) > 4 else ""),
             why="another recipe, other settings or other data",
-            do="repeat the command with what it was begun with, or choose another folder",
+            do="repeat the command with the settings of that run, or choose another folder",
         )
 
 
@@ -144,7 +146,7 @@ def _paths(folder: Path, epoch: int) -> tuple[Path, Path, Path]:
 
 
 def _epochs(folder: Path) -> list[int]:
-    """Epochs that have a JSON file, the newest first."""
+    """Return the epochs with a JSON file, the newest first."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted((int(found[1]) for name in names if (found := NAME.fullmatch(name))), reverse=True)
 
@@ -154,5 +156,5 @@ def _seal(state: dict[str, Any]) -> str:
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """On the CPU, each with memory of its own: safetensors refuses shared memory."""
+    """Copy tensors to the CPU; safetensors refuses tensors that share memory."""
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}

@@ -1,7 +1,7 @@
-"""Training by several processes at once, as torchrun starts them: one mini-batch, each process its rows of it.
+"""Training in several processes started by torchrun; each processes some rows of every mini-batch.
 
-Gradients are averaged by one plain all-reduce. DistributedDataParallel is not used: it watches the module's forward,
-and bounds go through the parameters without calling it.
+Gradients are averaged by one all-reduce. DistributedDataParallel cannot be used: it hooks into the module's forward, which the
+computation of bounds does not call.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError
 
-PATIENCE = timedelta(hours=6)
-"""The others wait that long while the first process certifies."""
+TIMEOUT = timedelta(hours=6)
+"""Longest wait of the other processes, while the first one certifies."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among its like; alone unless torchrun says otherwise."""
+    """This process's rank and the number of processes; a single one unless torchrun started it."""
 
     rank: int = 0
     world: int = 1
 
     @property
-    def share(self) -> tuple[int, int]:
+    def shard(self) -> tuple[int, int]:
         return self.rank, self.world
 
     @property
     def first(self) -> bool:
-        """Whether this process speaks and writes for all."""
+        """Whether this process reports and writes for all."""
         return self.rank == 0
 
     def rows(self, batch: int) -> slice:
-        """This process's rows of a mini-batch of so many images."""
+        """Return this process's rows of a mini-batch of ``batch`` images."""
         if batch % self.world:
             raise InputError(
                 "the batch size must be a multiple of the number of processes",
@@ -51,17 +51,18 @@ class Processes:
         return slice(self.rank * size, (self.rank + 1) * size)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Sum over all processes, in place."""
         if self.world > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace gradients by their means over all processes."""
         if self.world > 1:
             self._average([parameter.grad for parameter in parameters if parameter.grad is not None])
 
     def average_buffers(self, model: nn.Module) -> None:
-        """Running statistics, such as those of batch norm, become those of all processes."""
+        """Replace running statistics, such as those of batch norm, by their means over all processes."""
         if self.world > 1:
             self._average([buffer for buffer in model.buffers() if buffer.is_floating_point()])
 
@@ -74,14 +75,14 @@ class Processes:
             tensor.copy_(part.view_as(tensor))
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait for all processes."""
         if self.world > 1:
             dist.barrier()
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
-    """Join the other processes that torchrun started, if it did; also which device is this process's own."""
+    """Join the processes that torchrun started, if any; yields them and this process's device."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Processes(), device
@@ -89,10 +90,10 @@ def joined(device: torch.device) -> Iterator[tuple[Processes, torch.device]]:
     if str(device) == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    # Loaded later, as an optimizer does in passing, this module keeps the group of that moment in its functions' defaults:
-    # the group's threads would outlive destroy_process_group and could abort the process on its way out.
+    # If this module is first imported later (optimizers do so), the defaults of its functions keep a reference to the process
+    # group: its threads would outlive destroy_process_group and could abort the process at exit.
     importlib.import_module("torch.distributed.nn.functional")
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
         yield Processes(dist.get_rank(), dist.get_world_size()), device
     finally:

@@ -1,4 +1,4 @@
-"""How good a network is: right answers or errors on a set, and what can be certified of it."""
+"""Figures of a network during training: accuracy or errors on a set, and certified figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiltproof.training.dataset import as_floats
+from tiltproof.training.data import as_floats
 from tiltproof.training.recipe import CertifyPart
 from tiltproof.transforms import Transform
 from tiltproof.verify.api import certify
@@ -17,18 +17,20 @@ from tiltproof.verify.regression import certify_range
 from tiltproof.verify.results import Budget
 
 BATCH = 1000
+"""Images evaluated at once."""
 BUDGET = Budget(boxes=2_000)
-"""An image that resists costs no more than that: this is a measurement in passing."""
+"""Limit per image, to keep the measurement short."""
 
 
 @dataclass(frozen=True)
 class CertifiedShare:
-    """What `certify` said about some images."""
+    """Figures of `certify` for some images."""
 
     images: int
     certified: int
     unfalsified: int
-    boxes: int  # bounded, of all images together
+    boxes: int
+    """Boxes bounded, for all images."""
 
     @property
     def certified_percent(self) -> float:
@@ -43,14 +45,14 @@ class CertifiedShare:
         return self.boxes / self.images
 
     def figures(self) -> dict[str, float]:
-        """As a card and a result name them."""
+        """Return the figures by their names in a card."""
         names = ("certified_percent", "unfalsified_percent", "boxes_per_image")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
 class CertifiedRanges:
-    """What `certify_range` said about some images, in the mean."""
+    """Mean figures of `certify_range` for some images."""
 
     images: int
     certified_mean_absolute_error: float
@@ -58,23 +60,24 @@ class CertifiedRanges:
     boxes_per_image: float
 
     def figures(self) -> dict[str, float]:
-        """As a card and a result name them."""
+        """Return the figures by their names in a card."""
         names = ("certified_mean_absolute_error", "mean_width", "boxes_per_image")
         return {name: getattr(self, name) for name in names}
 
 
 CLASSES = ("clean_percent", "certified_percent", "unfalsified_percent", "boxes_per_image")
+"""Names of the figures of a classifier."""
 NUMBERS = ("mean_absolute_error", "certified_mean_absolute_error", "mean_width", "boxes_per_image")
-"""The figures of a classifier and of a regression network, None where nothing was measured."""
+"""Names of the figures of a regression network."""
 
 
 def accuracy(model: nn.Module, pixels: Tensor, labels: Tensor) -> float | None:
-    """The share of right answers on untransformed images, 0 to 1; None for an empty set."""
+    """Return the fraction of untransformed images classified correctly; None for an empty set."""
     return _mean(model, pixels, labels, lambda outputs, right: outputs.argmax(1) == right)
 
 
 def mean_absolute_error(model: nn.Module, pixels: Tensor, values: Tensor) -> float | None:
-    """Of a regression network on untransformed images; None for an empty set."""
+    """Return the mean absolute error on untransformed images; None for an empty set."""
     return _mean(
         model, pixels, values, lambda outputs, right: (outputs - right.to(outputs).view_as(outputs)).abs().mean(1)
     )
@@ -82,7 +85,7 @@ def mean_absolute_error(model: nn.Module, pixels: Tensor, values: Tensor) -> flo
 
 @torch.no_grad()
 def _mean(model: nn.Module, pixels: Tensor, answers: Tensor, score: Callable[[Tensor, Tensor], Tensor]) -> float | None:
-    """The mean of ``score`` [n] over all images, by the network as it is in use; None for an empty set."""
+    """Return the mean of ``score`` [n] over all images, in eval mode; None for an empty set."""
     if not len(pixels):
         return None
     training = model.training
@@ -96,7 +99,7 @@ def _mean(model: nn.Module, pixels: Tensor, answers: Tensor, score: Callable[[Te
 def certified_figures(
     model: nn.Module, images: Tensor, labels: Tensor, transform: Transform, part: CertifyPart
 ) -> CertifiedShare | CertifiedRanges | None:
-    """Certify the images as the recipe says, classes or numbers; None where there are none."""
+    """Certify classes or ranges as the recipe says; None if there are no images."""
     if not len(images):
         return None
     training = model.training

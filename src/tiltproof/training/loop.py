@@ -1,23 +1,26 @@
-"""`train`: a recipe becomes a network, epoch by epoch, and nothing done is lost or left to chance."""
+"""The training loop: epochs, log, checkpoints, resumption and the final figures."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tiltproof.data import load_pixels
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import document, replace_bytes
 from tiltproof.training import checkpoint as checkpoints
-from tiltproof.training.artefacts import CARD, FILE, RECIPE, WEIGHTS, EpochLog, write_outcome, writing, writing_alone
-from tiltproof.training.dataset import TrainingSet
+from tiltproof.training.artefacts import CARD, LOG, RECIPE, WEIGHTS, EpochLog, write_outcome, writing, writing_alone
+from tiltproof.training.cuda import training_arithmetic
+from tiltproof.training.data import TrainingSet
 from tiltproof.training.distributed import Processes, joined
-from tiltproof.training.epoch import EpochRunner
+from tiltproof.training.epoch import EpochRunner, TrainProgress
 from tiltproof.training.evaluate import (
     CLASSES,
     NUMBERS,
@@ -27,12 +30,49 @@ from tiltproof.training.evaluate import (
     certified_figures,
     mean_absolute_error,
 )
-from tiltproof.training.precision import training_arithmetic
-from tiltproof.training.recipe import Recipe, quickened
-from tiltproof.training.results import TrainingFailed, TrainProgress, TrainResult
+from tiltproof.training.recipe import Recipe, shortened
 from tiltproof.transforms import parse
 
 CHECKPOINTS = "checkpoint"
+"""The folder of checkpoints inside the run folder."""
+
+
+@dataclass
+class TrainResult:
+    """A trained network and its figures on the held-out images; None if not measured.
+
+    Classifiers have percentages, regression networks mean errors and widths.
+    """
+
+    model: nn.Module = field(repr=False)
+    folder: Path
+    epochs: int
+    """Epochs done."""
+    finished: bool
+    clean_percent: float | None = None
+    certified_percent: float | None = None
+    unfalsified_percent: float | None = None
+    boxes_per_image: float | None = None
+    mean_absolute_error: float | None = None
+    certified_mean_absolute_error: float | None = None
+    mean_width: float | None = None
+    certified_images: int = 0
+    """Number of images that were certified."""
+    seconds: float = 0.0
+    log: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+
+class TrainingFailed(RuntimeError):
+    """The loss or the weights are no longer finite; the last good checkpoint is kept."""
+
+    def __init__(self, what: str, epoch: int, step: int | None, checkpoint: Path | None) -> None:
+        self.epoch, self.step, self.checkpoint = epoch, step, checkpoint
+        where = f"epoch {epoch}" if step is None else f"epoch {epoch}, step {step}"
+        kept = f"the last good weights are {checkpoint}" if checkpoint else "no epoch was finished before"
+        super().__init__(
+            f"{what} ({where}). Likely cause: steps that are too large. What to do: lower train.learning_rate, "
+            f"or clip gradients with a smaller train.clip_norm; {kept}."
+        )
 
 
 def train(
@@ -50,16 +90,49 @@ def train(
     images: Tensor | None = None,
     labels: Tensor | None = None,
 ) -> TrainResult:
-    """Train the recipe's network and write it to the folder ``out``, with its card, its log and checkpoints.
+    """Train the network of a recipe and write it to a folder, with its card, log and checkpoints.
 
-    Test images are never touched: what is measured is measured on the recipe's ``hold_out`` share of the training set.
-    ``resume`` goes on after the last whole checkpoint, and ends, on a CPU, with the weights that an uninterrupted run has, bit
-    for bit. ``quick`` cuts the recipe down to some ten minutes on two CPU cores. ``certify_images``: so many held-out images are certified
-    at the end, and every ``certify_every`` epochs. ``stop_after``: stop when so many epochs of the run are done.
-    ``images`` (float in [0, 1], or unsigned bytes) and ``labels`` replace the recipe's training set.
-    Started by torchrun, processes share each mini-batch.
+    Figures are measured on the recipe's ``hold_out`` part of the training set, never on test images. Processes started by
+    torchrun divide each mini-batch among them.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What to train, and how; see `read_recipe`.
+    data_root : str or Path, optional
+        The folder of data sets.
+    device : str or torch.device
+        Where to train; "auto" prefers a GPU.
+    out : str or Path
+        The run folder.
+    resume : bool
+        Continue after the last whole checkpoint. On a CPU the final weights equal those of an uninterrupted run bit for bit.
+    progress : callable, optional
+        Called with a `TrainProgress` every few steps.
+    quick : bool
+        Shorten the recipe to about ten minutes on two CPU cores.
+    stop_after : int, optional
+        Stop after this many epochs of the run.
+    certify_images : int
+        Number of held-out images to certify at the end.
+    certify_every : int
+        Also certify them after every n-th epoch; 0 for never.
+    images, labels : Tensor, optional
+        Replace the recipe's training set: floats in [0, 1] or unsigned bytes, and labels.
+
+    Returns
+    -------
+    TrainResult
+        The network and its figures.
+
+    Raises
+    ------
+    InputError
+        If the recipe, the data or the folder cannot be used.
+    TrainingFailed
+        If the loss or the weights are no longer finite.
     """
-    recipe = quickened(recipe) if quick else recipe
+    recipe = shortened(recipe) if quick else recipe
     folder = Path(out)
     _check_folder(folder, resume)
     with joined(choose_device(device)) as (processes, place):
@@ -69,12 +142,12 @@ def train(
         data = TrainingSet(images, labels, part.hold_out, recipe.train.seed, place, part.crop_size, part.hold_out_run)
         run = _Run(recipe, folder, data, processes, progress, certify_images, certify_every)
         with writing_alone(folder, processes, place):
-            _check_folder(folder, resume)  # once more: another run may have been here since, and nobody can be now
+            _check_folder(folder, resume)  # again, now that the folder is locked
             return run.go(resume, stop_after)
 
 
 class _Run:
-    """One run in its folder."""
+    """A training run in its folder."""
 
     def __init__(
         self,
@@ -98,7 +171,7 @@ class _Run:
         done = self._restore() if resume else 0
         epochs = self.recipe.train.epochs
         last = epochs if stop_after is None else min(epochs, stop_after)
-        self.processes.wait()  # nobody writes before all have looked
+        self.processes.wait()  # no process writes before all have read
         log = None
         if self.processes.first:
             with writing(self.folder):
@@ -175,9 +248,9 @@ class _Run:
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
-    """A folder that holds a run is gone on with, or left alone."""
+    """Raise unless the folder is new, or holds a run to resume."""
     try:
-        found = [name for name in (CHECKPOINTS, WEIGHTS, CARD, FILE) if (folder / name).exists()]
+        found = [name for name in (CHECKPOINTS, WEIGHTS, CARD, LOG) if (folder / name).exists()]
         usable = folder.is_dir() or not folder.exists()
     except OSError as error:
         raise InputError("the run folder cannot be used", got=f"{folder} ({error.strerror})") from None
@@ -185,14 +258,14 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise InputError("the run folder is not a folder", got=folder, do="choose another name")
     if found and not resume:
         raise InputError(
-            "the run folder holds a training run already",
+            "the run folder already contains a training run",
             got=f"{folder} with {', '.join(found)}",
-            do="choose another folder, or --resume (resume=True) to go on with the run it holds",
+            do="choose another folder, or --resume (resume=True) to continue that run",
         )
 
 
 def _load(recipe: Recipe, data_root: str | Path | None, processes: Processes) -> tuple[Tensor, Tensor]:
-    """The training set; the first process loads it before the others, in case it has to be downloaded or decoded."""
+    """Load the training set; the first process does so before the others, because it may have to download or decode it."""
     if not processes.first:
         processes.wait()
     images, labels = load_pixels(recipe.data.name, data_root, split="train")

@@ -1,4 +1,4 @@
-"""Recipe files: TOML, possibly a stranger's, read strictly; a mistyped key is refused with the nearest known one."""
+"""Read recipe files strictly: TOML, possibly untrusted; the message about an unknown key names the nearest known one."""
 
 from __future__ import annotations
 
@@ -39,23 +39,46 @@ __all__ = [
 ]
 
 FOLDER = Path(__file__).parent / "recipes"
-MOST_BYTES = 2**13
-"""A recipe is a page of text; tomllib is slow on nests of thousands of keys."""
+MAX_BYTES = 2**13
+"""Size limit of a file; tomllib is slow on thousands of nested keys."""
+QUICK_EPOCHS = {"mnist": 5, "cifar10": 3}
+"""Epochs of a quick run, by data set."""
+OTHER_QUICK_EPOCHS = 3
+"""Epochs of a quick run with other data."""
+QUICK_BATCH = 128
+"""Largest mini-batch of a quick run."""
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
+    """Return the names of the bundled recipes."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def recipes() -> list[Recipe]:
-    """All recipes that come with the package."""
+    """Return the bundled recipes."""
     return [read_recipe(name) for name in recipe_names()]
 
 
 def read_recipe(name_or_path: str | Path) -> Recipe:
-    """A bundled recipe by its name, or the recipe in a TOML file.
+    """Read a recipe.
 
+    Parameters
+    ----------
+    name_or_path : str or Path
+        The name of a bundled recipe, or the path of a TOML file.
+
+    Returns
+    -------
+    Recipe
+        The recipe, with defaults filled in.
+
+    Raises
+    ------
+    InputError
+        If there is no such recipe, or the file is not a valid recipe.
+
+    Examples
+    --------
     >>> read_recipe("mnist-r30-paper").loss.nu
     (0.25,)
     """
@@ -84,26 +107,26 @@ def _from_file(path: Path) -> Recipe:
         raise InputError(f"the recipe {path} nests lists or tables too deeply") from None
     except InputError:
         raise
-    except ValueError:  # of int(): Python reads no more than some thousand digits; of dates: no such day
-        raise InputError(f"the recipe {path} holds a number or a date that cannot be") from None
+    except ValueError:  # integers with thousands of digits, dates that do not exist
+        raise InputError(f"the recipe {path} contains an invalid number or date") from None
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a regular file of moderate size; a pipe would wait forever, /dev/zero never end."""
+    """Read a regular file of limited size; reading a pipe could block, and /dev/zero would not end."""
     if not path.is_file():
         raise InputError("the recipe is not a file", got=path, do="give the path of a .toml file")
     try:
         with path.open("rb") as stream:
-            content = stream.read(MOST_BYTES + 1)
+            content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"the recipe {path} cannot be read", got=error.strerror) from None
-    if len(content) > MOST_BYTES:
-        raise InputError(f"the recipe {path} is too large", do=f"keep to {MOST_BYTES:,} bytes")
+    if len(content) > MAX_BYTES:
+        raise InputError(f"the recipe {path} is too large", do=f"keep to {MAX_BYTES:,} bytes")
     return content
 
 
 def from_dict(content: Mapping[str, Any], source: str) -> Recipe:
-    """A recipe of nested values as in its file; ``source`` is what messages call it."""
+    """Make a recipe of nested values as in a file; ``source`` names it in messages."""
     own = {field.name for field in dataclasses.fields(Recipe)}
     for key in content:
         if key not in own:
@@ -128,7 +151,7 @@ def from_dict(content: Mapping[str, Any], source: str) -> Recipe:
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """The recipe with settings such as ``train.epochs=3``, checked as if they had stood in its file."""
+    """Return the recipe with settings such as ``train.epochs=3``, checked like those of a file."""
     content = recipe.to_dict()
     for line in settings:
         name, equals, value = line.partition("=")
@@ -149,11 +172,11 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def _value(text: str, rule: Rule, line: str) -> Any:
-    """The value of a setting; a text may come without its quotes, which shells like to take away."""
+    """Parse the value of a setting; a text may lack quotes, which shells remove."""
     if rule.is_text and text[:1] not in ("'", '"'):
         return text
     try:
-        (value,) = tomllib.loads(f"value = {text}").values()  # a second line would give a second value, or none
+        (value,) = tomllib.loads(f"value = {text}").values()  # a line break could add another value
     except (ValueError, RecursionError):
         raise InputError(
             "the value of a setting is not TOML", got=_printable(line), do='write numbers, true, [0.1, 0.2] or "text"'
@@ -166,7 +189,7 @@ def _rules(part: Any) -> dict[str, Rule]:
 
 
 def _checked(part: Any, values: Mapping[str, Any], section: str, source: str) -> dict[str, Any]:
-    """The values of one section after their rules."""
+    """Check the values of one section by their rules."""
     rules = _rules(part)
     where = f"in [{section}]" if section else "at the top"
     for key in values:
@@ -175,13 +198,13 @@ def _checked(part: Any, values: Mapping[str, Any], section: str, source: str) ->
     needed = {field.name for field in dataclasses.fields(part) if field.default is dataclasses.MISSING} & set(rules)
     for key in sorted(needed - set(values)):
         raise InputError(f"{key!r} is missing {where} of {source}", do=f"add it: {rules[key].expected}")
-    kept = {}
+    checked = {}
     for key, value in values.items():
         try:
-            kept[key] = rules[key].check(value)
+            checked[key] = rules[key].accept(value)
         except Refused:
             raise InputError(f"{key!r} {where} of {source} must be {rules[key].expected}", got=shown(value)) from None
-    return kept
+    return checked
 
 
 def _unknown(key: str, known: set[str], where: str, source: str) -> InputError:
@@ -197,21 +220,13 @@ def _printable(text: str) -> str:
     return short if short.isprintable() else repr(short)
 
 
-# A recipe cut down to what two CPU cores finish in about ten minutes.
+def shortened(recipe: Recipe) -> Recipe:
+    """Shorten a recipe to about ten minutes on two CPU cores: fewer epochs, proportional schedules, small mini-batches.
 
-
-EPOCHS = {"mnist": 5, "cifar10": 3}
-OTHER_EPOCHS = 3
-BATCH = 128
-
-
-def quickened(recipe: Recipe) -> Recipe:
-    """Fewer epochs and small mini-batches; every schedule keeps its share of the run.
-
-    The result is certified with affine forms, adaptively: the paper's splits would take longer than the training.
+    The result is certified adaptively with affine forms: the paper's splits would take longer than the training.
     """
     before = recipe.train.epochs
-    epochs = min(EPOCHS.get(recipe.data.name, OTHER_EPOCHS), before)
+    epochs = min(QUICK_EPOCHS.get(recipe.data.name, OTHER_QUICK_EPOCHS), before)
 
     def scaled(epoch: int) -> int:
         return round(epoch * epochs / before)
@@ -224,7 +239,7 @@ def quickened(recipe: Recipe) -> Recipe:
         train=dataclasses.replace(
             recipe.train,
             epochs=epochs,
-            batch_size=min(BATCH, recipe.train.batch_size),
+            batch_size=min(QUICK_BATCH, recipe.train.batch_size),
             milestones=type(recipe.train.milestones)(milestones),
         ),
         loss=dataclasses.replace(recipe.loss, warm_up_epochs=warm_up, ramp_epochs=ramp),

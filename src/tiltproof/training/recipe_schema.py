@@ -1,4 +1,4 @@
-"""What a value of a recipe may be: each rule says in words what it expects, and lets nothing else through."""
+"""The fields of a recipe, their defaults, and the rules that their values are checked against."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tiltproof.training.losses import MEASURES
 from tiltproof.transforms import Transform, parse
 from tiltproof.transforms.base import number_text
 
-MOST_LETTERS = 300
-"""Of a text in a recipe."""
+MAX_LETTERS = 300
+"""Longest text in a recipe."""
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 60
@@ -33,46 +33,43 @@ TOML_TYPES = {
     list: "a list",
     dict: "a section",
 }
+"""Names of TOML's types in messages."""
 
 
 class Refused(Exception):
-    """The value is not what the rule expects; the reader says where."""
+    """The value does not follow the rule; the reader adds where."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is expected, in words, and the function that lets it through, or raises `Refused`."""
+    """A description of the valid values, and a function that returns a valid value or raises `Refused`."""
 
     expected: str
     accept: Callable[[Any], Any]
     is_text: bool = False
 
-    def check(self, value: Any) -> Any:
-        """The value in the form that a recipe keeps."""
-        return self.accept(value)
-
 
 def setting(rule: Rule, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a recipe: its rule, and its default unless it has to be given."""
+    """Define a field of a recipe with its rule; without a default it is required."""
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 def shown(value: Any) -> str:
-    """A value from a file for a message: its kind, and itself where that is short; always one printable line.
+    """Describe a value from a file in a message: itself if it is short, and its type; one printable line.
 
     >>> shown("fast"), shown([1, 2]), shown(True)
     ("'fast', a text", '[1, 2], a list', 'True, a boolean')
     """
     try:
         text = _shortened.repr(value)
-    except ValueError:  # a whole number of more digits than Python writes out
-        text = "a number of very many digits"
+    except ValueError:  # an integer with more digits than Python converts
+        text = "a number with thousands of digits"
     kind = TOML_TYPES.get(type(value), "a date or time")
     return f"{text}, {kind}" if text.isprintable() else kind
 
 
 def whole(low: int, high: int) -> Rule:
-    """A whole number from low to high."""
+    """Return the rule for a whole number from low to high."""
 
     def accept(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -83,12 +80,12 @@ def whole(low: int, high: int) -> Rule:
 
 
 def number(low: float, high: float, above: bool = False) -> Rule:
-    """A finite number from low (or, ``above``, greater than low) to high; a whole one will do."""
+    """Return the rule for a finite number from low (excluded if ``above``) to high; integers are converted."""
 
     def accept(value: Any) -> float:
         if type(value) not in (int, float):
             raise Refused
-        # compared before it is converted: a whole number may be too large for a float; NaN fails every comparison
+        # compare before converting: an integer may be too large for a float; NaN fails every comparison
         if not low <= value <= high or (above and value == low) or not math.isfinite(value):
             raise Refused
         return float(value) + 0.0  # turns -0.0 into 0.0
@@ -97,7 +94,7 @@ def number(low: float, high: float, above: bool = False) -> Rule:
 
 
 def flag() -> Rule:
-    """True or false."""
+    """Return the rule for true or false."""
 
     def accept(value: Any) -> bool:
         if type(value) is not bool:
@@ -108,7 +105,7 @@ def flag() -> Rule:
 
 
 def word(choices: Sequence[str]) -> Rule:
-    """One of some known words."""
+    """Return the rule for one of some words."""
 
     def accept(value: Any) -> str:
         if type(value) is not str or value not in choices:
@@ -119,87 +116,85 @@ def word(choices: Sequence[str]) -> Rule:
 
 
 def text(pattern: Callable[[str], bool] = str.isprintable, expected: str = "printable") -> Rule:
-    """A text of limited length."""
+    """Return the rule for a text of limited length."""
 
     def accept(value: Any) -> str:
-        if type(value) is not str or len(value) > MOST_LETTERS or not pattern(value):
+        if type(value) is not str or len(value) > MAX_LETTERS or not pattern(value):
             raise Refused
         return value
 
-    return Rule(f"a text ({expected}, at most {MOST_LETTERS} letters)", accept, is_text=True)
+    return Rule(f"a text ({expected}, at most {MAX_LETTERS} letters)", accept, is_text=True)
 
 
-def several(item: Rule, least: int, most: int) -> Rule:
-    """A list of things that each follow one rule; kept as a tuple."""
+def several(item: Rule, shortest: int, longest: int) -> Rule:
+    """Return the rule for a list whose items follow one rule; the recipe stores a tuple."""
 
     def accept(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple) or not least <= len(value) <= most:
+        if not isinstance(value, list | tuple) or not shortest <= len(value) <= longest:
             raise Refused
-        return tuple(item.check(entry) for entry in value)
+        return tuple(item.accept(entry) for entry in value)
 
-    count = f"{least}" if least == most else f"{least} to {most}"
+    count = f"{shortest}" if shortest == longest else f"{shortest} to {longest}"
     return Rule(f"a list of {count}, each {item.expected}", accept)
 
 
-# A recipe: everything that decides how a network is trained, as one frozen value; `recipe` reads the files.
-#
-# Its fields, their meaning and their defaults are this file; a recipe file is TOML with the same names.
-
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-MOST_EPOCHS = 100_000
+MAX_EPOCHS = 100_000
 LOSSES = ("certified", "augmentation", "worst-of", "pgd", "ibp")
+"""Kinds of losses."""
+REGRESSION_LOSSES = LOSSES[:3]
+"""Those for regression."""
 
 
 @dataclass(frozen=True)
 class DataPart:
-    """Section [data]: the images, and what happens to them before any transformation."""
+    """Section [data]: the images, and their augmentation before any transformation."""
 
     name: str = setting(word(("mnist", "cifar10", "tinyimagenet", "driving")))
     crop_size: int = setting(whole(0, 1024), 0)
-    """Random crops of so many pixels in height and width, of held-out images the middle; 0: of the picture's own size."""
+    """Size of random crops, and of the center crops of held-out images; 0: the image's size."""
     crop_padding: int = setting(whole(0, 16), 0)
-    """Pixels on every side that are added before a random crop; 0: none."""
+    """Pixels of padding on every side before a random crop."""
     crop_fill: str = setting(word(("zeros", "edge")), "zeros")
-    """What these pixels are: black (the paper), or the nearest pixel of the picture."""
+    """The padding: black (the paper), or the nearest pixel of the image."""
     flip: bool = setting(flag(), False)
-    """Random horizontal flips; a steering angle changes its sign with them."""
+    """Random horizontal flips, which change the sign of a steering angle."""
     erase: int = setting(whole(0, 1024), 0)
-    """A square of so many pixels a side, anywhere in the picture, is made grey before any transformation; 0: none."""
+    """Side of a random square of each image that is made gray before any transformation; 0: none."""
     hold_out: float = setting(number(0, 0.9), 0.2)
-    """Share of the training set that is kept for validation; 0 trains on everything."""
+    """Fraction of the training set that is held out for validation."""
     hold_out_run: int = setting(whole(1, 1_000_000), 1)
-    """Images are held out in runs of so many neighbours: the frames of a drive look like the next ones (200 are ten seconds)."""
+    """Number of consecutive images held out together, because neighboring frames look alike (200 are ten seconds)."""
 
 
 @dataclass(frozen=True)
 class ModelPart:
-    """Section [model]."""
+    """Section [model]: the network and its initial weights."""
 
     architecture: str = setting(word(tuple(ARCHITECTURES)))
     start: str = setting(text(), "")
-    """Weights to begin with: a file of an earlier run, or a bundled model's name; of the same architecture. Empty: random ones."""
+    """Initial weights, of the same architecture: a file of an earlier run, or the name of a bundled network. Empty: random."""
 
 
 @dataclass(frozen=True)
 class TrainPart:
     """Section [train]: the optimizer and its schedule."""
 
-    epochs: int = setting(whole(1, MOST_EPOCHS), 100)
+    epochs: int = setting(whole(1, MAX_EPOCHS), 100)
     batch_size: int = setting(whole(1, 65_536), 256)
     optimizer: str = setting(word(("adam", "adamw")), "adam")
     learning_rate: float = setting(number(0, 10, above=True), 1e-3)
     schedule: str = setting(word(("steps", "one-cycle", "constant")), "constant")
-    """steps: times ``decay`` after each milestone; one-cycle: peak ``learning_rate`` at a fifth of the run."""
-    milestones: tuple[int, ...] = setting(several(whole(1, MOST_EPOCHS), 0, 100), ())
+    """steps: multiply by ``decay`` after each milestone; one-cycle: the peak ``learning_rate`` is at a fifth of the run."""
+    milestones: tuple[int, ...] = setting(several(whole(1, MAX_EPOCHS), 0, 100), ())
     decay: float = setting(number(0, 1, above=True), 0.1)
     weight_decay: float = setting(number(0, 1), 0.0)
     l1: float = setting(number(0, 1), 0.0)
-    """Factor of the sum of absolute weights (parameters of more than one dimension) in the loss."""
+    """Factor of the sum of absolute weights (parameters with several dimensions) in the loss."""
     clip_norm: float = setting(number(0, 1e6), 0.0)
     """Largest norm of the gradient; 0: no clipping."""
     precision: str = setting(word(("tf32", "bf16")), "tf32")
-    """Products on a GPU: float32 with short factors, or bfloat16, which large networks train twice as fast in. A CPU ignores it."""
+    """Products on a GPU: TF32, or bfloat16, with which large networks train twice as fast. A CPU ignores it."""
     seed: int = setting(whole(0, 2**63 - 1), 0)
 
 
@@ -209,25 +204,25 @@ class LossPart:
 
     kind: str = setting(word(LOSSES))
     nu: tuple[float, ...] = setting(several(number(0, 1e6, above=True), 0, 100), ())
-    """certified: half widths of the local boxes after ramp-up, one a parameter; `tiltproof tune` finds them."""
+    """certified: half widths of the boxes after the ramp, one per parameter; `tiltproof tune` finds them."""
     bounds: str = setting(word(METHODS), "fgv")
     propagation: str = setting(word(PROPAGATIONS), "interval")
     kappa: tuple[float, ...] = setting(several(number(0, 1), 2, 2), (1.0, 0.5))
-    """certified, ibp: weight of the clean term, at the start and after ramp-up."""
-    warm_up_epochs: int = setting(whole(0, MOST_EPOCHS), 0)
+    """certified, ibp: weight of the clean term at the start and after the ramp."""
+    warm_up_epochs: int = setting(whole(0, MAX_EPOCHS), 0)
     """Epochs with the clean term only."""
-    ramp_epochs: int = setting(whole(0, MOST_EPOCHS), 0)
-    """Epochs after warm-up in which kappa and nu move linearly to their final values."""
+    ramp_epochs: int = setting(whole(0, MAX_EPOCHS), 0)
+    """Epochs after warm-up in which kappa and nu change linearly to their final values."""
     parameters_per_batch: str = setting(word(("one", "each")), "one")
-    """One sampled parameter vector a mini-batch (the paper), or one for each image."""
+    """One sampled parameter vector per mini-batch (the paper), or one for each image."""
     every: int = setting(whole(1, 1000), 1)
-    """certified: bounds are computed for every so-manieth image of a mini-batch; 1: for all (the paper)."""
+    """certified: compute bounds for every n-th image of the mini-batch; 1: for all (the paper)."""
     measure: str = setting(word(MEASURES), "worst")
     """certified: the cross-entropy of the worst outputs (the paper), or the logarithm of the width of the margins' bounds."""
     samples: int = setting(whole(1, 1000), 1)
-    """certified, worst-of: the worst of so many sampled parameters an image is trained on."""
+    """certified, worst-of: train on the worst of this many sampled parameter vectors per image."""
     spread: float = setting(number(0, 1e6), 0.0)
-    """certified, steering only: weight of the variance of the answers to an image's sampled parameters."""
+    """certified, regression only: weight of the variance of the outputs at an image's sampled parameters."""
     epsilon: float = setting(number(0, 1, above=True), 0.1)
     """pgd, ibp: half width of the box around each pixel."""
     step_size: float = setting(number(0, 1, above=True), 0.005)
@@ -243,11 +238,24 @@ class CertifyPart:
 
 
 PARTS = {"data": DataPart, "model": ModelPart, "train": TrainPart, "loss": LossPart, "certify": CertifyPart}
+"""The sections of a recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How to train a network so that its answers can be proved; made by `read_recipe`."""
+    """How to train a network: data, model, optimizer, loss and certification. `read_recipe` returns one.
+
+    Parameters
+    ----------
+    name : str
+        Its name, which can name a folder.
+    transform : str
+        The transformation in text notation.
+    data, model, train, loss, certify
+        The sections of the file.
+    about : str
+        A remark.
+    """
 
     name: str = setting(
         text(lambda value: NAME.fullmatch(value) is not None, "letters, digits, dots, dashes; it names a folder")
@@ -261,7 +269,7 @@ class Recipe:
     about: str = setting(text(), "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Every value, defaults included, in the form of a recipe file; what reads back as the same recipe."""
+        """Return all values, defaults included, in the form of a recipe file."""
         content = dataclasses.asdict(self)
         if self.certify.splits is None:
             del content["certify"]["splits"]
@@ -271,14 +279,30 @@ class Recipe:
         return content
 
     def with_settings(self, settings: Sequence[str]) -> Recipe:
-        """The recipe with some values replaced: ``["train.epochs=3", "loss.nu=[0.1]"]``; values are TOML."""
+        """Return the recipe with some values replaced.
+
+        Parameters
+        ----------
+        settings : sequence of str
+            Settings with TOML values, such as ``["train.epochs=3", "loss.nu=[0.1]"]``.
+
+        Returns
+        -------
+        Recipe
+            The changed recipe.
+
+        Raises
+        ------
+        InputError
+            If a key is unknown, or a value is invalid.
+        """
         from tiltproof.training.recipe import changed
 
         return changed(self, settings)
 
 
 def check_whole(recipe: Recipe, source: str) -> None:
-    """What holds between the values of a recipe."""
+    """Check conditions that involve several values of a recipe."""
     try:
         transform = parse(recipe.transform)
     except InputError as error:
@@ -289,7 +313,7 @@ def check_whole(recipe: Recipe, source: str) -> None:
         raise InputError(
             f"warm-up and ramp-up are longer than the training of {source}",
             got=f"loss.warm_up_epochs {loss.warm_up_epochs} + loss.ramp_epochs {loss.ramp_epochs}, train.epochs {train.epochs}",
-            why="the number of epochs was changed alone",
+            why="only the number of epochs was changed",
             do="keep their sum at train.epochs or below",
         )
     if loss.samples > 1 and loss.parameters_per_batch == "one" and loss.kind == "certified":
@@ -307,7 +331,7 @@ def check_whole(recipe: Recipe, source: str) -> None:
 
 
 def _check_boxes(recipe: Recipe, transform: Transform, source: str) -> None:
-    """Half widths and splits: one a parameter, and no box wider than twice its range."""
+    """Check half widths and splits: one per parameter, and no box wider than twice its range."""
     count, nu, splits = len(transform.parts), recipe.loss.nu, recipe.certify.splits
     if len(nu) != count and (nu or recipe.loss.kind == "certified"):
         raise InputError(

@@ -1,15 +1,13 @@
-"""How large the boxes of training should be: the paper's procedure for nu, its appendix "Parameter Interval Sizes".
+"""Choosing the boxes of training: the paper's procedure for nu, appendix "Parameter Interval Sizes".
 
-A box of parameters becomes a width in pixels. Ten parameter vectors theta_k are drawn from the whole range; over each
-box theta_k +- nu every pixel gets a lower and an upper bound; of each image the largest width upper - lower counts, and
-mu is its mean over all images and all theta_k. nu is right when mu is near a customary epsilon: 0.2 to 0.4 for MNIST,
-4/255 to 8/255 for CIFAR-10. No training is needed.
+It converts a box of parameters to a width in pixels. Ten parameter vectors theta_k are drawn from the whole range. Over each box
+theta_k +- nu every pixel gets a lower and an upper bound; mu is the mean, over all images and theta_k, of the largest width in an
+image. nu is right if mu is near a customary epsilon: 0.2 to 0.4 for MNIST, 4/255 to 8/255 for CIFAR-10. No training is needed.
 
-The reading of the procedure that gives the paper's table of widths (method ``fgv``; ``benchmarks/pixel_widths.py``):
-images of the training set, without crops and flips; boxes are not cut off at the ends of the range; bounds are those
-after the whole transformation, clamped to [0, 1]; the table's certification columns are the same quantity with half of
-the certification interval as nu, around sampled theta_k and not over the splits of a tiling. Rounding slack is in the
-widths, but of the order 1e-13.
+The details that reproduce the paper's table of widths (method ``fgv``; ``benchmarks/pixel_widths.py``): images of the training set,
+without crops and flips; boxes are not cut off at the ends of the range; bounds are those after the whole transformation, clamped to
+[0, 1]. The table's certification columns are the same quantity with half of the certification interval as nu, around sampled theta_k
+and not over the splits of a partition. Widths include the allowance for rounding, of the order 1e-13.
 """
 
 from __future__ import annotations
@@ -27,22 +25,24 @@ from tiltproof.pixels.camera_depth import check_camera_depth, has_camera
 from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
 SAMPLES = 10
-"""Parameter vectors, the paper's number."""
-CLOSE = 0.01
-"""How near to epsilon, relative to it, mu is brought."""
-GUESSES, MOST_STEPS = 8, 40
-LEAST_WIDTH = 1e-9
-"""Narrower pixels are rounding."""
+"""Parameter vectors, as in the paper."""
+TOLERANCE = 0.01
+"""Relative difference between mu and epsilon at which the search ends."""
+SECANT_STEPS = 8
+"""Steps by linear extrapolation, before bisection."""
+MAX_STEPS = 40
+"""Limit of all steps."""
+MIN_WIDTH = 1e-9
+"""Smaller widths are rounding errors."""
 CHUNK_ENTRIES = 2**18
-"""Pixels bounded at a time."""
+"""Pixels bounded at once."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Pixel widths over the boxes theta_k +- nu; each is a mean over images and theta_k, with its standard error.
+    """Pixel widths over the boxes theta_k +- nu: means over images and theta_k, with standard errors.
 
-    The error counts images and parameters as samples; the parameters are drawn more evenly than it assumes, so it
-    errs on the large side.
+    The errors treat images and parameters as independent samples. Parameters are stratified, so the errors are too large.
     """
 
     average: float
@@ -52,7 +52,7 @@ class Widths:
     average_error: float
     maximum_error: float
     remainder_average: float
-    """The part of the width that no symbol explains; for methods without symbols all of it."""
+    """The part of the width in the remainder; for methods without symbols all of it."""
     remainder_maximum: float
 
 
@@ -64,14 +64,40 @@ def pixel_widths(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> Widths:
-    """The widths of the pixels of ``images`` [N, C, H, W] over boxes of half widths ``nu``, one a parameter."""
+    """Measure the widths of pixel bounds over boxes around sampled parameters.
+
+    Parameters
+    ----------
+    images : Tensor
+        Images [N, C, H, W] with values in [0, 1].
+    transform : Transform or str
+        The transformation.
+    nu : sequence of float
+        Half widths of the boxes, one per parameter.
+    method : {"fgv", "hull", "affine"}
+        The pixel bounds.
+    samples : int
+        Number of parameter vectors.
+    seed : int
+        Seed of the parameter vectors.
+
+    Returns
+    -------
+    Widths
+        Mean and largest widths, with standard errors.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or the transformation is not defined on a box.
+    """
     transform = parse(transform) if isinstance(transform, str) else transform
     check_images(images)
     half = _half_widths(nu, transform)
     check_method(method, transform)
     transform.check_channels(images.shape[1])
     if samples < 1:
-        raise InputError("at least one parameter vector has to be sampled", got=samples)
+        raise InputError("samples must be at least 1", got=samples)
     _check_wider(transform, half, images)
     centers = sample_parameters(transform, samples, seed)
     half = half.to(images.device)
@@ -90,13 +116,38 @@ def tune(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> tuple[float, ...]:
-    """The half widths nu for which the mean largest pixel width mu is within 1 % of ``epsilon``.
+    """Find half widths nu for which the mean largest pixel width mu is within 1 % of ``epsilon``.
 
-    ``start`` gives the proportions of nu; by default they are such that every parameter by itself widens pixels
-    equally (`equal_effects`). All are scaled together, none beyond half of its range, where one box covers the range.
+    Parameters
+    ----------
+    images : Tensor
+        Images [N, C, H, W] with values in [0, 1].
+    transform : Transform or str
+        The transformation.
+    epsilon : float
+        The wanted width, above 0 and at most 1.
+    start : sequence of float, optional
+        The proportions of nu; by default each parameter alone has the same effect (`equal_effects`). All are scaled together,
+        none beyond half of its range, where one box covers the range.
+    method : {"fgv", "hull", "affine"}
+        The pixel bounds.
+    samples : int
+        Number of parameter vectors.
+    seed : int
+        Seed of the parameter vectors.
+
+    Returns
+    -------
+    tuple of float
+        One half width per parameter.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or no nu gives this width.
     """
     transform = parse(transform) if isinstance(transform, str) else transform
-    if not LEAST_WIDTH <= epsilon <= 1:
+    if not MIN_WIDTH <= epsilon <= 1:
         raise InputError(
             "epsilon is a pixel width above 0, at most 1", got=epsilon, do="0.2 for MNIST, 0.0157 for CIFAR-10"
         )
@@ -106,10 +157,10 @@ def tune(
 
     limit = float((most / direction)[direction > 0].max())
     low, high, scale = 0.0, math.inf, min(1.0, limit)
-    for step in range(MOST_STEPS):
+    for step in range(MAX_STEPS):
         nu = tuple(torch.minimum(direction * scale, most).tolist())
         mu = pixel_widths(images, transform, nu, method, samples, seed).maximum
-        if abs(mu - epsilon) <= CLOSE * epsilon:
+        if abs(mu - epsilon) <= TOLERANCE * epsilon:
             return nu
         if mu < epsilon and scale == limit:
             raise InputError(
@@ -118,9 +169,9 @@ def tune(
                 do="choose a smaller epsilon",
             )
         low, high = (scale, high) if mu < epsilon else (low, scale)
-        # Widths grow nearly in proportion to the box, so the ratio is a good guess; doubling and halving end for sure.
+        # widths are nearly proportional to the box, so try the ratio first; doubling and bisection always end
         guess = scale * epsilon / mu if mu > 0 else 2 * scale
-        if step >= GUESSES or not low < guess < high:
+        if step >= SECANT_STEPS or not low < guess < high:
             guess = 2 * scale if high == math.inf else (low + high) / 2
         scale = min(guess, limit)
     raise InputError(
@@ -133,9 +184,9 @@ def tune(
 def equal_effects(
     images: Tensor, transform: Transform, method: str = "fgv", samples: int = SAMPLES, seed: int = 0
 ) -> tuple[float, ...]:
-    """Half widths such that each parameter, the others held, widens pixels as much as the first one does.
+    """Return half widths for which each parameter alone has the same effect on pixel widths as the first one.
 
-    Measured with a hundredth of each range; none is larger than half of its range.
+    Effects are measured with a hundredth of each range; no half width exceeds half of its range.
     """
     largest = _largest(transform, images)
     small = largest / 50
@@ -145,10 +196,10 @@ def equal_effects(
         nu[k] = small[k]
         alone.append(pixel_widths(images, transform, nu.tolist(), method, samples, seed).maximum)
     effects = torch.tensor(alone, dtype=torch.float64) / small
-    if min(alone) < LEAST_WIDTH:
+    if min(alone) < MIN_WIDTH:
         raise InputError(
             f"{transform} does not change these images",
-            why="images of one colour",
+            why="images of one color",
             do="give the proportions of nu yourself",
         )
     wanted = small[0] * effects[0] / effects
@@ -156,10 +207,9 @@ def equal_effects(
 
 
 def sample_parameters(transform: Transform, samples: int, seed: int) -> Tensor:
-    """Parameter vectors, each uniform over the range, float64 [samples, d].
+    """Draw parameter vectors uniformly over the range, float64 [samples, d].
 
-    They are a Latin hypercube: of ten, one lies in each tenth of each parameter's range, which takes most of the chance
-    out of their mean.
+    They are a Latin hypercube sample: of ten, one lies in each tenth of each parameter's range, which reduces the variance of means.
     """
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     chance = torch.Generator().manual_seed(seed)
@@ -169,30 +219,29 @@ def sample_parameters(transform: Transform, samples: int, seed: int) -> Tensor:
 
 
 def _widths_around(images: Tensor, transform: Transform, method: str, center: Tensor, half: Tensor) -> Tensor:
-    """Of each image over the box center +- half: mean width, largest width, and the same of remainders; [4, N].
+    """Return the mean and largest width of each image over the box center +- half, and the same of remainders; [4, N].
 
-    All images share the box. Handed over as the channels of one picture, they share the work on the coordinates too; unless a
-    part mixes channels.
+    All images share the box. Unless a part mixes channels, they are passed as channels of one image, to share coordinates too.
     """
     count, _, height, width = images.shape
-    least = center.new_tensor([-math.inf if part.minimum is None else part.minimum for part in transform.parts])
-    low, high = torch.maximum(center - half, least)[None], (center + half)[None]
-    together = all(part.channels is None for part in transform.parts)
-    kept = []
+    minima = center.new_tensor([-math.inf if part.minimum is None else part.minimum for part in transform.parts])
+    low, high = torch.maximum(center - half, minima)[None], (center + half)[None]
+    merged = all(part.channels is None for part in transform.parts)
+    found = []
     for part in images.split(max(1, CHUNK_ENTRIES // images[0].numel())):
-        picture = part.double().reshape(1 if together else len(part), -1, height, width)
-        rows_of = torch.arange(len(picture), device=images.device)
-        below, above = (end.expand(len(picture), -1) for end in (low, high))
-        form = pair_bounds(picture, rows_of, transform, method, below, above)
+        stacked = part.double().reshape(1 if merged else len(part), -1, height, width)
+        rows_of = torch.arange(len(stacked), device=images.device)
+        below, above = (end.expand(len(stacked), -1) for end in (low, high))
+        form = pair_bounds(stacked, rows_of, transform, method, below, above)
         for size in (form.width, 2 * form.radius):
             pixels = size.reshape(len(part), -1)
-            kept.append(torch.stack([pixels.mean(1), pixels.amax(1)]))
-    pairs = [torch.cat(kept[k::2], 1) for k in range(2)]
+            found.append(torch.stack([pixels.mean(1), pixels.amax(1)]))
+    pairs = [torch.cat(found[k::2], 1) for k in range(2)]
     return torch.cat(pairs).view(4, count).cpu()
 
 
 def _standard_errors(table: Tensor) -> list[float]:
-    """Of the means over parameters and images of [quantities, samples, N], both being drawn independently."""
+    """Return standard errors of the means of [quantities, samples, N], with independent samples and images."""
     total = torch.zeros(len(table), dtype=table.dtype)
     for means in (table.mean(1), table.mean(2)):  # of each image, of each parameter vector
         if means.shape[1] > 1:
@@ -213,7 +262,7 @@ def _half_widths(nu: Sequence[float], transform: Transform) -> Tensor:
 
 
 def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
-    """Boxes around parameters near the ends of the range lie partly outside of it; the transformation must be defined there too."""
+    """Check that the transformation is defined on boxes that extend beyond the range."""
     for part, one in zip(transform.parts, half.tolist(), strict=True):
         low = part.range[0] - one
         part.check(low if part.minimum is None else max(low, part.minimum), part.range[1] + one)
@@ -222,14 +271,14 @@ def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
 
 
 def _largest(transform: Transform, images: Tensor) -> Tensor:
-    """Half of each range; less where scaling would shrink a picture to a point, gamma make it white, or a camera turn too far."""
+    """Return half of each range, or less where scaling, gamma or a camera would leave its domain."""
     halves = []
     for part in transform.parts:
         low, high = part.range
         half = (high - low) / 2
         halves.append(min(half, 0.9 * (low + 100)) if isinstance(part, (Scaling, Gamma)) else half)
     largest = torch.tensor(halves, dtype=torch.float64)
-    for _ in range(MOST_STEPS if has_camera(transform) else 0):
+    for _ in range(MAX_STEPS if has_camera(transform) else 0):
         try:
             _check_wider(transform, largest, images)
             break

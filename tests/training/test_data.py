@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tiltproof.errors import InputError
-from tiltproof.training.augment import GREY, augment, draw, erase
+from tiltproof.training.data import GRAY, augment, draw, erase
 
 CLASSES = torch.arange(12)
 
@@ -73,7 +73,7 @@ def test_processes_take_their_rows_of_what_one_would_draw(size):
     angles = torch.arange(1.0, 9.0)
     whole = augment(images, angles, signed=True, **common)
     halves = [slice(0, 4), slice(4, 8)]
-    parts = [augment(images[own], angles[own], share=(k, 2), signed=True, **common) for k, own in enumerate(halves)]
+    parts = [augment(images[own], angles[own], shard=(k, 2), signed=True, **common) for k, own in enumerate(halves)]
     for one, two in zip(whole, zip(*parts, strict=True), strict=True):
         assert torch.equal(one, torch.cat(two))
 
@@ -103,18 +103,18 @@ def test_a_grey_square_anywhere_in_the_picture(side):
     images = torch.rand(400, 3, 7, 9)
     result = erase(images, side, seed=3, step=4)
     changed = (result != images).all(1)
-    assert torch.equal(result.permute(0, 2, 3, 1)[changed], torch.full_like(result.permute(0, 2, 3, 1)[changed], GREY))
+    assert torch.equal(result.permute(0, 2, 3, 1)[changed], torch.full_like(result.permute(0, 2, 3, 1)[changed], GRAY))
     assert torch.equal(result.permute(0, 2, 3, 1)[~changed], images.permute(0, 2, 3, 1)[~changed])
     rows, columns = changed.any(2).sum(1), changed.any(1).sum(1)
     assert torch.equal(changed.sum((1, 2)), rows * columns)  # a rectangle, if it has no gaps:
     assert set(rows.tolist()) == {min(side, 7)}
     assert set(columns.tolist()) == {min(side, 9)}
-    assert bool(changed.any(0).all())  # every pixel in some image
-    halves = [erase(images[k * 200 : (k + 1) * 200], side, seed=3, step=4, share=(k, 2)) for k in range(2)]
+    assert bool(changed.any(0).all())  # every pixel in some picture
+    halves = [erase(images[k * 200 : (k + 1) * 200], side, seed=3, step=4, shard=(k, 2)) for k in range(2)]
     assert torch.equal(torch.cat(halves), result)
 
 
 @pytest.mark.parametrize("side", [9, 20])
 def test_a_grey_square_as_large_as_the_picture_is_refused(side):
-    with pytest.raises(InputError, match=f"squares of {side} pixels, pictures of 7 x 9"):
+    with pytest.raises(InputError, match=f"squares of {side} pixels, images of 7 x 9"):
         erase(torch.rand(4, 3, 7, 9), side, seed=3, step=4)

@@ -36,7 +36,7 @@ def recordable():
             "Yaw(5@10), Pitch(5@10), Scu(5)": (10, 10, 10),
         }.items()
     }
-    return {name: loss for name, loss in (every_loss() | more).items() if loss.replayable}
+    return {name: loss for name, loss in (every_loss() | more).items() if loss.recordable}
 
 
 @pytest.mark.parametrize("name", recordable())
@@ -71,5 +71,5 @@ def test_the_mode_would_notice():
 
 
 def test_most_losses_are_recordable():
-    assert {name for name, loss in every_loss().items() if not loss.replayable} == {"pgd"}
-    assert WorstOf("R(3)", 2).replayable
+    assert {name for name, loss in every_loss().items() if not loss.recordable} == {"pgd"}
+    assert WorstOf("R(3)", 2).recordable
