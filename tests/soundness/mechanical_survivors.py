@@ -18,29 +18,29 @@ class Argued:
 
 
 CHOICE = (
-    "It decides by which of two sound ways a pixel is bounded, by the formula or by a look at all points of its box; what comes out is "
-    "not comparable with the other way's bounds to the last bit, and is as sound."
+    "Decides which of two sound ways bounds a pixel, the closed form or all points of its box. The two results are "
+    "not comparable to the last bit, and are equally sound."
 )
 FLOOR = (
-    "An allowance for rounding that is needed on paper (3 L + 29 D, of which there are 4 L + 40 D). The largest error at 240,000 exact "
-    "points was 2 u L where D is small and 9 u L where D is 2 L, where 84 u L are allowed: so sampling sees that a whole term is missing, "
-    "not that it is a half."
+    "A rounding allowance that is needed on paper (3 L + 29 D, where 4 L + 40 D are allowed). The largest error at "
+    "240,000 exact points was 2 u L where D is small and 9 u L where D is 2 L, where 84 u L are allowed: so "
+    "sampling notices that a whole term is missing, not that it is halved."
 )
 FLOOR_ENOUGH = (
-    "Still at least the 3 L + 29 D that are needed on paper, because no pixel is further from zero than one end of the range and the "
-    "range's width together: 4 |end| + 40 D >= 4 L + 36 D."
+    "Still at least the 3 L + 29 D that are needed on paper, because no pixel is further from zero than one end of "
+    "the range plus the range's width: 4 |end| + 40 D >= 4 L + 36 D."
 )
 REACH = (
-    "An allowance for rounding: on paper, seven roundings of |g| A, at 24 of them. The largest error at 120,000 exact points was 2.4, so "
-    "sampling sees that the allowance is missing, or 1, and not that it is a half."
+    "A rounding allowance: on paper seven roundings of |g| A, where 24 are allowed. The largest error at 120,000 "
+    "exact points was 2.4, so sampling notices that the allowance is missing, or 1, and not that it is halved."
 )
 HALF = (
-    "An allowance for rounding of half a side, by a few u of at most a cell. What is lacking is at most a few u D, and the floor has "
-    "11 u D more than it needs on paper, 30 u D more than any sampled error: sampling cannot see it."
+    "A rounding allowance for half a side, a few u of at most a cell. What is missing is at most a few u D, and the "
+    "floor has 11 u D more than it needs on paper, 30 u D more than any sampled error: sampling cannot see it."
 )
 UPWARD = (
-    "An allowance for at most 2^6 roundings of sums and products that are not negative, relative to a radius that is larger than what it "
-    "bounds by more than that in every sampled box, because of the floor: sampling cannot see it."
+    "Allows for at most 2^6 roundings of nonnegative sums and products, relative to a radius that, because of the "
+    "floor, exceeds what it must cover by more than that in every sampled box: sampling cannot see it."
 )
 
 ARGUED: list[Argued] = [

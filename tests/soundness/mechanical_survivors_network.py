@@ -16,59 +16,54 @@ SLOPE = (
 )
 EQUAL_TERMS = (
     "At the chord's slope both terms of the maximum are the same number, and at slope 0 the second one is the "
-    "larger: either of them is right for the slopes in use, and a larger one is sound; they differ by roundings, "
-    "which the radius pays for."
+    "larger: either is right for the slopes in use, and a larger one is sound; they differ by roundings, which the "
+    "radius covers."
 )
-LARGER = (
-    "What x can be above or below zero may be taken too large: the offset grows with both, for any slope from 0 to 1."
-)
+LARGER = "The bounds of x above and below zero may be too large: the offset grows with both, for any slope from 0 to 1."
 OFFSET = "The offset may be any number that is large enough; the center moves by as much as the radius grows."
 ROUNDS = (
-    "Allows for fewer roundings than the comment beside it counts, but for more than inputs were found for: each "
+    "Allows for fewer roundings than the comment next to it counts, but for more than any known input causes: each "
     "operation rounds by at most half a unit in the last place, and those of one entry hardly ever in the same "
     "direction. No sampling can see it."
 )
 MORE = (
-    "Allows for more roundings than before; what comes after chooses other slopes for the wider forms, so that "
-    "these are no subsets, but each is sound."
+    "Allows for more roundings than before; later steps choose other slopes for the wider forms, so these are not "
+    "subsets, but each is sound."
 )
 UNDER = (
-    "Pays for underflows. SMALLEST is 2^26 (float64: 2^122) times the largest of them, so that no sum of a few "
-    "dozen of them comes near."
+    "Covers underflow. SMALLEST is 2^26 (float64: 2^122) times the largest underflow, so no sum of a few dozen of "
+    "them comes close."
 )
 FLOOR = (
-    "Pays for underflows of a backward step, which are below 2^-126 times a coefficient; other terms of the error "
-    "are larger wherever coefficients are not tiny themselves."
+    "Covers underflow of a backward step, which is below 2^-126 times a coefficient; other terms of the error are "
+    "larger wherever coefficients are not tiny themselves."
 )
-CHOICE = "Chooses which of two sound bounds is taken, nothing else."
+CHOICE = "Chooses which of two sound bounds is used, nothing else."
 LIB = (
     "Allows for the error of float64's sigmoid and tanh, 2^-40, where libraries are off by 2^-52: no sampling can "
-    "tell 2^-40 from 2^-41, nor see a few roundings of 2^-53."
+    "distinguish 2^-40 from 2^-41, nor see a few roundings of 2^-53."
 )
 SMALLER_SLOPE = (
-    "Any slope below the derivatives at both ends is sound, also one below zero, since f less an s-fold x then "
-    "still increases. A slope that is too high by 2^-40 or a rounding costs less than the slack allowed beside it."
+    "Any slope s below the derivatives at both ends is sound, even one below zero, since f(x) - s x then still "
+    "increases. A slope that is too high by 2^-40 or a rounding costs less than the slack next to it."
 )
-EQUI = (
-    "The two numbers of the fit may be any: the largest and the least value are found for those in use, whatever "
-    "they are."
-)
+EQUI = "The two numbers of the fit are free: the largest and the least value are found for those in use."
 CHEB = (
-    "At Chebyshev's fit the largest values of both branches are equal, and so are the least ones at the kink and at "
-    "the ends. So one of them may be wrong, or left out, as long as another is right; the fit's own roundings are "
-    "paid for by 256 units."
+    "At Chebyshev's fit the maxima of both branches are equal, and so are the minima at the kink and at the ends. "
+    "So one of them may be wrong, or left out, as long as another is right; the allowance of 256 units covers the "
+    "fit's own roundings."
 )
 WIDERFIT = (
-    "The radius grows, and by more than the center moves: the parabola's least value is not below zero, so that a "
-    "sum of both ends is no smaller than their difference."
+    "The radius grows by more than the center moves: the parabola's minimum is not below zero, so a sum of both "
+    "ends is no smaller than their difference."
 )
-BOW = (
-    "Larger than the largest value, or another formula for a case that the fit never meets (|a| < 4 curvature holds for "
+PEAK = (
+    "Larger than the maximum, or another formula for a case that the fit never meets (|a| < 4 curvature holds for "
     "both branches)."
 )
 SCALESIZE = (
-    "Of a leaky ReLU 16 roundings of this size are allowed for, twice what they are: half of the size is enough, or "
-    "a part of it that is as large wherever the slope is composed of two parts that do not cancel."
+    "For a leaky ReLU 16 roundings of this magnitude are allowed, twice what happens: half of it is enough, or a "
+    "part of it that is as large wherever the slope is composed of two parts that do not cancel."
 )
 POOL = (
     "Roundings of a difference of two forms: twice the symbols and 16 more are allowed for, relative to both "
@@ -79,51 +74,49 @@ POOLBACK = (
     "for as many roundings of the same coefficients, of at least the same lengths."
 )
 WINDOW = (
-    "How many products a sum has: fewer than there are, but 4 to 8 more are allowed for, and the error of a sum in "
-    "blocks, which is what libraries compute, grows with its logarithm."
+    "The number of products in a sum: fewer than there are, but 4 to 8 more are allowed for, and the error of a sum "
+    "in blocks, which is what libraries compute, grows with its logarithm."
 )
 DIFF = (
-    "The rounding of a difference of weights is covered a second time: going forward each product's allowance is "
-    "relative to both of the factors' sizes."
+    "The rounding of a difference of weights is covered a second time: going forward, each product's allowance is "
+    "relative to the magnitudes of both factors."
 )
 NOFOLD = (
-    "Whether a scale is folded at all: the convolution and the scale one after the other are the same function, and "
-    "bounded by their own rules."
+    "Whether a scale is folded at all: the convolution followed by the scale is the same function, and is bounded "
+    "by its own rules."
 )
 COUNTS = (
     "Allows for more, or fewer, roundings of folded constants: 8 and 6 are allowed for where at most 4 happen, and "
-    "inside the products that they are met with 4 to 8 more."
+    "the products that use them allow for 4 to 8 more."
 )
-GIVEN_UP = "Which symbols are given up: those that are go into the radii, whole, so that either choice is sound."
+DROPPED = "Which symbols are dropped: the dropped ones go entirely into the radii, so either choice is sound."
 PAIR = (
-    "Two roundings are allowed for in a difference that rounds once, and each factor's own allowance covers it besides."
+    "Two roundings are allowed for in a difference that rounds once, and each factor's own allowance covers it as well."
 )
 WIDE = (
     "Rounding of one difference of biases in float64: 1025 roundings are allowed for where one happens, and the "
     "biases of either row are enough."
 )
 JOIN = (
-    "Adding the coefficients of two branches rounds once; the operations that they came from allow for 8 roundings "
-    "and more, of the same coefficients and values."
+    "Adding the coefficients of two branches rounds once; the operations before it allow for 8 roundings and more, "
+    "of the same coefficients and values."
 )
 PARABOLA = (
-    "In float64: 32 units are allowed for where fewer than 16 roundings happen, beside a bound's own 8 units "
-    "(2^-50), and a parabola's least value is rarely taken at a point that is a float."
+    "In float64: 32 units are allowed for where fewer than 16 roundings happen, on top of a bound's own 8 units "
+    "(2^-50), and a parabola's minimum is rarely attained at a point that is a float."
 )
 SUMS = (
-    "Roundings of sums in float64, or of a second order: 1024 and more are allowed for where a few dozen happen, "
-    "and each step's own allowance is larger."
+    "Roundings of sums in float64, or of second order: 1024 and more are allowed for where a few dozen happen, and "
+    "each step's own allowance is larger."
 )
-NOTHING = (
-    "Errors become so large, or infinite, that nothing is proved; bounds that are looked at on the way are then others."
-)
+NOTHING = "Errors become so large, or infinite, that nothing is proved; intermediate bounds then differ."
 
 ARGUED: list[Argued] = [
     Argued(
         "enclosures/quadratic_relu.py",
         "if not (form.quadratic and form.unit and form.symbols > 1) or form.like.requires_grad:",
         ("form.symbols > 1 -> form.symbols < 1",),
-        ("Leaves all parabolas out: lines are sound."),
+        ("Disables the quadratic relaxation: the zonotope relaxation is sound."),
     ),
     Argued(
         "enclosures/quadratic_relu.py",
@@ -261,7 +254,7 @@ ARGUED: list[Argued] = [
         "enclosures/quadratic_relu.py",
         "where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)",
         ("rows -> rows - 1",),
-        ("Where parabolas are tried, nothing else: any entries will do."),
+        ("Decides only where the quadratic relaxation is tried: any entries will do."),
     ),
     Argued(
         "enclosures/quadratic_relu.py",
@@ -276,7 +269,7 @@ ARGUED: list[Argued] = [
         "enclosures/quadratic_relu.py",
         "a, smallest = a.abs(), SMALLEST[a.dtype]",
         ("a.abs() -> a",),
-        BOW,
+        PEAK,
     ),
     Argued(
         "enclosures/quadratic_relu.py",
@@ -291,7 +284,7 @@ ARGUED: list[Argued] = [
             "a - 2 * curvature -> 2 * curvature",
             "2 -> 3",
         ),
-        BOW,
+        PEAK,
     ),
     Argued(
         "enclosures/quadratic_relu.py",
@@ -502,7 +495,9 @@ ARGUED: list[Argued] = [
             "10 -> 11",
             "10 -> 20",
         ),
-        ("The factor pays for the rounding of a sum of terms >= 0, which 8 more products than there are cover too."),
+        (
+            "The factor pays for the rounding of a sum of terms >= 0, which counting 8 more products than there are covers too."
+        ),
     ),
     Argued(
         "network/backward.py",
@@ -572,7 +567,7 @@ ARGUED: list[Argued] = [
         "network/forward.py",
         "HARDLY = {1: 1e-3, 2: 0.03}",
         ("1 -> 0", "2 -> 1", "0.001 -> 0.0005", "0.001 -> 0.0", "0.03 -> 0.0"),
-        GIVEN_UP,
+        DROPPED,
     ),
     Argued(
         "network/forward.py",
@@ -593,13 +588,13 @@ ARGUED: list[Argued] = [
             "kept > lasting and REGISTRY[operation.kind].activation -> kept > lasting or REGISTRY[operation.kind].activation",
             "kept > lasting -> kept < lasting",
         ),
-        GIVEN_UP,
+        DROPPED,
     ),
     Argued(
         "network/forward.py",
         "*sizes, radius = torch.stack([*torch.linalg.vector_norm(slopes, 1, dims), form.radius.sum()]).tolist()",
         ("1 -> 2", "form.radius -> form.center"),
-        GIVEN_UP,
+        DROPPED,
     ),
     Argued(
         "network/forward.py",
@@ -610,19 +605,19 @@ ARGUED: list[Argued] = [
             "kept - 1 -> kept",
             "1 -> 2 #2",
         ),
-        GIVEN_UP,
+        DROPPED,
     ),
     Argued(
         "network/forward.py",
         "kept -= 1",
         ("1 -> 2",),
-        GIVEN_UP,
+        DROPPED,
     ),
     Argued(
         "network/forward.py",
         "if form.symbols <= kept:",
         ("form.symbols <= kept -> form.symbols < kept",),
-        ("Goes through the same sum with no symbol to give up: nothing is added but roundings."),
+        ("Goes through the same sum with no symbol to drop: only roundings are added."),
     ),
     Argued(
         "network/forward.py",
@@ -684,7 +679,7 @@ ARGUED: list[Argued] = [
         "network/backward.py",
         "if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:",
         ("1 -> 2 #2",),
-        ("Where a bound is looked at on the way, nothing else: every form holds what its operation can give."),
+        ("Decides only where an early-exit test happens: every form encloses its operation."),
     ),
     Argued(
         "network/backward.py",
@@ -729,7 +724,7 @@ ARGUED: list[Argued] = [
         "network/backward.py",
         "rows = (~(bound > enough)).nonzero().flatten()",
         ("~(bound > enough) -> bound > enough",),
-        ("Which rows stay behind: each keeps the best bound that was proved for it."),
+        ("Decides which rows become inactive: each keeps the best bound proved for it."),
     ),
     Argued(
         "network/ops/activations.py",
@@ -1092,6 +1087,6 @@ ARGUED: list[Argued] = [
         "network/ops/arithmetic.py",
         "return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)",
         ("2 -> 1",),
-        ("Allows for two roundings where an evaluation makes one, beside the form's own."),
+        ("Allows for two roundings where an evaluation makes one, on top of the form's own."),
     ),
 ]
