@@ -70,6 +70,9 @@ SUPPORTED = {
          node("LeakyRelu", "my_tanh", name="again")],
         48, CONV,
     ),
+    "Clip": lambda: with_head(
+        [conv(), node("Clip", "conv", "low", "high")], 48, {**CONV, "low": np.float32(-0.2), "high": np.float32(0.6)}
+    ),
     "BatchNormalization": lambda: with_head(
         [node("BatchNormalization", "images", "g", "h", "m", "v", epsilon=0.01)], 60, NORM
     ),
@@ -191,6 +194,11 @@ REFUSED = {
     "Softmax": lambda: with_head([node("Softmax", "images")], 60),
     "Gelu": lambda: with_head([node("Gelu", "images")], 60, opset=20),
     "Clip": lambda: with_head([node("Clip", "images")], 60),
+    "Clip on one side": lambda: with_head([node("Clip", "images", "", "c")], 60, {"c": np.float32(1)}),
+    "Clip by a branch": lambda: with_head(
+        [node("Relu", "images"), node("Clip", "images", "my_relu", "c")], 60, {"c": np.float32(1)}
+    ),
+    "Clip upside down": lambda: with_head([node("Clip", "images", "c", "d")], 60, {"c": np.float32(1), "d": np.float32(0)}),
     "another domain": lambda: with_head([node("Relu", "images", name="my_other", domain="com.example")], 60),
     "MaxPool ceil_mode": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)], 18),
     "MaxPool uneven": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], pads=[1, 0, 0, 0])], 48),

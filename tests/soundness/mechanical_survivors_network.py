@@ -849,7 +849,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation",
+        "radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + self.evaluation_error(operation)",
         ("8 -> 7", "8 -> 4"),
         ROUNDS,
     ),

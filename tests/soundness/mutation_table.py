@@ -26,6 +26,7 @@ FUSED, FUSED_BENT = "kernels/test_pixels.py", "kernels/test_quadratic.py"
 FUSED_VALUES, FUSED_SINGLE = "kernels/test_photometric.py", "kernels/test_pixels_float32.py"
 MANY_CLASSES = "network/test_margins_of_many_classes.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_layers.py", "checker/test_pixels.py"
+OPERATIONS = "network/test_operations.py"
 
 
 @dataclass(frozen=True)
@@ -588,6 +589,22 @@ MUTATIONS = [
              "f(x) - s x must increase", (NETWORK,)),
     Mutation("half the gap of a sigmoid", ACTIVATIONS, "((high - low) / 2).to(dtype)", "((high - low) / 4).to(dtype)",
              "f(x) - s x ranges over all of it", (NETWORK,)),
+    Mutation("upper bound of a clamp", ACTIVATIONS, 'x.clamp(operation.settings["low"], operation.settings["high"])',
+             'x.clamp(operation.settings["low"])',
+             "from the upper bound on the function is flat", (NETWORK,)),
+    Mutation("a clamp's highest point", ACTIVATIONS, "(torch.maximum, lower, at_high)", "(torch.maximum, lower, upper)",
+             "f(x) - s x is highest where the clamp begins, inside", (OPERATIONS, NETWORK)),
+    Mutation("slopes of a clamp backward", ACTIVATIONS, "torch.where(a > 0, below, above)",
+             "torch.where(a > 0, above, below)",
+             "each line has its own slope", (OPERATIONS, BACKWARD)),
+    Mutation("evaluations of a clamp", ACTIVATIONS, "gamma(2, operation.evaluation) * size", "0.0 * size",
+             "the bounds of a clamp may be no float32 numbers", (FLOAT32,)),
+    Mutation("checker: kinks of a clamp", "checker/operations.py", "for point in (low, high, *kinks)", "for point in (low, high)",
+             "y - s x is extreme at a kink", (CHECKER_FORMS,)),
+    Mutation("checker: evaluations of a clamp", "checker/operations.py", "values.amax(0) + slack, 2)", "values.amax(0) + slack)",
+             "the bounds of a clamp may be no float32 numbers", (CHECKER_FORMS,)),
+    Mutation("a clip read as another one", "onnx/ops.py", "low=low, high=high)", "low=low, high=2 * high)",
+             "both bounds are the file's", (ONNX_NODES,)),
     Mutation("slopes of ReLU backward", ACTIVATIONS, "torch.where(a > 0, lower, chord)",
              "torch.where(a > 0, chord, lower)",
              "the chord lies above ReLU, not below", (BACKWARD,)),

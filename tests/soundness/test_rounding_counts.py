@@ -797,18 +797,19 @@ def test_max_pooling(monkeypatch):
     form_covered(result, lacking)
 
 
-@pytest.mark.parametrize("kind", ["sigmoid", "tanh"])
-def test_s_shaped_functions(kind, monkeypatch):
-    """Any slope small enough will do, and any offsets far enough from each other."""
-    operation, function = Operation("y", kind, ("x",), {}, (6,)), REGISTRY[kind]
+@pytest.mark.parametrize("kind", ["sigmoid", "tanh", "clamp"])
+def test_functions_between_parallel_lines(kind, monkeypatch):
+    """Any slope small enough will do (of a clamp any at all), and any offsets far enough from each other."""
+    operation, function = Operation("y", kind, ("x",), {"low": -0.3, "high": 0.7}, (6,)), REGISTRY[kind]
 
     def run() -> AffineForm:
         return function.forward(operation, [entering((6,))])
 
-    free = [learned(monkeypatch, function, "_lines", run, pick)[0] for pick in range(3)]
+    free = [learned(monkeypatch, function, "band", run, pick)[0] for pick in range(3)]
     with Counting(free=free[:1]) as mode:
-        _, low, high = function._lines(entering((6,)))
-    assert float(mode.found().error.max()) < 2.0**-40  # which is subtracted from the slope
+        _, low, high = function.band(operation, entering((6,)))
+    if kind != "clamp":
+        assert float(mode.found().error.max()) < 2.0**-40  # which is subtracted from the slope
     covered(error(low), -allowance(low))
     covered(error(high), allowance(high))
     with Counting(free=free):

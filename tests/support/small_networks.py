@@ -62,6 +62,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "leaky relu": lambda: nn.LeakyReLU(0.125),
     "falling leaky relu": lambda: nn.LeakyReLU(-0.5),
+    "relu6": nn.ReLU6,
+    "hardtanh": nn.Hardtanh,
+    "clamp": lambda: Function(lambda _, x: x.clamp(-0.3, 0.7)),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
 }
@@ -116,6 +119,8 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "leaky relu default": lambda: Function(
         lambda m, x: m.b(F.leaky_relu(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)
     ),
+    "clamp last": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 3), nn.Hardtanh(-0.3, 0.7)),
+    "relu6 in place": lambda: chain(nn.Conv2d(2, 3, 3), nn.ReLU6(inplace=True), features=36),
     "sigmoid functional": lambda: Function(
         lambda m, x: m.b(torch.sigmoid(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)
     ),

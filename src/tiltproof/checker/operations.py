@@ -210,6 +210,37 @@ def leaky_relu(input: Form, negative_slope: float = 0.01, inplace: bool = False)
     return input.become(result, "leaky_relu") if inplace else result
 
 
+@rule(torch.clamp, torch.Tensor.clamp, torch.clip, torch.Tensor.clip)
+def clamp(input: Form, min: Any = None, max: Any = None) -> Form:
+    """Relax y = min(max(x, a), b), a < b and x in [l, h], to a zonotope.
+
+    For any s, y - s x is piecewise linear with kinks at a and b, so over [l, h] it lies between its least and its largest value at l, h
+    and the kinks inside; kinks outside are replaced by the nearest end. A float32 evaluation rounds a and b, at most once each.
+    """
+    x, a, b = input, min, max
+    if not all(type(bound) in (int, float) and abs(bound) < LARGE32 for bound in (a, b)) or not a < b:
+        raise no_rule("clamp", f"to [{a}, {b}]")
+    low, high = x.lower(), x.upper()
+    rise = high.clamp(a, b) - low.clamp(a, b)
+    slope = torch.where(2 * x.radius < rise, rise / (high - low), torch.zeros_like(rise)).clamp(0, 1)
+    slope = torch.where((low >= a) & (high <= b), torch.ones_like(slope), slope)
+    kinks = [torch.maximum(low, torch.minimum(high, torch.full_like(low, bound))) for bound in (a, b)]
+    values = torch.stack([point.clamp(a, b) - slope * point for point in (low, high, *kinks)])
+    slack = 16 * UNIT * (x.magnitude + abs(a) + abs(b))
+    return lifted(x, slope, values.amin(0) - slack, values.amax(0) + slack, 2)
+
+
+@rule(F.hardtanh)
+def hardtanh(input: Form, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Form:
+    result = clamp(input, min_val, max_val)
+    return input.become(result, "hardtanh") if inplace else result
+
+
+@rule(F.relu6)
+def relu6(input: Form, inplace: bool = False) -> Form:
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
 def s_shaped(x: Form, value: Any, derivative: Any) -> Form:
     """Relax an S-shaped function.
 

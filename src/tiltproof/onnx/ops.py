@@ -329,6 +329,29 @@ def write_relu(draft: GraphDraft, operation: Operation, inputs: list[str], outpu
         draft.add("Relu", inputs, output)
 
 
+@rounds(exact)
+def clip(x: Tensor, *, low: float, high: float) -> Tensor:
+    return torch.clamp(x, low, high)
+
+
+@reads("Clip")
+def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+    node.count(1, 3)
+    bounds = [constant(node, value) for value in values[1:] if value is not None]
+    if len(bounds) != 2 or any(bound.numel() != 1 or bound.dtype != draft.dtype for bound in bounds):
+        raise node.refusal("has not both bounds; two constant numbers have a rule")
+    low, high = (float(bound) for bound in bounds)
+    if not low < high:
+        raise node.refusal(f"clips to [{low}, {high}]; a lower bound below the upper one has a rule")
+    return draft.add(node, clip, (picture(node, values[0]),), low=low, high=high)
+
+
+@writes("clamp")
+def write_clamp(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    bounds = {name: torch.tensor(operation.settings[name]) for name in ("low", "high")}
+    draft.add("Clip", inputs + [draft.constant(f"{output}.{name}", bound) for name, bound in bounds.items()], output)
+
+
 LIBRARY = 64
 """Units of 1 by which a library's sigmoid or tanh may be off."""
 

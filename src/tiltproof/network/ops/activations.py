@@ -1,4 +1,4 @@
-"""Rules of activation functions: two-piece linear ones (ReLU, leaky ReLU) and S-shaped ones (sigmoid, tanh)."""
+"""Activation functions: ReLU and leaky ReLU, clamps, and S-shaped functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import quadratic_relaxation
 from tiltproof.enclosures.relu import relax_relu, relu_chord, relu_gap
-from tiltproof.enclosures.rounding import gamma, widen
+from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
 from tiltproof.kernels.registry import has_kernel
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
@@ -29,7 +29,7 @@ from tiltproof.network.ops.base import (
     row_size,
     rule,
 )
-from tiltproof.network.ops.converters import Built, Refused, converter
+from tiltproof.network.ops.converters import Built, Refused, converter, require_constants
 
 
 @rule("relu")
@@ -114,17 +114,145 @@ def relu_backward(a: Tensor, form: AffineForm, negative: float, evaluation: floa
     return result
 
 
+Line = tuple[Tensor, Tensor]
+"""Slope, which the bounds' dtype can represent, and offset, both float64."""
+
+
+class Banded(Rule):
+    """An elementwise f that lies between two lines on [l, h]."""
+
+    activation = True
+
+    def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
+        """Slope s and both offsets of parallel lines: low <= f(x) - s x <= high."""
+        raise NotImplementedError
+
+    def lines(self, operation: Operation, form: AffineForm) -> tuple[Line, Line]:
+        """A line below f and a line above it; those of the band, unless lines of other slopes are closer."""
+        slope, low, high = self.band(operation, form)
+        return (slope, low), (slope, high)
+
+    def evaluation_error(self, operation: Operation) -> float:
+        """How far a floating-point evaluation of f may be off at a given x."""
+        raise NotImplementedError
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        (form,) = inputs
+        slope, low, high = self.band(operation, form)
+        dtype = form.radius.dtype
+        gain, middle, half = slope.to(dtype), ((low + high) / 2).to(dtype), ((high - low) / 2).to(dtype)
+        stack = torch.cat([(form.center * gain + middle)[None], form.slopes * gain])
+        magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half
+        radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + self.evaluation_error(operation)
+        return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
+        """The line below serves a >= 0, the line above a < 0."""
+        (form,) = inputs
+        (below, low), (above, high) = self.lines(operation, form)
+        offset = torch.where(a > 0, low, high)
+        gain = torch.where(a > 0, below, above).to(a.dtype)
+        result = BackwardResult([a * gain], constant=dot(a, offset))
+        if form.unit:
+            gain = torch.maximum(below, above).to(a.dtype)
+            size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
+            result.allowance = size * backward_gamma(9, row_size(a), form.unit)
+            result.allowance += self.evaluation_error(operation) * ones_length(a)
+        return result
+
+
+@rule("clamp")
+class Clamp(Banded):
+    """f(x) = min(max(x, lo), hi), lo < hi: Hardtanh, ReLU6.
+
+    For any slope s in [0, 1], f(x) - s x falls up to lo, rises from lo to hi and falls from there on. On [l, h] it is therefore at least
+    its value at lo (at the nearest x of [l, h]) or at h, and at most its value at l or at hi (or the nearest x). This holds for s as
+    rounded.
+    """
+
+    def _value(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.clamp(operation.settings["low"], operation.settings["high"])
+
+    def _ends(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """l, h, and the points of [l, h] nearest to lo and hi; float64."""
+        lower, upper = form.lower.double(), form.upper.double()
+        first, second = (operation.settings[name] + torch.zeros_like(lower) for name in ("low", "high"))
+        return lower, upper, first.maximum(lower).minimum(upper), second.maximum(lower).minimum(upper)
+
+    def _offsets(self, operation: Operation, form: AffineForm, slope: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and largest f(x) - s x. The float64 product and difference are off by at most 2^-52 (|f(x)| + s |x|)."""
+        lower, upper, at_low, at_high = self._ends(operation, form)
+        lowest, highest = (
+            choose(self._value(operation, x) - slope * x, self._value(operation, y) - slope * y)
+            for choose, x, y in ((torch.minimum, at_low, upper), (torch.maximum, lower, at_high))
+        )
+        sizes = (self._value(operation, x).abs() + x.abs() for x in (lower, upper))
+        slack = 2.0**-50 * sum(sizes) if form.unit else 0.0
+        return lowest - slack, highest + slack
+
+    def _representable(self, form: AffineForm, slope: Tensor) -> Tensor:
+        return slope.clamp(0, 1).to(form.radius.dtype).double()
+
+    def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
+        """The chord's slope (f(h) - f(l)) / (h - l) makes the band narrowest, (1 - s) (f(h) - f(l)) wide; but with a remainder
+        r > (f(h) - f(l)) / 2 of x the new remainder is least for s = 0. Where x stays between lo and hi, s = 1."""
+        lower, upper, at_low, at_high = self._ends(operation, form)
+        rise = self._value(operation, upper) - self._value(operation, lower)
+        chord = torch.where(2 * form.radius > rise, 0.0, rise / (upper - lower + SMALLEST[torch.float64]))
+        inside = (at_low == lower) & (at_high == upper)
+        slope = self._representable(form, torch.where(inside, 1.0, chord))
+        return slope, *self._offsets(operation, form, slope)
+
+    def lines(self, operation: Operation, form: AffineForm) -> tuple[Line, Line]:
+        """The lines whose mean over [l, h] is closest to f's. As a function of s the mean is linear but for a bend at the line through
+        both points where f(x) - s x can be extreme, so that this slope, 0 or 1 is best."""
+        lower, upper, at_low, at_high = self._ends(operation, form)
+        found: list[Line] = []
+        for index, (x, y) in enumerate(((at_low, upper), (lower, at_high))):
+            rise = self._value(operation, y) - self._value(operation, x)
+            bend = self._representable(form, rise / (y - x + SMALLEST[torch.float64]))
+            slope, offset = bend, self._offsets(operation, form, bend)[index]
+            for other in (torch.zeros_like(bend), torch.ones_like(bend)):
+                candidate = self._offsets(operation, form, other)[index]
+                gain = (other - slope) * (lower + upper) / 2 + candidate - offset
+                better = gain > 0 if index == 0 else gain < 0
+                slope, offset = torch.where(better, other, slope), torch.where(better, candidate, offset)
+            found.append((slope, offset))
+        return found[0], found[1]
+
+    def evaluation_error(self, operation: Operation) -> float:
+        """An evaluation rounds lo and hi to its own precision; f changes by no more than they do."""
+        size = max(abs(operation.settings["low"]), abs(operation.settings["high"])) + UNDERFLOW
+        return gamma(2, operation.evaluation) * size if operation.evaluation else 0.0
+
+
+@converter("clamp.default")
+def clamp(shape: Any, x: Any, low: Any = None, high: Any = None) -> Built:
+    require_constants(x, low, high)
+    if not all(isinstance(bound, (int, float)) and abs(bound) < 2.0**100 for bound in (low, high)) or not low < high:
+        raise Refused(f"a clamp to [{low}, {high}]; two finite numbers, the first one smaller, have a rule")
+    return Built("clamp", (x.name,), {"low": float(low), "high": float(high)})
+
+
+@converter("hardtanh.default")
+def hardtanh(shape: Any, x: Any, low: float = -1.0, high: float = 1.0) -> Built:
+    return clamp(shape, x, low, high)
+
+
+@converter("relu6.default")
+def relu6(shape: Any, x: Any) -> Built:
+    return clamp(shape, x, 0.0, 6.0)
+
+
 LIBRARY = 32
 """Units roundoff, relative to 1, by which a float32 sigmoid or tanh of a library is assumed to be off at most."""
 
 
-class SShaped(Rule):
+class SShaped(Banded):
     """An increasing f whose slope rises up to x = 0 and falls after it, so its least slope on [l, h] is at an end.
 
     With s <= min(f'(l), f'(h)), f(x) - s x is increasing on [l, h]:  f(l) - s l <= f(x) - s x <= f(h) - s h.
     """
-
-    activation = True
 
     def value(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -132,7 +260,7 @@ class SShaped(Rule):
     def derivative(self, value: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _lines(self, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
+    def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
         """Slope s and both offsets, in float64; 2^-40 is far more than the library functions' error there."""
         lower, upper = form.lower.double(), form.upper.double()
         at_lower, at_upper = self.value(lower), self.value(upper)
@@ -142,27 +270,8 @@ class SShaped(Rule):
         slack = 2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0
         return slope, at_lower - slope * lower - slack, at_upper - slope * upper + slack
 
-    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        (form,) = inputs
-        slope, low, high = self._lines(form)
-        dtype = form.radius.dtype
-        gain, middle, half = slope.to(dtype), ((low + high) / 2).to(dtype), ((high - low) / 2).to(dtype)
-        stack = torch.cat([(form.center * gain + middle)[None], form.slopes * gain])
-        magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half
-        radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + LIBRARY * operation.evaluation
-        return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
-
-    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
-        (form,) = inputs
-        slope, low, high = self._lines(form)
-        offset = torch.where(a > 0, low, high)
-        gain = slope.to(a.dtype)
-        result = BackwardResult([a * gain], constant=dot(a, offset))
-        if form.unit:
-            size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
-            result.allowance = size * backward_gamma(9, row_size(a), form.unit)
-            result.allowance += LIBRARY * operation.evaluation * ones_length(a)
-        return result
+    def evaluation_error(self, operation: Operation) -> float:
+        return LIBRARY * operation.evaluation
 
 
 @rule("sigmoid")
