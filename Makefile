@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 DEVELOPER := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
 
-.PHONY: demo test soundness lint format docs clean
+.PHONY: gpu demo test soundness lint format docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/tiltproof demo
@@ -20,6 +20,10 @@ soundness: $(DEVELOPER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness
 	$(BIN)/python -m tests.soundness.mutations --workers 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soundness.mechanical pixels/single_cell.py --workers 2 --quiet
+
+# what only a GPU can show, in less than ten minutes; says so and ends well on a machine without one
+gpu:
+	PYTHONPATH=src $$(test -x $(BIN)/python && echo $(BIN)/python || echo python3) benchmarks/gpu.py --json gpu.json
 
 lint: $(DEVELOPER)
 	$(BIN)/ruff format --check .
