@@ -24,6 +24,7 @@ from tiltproof.transforms import parse
 from tiltproof.verify.initial_grid import PilotRuns
 from tiltproof.verify.inputs import check_inputs, proof_on
 from tiltproof.verify.prover import Prover
+from tiltproof.verify.refinement import BackwardPolicy
 
 SAMPLES = 41
 
@@ -49,7 +50,8 @@ def row(prover: Prover, rows: torch.Tensor, grid: int, pairs: int, batch: int) -
         ("", torch.float64, False),
         ("quadratic", torch.float64, True),
     ):
-        pilots, prover.quadratic = PilotRuns(prover, rows, AdaptiveBatchSize(batch), seed=0), quadratic
+        policy, prover.quadratic = BackwardPolicy.on(rows.device), quadratic
+        pilots = PilotRuns(prover, policy, rows, AdaptiveBatchSize(batch), seed=0)
         pilots.pairs = pairs
         began = time.perf_counter()
         pilot = pilots.run((grid,), dtype)

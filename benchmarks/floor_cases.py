@@ -76,15 +76,15 @@ class Propagation(Case):
         def work() -> dict:
             with inputs.eval_mode(), proof_arithmetic(device):
                 prover = Prover(inputs, "affine")
-                prover.gate = OpenGate(device)
+                policy = OpenPolicy.on(device)
                 for some in zip(*(each.split(size) for each in pairs), strict=True):
-                    prover.bound(*some, self.dtype)
+                    prover.bound(*some, policy, self.dtype)
             return {"boxes": len(rows), "certified": None}
 
         return work
 
 
-class OpenGate(BackwardPolicy):
+class OpenPolicy(BackwardPolicy):
     """Lets every box through to the backward pass, whatever its chances."""
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:

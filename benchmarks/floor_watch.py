@@ -114,10 +114,10 @@ class Watch:
 
     def _wrapped_bound(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(prover: Any, images: Any, low: Any, high: Any, dtype: torch.dtype | None = None) -> Any:
+        def call(prover: Any, images: Any, low: Any, high: Any, policy: Any, dtype: torch.dtype | None = None) -> Any:
             self._dtype, self._bounding = str(dtype or prover.dtype).removeprefix("torch."), True
             try:
-                result = method(prover, images, low, high, dtype)
+                result = method(prover, images, low, high, policy, dtype)
             finally:
                 self._bounding = False
             self._tally.pairs[self._dtype] += len(images)

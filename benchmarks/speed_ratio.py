@@ -23,6 +23,7 @@ from tiltproof.runtime.batch_size import pairs_at_a_time
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Prover
+from tiltproof.verify.refinement import BackwardPolicy
 
 
 def fgv_seconds(model, images, labels, transform: str, splits: tuple[int, ...], sample: int) -> float:
@@ -38,10 +39,10 @@ def fgv_seconds(model, images, labels, transform: str, splits: tuple[int, ...], 
     def one(box: int) -> None:
         low, high = (end.to(images.device).expand(len(rows), -1) for end in tiling.bounds(boxes[torch.tensor([box])]))
         for part in rows.split(size):
-            prover.bound(part, low[part], high[part])
+            prover.bound(part, low[part], high[part], policy)
 
     with proof_arithmetic(images.device):
-        prover = Prover(inputs, "fgv")
+        prover, policy = Prover(inputs, "fgv"), BackwardPolicy.on(images.device)
         one(int(chosen[0]))  # warm-up
         began = time.perf_counter()
         for box in chosen.tolist():

@@ -20,9 +20,8 @@ from tiltproof.network import bound_network
 from tiltproof.pixels.api import bound_pixels
 from tiltproof.training import train
 from tiltproof.transforms import Compose, Transform, parse
-from tiltproof.verify.api import certify
+from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.attack import attack
-from tiltproof.verify.regression import certify_range
 from tiltproof.verify.results import Budget, Certificate, RangeCertificate, Verdict
 from tiltproof.version import __version__ as __version__
 

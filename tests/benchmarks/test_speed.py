@@ -16,7 +16,7 @@ from tests.support.processes import ROOT
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.verify import prover as prover_module
 from tiltproof.verify.inputs import check_inputs
-from tiltproof.verify.prover import Prover
+from tiltproof.verify.refinement import ClassRefinement
 
 FOLDER = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not in a source checkout")
@@ -68,9 +68,10 @@ def test_watching_changes_nothing_and_counts_what_is_done(program, monkeypatch):
     model, (images, labels) = tiltproof.models.load("mnist-r30"), tiltproof.data.load("mnist-sample")
     given = model, images[:4], labels[:4], "R(30)"
     plain = tiltproof.certify(*given)
-    provers = []
-    build = Prover.__init__
-    monkeypatch.setattr(Prover, "__init__", lambda self, *rest: (provers.append(self), build(self, *rest))[1])
+    refined, refine = [], ClassRefinement._refine
+    monkeypatch.setattr(
+        ClassRefinement, "_refine", lambda *given, **how: refined.append(len(given[1])) or refine(*given, **how)
+    )
     counts = work.Counts(check_inputs(*given).network, 4)
     watch = watching.Watch(torch.device("cpu"), counts)
     began = time.perf_counter()
@@ -82,7 +83,7 @@ def test_watching_changes_nothing_and_counts_what_is_done(program, monkeypatch):
     search, pilots = watch.tallies["search"], watch.tallies["pilots"]
     assert sum(search.pairs.values()) == sum(plain.boxes) > 0
     assert pilots.pairs.total() > 0
-    assert search.margins + pilots.margins == sum(each.refined for each in provers) > 0
+    assert search.margins + pilots.margins == sum(refined) > 0
     assert set(watch.seconds) == set(watching.STAGES)
     assert all(seconds > 0 for seconds in watch.seconds.values())
 

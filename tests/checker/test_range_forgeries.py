@@ -14,7 +14,7 @@ from tests.support.run_folder import manifest_of, seal, write_run
 from tests.support.small_regression import network, pictures
 from tiltproof.checker import CheckFailed
 from tiltproof.checker.folder import read_run
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify_range
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf, 1e308, -(10**400), "1", True, [], {}]
 NOT_RE_PROVED = "leaves the range|could not be re-proved"

@@ -12,7 +12,7 @@ from tests.support.range_case import TRANSFORM, range_record, read_records, writ
 from tests.support.small_regression import network, pictures
 from tiltproof.checker import CheckFailed, check
 from tiltproof.errors import InputError
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify_range
 from tiltproof.verify.results import Budget
 
 RUNS = {

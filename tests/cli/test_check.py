@@ -7,7 +7,7 @@ import pytest
 from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify_range
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import torch
 from tests.support.digits import TRANSFORM, problem
 from tiltproof import Budget, InputError, certify
 from tiltproof.distributed.worker import Package, Worker, versions
-from tiltproof.verify.batch import ClassJob, Settings
+from tiltproof.verify.batch import Job
+from tiltproof.verify.config import Settings
 from tiltproof.verify.inputs import check_inputs, proof_on
 
 
@@ -17,7 +18,7 @@ from tiltproof.verify.inputs import check_inputs, proof_on
 def sent():
     threads = torch.get_num_threads()
     inputs = check_inputs(*problem(), TRANSFORM)
-    job = ClassJob(Settings("affine", None, Budget(), 24, 0), first=0)
+    job = Job(Settings("affine", None, Budget(), 24, 0), first=0)
     with proof_on(inputs.images):
         package = Package.of(inputs, job, pairs=2)
     yield inputs, job, package

@@ -18,9 +18,9 @@ from tiltproof.checker import CheckFailed
 from tiltproof.checker.folder import read_run
 from tiltproof.runs.folder import RUN_FILES, RunFolder
 from tiltproof.runs.manifest import claim
-from tiltproof.verify.batch import Settings
+from tiltproof.verify.api import certify_range
+from tiltproof.verify.config import Settings
 from tiltproof.verify.inputs import Inputs, check_inputs, proof_on
-from tiltproof.verify.regression import certify_range
 from tiltproof.verify.results import Budget
 
 BUDGET = Budget(boxes=40)

@@ -10,8 +10,7 @@ from torch import nn
 
 from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve, write_curve
-from tiltproof.verify.api import certify
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify, certify_range
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -18,8 +18,7 @@ from tiltproof.reports.page import SCRIPTS, order
 from tiltproof.reports.sentences import in_words, percent, quote
 from tiltproof.runs.reader import read_finished
 from tiltproof.transforms import LETTERS, Part, parse
-from tiltproof.verify.api import certify
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify, certify_range
 
 PICTURES_OF_DETAILS = ("picture", "turned", "lower", "upper", "width")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"

@@ -6,11 +6,11 @@ import functools
 
 
 class Fault:
-    """Raises ``error`` once, at the ``call``-th call of a function: before or after it runs."""
+    """Raises ``error`` once, at the ``call``-th call of a function: before or after it runs. Calls count where ``inside()`` holds."""
 
-    def __init__(self, owner, name, call, error, after):
+    def __init__(self, owner, name, call, error, after, inside=lambda: True):
         self.owner, self.name, self.call, self.error, self.after = owner, name, call, error, after
-        self.calls = 0
+        self.calls, self.inside = 0, inside
 
     def __enter__(self):
         self.original = vars(self.owner)[self.name]
@@ -18,8 +18,9 @@ class Fault:
 
         @functools.wraps(function)
         def faulty(*args, **kwargs):
-            self.calls += 1
-            here = self.calls == self.call
+            counts = self.inside()
+            self.calls += counts
+            here = counts and self.calls == self.call
             if here and not self.after:
                 raise self.error("injected")
             result = function(*args, **kwargs)

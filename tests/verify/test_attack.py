@@ -40,8 +40,9 @@ def tried(attack, hasty):
         return before(rows, parameters)
 
     attack.margins_of_each = spy
-    attack.search(attack.alive(), 24, steps=0, hasty=hasty)
-    return count, attack.found
+    known = attack.begin()
+    attack.search(known, known.alive(), 24, steps=0, hasty=hasty)
+    return count, known.found
 
 
 def test_no_parameter_is_tried_twice():

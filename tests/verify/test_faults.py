@@ -12,50 +12,52 @@ from tests.support.small_regression import network, pictures
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify.attack import Attacker, InnerRange
-from tiltproof.verify.batch import ClassJob, Settings
-from tiltproof.verify.branch_and_bound import AdaptiveSearch
+from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler
+from tiltproof.verify.batch import Job
+from tiltproof.verify.branch_and_bound import BranchAndBound
+from tiltproof.verify.config import Settings, Tolerance
 from tiltproof.verify.inputs import check_inputs, check_model_and_images
 from tiltproof.verify.partition import Boxes, SplitLog, Tiling
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.range_prover import RangeProver
-from tiltproof.verify.range_search import RangeSearch, Wanted
+from tiltproof.verify.prover import Prover, RangeProver
 from tiltproof.verify.refinement import BackwardPolicy
-from tiltproof.verify.regression import RangeJob, RangeSettings
 from tiltproof.verify.results import Budget, Verdict
-from tiltproof.verify.state import SearchState
+from tiltproof.verify.spec import ClassificationSpec, RangeSpec
+from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 from tiltproof.verify.uniform_grid import UniformSearch
 
-ledger = importlib.import_module("tiltproof.verify.state")
-range_search = importlib.import_module("tiltproof.verify.range_search")
+state_module = importlib.import_module("tiltproof.verify.state")
 CPU = torch.device("cpu")
 BATCH, GRID = 16, (2,)
 SEARCH = [
-    (AdaptiveSearch, "_top"), (AdaptiveSearch, "_begin"), (AdaptiveSearch, "_open"), (AdaptiveSearch, "_split"), (AdaptiveSearch, "_push"),
-    (AdaptiveSearch, "_suspect"), (AdaptiveSearch, "_confirm"), (AdaptiveSearch, "_clear"), (AdaptiveSearch, "_give_up"),
-    (SearchState, "record"),
-    (SearchState, "settle_certified"), (SearchState, "wrong_middles"), (SplitLog, "note"), (SplitLog, "forget"), (Boxes, "split"),
-    (Tiling, "best_axes"), (Tiling, "can_split"), (AdaptiveBatchSize, "_learn"),
+    (BranchAndBound, "_refill"), (BranchAndBound, "_branch"), (BranchAndBound, "_halve"), (SearchState, "count"), (SearchState, "settle"),
+    (SearchState, "settle_certified"), (Pairs, "join"), (SplitLog, "note"), (Boxes, "split"), (Tiling, "best_axes"),
+    (Tiling, "can_split"), (AdaptiveBatchSize, "_learn"), (state_module, "copied"),
 ]  # fmt: skip
 STEP = {  # what runs inside of steps alone
-    "adaptive": SEARCH,
-    "budget": [(AdaptiveSearch, "_give_up"), (SearchState, "settle_unknown"), (AdaptiveSearch, "_clear"), (AdaptiveSearch, "_confirm")],
-    "uniform": [(UniformSearch, "_step"), (UniformSearch, "_piece"), (UniformSearch, "_leave"), (SearchState, "record"),
-    (AdaptiveBatchSize, "_learn")],
+    "adaptive": [
+        *SEARCH, (BranchAndBound, "_suspect"), (BranchAndBound, "_confirm"), (Frontier, "take"), (SplitLog, "forget"),
+        *((ClassificationSpec, name) for name in ("bound", "done", "probe", "confirm")),
+    ],
+    "budget": [
+        (ClassificationSpec, "exhaust"), (SearchState, "settle_unknown"), (Frontier, "take"), (BranchAndBound, "_confirm"),
+    ],
+    "uniform": [
+        (UniformSearch, "_step"), (UniformSearch, "_bound"), (UniformSearch, "_leave"), (SearchState, "settle"), (SearchState, "count"),
+        (ClassificationSpec, "bound"), (AdaptiveBatchSize, "_learn"), (state_module, "copied"),
+    ],
     "range": [
-        (RangeSearch, "_top"), (RangeSearch, "_place"), (RangeSearch, "_settle"), (RangeSearch, "_give_up"), (RangeSearch, "_keep"),
-        (RangeSearch, "_inside"), (RangeProver, "bound"), (SplitLog, "note"), (Boxes, "split"), (Tiling, "best_axes"),
-        (AdaptiveBatchSize, "_learn"),
+        *SEARCH, (Frontier, "take"), *((RangeSpec, name) for name in ("bound", "inherit", "done", "probe", "exhaust")),
+        (RangeProver, "bound"),
     ],
 }  # fmt: skip
 ANYWHERE = {  # also outside of steps, where nothing is tried again: an error is allowed, a wrong result is not
     "adaptive": [
         (torch, "cat"), (Tiling, "bounds"), (Prover, "bound"), (BackwardPolicy, "learn"), (Attacker, "confirm"), (Attacker, "margins_at"),
-        (torch, "where"), (ledger, "content"),
+        (Counterexamples, "add"), (torch, "where"), (state_module, "content"),
     ],
-    "uniform": [(torch, "cat"), (Tiling, "bounds"), (Prover, "bound")],
+    "uniform": [(torch, "cat"), (Tiling, "bounds"), (Prover, "bound"), (BackwardPolicy, "learn")],
     "range": [
-        (torch, "cat"), (Tiling, "bounds"), (InnerRange, "evaluate"), (torch, "isin"), (RangeSearch, "_push"), (range_search, "content"),
+        (torch, "cat"), (Tiling, "bounds"), (OutputSampler, "evaluate"), (InnerRange, "widen"), (torch, "where"), (state_module, "content"),
     ],
 }  # fmt: skip
 CLASSES = {  # seed of the network, range, splits, budget: verdicts that do not hang on a few boxes
@@ -69,13 +71,13 @@ CLASSES = {  # seed of the network, range, splits, budget: verdicts that do not 
 def case(kind):
     """Checked inputs and a job: certified, falsified and unknown images, or ranges that are complete and such that are not."""
     if kind == "range":
-        settings = RangeSettings("affine", None, Budget(boxes=24), 4, 0, Wanted(0.15, 0.0))
-        return check_model_and_images(network(), pictures(3), "R(30)"), RangeJob(settings, 0, None)
+        settings = Settings("affine", None, Budget(boxes=24), 4, 0, Tolerance(0.15, 0.0))
+        return check_model_and_images(network(), pictures(3), "R(30)"), Job(settings, 0)
     seed, text, splits, boxes = CLASSES[kind]
     model, images = network(3, seed), pictures(6)
     with torch.no_grad():
         labels = model(images).argmax(1)
-    return check_inputs(model, images, labels, text), ClassJob(Settings("affine", splits, Budget(boxes=boxes), 1, 0), 0)
+    return check_inputs(model, images, labels, text), Job(Settings("affine", splits, Budget(boxes=boxes), 1, 0), 0)
 
 
 def results(kind):
@@ -117,8 +119,8 @@ def check(kind, found):
         assert each.upper[0] - each.lower[0] <= 1.3 * (plain.upper[0] - plain.lower[0])
 
 
-def calls(kind, owner, name):
-    with Fault(owner, name, 0, MemoryError, False) as counted:
+def calls(kind, owner, name, inside=lambda: True):
+    with Fault(owner, name, 0, MemoryError, False, inside) as counted:
         results(kind)
     return counted.calls
 
@@ -182,36 +184,91 @@ def test_memory_that_runs_out_at_every_call(kind, owner, name, after):
     anywhere(kind, owner, name, after, range(1, calls(kind, owner, name) + 1))
 
 
+@pytest.fixture
+def stepping(monkeypatch):
+    """Says whether a step is running; and a step that was interrupted is taken again, as a caller may do who catches the interruption."""
+    commit, running = Search.commit, []
+
+    def again(self, *given):
+        for _ in range(2):
+            running.append(True)
+            try:
+                return commit(self, *given)
+            except (KeyboardInterrupt, OSError):
+                pass
+            finally:
+                running.clear()
+        raise AssertionError("interrupted twice")
+
+    monkeypatch.setattr(Search, "commit", again)
+    return lambda: bool(running)
+
+
+def identical(found, plain):
+    return [replace(each, seconds=0) for each in found] == [replace(each, seconds=0) for each in plain]
+
+
+def interrupted(kind, owner, name, after, stepping, numbers):
+    for call in numbers:
+        with Fault(owner, name, call, KeyboardInterrupt, after, stepping) as fault:
+            found = results(kind)
+        assert fault.calls > call - after
+        assert identical(found, undisturbed(kind)), call
+
+
+EVERYWHERE = {kind: [*STEP[kind], *ANYWHERE.get(kind, [])] for kind in STEP}
+
+
+@pytest.mark.parametrize(("kind", "owner", "name"), functions(EVERYWHERE))
+def test_a_step_that_was_interrupted_never_happened(kind, owner, name, stepping):
+    """Taken again, the search goes on to the very results of an undisturbed run, to the last bit."""
+    count = calls(kind, owner, name, stepping)
+    assert count, "never called in a step"
+    interrupted(kind, owner, name, True, stepping, sampled(count, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("kind", "owner", "name"), functions(EVERYWHERE))
+def test_a_step_that_was_interrupted_at_any_call_never_happened(kind, owner, name, after, stepping):
+    interrupted(kind, owner, name, after, stepping, range(1, calls(kind, owner, name, stepping) + 1))
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("kind", ["adaptive", "uniform", "range"])
 def test_other_errors_end_the_run_and_leave_nothing_behind(kind, error):
     """Inputs are shared by all batches: the next run with them is not disturbed."""
-    owner, name = {
-        "adaptive": (SearchState, "record"),
-        "uniform": (SearchState, "record"),
-        "range": (RangeSearch, "_settle"),
-    }[kind]
-    for call in sampled(calls(kind, owner, name), 2):
-        with Fault(owner, name, call, error, True), pytest.raises(error):
+    for call in sampled(calls(kind, SearchState, "settle"), 2):
+        with Fault(SearchState, "settle", call, error, True), pytest.raises(error):
             results(kind)
-        assert [replace(each, seconds=0) for each in results(kind)] == [
-            replace(each, seconds=0) for each in undisturbed(kind)
-        ]
+        assert identical(results(kind), undisturbed(kind))
 
 
-def test_ranges_that_leave_parameters_out_are_refused(monkeypatch):
-    keep = RangeSearch._keep
-    lost = []
+@pytest.mark.parametrize("kind", ["adaptive", "range"])
+def test_results_that_leave_parameters_out_are_refused(kind, monkeypatch):
+    """A half of a box gets lost, as an error in the search might lose it, and the count of boxes to come agrees."""
+    join, lost = Pairs.join, []
+    certified = {each.image for each in undisturbed(kind) if each.verdict is Verdict.CERTIFIED}
 
-    def loses(self, which):
-        keep(self, which)
-        if not lost and len(self.image):
-            lost.append(True)
-            keep(self, slice(0, len(self.image) - 1))
+    def loses(parts):
+        if not lost and len(parts[1]) and int(parts[1].image[-1]) in certified:
+            lost.append(int(parts[1].image[-1]))
+            parts = [parts[0], parts[1][:-1]]
+        return join(parts)
 
-    monkeypatch.setattr(RangeSearch, "_keep", loses)
-    with pytest.raises(RuntimeError, match="leaves out some parameters"):
-        results("range")
+    count = SearchState.settle_certified
+
+    def agrees(self, rows):
+        for image in lost[:1]:
+            if self.waiting[image] == 1:
+                self.waiting[image] = 0
+        count(self, rows)
+
+    monkeypatch.setattr(Pairs, "join", staticmethod(loses))
+    monkeypatch.setattr(SearchState, "settle_certified", agrees)
+    with pytest.raises(RuntimeError, match="image .*leaves out some parameters"):
+        results(kind)
+    assert lost
 
 
 def test_ranges_that_an_output_leaves_are_refused(monkeypatch):
@@ -219,10 +276,11 @@ def test_ranges_that_an_output_leaves_are_refused(monkeypatch):
 
     def narrow(self, *given):
         outcome = bound(self, *given)
-        middle = (outcome.lower + outcome.upper) / 2
-        outcome.lower, outcome.upper = middle, middle
+        lower, upper = outcome.bound.chunk(2, 1)
+        middle = (lower - upper) / 2
+        outcome.bound = torch.cat([middle, -middle], 1)
         return outcome
 
     monkeypatch.setattr(RangeProver, "bound", narrow)
-    with pytest.raises(RuntimeError, match="leaves its proved range"):
+    with pytest.raises(RuntimeError, match="an evaluation contradicts its proof"):
         results("range")

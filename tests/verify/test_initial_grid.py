@@ -1,6 +1,7 @@
 """Where the search begins: deep networks, whose float32 bounds drown in rounding, are proved in float64 from the start."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,19 +9,10 @@ from torch import nn
 
 from tiltproof import certify, parse
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify.initial_grid import (
-    PASS_CALL,
-    PASS_COST,
-    PASS_STEPS,
-    PilotRun,
-    PilotRuns,
-    backward_pays,
-    precision_pays,
-    starting_grid,
-)
+from tiltproof.verify.initial_grid import PilotRun, PilotRuns, backward_pays, precision_pays, starting_grid
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import WORTHWHILE
+from tiltproof.verify.refinement import PASS_CALL, PASS_COST, PASS_STEPS, WORTHWHILE, BackwardPolicy, CostModel
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 
@@ -51,32 +43,31 @@ def problem(layers):
     return model, images, labels
 
 
-def prover(layers):
+def pilots(layers, size=512, transform=TRANSFORM):
     model, images, labels = problem(layers)
-    return Prover(check_inputs(model, images, labels, TRANSFORM), "affine")
+    prover = Prover(check_inputs(model, images, labels, transform), "affine")
+    return PilotRuns(prover, BackwardPolicy(), torch.arange(4), AdaptiveBatchSize(size), 0)
 
 
 def test_float64_pays_for_the_deep_network_alone():
-    rows, batch = torch.arange(4), AdaptiveBatchSize(512)
-    shallow, deep = prover(1), prover(9)
-    assert not precision_pays(shallow, rows, (16,), batch, 0)
-    assert precision_pays(deep, rows, (1024,), batch, 0)
-    assert starting_grid(deep, rows, 20_000, batch, 0) != starting_grid(shallow, rows, 20_000, batch, 0)
+    shallow, deep = pilots(1), pilots(9)
+    assert not precision_pays(shallow, (16,))
+    assert precision_pays(deep, (1024,))
+    assert starting_grid(pilots(9), 20_000) != starting_grid(pilots(1), 20_000)
 
 
 def test_float64_is_not_tried_where_float32_proves_finer_boxes():
     """Of several parameters: in a single one float64 has quadratic forms besides."""
-    model, images, labels = problem(1)
     for text, grid in ("R(4), Sh(2)", (4, 4)), ("R(4)", (16,)):
-        one = Prover(check_inputs(model, images, labels, parse(text)), "affine")
-        finer, calls, bound = (2 * grid[0], *grid[1:]), [], one.bound
-        one.pilots[grid, torch.float32] = PilotRun(2.0, 0.1, 0.5)
-        one.bound = lambda *given, bound=bound, calls=calls: (calls.append(given[-1]), bound(*given))[1]
+        one = pilots(1, 4096, parse(text))
+        finer, calls, bound = (2 * grid[0], *grid[1:]), [], one.prover.bound
+        one.known[grid, torch.float32] = PilotRun(2.0, 0.1, 0.5)
+        one.prover.bound = lambda *given, bound=bound, calls=calls: (calls.append(given[-1]), bound(*given))[1]
         for share in (0.9, 0.99):
-            one.pilots[finer, torch.float32] = PilotRun(1.0, share, share)
-            one.pilots.pop((grid, torch.float64), None)
+            one.known[finer, torch.float32] = PilotRun(1.0, share, share)
+            one.known.pop((grid, torch.float64), None)
             calls.clear()
-            precision_pays(one, torch.arange(4), grid, AdaptiveBatchSize(4096), 0)
+            precision_pays(one, grid)
             assert (torch.float64 in calls) == (share < 0.98 or len(grid) == 1)
 
 
@@ -91,64 +82,71 @@ def test_a_deep_network_is_proved():
 def test_a_half_of_a_box_that_failed_passes_less_often_than_any():
     """Shares as a deep network has them: starting at 512 boxes takes 512 + 1024 * 0.35 + 2048 * 0.04 bounds, at 256 a tenth more."""
     shares = {256: 0.29, 512: 0.65, 1024: 0.96, 2048: 0.998}
-    pilots = PilotRuns.__new__(PilotRuns)
-    pilots.pairs = 256
-    pilots.run = lambda grid, dtype: PilotRun(1.0, shares.get(grid[0], 0.0), shares.get(grid[0], 0.0))  # noqa: ARG005
-    least, grid, _ = pilots.candidate_grids([(2**k,) for k in range(13)], torch.float64)
+    runs = PilotRuns.__new__(PilotRuns)
+    runs.pairs = 256
+    runs.run = lambda grid, dtype: PilotRun(1.0, shares.get(grid[0], 0.0), shares.get(grid[0], 0.0))  # noqa: ARG005
+    least, grid, _ = runs.candidate_grids([(2**k,) for k in range(13)], torch.float64)
     assert grid == (512,)
     assert abs(least - (512 + 1024 * 0.35 + 2048 * 0.04)) < 15
 
 
 def test_a_grid_that_was_tried_is_not_tried_again():
-    one, rows, batch = prover(1), torch.arange(4), AdaptiveBatchSize(512)
-    grid = starting_grid(one, rows, 20_000, batch, 0)
-    one.bound = None  # whoever bounds anything now fails
-    assert not precision_pays(one, rows, grid, batch, 0)
+    one = pilots(1)
+    grid = starting_grid(one, 20_000)
+    one.prover.bound = None  # a call fails
+    assert not precision_pays(one, grid)
+
+
+def speculative(one, boxes):
+    one.prover.cost = replace(one.prover.cost, speculative_boxes=boxes)
 
 
 def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
     """As a GPU tries them: one call, in which every rung's backward passes are told apart."""
     start = importlib.import_module("tiltproof.verify.initial_grid")
-    plain, other, rows = prover(2), prover(2), torch.arange(4)
-    grid = starting_grid(plain, rows, 20_000, AdaptiveBatchSize(4096), 0)
+    plain, other = pilots(2, 4096), pilots(2, 4096)
+    grid = starting_grid(plain, 20_000)
     monkeypatch.setattr(start, "bounds_pairs_alone", lambda *_: True)
-    other.few, calls, bound = 6 * 256, [], other.bound
-    monkeypatch.setattr(other, "bound", lambda *given: (calls.append(len(given[0])), bound(*given))[1])
-    assert starting_grid(other, rows, 20_000, AdaptiveBatchSize(4096), 0) == grid
+    speculative(other, 6 * 256)
+    calls, bound = [], other.prover.bound
+    monkeypatch.setattr(other.prover, "bound", lambda *given: (calls.append(len(given[0])), bound(*given))[1])
+    assert starting_grid(other, 20_000) == grid
     assert calls[0] == 6 * 256
-    assert len(other.pilots) >= len(plain.pilots) > len(calls)
-    for key, pilot in plain.pilots.items():
-        mine = other.pilots[key]
+    assert len(other.known) >= len(plain.known) > len(calls)
+    for key, pilot in plain.known.items():
+        mine = other.known[key]
         assert (mine.forward, mine.passed) == (pilot.forward, pilot.passed)
         assert mine.cost == pytest.approx(pilot.cost)
-    assert len({pilot.cost for pilot in plain.pilots.values()}) > 1
-    other.few = 2 * 256 - 1  # no more than the device bounds meanwhile
-    other.pilots.clear()
+    assert len({pilot.cost for pilot in plain.known.values()}) > 1
+    speculative(other, 2 * 256 - 1)  # no more than the device bounds meanwhile
+    other.known.clear()
     calls.clear()
-    starting_grid(other, rows, 20_000, AdaptiveBatchSize(4096), 0)
+    starting_grid(other, 20_000)
     assert set(calls) == {256}
 
 
 def test_rungs_are_tried_one_by_one_where_the_reference_bounds_pixels():
     """It bounds all boxes as it has to bound the widest, so that a coarse rung would spoil the others."""
-    one, calls = prover(1), []
-    one.few, bound = 2048, one.bound
-    one.bound = lambda *given: (calls.append(len(given[0])), bound(*given))[1]
-    starting_grid(one, torch.arange(4), 20_000, AdaptiveBatchSize(4096), 0)
+    one, calls = pilots(1, 4096), []
+    speculative(one, 2048)
+    bound = one.prover.bound
+    one.prover.bound = lambda *given: (calls.append(len(given[0])), bound(*given))[1]
+    starting_grid(one, 20_000)
     assert set(calls) == {256}
 
 
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_backward_pass_pays_where_halving_takes_long(monkeypatch, on_gpu):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_backward_pass_pays_where_halving_takes_long(device):
     """Of 16 boxes 30 % fail; halved until they are proved, each takes T more bounds, which a pass has to save."""
-    one, rows, batch = prover(1), torch.arange(4), AdaptiveBatchSize(4096)
-    products = one.products * 3
-    if on_gpu:
-        monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
+    one = pilots(1, 4096)
+    network = one.prover.networks[torch.float32]
+    products = sum(operation.products for operation in network.operations) * 3
+    model, images, labels = problem(1)
+    one.prover.cost = CostModel.of(check_inputs(model, images, labels, TRANSFORM), network, torch.device(device))
     for halves, spared in ((0.97, 0.4), (0.91, 0.2), (0.85, 0.0), (0.7, 0.0)):  # T: 2.5, 5, or no end of bounds
         for grid, share in ((16,), 0.7), ((32,), halves):
-            one.pilots[grid, torch.float32] = PilotRun(1.0, share, share)
-        least, fewest = backward_pays(one, rows, (16,), batch, 0, torch.float32)
-        cost = PASS_COST + (PASS_STEPS / products if on_gpu else 0)
+            one.known[grid, torch.float32] = PilotRun(1.0, share, share)
+        least, fewest = backward_pays(one, (16,), torch.float32)
+        cost = PASS_COST + (PASS_STEPS / products if device == "cuda" else 0)
         assert least == pytest.approx(max(WORTHWHILE, cost * spared))
-        assert fewest == pytest.approx(PASS_CALL / products * spared if on_gpu else 0, abs=1)
+        assert fewest == pytest.approx(PASS_CALL / products * spared if device == "cuda" else 0, abs=1)

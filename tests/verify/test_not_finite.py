@@ -63,6 +63,6 @@ def test_batches_that_were_done_are_kept(tmp_path):
 
 
 def test_a_regression_is_refused_before_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["tiltproof.verify.regression"], "RangeSearch", None)
+    monkeypatch.setattr(sys.modules["tiltproof.verify.batch"], "BranchAndBound", None)
     with pytest.raises(InputError, match=r"outputs for image 14 are not finite.*inf"):
         certify_range(network(-3e38), IMAGES[4:], "B(0.01)", first=14, out=tmp_path / "run")

@@ -1,33 +1,43 @@
 """Which margins are refined, and which boxes are let through to it, is a matter of speed alone."""
 
 import importlib
+from dataclasses import replace
 
 import torch
 
 from tiltproof import Budget, certify, check
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
-from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy
+from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy, CostModel
+from tiltproof.verify.state import SearchState
 
 
 def test_margins_refined_together_give_the_same_verdicts(monkeypatch):
-    prover = importlib.import_module("tiltproof.verify.prover")
+    refinement = importlib.import_module("tiltproof.verify.refinement")
     model = load_model("mnist-r30")
     images, labels = (tensor[:6] for tensor in load_data("mnist-sample"))
     plain = certify(model, images, labels, "R(30)")
-    begin, counts = prover.Prover.__init__, []
+    work, counts = refinement.ClassRefinement.work, []
 
-    def together(self, *arguments):
-        begin(self, *arguments)
-        self.together = 2048
-        counts.append(self)
+    def counted(self, *arguments):
+        share = work(self, *arguments)
+        counts.append((arguments[1], self.refined))
+        return share
 
-    monkeypatch.setattr(prover.Prover, "__init__", together)
+    monkeypatch.setattr(refinement.ClassRefinement, "work", counted)
+    cost_model(monkeypatch, speculative_margins=2048)
     other = certify(model, images, labels, "R(30)")
-    assert sum(each.refined for each in counts) > 0
+    assert {limit for limit, _ in counts} == {2048}
+    assert sum(refined for _, refined in counts) > 0
     assert other.verdicts == plain.verdicts
     assert other.boxes == plain.boxes
     assert all(mine > 0 for mine, verdict in zip(other.margins, other.verdicts, strict=True) if verdict == "certified")
+
+
+def cost_model(monkeypatch, **changes):
+    """Plan as another device would."""
+    plain = CostModel.of
+    monkeypatch.setattr(CostModel, "of", lambda *given: replace(plain(*given), **changes))
 
 
 def test_the_gate_lets_through_what_a_plain_loop_would():
@@ -63,47 +73,35 @@ def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
     """Boxes whose chance is known to be small do not count, those that are not let through yet do."""
     gate, opened = BackwardPolicy(), torch.ones(100, dtype=torch.bool)
     first_order, remainder = torch.ones(100), torch.cat([torch.full((60,), 1.0), torch.full((40,), 16.0)])
-    gate.fewest = 101
+    gate.least_boxes = 101
     assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
-    gate.fewest = 100
+    gate.least_boxes = 100
     found = gate.promising(opened, first_order, remainder)
     assert found.chosen.tolist() == [*range(TRIES), *range(60, 60 + TRIES)]
     gate.learn(found, found.chosen < 60)
     assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
-    gate.fewest = 60
+    gate.least_boxes = 60
     assert gate.promising(opened, first_order, remainder).chosen.tolist() == [*range(60)]
 
 
 def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkeypatch, tmp_path):
     """A GPU does so with the last boxes: the same verdicts, and a tiling that the checker proves again."""
-    prover, search = (importlib.import_module(f"tiltproof.verify.{name}") for name in ("prover", "branch_and_bound"))
     model = load_model("mnist-r30")
     images, labels = (tensor[:8] for tensor in load_data("mnist-sample"))
-    begin, top, rounds = prover.Prover.__init__, search.AdaptiveSearch._top, []
-
-    def counted(self, size):
-        found = top(self, size)
-        rounds.append(len(found[0]))
-        return found
-
-    def few(self, *arguments):
-        begin(self, *arguments)
-        self.few = 2048
-
-    monkeypatch.setattr(search.AdaptiveSearch, "_top", counted)
+    count, rounds = SearchState.count, []
+    monkeypatch.setattr(SearchState, "count", lambda *given: rounds.append(len(given[1])) or count(*given))
     plain = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048)
     one_by_one, rounds[:] = rounds.copy(), []
-    monkeypatch.setattr(prover.Prover, "__init__", few)
-    other = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, out=tmp_path / "run")
-    assert len(rounds) < len(one_by_one)
-    assert sum(rounds) > sum(one_by_one)
+    with monkeypatch.context() as patch:
+        cost_model(patch, speculative_boxes=2048)
+        other = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, out=tmp_path / "run")
+        several, rounds[:] = rounds.copy(), []
+        certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
+    assert len(several) < len(one_by_one)
+    assert sum(several) > sum(one_by_one)
     assert other.verdicts == plain.verdicts
     assert check(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
     # not where the budget is nearly spent: there every box counts
-    rounds[:] = []
-    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
-    short = rounds.copy()
-    monkeypatch.setattr(prover.Prover, "__init__", begin)
-    rounds[:] = []
+    short, rounds[:] = rounds.copy(), []
     certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
     assert rounds == short

@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.support.small_regression import network, pictures
 from tiltproof import InputError, check, parse
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify_range
 from tiltproof.verify.results import Budget
 
 TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 import tiltproof
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import uniform_grid as uniform
+from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import Outcome
+from tiltproof.verify.prover import MarginOutcome
+from tiltproof.verify.refinement import BackwardPolicy, CostModel
 from tiltproof.verify.results import Budget, Verdict
+from tiltproof.verify.spec import ClassificationSpec
+from tiltproof.verify.state import SearchState
 from tiltproof.verify.uniform_grid import UniformSearch, block_sizes
 
 COUNTS = {1: (1, 7, 255, 256, 300, 1100), 2: (1, 3, 20, 33), 3: (1, 7, 12)}
@@ -28,29 +32,33 @@ class Holes:
     def __init__(self, transform, points, width, loose):
         self.transform, self.points, self.width, self.loose = transform, points, width, loose
         self.labels, self.dtype = torch.zeros(len(points), dtype=torch.int64), torch.float64
+        self.cost = CostModel(1, 1.0)
 
-    def changes(self):
-        return ()
-
-    def bound(self, images, low, high, dtype=None):
+    def bound(self, images, low, high, policy=None, dtype=None):
         point = self.points[images]
         away = torch.maximum(low - point, point - high).clamp(min=0).amax(1)
         bound = away - self.width - self.loose * (high - low).amax(1)
-        return Outcome(bound, bound, torch.zeros_like(bound), torch.zeros(len(images), low.shape[1]).double())
+        return MarginOutcome(bound, bound, torch.zeros_like(bound), torch.zeros(len(images), low.shape[1]).double())
 
 
-def attacker(count):
-    """Stands for an attack that finds nothing."""
-    return SimpleNamespace(
-        STATE=("margin", "found", "falsified"),
-        alive=lambda: torch.arange(count),
-        correct=torch.ones(count, dtype=torch.bool),
-        falsified=torch.zeros(count, dtype=torch.bool),
-        margin=torch.ones(count).double(),
-        found=[None] * count,
-        margins_at=lambda rows, _: torch.ones(len(rows)).double(),
-        confirm=lambda *_: None,
+def search_of(prover, tiling, budget=None, attacker=None):
+    """A search whose attack finds nothing."""
+    count = len(prover.labels)
+    attacker = attacker or SimpleNamespace(
+        margins_at=lambda rows, _: torch.ones(len(rows)).double(), confirm=lambda *_: None
     )
+    found = Counterexamples(
+        torch.ones(count, dtype=torch.bool),
+        torch.ones(count).double(),
+        torch.zeros(count, dtype=torch.bool),
+        [None] * count,
+    )
+    spec = ClassificationSpec(prover, attacker)
+    return UniformSearch(spec, tiling, SearchState.start(spec, found, BackwardPolicy()), budget or Budget())
+
+
+def results(search):
+    return search.spec.results(search.state, search.tiling, 0, 0.0)
 
 
 @settings(deadline=None, max_examples=60)
@@ -68,15 +76,15 @@ def test_blocks_say_what_single_boxes_say(data):
         data.draw(st.sampled_from([0.0, 1e-9, 0.05, 0.4])),
         data.draw(st.sampled_from([0.0, 3.0])),
     )
-    search = UniformSearch(prover, attacker(count), Tiling(transform, grid))
+    search = search_of(prover, Tiling(transform, grid))
     with pytest.MonkeyPatch.context() as patch:  # however the work is cut up
         for name, values in (("SPREAD", [1, 8]), ("TOGETHER", [1, 2, 64]), ("MOST_PAIRS", [1, 20, 2**20])):
             patch.setattr(uniform, name, data.draw(st.sampled_from(values)))
-        search.work(AdaptiveBatchSize(batch), Budget(), lambda: None)
-    results = search.results(0, 0.0)
+        search.work(AdaptiveBatchSize(batch), lambda: None)
+    found = results(search)
     tiling = Tiling(transform, grid)
     ends = tiling.bounds(tiling.first())
-    for k, result in enumerate(results):
+    for k, result in enumerate(found):
         alone = (
             Holes(transform, prover.points, prover.width, prover.loose)
             .bound(torch.full((len(ends[0]),), k), *ends)
@@ -99,15 +107,15 @@ def test_boxes_are_tried_where_their_block_fails(grid, end):
     prover = Holes(transform, point, 0.0, loose=3 * float(size[0, 0] / size.max()))
     boxes, bound = [], prover.bound
 
-    def noted(images, low, high, dtype=None):
-        outcome = bound(images, low, high, dtype)
+    def noted(images, low, high, policy, dtype=None):
+        outcome = bound(images, low, high, policy, dtype)
         boxes.extend(((high - low) / size).round().prod(1)[outcome.bound > 0].tolist())
         return outcome
 
     prover.bound = noted
-    search = UniformSearch(prover, attacker(1), Tiling(transform, grid))
-    search.work(AdaptiveBatchSize(500), Budget(), lambda: None)
-    (result,) = search.results(0, 0.0)
+    search = search_of(prover, Tiling(transform, grid))
+    search.work(AdaptiveBatchSize(500), lambda: None)
+    (result,) = results(search)
     assert result.verdict is Verdict.CERTIFIED
     assert sum(boxes) == math.prod(grid)  # nothing is proved twice
     assert 1 in boxes  # single boxes were needed
@@ -127,9 +135,9 @@ def test_an_image_that_cannot_be_proved_costs_little():
     """Its hole is a single box, which no scout meets: found where blocks are smallest, though most of the range lies before it."""
     transform, grid = tiltproof.parse("R(-3:10)"), 100_000
     points = torch.tensor([[9.12345], [99.0]]).double()
-    search = UniformSearch(Holes(transform, points, 0.0, loose=3.0), attacker(2), Tiling(transform, (grid,)))
-    search.work(AdaptiveBatchSize(100), Budget(), lambda: None)
-    failed, proved = search.results(0, 0.0)
+    search = search_of(Holes(transform, points, 0.0, loose=3.0), Tiling(transform, (grid,)))
+    search.work(AdaptiveBatchSize(100), lambda: None)
+    failed, proved = results(search)
     assert failed.verdict is Verdict.UNKNOWN
     assert abs(failed.open_box[0][0] - 9.12345) < 0.001
     assert failed.boxes < 500
@@ -161,19 +169,20 @@ def test_seconds_end_a_uniform_search(grid, batch):
     """The box named is none that was proved, by itself or within a block, and no image is looked at twice."""
     transform = tiltproof.parse(TEXTS[len(grid)])
     prover = Holes(transform, torch.full((2, len(grid)), 99.0).double(), 0.0, 0.0)
-    proved, looked, bound, nobody = [], [], prover.bound, attacker(2)
+    proved, looked, bound = [], [], prover.bound
+    nobody = SimpleNamespace(confirm=lambda *_: None)
 
-    def noted(images, low, high, dtype=None):
-        outcome = bound(images, low, high, dtype)
+    def noted(images, low, high, policy, dtype=None):
+        outcome = bound(images, low, high, policy, dtype)
         proved.extend(zip(images.tolist(), low, high, strict=True))
         assert (outcome.bound > 0).all()
         return outcome
 
     prover.bound = noted
     nobody.margins_at = lambda rows, _: looked.extend(rows.tolist()) or torch.ones(len(rows)).double()
-    search = UniformSearch(prover, nobody, Tiling(transform, grid))
-    search.work(AdaptiveBatchSize(batch), Budget(seconds=1e-9), lambda: None)
-    for image, result in enumerate(search.results(0, 0.0)):
+    search = search_of(prover, Tiling(transform, grid), Budget(seconds=1e-9), nobody)
+    search.work(AdaptiveBatchSize(batch), lambda: None)
+    for image, result in enumerate(results(search)):
         assert result.verdict is Verdict.UNKNOWN
         assert 1 <= result.boxes <= max(1, -(-batch // 2))
         middle = sum(torch.tensor(end).double() for end in result.open_box) / 2

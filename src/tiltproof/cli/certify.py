@@ -27,8 +27,7 @@ from tiltproof.errors import InputError
 from tiltproof.runs.curve import certified_curve, check_curve_file, write_curve
 from tiltproof.runtime.batch_size import parse_memory
 from tiltproof.transforms import Transform
-from tiltproof.verify.api import certify
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.results import Budget, Certificate, RangeCertificate
 
 EPILOG = options.epilog(

@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tiltproof.runtime.batch_size import shown_size
-from tiltproof.verify.regression import RangeProgress
 from tiltproof.verify.results import Progress
 
 Report = TypeVar("Report")
@@ -106,11 +105,10 @@ def kept_after_interruption(text: Callable[[], str]) -> Iterator[None]:
 
 PHASES = {"attack": "attacking", "prove": "proving"}
 COUNTS = ("certified", "falsified", "unknown")
-AnyProgress = Progress | RangeProgress
 
 
 @contextmanager
-def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[AnyProgress], None] | None]:
+def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
     """A callback for `certify` and `certify_range`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
     if quiet:
         yield None
@@ -121,29 +119,26 @@ def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[AnyPro
             yield update
 
 
-def _line(progress: AnyProgress) -> Line:
-    doing = PHASES.get(progress.phase, progress.phase) if isinstance(progress, Progress) else PHASES["prove"]
-    return Line(doing, progress.done, progress.images, status(progress))
+def _line(progress: Progress) -> Line:
+    return Line(PHASES.get(progress.phase, progress.phase), progress.done, progress.images, status(progress))
 
 
 class Occasionally(HalfMinutes):
     """For logs: says nothing about a short run, and then one line every half minute."""
 
-    def __call__(self, progress: AnyProgress) -> None:
+    def __call__(self, progress: Progress) -> None:
         if self.passed():
             self.say(f"{progress.done:,}/{progress.images:,} images | {status(progress)}")
 
 
-def status(progress: AnyProgress) -> str:
+def status(progress: Progress) -> str:
     """Verdicts so far, boxes a second and the time left, in one line.
 
     >>> status(Progress(images=100, done=40, certified=38, falsified=1, unknown=0, misclassified=1, boxes=9000,
     ...                 seconds=4.0, phase="prove", seconds_left=6.2))
     'certified 38, falsified 1, unknown 0 | 2,250 boxes/s | 0:06 left'
     """
-    parts = (
-        [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS)] if isinstance(progress, Progress) else []
-    )
+    parts = [] if progress.ranges else [", ".join(f"{word} {getattr(progress, word):,}" for word in COUNTS)]
     if progress.seconds > 0 and progress.boxes:
         parts.append(f"{progress.boxes / progress.seconds:,.0f} boxes/s")
     if progress.seconds_left is not None:

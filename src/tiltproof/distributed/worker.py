@@ -15,9 +15,9 @@ from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.network import eval_mode, proof_arithmetic
 from tiltproof.runs.manifest import graph_digest, package_version
-from tiltproof.runs.run import Grid, Job
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory
 from tiltproof.transforms import Transform
+from tiltproof.verify.batch import Grid, Job
 from tiltproof.verify.inputs import Inputs, check_model_and_images
 
 

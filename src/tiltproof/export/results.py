@@ -55,10 +55,11 @@ def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
     with proof_on(stored):
         inputs = check_inputs(model, stored[rows], labels, run.transform)
         with inputs.eval_mode():
-            attacker = Attacker(inputs, 0, run.first)
+            attacker = Attacker(inputs, 0)
+            known = attacker.begin(run.first)
             untransformed = torch.zeros(len(rows), len(run.transform.parts), dtype=torch.float64)
-            attacker.confirm(torch.arange(len(rows)), untransformed)
-    return {row for row, wrong in zip(rows, attacker.falsified.tolist(), strict=True) if wrong}
+            attacker.confirm(known, torch.arange(len(rows)), untransformed)
+    return {row for row, wrong in zip(rows, known.falsified.tolist(), strict=True) if wrong}
 
 
 def result_rows(

@@ -15,8 +15,8 @@ from tiltproof.transforms import Transform
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.partition import Boxes, Tiling, leaves
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.range_prover import RangeProver
+from tiltproof.verify.prover import Prover, RangeProver
+from tiltproof.verify.refinement import BackwardPolicy
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 
 Tiles = tuple[Tensor, Tensor]
@@ -185,9 +185,8 @@ class ClassDetails(Details):
 
     def of(self, row: int, result: ImageResult) -> dict[str, Any]:
         """Return plain values, ready for JSON, for the image in row ``row`` of the inputs."""
-        prover = Prover(
-            self.inputs, self.method
-        )  # one per image: what it learns must not depend on the order of images
+        prover = Prover(self.inputs, self.method)
+        self.policy = BackwardPolicy.on(self.device)  # one per image: what it learns must not depend on their order
         points = self.range.points()
         margins, _ = self.margins(row, points)
         worst = points[margins.argmin()]
@@ -252,7 +251,9 @@ class ClassDetails(Details):
         return low[order], high[order], bounds[order].tolist()
 
     def _bounds(self, prover: Prover, row: int, boxes: Tiles) -> Tensor:
-        return self.bounded(row, boxes, lambda rows, low, high: prover.bound(rows, low, high).bound).double()
+        return self.bounded(
+            row, boxes, lambda rows, low, high: prover.bound(rows, low, high, self.policy).bound
+        ).double()
 
     def _box(self, result: ImageResult, tiles: Tiles | None, worst: Tensor) -> Tiles:
         """Return the box whose pixel bounds are shown: the one that stayed open, or that contains the worst parameters."""
@@ -305,8 +306,8 @@ class RangeDetails(Details):
         """Return one output along one parameter, and its certified range over each box that the line crosses."""
 
         def bound(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-            outcome = prover.bound(rows, low, high)
-            return torch.stack([outcome.lower[:, output], outcome.upper[:, output]])
+            bound = prover.bound(rows, low, high).bound
+            return torch.stack([bound[:, output], -bound[:, bound.shape[1] // 2 + output]])
 
         values = self.sampled(row, self.line(worst, axis))[:, output]
         low, high = self.range.low[None], self.range.high[None]

@@ -331,14 +331,6 @@ class RunFolder(Run):
                 stream.close()
 
 
-def check_folder_options(out: str | Path | None, resume: bool, overwrite: bool) -> None:
-    """What must not be asked for together."""
-    if resume and out is None:
-        raise InputError("there is nothing to resume without a run folder", do="give out= (--out) as well")
-    if resume and overwrite:
-        raise InputError("a run is either resumed or replaced", got="resume and overwrite", do="choose one")
-
-
 def _seal(entry: dict[str, Any]) -> bytes:
     """The entry as a line that carries its own checksum."""
     return (json.dumps(entry | {"crc32": zlib.crc32(json.dumps(entry).encode())}) + "\n").encode()

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from tiltproof.device import few_threads
 from tiltproof.errors import InputError
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory
+from tiltproof.verify.batch import Grid, Job
 from tiltproof.verify.inputs import Inputs
-
-Grid = tuple[int, ...]
+from tiltproof.verify.reporter import Reporter
 
 
 class Result(Protocol):
@@ -27,49 +27,6 @@ class Result(Protocol):
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> Result: ...
-
-
-class Job(Protocol):
-    """How the images of a run are proved; it can be sent to another process. A batch's results depend on nothing but its images,
-    the job, the grid it is given and the number of pairs bounded at once."""
-
-    @property
-    def batch_size(self) -> int | None:
-        """Pairs bounded at once, if the user says so."""
-        ...
-
-    @property
-    def needs_grid(self) -> bool:
-        """Whether a batch that is given no starting grid looks for one, for itself and those after it."""
-        ...
-
-    def part(self, rows: slice) -> Job:
-        """The job for these of its images alone."""
-        ...
-
-    def pairs(self, inputs: Inputs) -> int:
-        """How many pairs to bound at once on the inputs' device, where no batch size is given."""
-        ...
-
-    def each(self, inputs: Inputs) -> int:
-        """Bytes that a pair is believed to take."""
-        ...
-
-    def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid | None:
-        """The grid that `batch` would find, and no proof."""
-        ...
-
-    def batch(
-        self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize, reporter: Any = None
-    ) -> tuple[Sequence[Any], Grid | None]:
-        """Results of the images, and the starting grid (None as long as no image needed one)."""
-        ...
-
-
-class Listener(Protocol):
-    """Is told of every batch that is done."""
-
-    def finished(self, results: Sequence[Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +82,7 @@ class Run:
         self.seconds = 0.0
         self.devices: set[str] = set()
 
-    def work(self, inputs: Inputs, job: Job, reporter: Listener, workers: Workers | None = None) -> None:
+    def work(self, inputs: Inputs, job: Job, reporter: Reporter, workers: Workers | None = None) -> None:
         """All batches, from wherever the run stands. Workers may finish them in any order; they are kept in the images' order, so
         that a run is always whole up to some image."""
         size, images, began = self.plan["images_per_batch"], len(inputs.images), time.perf_counter()
@@ -147,7 +104,7 @@ class Run:
                         began = now
 
     def _alone(
-        self, inputs: Inputs, job: Job, batches: Sequence[slice], reporter: Listener
+        self, inputs: Inputs, job: Job, batches: Sequence[slice], reporter: Reporter
     ) -> Generator[Batch, None, None]:
         """One batch after the other, in this process."""
         keep_freed_memory(inputs.memory)

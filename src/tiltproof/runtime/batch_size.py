@@ -12,11 +12,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TypeVar
 
 import torch
 
@@ -24,6 +24,8 @@ from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError
 from tiltproof.network import Network
 from tiltproof.network.arithmetic import unfold_at_most
+
+T = TypeVar("T")
 
 UNITS = {"": 1, "B": 1} | {
     f"{letter}{middle}B": base**power
@@ -217,17 +219,10 @@ def picture_bytes(network: Network, gradient: bool) -> int:
     return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
 
 
-class Changing(Protocol):
-    """Something that a step of a search changes: ``STATE`` names the attributes that hold its whole state."""
-
-    STATE: ClassVar[tuple[str, ...]]
-
-
 class AdaptiveBatchSize:
     """Runs a function on batches of items, and halves the batch size, for good, whenever memory runs out.
 
-    A function that failed is called again, so it must leave nothing behind: either it changes nothing, or the objects it changes are named,
-    and whatever it raises their state is put back.
+    A function that failed is called again, so it must change nothing.
 
     Under a limit of ``memory`` the batch size follows from what an item takes: first the estimate ``each``, then what the largest batch so
     far was measured to take. A peak above the limit counts as memory that ran out.
@@ -239,18 +234,14 @@ class AdaptiveBatchSize:
         # what was in use before the first batch: later readings on a CPU count memory that was freed and not returned
         self.taken = 0 if self.memory is None else self.memory.taken()
 
-    def run(self, function: Callable[[int], Any], changes: Sequence[Changing] = ()) -> Any:
-        """``function(size)`` works on at most ``size`` items; ``changes``: the objects whose state it changes."""
+    def run(self, function: Callable[[int], T]) -> T:
+        """``function(size)`` works on at most ``size`` items."""
         while True:
             size = self.fitting()
             peak = 0 if self.memory is None else self.memory.peak()
-            before: list[tuple[Changing, dict[str, Any]]] = []
             try:
-                before = [(each, {name: _copied(getattr(each, name)) for name in each.STATE}) for each in changes]
                 result = function(size)
-            except BaseException as error:
-                for each, state in before:
-                    vars(each).update(state)
+            except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 if size == 1:
@@ -291,13 +282,6 @@ class AdaptiveBatchSize:
             share = max(1, (reached - self.taken) // size)
             self.each = share if reached > peak else min(self.each, share)
             self.largest = size
-
-
-def _copied(value: Any) -> Any:
-    """A copy that later changes in place do not reach."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return value.copy() if isinstance(value, (list, dict)) else value
 
 
 def _rounded(size: int) -> int:

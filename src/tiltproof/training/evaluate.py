@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from tiltproof.training.data import as_floats
 from tiltproof.training.recipe import CertifyPart
 from tiltproof.transforms import Transform
-from tiltproof.verify.api import certify
-from tiltproof.verify.regression import certify_range
+from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.results import Budget
 
 BATCH = 1000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,43 +48,60 @@ def attack(
     with proof_on(images):
         inputs = check_inputs(model, images, labels, transform)
         with inputs.eval_mode():
-            attacker = Attacker(inputs, seed, first)
-            attacker.search(attacker.alive(), samples, steps)
-        return AttackResult(attacker.found, attacker.margin.tolist(), attacker.correct.tolist())
+            attacker = Attacker(inputs, seed)
+            known = attacker.begin(first)
+            attacker.search(known, known.alive(), samples, steps)
+        return AttackResult(known.found, known.margin.tolist(), known.correct.tolist())
+
+
+@dataclass
+class Counterexamples:
+    """What the attack knows of each image; ``found``: a confirmed counterexample or None; ``margin``: the lowest margin seen."""
+
+    correct: Tensor
+    margin: Tensor
+    falsified: Tensor
+    found: list[tuple[float, ...] | None]
+
+    def alive(self) -> Tensor:
+        """Images that are classified correctly and not falsified."""
+        return (self.correct & ~self.falsified).nonzero().flatten()
+
+    def add(self, rows: Tensor, parameters: Tensor, margin: Tensor) -> None:
+        """Record the points whose exact margin is below zero, by the upper bounds ``margin``."""
+        for k in (margin < 0).nonzero().flatten().tolist():
+            row = int(rows[k])
+            if self.found[row] is None:
+                self.found[row] = tuple(parameters[k].tolist())
+                self.falsified[row] = True
+                self.margin[row] = margin[k]
 
 
 class Attacker:
-    """Evaluates margins at concrete parameters; also used by the search at the boxes it cannot prove."""
+    """Evaluates margins at concrete parameters; what it finds out is kept in `Counterexamples`."""
 
-    STATE: ClassVar[tuple[str, ...]] = ("margin", "found", "falsified")
-
-    def __init__(self, inputs: Inputs, seed: int, first: int = 0) -> None:
-        self.answers, self.images, self.labels, self.transform = (
-            inputs.answers,
-            inputs.images,
-            inputs.labels,
-            inputs.transform,
-        )
-        self.pictures = inputs.pictures
+    def __init__(self, inputs: Inputs, seed: int) -> None:
+        self.answers, self.images, self.labels = inputs.answers, inputs.images, inputs.labels
+        self.transform, self.pictures = inputs.transform, inputs.pictures
         self.exact = inputs.network_as(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
         )
         self.generator = torch.Generator().manual_seed(seed)
-        # on a GPU steps are dear, not pictures
+        # on a GPU the number of launches counts, not that of images
         most, points = (65_536, 2048) if inputs.images.is_cuda else (256, 128)
         self.batch, self.gradients = inputs.evaluations(most), inputs.evaluations(most, gradient=True)
         self.points = inputs.points(points)
-        with torch.no_grad():
-            clean, finite = self.batch.run(self._clean)
+
+    @torch.no_grad()
+    def begin(self, first: int = 0) -> Counterexamples:
+        """Evaluate the untransformed images; ``first``: the number of the first one, for messages."""
+        clean, finite = self.batch.run(self._clean)
         if not bool(finite.all()):
             row = int((~finite).int().argmax())
-            with torch.no_grad():
-                raise not_finite(first + row, self.answers(self.images[row : row + 1])[0])
-        self.correct = (clean > 0).cpu()
-        self.margin = clean.double().cpu()
-        self.found: list[tuple[float, ...] | None] = [None] * len(self.images)
-        self.falsified = torch.zeros(len(self.images), dtype=torch.bool)
+            raise not_finite(first + row, self.answers(self.images[row : row + 1])[0])
+        falsified = torch.zeros(len(self.images), dtype=torch.bool)
+        return Counterexamples((clean > 0).cpu(), clean.double().cpu(), falsified, [None] * len(self.images))
 
     def _clean(self, size: int) -> tuple[Tensor, Tensor]:
         """Margins, and which images have finite outputs."""
@@ -138,18 +154,12 @@ class Attacker:
         return self._margin(pictures, self.labels[rows].repeat_interleave(len(values)))
 
     @torch.no_grad()
-    def confirm(self, rows: Tensor, parameters: Tensor) -> None:
+    def confirm(self, known: Counterexamples, rows: Tensor, parameters: Tensor) -> None:
         """Check candidates in float64 on the exact transformation, with error bounds, and record those that hold."""
-        rows, parameters = rows[~self.falsified[rows]], parameters[~self.falsified[rows]]
-        if not len(rows):
-            return
-        margin = self.points.run(lambda size: self._largest_margins(rows, parameters, size))
-        for k in (margin < 0).nonzero().flatten().tolist():
-            row = int(rows[k])
-            if self.found[row] is None:
-                self.found[row] = tuple(parameters[k].tolist())
-                self.falsified[row] = True
-                self.margin[row] = margin[k]
+        open_ = ~known.falsified[rows]
+        rows, parameters = rows[open_], parameters[open_]
+        if len(rows):
+            known.add(rows, parameters, self.points.run(functools.partial(self._largest_margins, rows, parameters)))
 
     def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
         """Upper bounds of the exact margins, ``size`` at a time."""
@@ -162,16 +172,12 @@ class Attacker:
             pieces.append(form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1).cpu())
         return torch.cat(pieces)
 
-    def alive(self) -> Tensor:
-        """Images that are classified right and not falsified yet."""
-        return (self.correct & ~self.falsified).nonzero().flatten()
-
     def at(self, unit: Tensor) -> Tensor:
         """Parameters for positions in [-1, 1]^d; both ends of the range are met exactly."""
         t = (unit + 1) / 2
         return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
 
-    def search(self, rows: Tensor, samples: int, steps: int, hasty: bool = False) -> None:
+    def search(self, known: Counterexamples, rows: Tensor, samples: int, steps: int, hasty: bool = False) -> None:
         """Attack images ``rows``: first sampled parameters, then gradient steps from each image's worst one. ``hasty``: see `_seen`."""
         if samples < 1 or steps < 0:
             raise InputError(
@@ -180,15 +186,15 @@ class Attacker:
         best = torch.zeros(len(self.images), len(self.low), dtype=torch.float64)
         units = candidates(samples, len(self.low), self.generator)
         for chunk in units.split(max(1, min(len(units), 32))):
-            rows = rows[~self.falsified[rows]]
+            rows = rows[~known.falsified[rows]]
             if not len(rows):
                 return
             least, which = self._seen(rows, chunk, hasty).min(1)
-            lower = least < self.margin[rows]
+            lower = least < known.margin[rows]
             best[rows[lower]] = chunk[which[lower]]
-            self.margin[rows[lower]] = least[lower]
-            self.confirm(rows[least < 0], self.at(chunk[which[least < 0]]))
-        self._descend(rows, best, steps)
+            known.margin[rows[lower]] = least[lower]
+            self.confirm(known, rows[least < 0], self.at(chunk[which[least < 0]]))
+        self._descend(known, rows, best, steps)
 
     def _seen(self, rows: Tensor, units: Tensor, hasty: bool) -> Tensor:
         """Margins of images [R] at positions [U], [R, U]. ``hasty``: only a few positions of images whose margins there are far from zero,
@@ -206,20 +212,20 @@ class Attacker:
             table[near, (~first).nonzero().T] = self.margins_of_each(rows[near.flatten()], self.at(units[~first]))
         return table
 
-    def _descend(self, rows: Tensor, start: Tensor, steps: int) -> None:
+    def _descend(self, known: Counterexamples, rows: Tensor, start: Tensor, steps: int) -> None:
         """Signed gradient steps on the margin, from each image's best point so far; the step halves every
         third time."""
         for number in range(steps):
-            rows = rows[~self.falsified[rows]]
+            rows = rows[~known.falsified[rows]]
             if not len(rows):
                 return
             step = 0.2 * 0.5 ** (number // 3)
-            moved = self.gradients.run(lambda size: self._moved(rows, start, step, size))  # noqa: B023 (run at once)
-            reached = self.margins_at(rows, self.at(moved))
-            better = reached < self.margin[rows]
+            moved = self.gradients.run(functools.partial(self._moved, rows, start, step))
+            margin = self.margins_at(rows, self.at(moved))
+            better = margin < known.margin[rows]
             start[rows[better]] = moved[better]
-            self.margin[rows[better]] = reached[better]
-            self.confirm(rows[reached < 0], self.at(moved[reached < 0]))
+            known.margin[rows[better]] = margin[better]
+            self.confirm(known, rows[margin < 0], self.at(moved[margin < 0]))
 
     def _moved(self, rows: Tensor, start: Tensor, step: float, size: int) -> Tensor:
         """One signed step of ``rows`` from where they are, ``size`` at a time; float64 on the CPU."""
@@ -261,37 +267,58 @@ def candidates(samples: int, d: int, generator: torch.Generator) -> Tensor:
     return torch.tensor(list(dict.fromkeys(map(tuple, every))), dtype=torch.float64)  # corners lie on the grid too
 
 
-# Outputs that are known to be reached: the inner range beside the certified outer one, found by evaluating and by gradient steps.
+# Outputs that are reached: the inner range within the certified outer one, found by evaluating and by gradient steps.
 
 
 CONFIRMED_AT_ONCE = 128
 
 
+@dataclass
 class InnerRange:
-    """For each image and output the lowest and highest value seen so far [N, K], and the parameters that gave them [N, K, d]."""
+    """For each image and output the lowest and highest value seen [N, K], and the parameters that gave them [N, K, d]."""
 
-    STATE: ClassVar[tuple[str, ...]] = ("low", "high", "lowest_at", "highest_at")
+    prediction: Tensor
+    low: Tensor
+    high: Tensor
+    lowest_at: Tensor
+    highest_at: Tensor
+
+    def widen(self, rows: Tensor, parameters: Tensor, outputs: Tensor) -> None:
+        """Outputs [Q, K] of images ``rows`` at ``parameters``."""
+        for output in range(outputs.shape[1]):
+            for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
+                # the first row of each image that is best comes last in this order, and stays
+                order = (sign * outputs[:, output]).argsort(descending=True)
+                better = order[sign * outputs[order, output] < sign * best[rows[order], output]]
+                best[rows[better], output] = outputs[better, output]
+                at[rows[better], output] = parameters[better]
+
+
+class OutputSampler:
+    """Evaluates outputs at concrete parameters; what it finds out is kept in an `InnerRange`."""
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self.inputs = inputs
-        self.low_end, self.high_end = (
+        self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (inputs.transform.low, inputs.transform.high)
         )
         self.generator = torch.Generator().manual_seed(seed)
         self.batch, self.gradients = inputs.evaluations(1024), inputs.evaluations(1024, gradient=True)
-        with torch.no_grad():
-            self.prediction = self.batch.run(self._predictions)
-        count, outputs = self.prediction.shape
-        self.low = torch.full((count, outputs), torch.inf, dtype=torch.float64)
-        self.high = -self.low
-        self.lowest_at = torch.zeros(count, outputs, len(self.low_end), dtype=torch.float64)
-        self.highest_at = self.lowest_at.clone()
+
+    @torch.no_grad()
+    def begin(self, first: int = 0) -> InnerRange:
+        """Evaluate the untransformed images; ``first``: the number of the first one, for messages."""
+        prediction = self.batch.run(self._predictions)
+        ensure_finite(prediction, first)
+        low = torch.full_like(prediction, torch.inf)
+        at = torch.zeros(*prediction.shape, len(self.low), dtype=torch.float64)
+        return InnerRange(prediction, low, -low, at, at.clone())
 
     def _predictions(self, size: int) -> Tensor:
         return torch.cat([self.inputs.answers(part).double().cpu() for part in self.inputs.images.split(size)])
 
-    def evaluate(self, rows: Tensor, parameters: Tensor) -> None:
-        """Outputs of images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype."""
+    def evaluate(self, known: InnerRange, rows: Tensor, parameters: Tensor) -> None:
+        """Widen the inner range by the outputs of images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype."""
 
         def work(size: int) -> Tensor:
             pieces = []
@@ -302,33 +329,26 @@ class InnerRange:
             return torch.cat(pieces)
 
         with torch.no_grad():
-            outputs = self.batch.run(work).double()
-        for output in range(outputs.shape[1]):
-            for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
-                # the first row of each image that is best comes last in this order, and stays
-                order = (sign * outputs[:, output]).argsort(descending=True)
-                better = order[sign * outputs[order, output] < sign * best[rows[order], output]]
-                best[rows[better], output] = outputs[better, output]
-                at[rows[better], output] = parameters[better]
+            known.widen(rows, parameters, self.batch.run(work).double())
 
-    def search(self, samples: int, steps: int) -> None:
+    def search(self, known: InnerRange, samples: int, steps: int) -> None:
         """Corners, a grid and random parameters, then signed gradient steps from each output's lowest and highest."""
-        units = candidates(samples, len(self.low_end), self.generator)
-        everything = torch.arange(len(self.low))
+        units = candidates(samples, len(self.low), self.generator)
+        everything = torch.arange(len(known.low))
         for chunk in units.split(32):
             rows, points = everything.repeat_interleave(len(chunk)), chunk.repeat(len(everything), 1)
-            self.evaluate(rows, self._at(points))
+            self.evaluate(known, rows, self._at(points))
         for number in range(steps):
-            for output in range(self.low.shape[1]):
-                for at, sign in ((self.lowest_at, 1), (self.highest_at, -1)):
-                    step = 0.2 * 0.5 ** (number // 3) * (self.high_end - self.low_end) / 2
+            for output in range(known.low.shape[1]):
+                for at, sign in ((known.lowest_at, 1), (known.highest_at, -1)):
+                    step = 0.2 * 0.5 ** (number // 3) * (self.high - self.low) / 2
                     slope = self.gradients.run(functools.partial(self._slopes, at[:, output], output))
-                    moved = (at[:, output] - sign * step * slope.sign()).clamp(self.low_end, self.high_end)
-                    self.evaluate(everything, moved)
+                    moved = (at[:, output] - sign * step * slope.sign()).clamp(self.low, self.high)
+                    self.evaluate(known, everything, moved)
 
     def _at(self, unit: Tensor) -> Tensor:
         t = (unit + 1) / 2
-        return (self.low_end * (1 - t) + self.high_end * t).clamp(self.low_end, self.high_end)
+        return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
 
     def _slopes(self, parameters: Tensor, output: int, size: int) -> Tensor:
         """Gradient of one output with respect to the parameters, [N, d]; ``size`` images at a time."""
@@ -342,14 +362,14 @@ class InnerRange:
         return torch.cat(pieces)
 
     @torch.no_grad()
-    def confirmed(self) -> tuple[Tensor, Tensor]:
+    def confirmed(self, known: InnerRange) -> tuple[Tensor, Tensor]:
         """What is reached for certain, [N, K] each: at the parameters found the exact output lies below the first and above the second
         number, by float64 bounds of single points."""
-        low, high = self.low.clone(), self.high.clone()
+        low, high = known.low.clone(), known.high.clone()
         points = self.inputs.points(CONFIRMED_AT_ONCE)
         for output in range(low.shape[1]):
-            low[:, output] = points.run(functools.partial(self._ends, self.lowest_at[:, output]))[1][:, output]
-            high[:, output] = points.run(functools.partial(self._ends, self.highest_at[:, output]))[0][:, output]
+            low[:, output] = points.run(functools.partial(self._ends, known.lowest_at[:, output]))[1][:, output]
+            high[:, output] = points.run(functools.partial(self._ends, known.highest_at[:, output]))[0][:, output]
         return low, high
 
     def _ends(self, parameters: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -363,3 +383,11 @@ class InnerRange:
             lower.append(form.lower.cpu())
             upper.append(form.upper.cpu())
         return torch.cat(lower), torch.cat(upper)
+
+
+def ensure_finite(outputs: Tensor, first: int) -> None:
+    """Raise for an output [N, K] that is no finite number; the images are numbered from ``first``."""
+    wrong = (~outputs.isfinite()).any(1)
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        raise not_finite(first + row, outputs[row])

@@ -1,116 +1,170 @@
-"""One batch of images: attacked, then proved; independent of every other batch.
+"""One batch of images: attacked, then searched; independent of every other batch.
 
-A run is a sequence of such batches. Each has its own random numbers and its own memory of where backward passes pay, so its results
+A run is a sequence of such batches. Each has its own random numbers and its own tally of when backward passes pay, so its results
 depend on nothing but its images and the settings, and a run that was stopped and resumed says what an uninterrupted one would have.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, pair_bytes, pairs_at_a_time
-from tiltproof.verify.attack import Attacker
-from tiltproof.verify.branch_and_bound import PRECISE_FROM, AdaptiveSearch
-from tiltproof.verify.initial_grid import backward_pays, precision_pays, starting_grid
+from tiltproof.verify.attack import Attacker, Counterexamples, OutputSampler
+from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchAndBound
+from tiltproof.verify.config import Settings
+from tiltproof.verify.initial_grid import (
+    PilotRuns,
+    backward_pays,
+    candidate_grids,
+    precision_pays,
+    sensitivity,
+    starting_grid,
+)
 from tiltproof.verify.inputs import Inputs
-from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import Prover
+from tiltproof.verify.partition import Tiling, leaves
+from tiltproof.verify.prover import Prover, RangeProver
+from tiltproof.verify.refinement import BackwardPolicy
 from tiltproof.verify.reporter import Reporter
-from tiltproof.verify.results import Budget, ImageResult
+from tiltproof.verify.spec import ClassificationSpec, RangeSpec
+from tiltproof.verify.state import Search, SearchState
 from tiltproof.verify.uniform_grid import UniformSearch
 
+Grid = tuple[int, ...]
 
-@dataclass(frozen=True)
-class Settings:
-    """How hard to look; the same for all batches of a run."""
+ASCENT_STEPS = 6
+"""Gradient steps from the lowest and the highest output of each image."""
 
-    method: str
-    splits: tuple[int, ...] | None
-    budget: Budget
-    samples: int
-    seed: int
+FIRST_GRID, PILOTS = 2, 2
+"""Ranges: boxes along each parameter to begin with, where nothing is known; and images that are searched from there to choose the initial
+grid of all, if there are four times as many."""
 
-    def symbols(self, inputs: Inputs) -> int:
-        """How many a form has that goes into the network."""
-        return len(inputs.transform.parts) if self.method == "affine" else 0
-
-    def record(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
-        return {
-            "method": self.method,
-            "splits": None if self.splits is None else list(self.splits),
-            "budget_boxes": self.budget.boxes,
-            "budget_seconds": self.budget.seconds,
-            "samples": self.samples,
-            "seed": self.seed,
-        }
+FLOAT64_SIZE = 2
+"""Float64 takes twice the memory that `pairs_at_a_time` reckons with."""
 
 
 @dataclass(frozen=True)
-class ClassJob:
-    """Verdicts for images that are numbered from ``first``; ``batch_size``: pairs bounded at once, if the user says so."""
+class Job:
+    """Results for images that are numbered from ``first``; ``batch_size``: pairs bounded at once, if the user says so; ``answers``: the
+    right outputs [N, K] of a regression, if they are known."""
 
     settings: Settings
     first: int
     batch_size: int | None = None
+    answers: Tensor | None = None
+
+    @property
+    def ranges(self) -> bool:
+        """Whether the job is to bound outputs and not to prove classes."""
+        return self.settings.tolerance is not None
 
     @property
     def needs_grid(self) -> bool:
+        """Whether a batch that is given no initial grid looks for one, for itself and those after it."""
         return self.settings.splits is None
 
-    def part(self, rows: slice) -> ClassJob:
-        return replace(self, first=self.first + rows.start)
+    @property
+    def seed(self) -> int:
+        return self.settings.seed + self.first
+
+    def part(self, rows: slice) -> Job:
+        """The job for these of its images alone."""
+        answers = None if self.answers is None else self.answers[rows]
+        return replace(self, first=self.first + rows.start, answers=answers)
 
     def pairs(self, inputs: Inputs) -> int:
-        symbols = self.settings.symbols(inputs)
-        return self.batch_size or pairs_at_a_time(inputs.network, symbols, inputs.images.device, inputs.memory)
+        """The number of pairs to bound at once on the inputs' device."""
+        guess = pairs_at_a_time(inputs.network, self._symbols(inputs), inputs.images.device, inputs.memory)
+        return self.batch_size or max(1, guess // (FLOAT64_SIZE if self.ranges else 1))
 
     def each(self, inputs: Inputs) -> int:
-        return pair_bytes(inputs.network, self.settings.symbols(inputs))
+        """Bytes that a pair is estimated to take."""
+        return pair_bytes(inputs.network, self._symbols(inputs)) * (FLOAT64_SIZE if self.ranges else 1)
 
-    def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> tuple[int, ...] | None:
-        return self._begin(inputs, None, pairs)[2]
+    def _symbols(self, inputs: Inputs) -> int:
+        return len(inputs.transform.parts) if self.settings.method == "affine" else 0
 
-    def _begin(
-        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: AdaptiveBatchSize
-    ) -> tuple[Attacker, Prover, tuple[int, ...] | None]:
-        """The attack, and the starting grid where none is given and an image needs one."""
-        seed = self.settings.seed + self.first
-        attacker = Attacker(inputs, seed, self.first)
-        attacker.search(attacker.alive(), self.settings.samples, steps=0, hasty=True)
-        prover = Prover(inputs, self.settings.method)
-        rows = attacker.alive()
-        grid = self.settings.splits or grid
-        if grid is None and len(rows):
-            grid = starting_grid(prover, rows, self.settings.budget.boxes, pairs, seed)
-        return attacker, prover, grid
+    def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid | None:
+        """The initial grid that `batch` would find, and no proof."""
+        return self._range_grid(inputs, pairs) if self.ranges else self._attacked(inputs, None, pairs)[3]
 
     def batch(
-        self, inputs: Inputs, grid: tuple[int, ...] | None, pairs: AdaptiveBatchSize, reporter: Reporter | None = None
-    ) -> tuple[list[ImageResult], tuple[int, ...] | None]:
-        """Results for these images, and the starting grid (None as long as no image needed one)."""
-        began = time.perf_counter()
-        settings, reporter = self.settings, reporter or Reporter(len(inputs.images), began, None)
+        self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize, reporter: Reporter | None = None
+    ) -> tuple[list[Any], Grid | None]:
+        """Results for these images, and the initial grid (None as long as no image needed one)."""
+        reporter = reporter or Reporter(len(inputs.images))
         reporter.attacking()
-        attacker, prover, grid = self._begin(inputs, grid, pairs)
-        begin_seconds = time.perf_counter() - began
-        rows = attacker.alive()
-        start = (1,) * len(inputs.transform.parts) if grid is None else grid
-        tiling = Tiling(inputs.transform, start)
-        search: AdaptiveSearch | UniformSearch = UniformSearch(prover, attacker, tiling)
-        if settings.splits is None:
-            precise = False
-            if len(rows):
-                tried = prover, rows, start, pairs, settings.seed + self.first
-                precise = precision_pays(*tried)
-                dtype = torch.float64 if precise else prover.dtype
-                prover.gate.least, prover.gate.fewest = backward_pays(*tried, dtype)
-            search = AdaptiveSearch(prover, attacker, tiling, precise_from=0 if precise else PRECISE_FROM)
+        if self.ranges and grid is None:
+            grid = self._range_grid(inputs, pairs)
+        began = time.perf_counter()
+        search, grid = self._ranges(inputs, grid) if self.ranges and grid else self._classes(inputs, grid, pairs)
         reporter.proving(search)
-        search.work(pairs, settings.budget, reporter.report)
-        search.attack_unknown()
-        return search.results(self.first, begin_seconds / len(inputs.images)), grid
+        search.work(pairs, reporter.report)
+        search.spec.finish(search.state)
+        shared = max(0.0, time.perf_counter() - began - float(search.state.seconds.sum())) / len(inputs.images)
+        return search.spec.results(search.state, search.tiling, self.first, shared), grid
+
+    def _classes(self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize) -> tuple[Search, Grid | None]:
+        settings, axes = self.settings, len(inputs.transform.parts)
+        spec, known, pilots, grid = self._attacked(inputs, grid, pairs)
+        start = grid or (1,) * axes
+        tiling = Tiling(inputs.transform, start)
+        if settings.splits is not None:
+            return UniformSearch(spec, tiling, SearchState.start(spec, known, pilots.policy), settings.budget), grid
+        precise = False
+        if len(pilots.rows):
+            precise = precision_pays(pilots, start)
+            pays = backward_pays(pilots, start, torch.float64 if precise else spec.prover.dtype)
+            pilots.policy.least_success, pilots.policy.least_boxes = pays
+        state = SearchState.start(spec, known, pilots.policy, inputs.images.device)
+        return BranchAndBound(spec, tiling, state, settings.budget, 0 if precise else PRECISE_FROM), grid
+
+    def _attacked(
+        self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize
+    ) -> tuple[ClassificationSpec, Counterexamples, PilotRuns, Grid | None]:
+        """What the attack leaves to prove, and the initial grid where none is given and an image needs one."""
+        attacker = Attacker(inputs, self.seed)
+        known = attacker.begin(self.first)
+        attacker.search(known, known.alive(), self.settings.samples, steps=0, hasty=True)
+        spec = ClassificationSpec(Prover(inputs, self.settings.method), attacker)
+        policy = BackwardPolicy.on(inputs.images.device)
+        pilots = PilotRuns(spec.prover, policy, known.alive(), pairs, self.seed)
+        grid = self.settings.splits or grid
+        if grid is None and len(pilots.rows):
+            grid = starting_grid(pilots, self.settings.budget.boxes)
+        return spec, known, pilots, grid
+
+    def _ranges(self, inputs: Inputs, grid: Grid) -> tuple[BranchAndBound, Grid]:
+        settings = self.settings
+        sampler = OutputSampler(inputs, self.seed)
+        known = sampler.begin(self.first)
+        sampler.search(known, settings.samples, ASCENT_STEPS)
+        tolerance = settings.tolerance if settings.splits is None else None
+        spec = RangeSpec(RangeProver(inputs, settings.method), sampler, tolerance, known.prediction.shape, self.answers)
+        device = inputs.images.device
+        state = SearchState.start(spec, known, BackwardPolicy.on(device), device)
+        return BranchAndBound(spec, Tiling(inputs.transform, grid), state, settings.budget), grid
+
+    def _range_grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid:
+        """The grid from which the first images would have taken the fewest bounds; all halvings above it are saved."""
+        axes = len(inputs.transform.parts)
+        coarse = (FIRST_GRID,) * axes
+        if self.settings.splits or len(inputs.images) < 4 * PILOTS:
+            return self.settings.splits or coarse
+        search, _ = self._ranges(inputs.part(slice(0, PILOTS)), coarse)
+        search.work(pairs, lambda: None)
+        most = 2 * PILOTS * self.settings.budget.boxes
+        trees, _ = search.state.splits.trees(coarse)
+        depths = [sum(node[axes:]) for tree in trees for node in leaves(coarse, tree, most) or ()]
+
+        def bounds(begin: int) -> float:
+            """From this depth on; a leaf counts for its share of the boxes that hold it, or for those that it is cut into."""
+            return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
+
+        best = min(range(1 + max(depths, default=0)), key=bounds)
+        return candidate_grids(sensitivity(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]

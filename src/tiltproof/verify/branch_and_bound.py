@@ -1,181 +1,167 @@
-"""Adaptive search: all (image, box) pairs on one stack; what is not proved is attacked at its middle and split."""
+"""Branch and bound: one stack of (image, box) pairs; a box that is not done is probed at its middle and halved.
+
+The batch on top of the stack is bounded, so images are finished one after the other. What a bound is of, and when a box is done, is the
+`Spec`'s business; the state of the search is on the spec's device, and the host waits for it only where shapes depend on what was found.
+"""
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify.attack import Attacker
-from tiltproof.verify.partition import Boxes, Tiling
-from tiltproof.verify.prover import Outcome, Prover
+from tiltproof.verify.partition import Tiling
 from tiltproof.verify.results import Budget
-from tiltproof.verify.state import SearchState
+from tiltproof.verify.spec import Spec
+from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 
 PRECISE_FROM = 8
-"""Boxes that were halved this often are bounded in float64: what keeps them open may be rounding alone."""
+"""Halvings from which on boxes are bounded in float64: what keeps them open may be rounding alone."""
 
 SUSPECTS = 64
-"""Likely counterexamples that are confirmed at once; a single one takes as long."""
+"""Likely counterexamples to confirm in one batch, which takes as long as a single one."""
 
-MOST_HALVINGS, EARLY = 4, 1 / 4
-"""Of a box between two bounds, where that is better than another step; and the share of its budget up to which an image's are."""
+MOST_HALVINGS = 4
+"""Halvings of a box between two bounds, where that is cheaper than another step."""
+
+EARLY = 1 / 4
+"""Share of its budget up to which an image's boxes are halved more than once."""
 
 
-class AdaptiveSearch(SearchState):
-    """A stack of boxes to prove; the batch on top is bounded, so images are finished one after the other.
+class BranchAndBound(Search):
+    """Boxes that were halved ``precise_from`` times or more are bounded in float64."""
 
-    Boxes that were halved ``precise_from`` times or more are bounded in float64. The books are kept on the prover's device, and the host
-    waits for it only where shapes depend on what was found.
-    """
+    def __init__(
+        self, spec: Spec, tiling: Tiling, state: SearchState, budget: Budget, precise_from: int = PRECISE_FROM
+    ) -> None:
+        super().__init__(spec, tiling, state)
+        self.budget, self.precise_from, self.first = budget, precise_from, self.tiling.first()
+        fresh = spec.open_images(state)
+        state.waiting[fresh] = len(self.first)
+        none = Pairs(fresh[:0], self.first[slice(0, 0)], state.proved[:0])
+        state.frontier = Frontier(fresh, none, torch.zeros_like(state.certified), [], [], SUSPECTS)
 
-    STATE: ClassVar[tuple[str, ...]] = (
-        *SearchState.STATE, "fresh", "image", "stack", "inherited", "suspects", "suspected", "parked", "most_suspects", "size",
-    )  # fmt: skip
+    @property
+    def _unfinished(self) -> bool:
+        frontier = self._frontier(self.state)
+        return bool(len(frontier.stack) or len(frontier.fresh) or frontier.suspects)
 
-    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, precise_from: int = PRECISE_FROM) -> None:
-        super().__init__(prover, attacker, tiling, prover.labels.device)
-        self.precise_from = precise_from
+    @staticmethod
+    def _frontier(state: SearchState) -> Frontier:
+        assert state.frontier is not None
+        return state.frontier
 
-    def work(self, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> None:
-        self.fresh, self.first = self.attacker.alive().to(self.device), self.tiling.first()
-        self.waiting[self.fresh] = len(self.first)
-        self.image, self.inherited = self.fresh[:0], self.proved[:0]
-        self.stack = self.first[slice(0, 0)]
-        # likely counterexamples, whose they are, and these images' boxes, which wait until they are confirmed or not
-        self.suspects: list[tuple[Tensor, Tensor]] = []
-        self.suspected = torch.zeros_like(self.certified)
-        self.parked: list[tuple[Tensor, Boxes, Tensor]] = []
-        self.most_suspects, self.size = SUSPECTS, batch.size
-        while len(self.image) or len(self.fresh) or self.suspects:
-            batch.run(functools.partial(self._step, budget), self.changes())
+    def work(self, batch: AdaptiveBatchSize, report: Callable[[], None]) -> None:
+        """Search until no box is open."""
+        while self._unfinished:
+            self.commit(batch, self._step)
             report()
 
-    def _step(self, budget: Budget, size: int) -> None:
-        """Bound the boxes on top of the stack; those that are not proved are split."""
-        if not len(self.image) and not len(self.fresh):
-            self._confirm()
+    def _step(self, state: SearchState, size: int) -> None:
+        """Bound the boxes on top of the stack; those that are not done are probed and halved."""
+        frontier = self._frontier(state)
+        if not len(frontier.stack) and not len(frontier.fresh):
+            self._confirm(state)
             return
         began = time.perf_counter()
-        rows, boxes, (low, high), outcome = self._top(size)
-        left = (~(outcome.bound > 0)).nonzero().flatten()
-        self.record(rows, outcome.bound, low, high, time.perf_counter() - began)
+        self._refill(frontier, size - len(frontier.stack))
+        pairs, frontier.stack = frontier.stack[-size:], frontier.stack[: max(0, len(frontier.stack) - size)]
+        low, high = self.tiling.bounds(pairs.boxes)
+        precise = pairs.boxes.level.sum(1) >= self.precise_from
+        outcome = self.spec.bound(state.policy, pairs.image, low, high, precise, size)
+        pairs.bound = self.spec.inherit(outcome.bound, pairs.bound)
+        state.count(pairs.image, time.perf_counter() - began)
+        done = self.spec.done(state, pairs.image, pairs.bound)
+        left = (~done).nonzero().flatten()
         if len(left):
-            shares = outcome.shares[left]
-            self._open(rows[left], boxes[left], low[left], high[left], outcome.bound[left], shares, budget)
-        self.settle_certified(rows)
+            middle = ((low[left] + high[left]) / 2).clamp(self.tiling.low, self.tiling.high)
+            self._suspect(state, *self.spec.probe(state, pairs.image[left], middle))
+            done = self.spec.done(state, pairs.image, pairs.bound)
+            left = (~done).nonzero().flatten()
+            self._branch(state, pairs[left], outcome.shares[left], size)
+        state.settle(pairs.image, pairs.bound, done, low, high)
+        state.settle_certified(pairs.image)
 
-    def _top(self, size: int) -> tuple[Tensor, Boxes, tuple[Tensor, Tensor], Outcome]:
-        """Bound the boxes on top of the stack, which have these ends, and take them off it."""
-        self.size = size
-        self._begin(size - len(self.image))
-        if not len(self.image) == len(self.stack) == len(self.inherited):
-            raise RuntimeError("boxes and the images they belong to are out of step; please report this")
-        rows, boxes = self.image[-size:], self.stack[slice(-size, None)]
-        ends = self.tiling.bounds(boxes)
-        outcome = self.bound(rows, *ends, boxes.level.sum(1) >= self.precise_from, size)
-        keep = slice(0, len(self.image) - len(rows))
-        self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]
-        return rows, boxes, ends, outcome
+    def _refill(self, frontier: Frontier, boxes: int) -> None:
+        """Lay at least ``boxes`` boxes of the next images below the stack, the first image on top. All images at once would be copied
+        again and again."""
+        images = frontier.fresh[: max(0, -(-boxes // len(self.first)))]
+        if len(images):
+            rows = images.flip(0).repeat_interleave(len(self.first))
+            unbounded = frontier.stack.bound.new_full((len(rows), self.spec.objectives), -torch.inf)
+            below = Pairs(rows, self.first.repeat(len(images)), unbounded)
+            frontier.stack = Pairs.join([below, frontier.stack])
+            frontier.fresh = frontier.fresh[len(images) :]
 
-    def _begin(self, boxes: int) -> None:
-        """Lay so many boxes, or a few more, below the stack: those of the next images, the first of them on top. All at once they would
-        be copied again and again."""
-        rows = self.fresh[: max(0, -(-boxes // len(self.first)))]
-        if len(rows):
-            image = rows.flip(0).repeat_interleave(len(self.first))
-            none = self.proved.new_full((len(image),), -torch.inf)
-            self.stack = Boxes.join([self.first.repeat(len(rows)), self.stack])
-            self.image, self.inherited = torch.cat([image, self.image]), torch.cat([none, self.inherited])
-            self.fresh = self.fresh[len(rows) :]
-
-    def _open(
-        self, rows: Tensor, boxes: Boxes, low: Tensor, high: Tensor, bound: Tensor, shares: Tensor, budget: Budget
-    ) -> None:
-        """Boxes that were not proved: look for a counterexample in their middle, then split them."""
-        self._suspect(*self.wrong_middles(rows, low, high))
-        spent = budget.spent(self.boxes[rows], self.seconds[rows]) | ~self.tiling.can_split(boxes).any(1)
-        falsified, suspected = self.attacker.falsified.to(self.device)[rows], self.suspected[rows]
-        wanting = (spent & ~falsified & ~suspected).long()
-        unknown = torch.zeros_like(self.boxes).index_add_(0, rows, wanting)[rows] > 0
-        keep = (~(falsified | suspected | unknown)).nonzero().flatten()
+    def _branch(self, state: SearchState, pairs: Pairs, shares: Tensor, size: int) -> None:
+        """Open boxes: halve those of images that go on; the others' images are falsified, suspected, or out of budget."""
+        frontier, rows = self._frontier(state), pairs.image
+        spent = self.budget.spent(state.boxes[rows], state.seconds[rows]) | ~self.tiling.can_split(pairs.boxes).any(1)
+        falsified = self.spec.falsified(state)
+        settled = falsified | frontier.suspected
+        wanting = (spent & ~settled[rows]).long()
+        exhausted = torch.zeros_like(state.boxes).index_add_(0, rows, wanting) > 0
+        leaving = settled | exhausted
+        keep = (~leaving[rows]).nonzero().flatten()
         if len(keep) < len(rows):
-            self.parked.append((rows[suspected], boxes[suspected.nonzero().flatten()], bound[suspected]))
-            self._give_up(rows[unknown], low[unknown], high[unknown], bound[unknown])
-            self.splits.forget(rows[falsified | unknown])
-            self._clear(rows[falsified | unknown])
+            waiting = frontier.take(leaving)
+            for part in (pairs, waiting):
+                frontier.parked.append(part[frontier.suspected[part.image].nonzero().flatten()])
+            state.splits.forget(rows[falsified[rows]])
+            over = [part[exhausted[part.image].nonzero().flatten()] for part in (pairs, waiting)]
+            if len(over[0]):
+                self.spec.exhaust(state, self.tiling, *over)
         if len(keep):
-            self._split(rows[keep], boxes[keep], bound[keep], shares[keep], budget)
+            self._halve(state, pairs[keep], shares[keep], size)
 
-    def _split(self, rows: Tensor, boxes: Boxes, bound: Tensor, shares: Tensor, budget: Budget) -> None:
-        """Halve boxes; where steps are dear and few boxes are left at all, halve halves too, of images with most of their budget."""
-        room = 0 if len(self.fresh) else min(self.prover.few, self.size) - len(self.image)
-        for left in reversed(range(MOST_HALVINGS)):
-            axes = self.tiling.best_axes(boxes, shares)
-            self.splits.note(rows, boxes, axes)
-            self.waiting.index_add_(0, rows, torch.ones_like(rows))  # one box less, and two more
-            rows, boxes, bound = rows.repeat(2), boxes.split(axes), bound.repeat(2)
-            if not left or 2 * len(rows) > room:
-                self._push(rows, boxes, bound)
-                return
-            early = (self.boxes + self.waiting)[rows] < budget.boxes * EARLY
-            more = early & self.tiling.can_split(boxes).any(1)
-            count = int(more.sum())
+    def _halve(self, state: SearchState, pairs: Pairs, shares: Tensor, size: int) -> None:
+        """Halve boxes; where a step is expensive and few boxes are left, halve the halves too, of images with most of their budget."""
+        frontier = self._frontier(state)
+        room = 0 if len(frontier.fresh) else min(self.spec.cost.speculative_boxes, size) - len(frontier.stack)
+        for more in reversed(range(MOST_HALVINGS)):
+            axes = self.tiling.best_axes(pairs.boxes, shares)
+            state.splits.note(pairs.image, pairs.boxes, axes)
+            state.waiting.index_add_(0, pairs.image, torch.ones_like(pairs.image))  # one box less, and two more
+            pairs = Pairs(pairs.image.repeat(2), pairs.boxes.split(axes), pairs.bound.repeat(2, 1))
+            if not more or 2 * len(pairs) > room:
+                break
+            early = (state.boxes + state.waiting)[pairs.image] < self.budget.boxes * EARLY
+            again = early & self.tiling.can_split(pairs.boxes).any(1)
+            count = int(again.sum())
             if not count:
-                self._push(rows, boxes, bound)
-                return
-            # what a parameter is to blame for falls with the square of the box's width
+                break
+            # a parameter's share of the slack falls with the square of the box's width
             shares = shares.scatter_add(1, axes.unsqueeze(1), -0.75 * shares.gather(1, axes.unsqueeze(1))).repeat(2, 1)
-            if count < len(rows):
-                going, done = (which.nonzero().flatten() for which in (more, ~more))
-                self._push(rows[done], boxes[done], bound[done])
-                rows, boxes, bound, shares = rows[going], boxes[going], bound[going], shares[going]
+            if count < len(pairs):
+                rest = pairs[(~again).nonzero().flatten()]
+                frontier.stack = Pairs.join([frontier.stack, rest])
+                chosen = again.nonzero().flatten()
+                pairs, shares = pairs[chosen], shares[chosen]
+        frontier.stack = Pairs.join([frontier.stack, pairs])
 
-    def _push(self, rows: Tensor, boxes: Boxes, bound: Tensor) -> None:
-        self.image = torch.cat([self.image, rows])
-        self.stack = Boxes.join([self.stack, boxes])
-        self.inherited = torch.cat([self.inherited, bound])
-
-    def _give_up(self, rows: Tensor, low: Tensor, high: Tensor, bound: Tensor) -> None:
-        """Unknown images: the worst open box, and a bound that also counts the boxes not looked at (their
-        parents' bounds)."""
-        for image in rows.unique().tolist():
-            mine = (rows == image).nonzero().flatten()
-            worst = mine[bound[mine].argmin()]
-            waiting = self.inherited[self.image == image].tolist()
-            self.settle_unknown(image, min([float(bound[worst]), *waiting]), low[worst], high[worst])
-
-    def _suspect(self, rows: Tensor, parameters: Tensor) -> None:
+    def _suspect(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
         """Likely counterexamples of images. Once there are enough they are confirmed; until then these images wait."""
         if len(rows):
-            self.suspects.append((rows, parameters))
-            self.suspected[rows] = True
-            if sum(len(some) for some, _ in self.suspects) >= self.most_suspects:
-                self._confirm()
+            frontier = self._frontier(state)
+            frontier.suspects.append((rows, parameters))
+            frontier.suspected[rows] = True
+            if sum(len(some) for some, _ in frontier.suspects) >= frontier.most_suspects:
+                self._confirm(state)
 
-    def _confirm(self) -> None:
+    def _confirm(self, state: SearchState) -> None:
         """Images whose counterexample does not hold go on from where they were, and are not kept waiting a second time."""
-        rows, parameters = (torch.cat(each) for each in zip(*self.suspects, strict=True))
-        self.attacker.confirm(rows.cpu(), parameters.cpu())
-        falsified = self.attacker.falsified.to(self.device)
-        self.suspects, self.suspected = [], torch.zeros_like(self.suspected)
-        self.splits.forget(rows[falsified[rows]])
-        for image, boxes, bound in self.parked:
-            still = (~falsified[image]).nonzero().flatten()
+        frontier = self._frontier(state)
+        rows, parameters = (torch.cat(each) for each in zip(*frontier.suspects, strict=True))
+        self.spec.confirm(state, rows, parameters)
+        falsified = self.spec.falsified(state)
+        frontier.suspects, frontier.suspected = [], torch.zeros_like(frontier.suspected)
+        state.splits.forget(rows[falsified[rows]])
+        for pairs in frontier.parked:
+            still = (~falsified[pairs.image]).nonzero().flatten()
             if len(still):
-                self.most_suspects = 1
-                self._push(image[still], boxes[still], bound[still])
-        self.parked = []
-
-    def _clear(self, images: Tensor) -> None:
-        """Take the boxes of finished images off the stack, and those of suspected ones, which are put aside."""
-        gone = self.suspected.clone()
-        gone[images] = True
-        keep, aside = (~gone[self.image]).nonzero().flatten(), self.suspected[self.image].nonzero().flatten()
-        self.parked.append((self.image[aside], self.stack[aside], self.inherited[aside]))
-        self.image, self.stack, self.inherited = self.image[keep], self.stack[keep], self.inherited[keep]
+                frontier.most_suspects = 1
+                frontier.stack = Pairs.join([frontier.stack, pairs[still]])
+        frontier.parked = []

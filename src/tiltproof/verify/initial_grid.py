@@ -22,15 +22,12 @@ from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms import Spatial, Transform
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import WORTHWHILE
+from tiltproof.verify.refinement import WORTHWHILE, BackwardPolicy
+from tiltproof.verify.state import copied
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
 """PilotRun pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory
 together."""
-PASS_COST, PASS_STEPS, PASS_CALL = 1.0, 12e6, 2.5e10
-"""What taking one margin backward through the whole network costs, in bounds of a box: 0.5 to 1.2 on a CPU; most go a small part of the
-way, and count as that. On a GPU the host's steps come to as much as so many products (runs of the paper authors' networks: 2.7 bounds of
-7 million products each, 0.8 of 25 million); and a pass, of however few margins, to so many (5 ms, in which 3,800 boxes are bounded)."""
 FEWEST_FAILED = 6
 """PilotRun pairs that have to fail before it is believed how halves of such boxes fare."""
 PRECISE_COST = 2.0
@@ -92,29 +89,27 @@ class PilotRun:
 
 
 class PilotRuns:
-    """Tries grids on a few random pairs of these images."""
+    """Tries grids on a few random pairs of these images, and remembers how they fared; ``policy`` learns from them."""
 
-    def __init__(self, prover: Prover, rows: Tensor, batch: AdaptiveBatchSize, seed: int) -> None:
-        self.prover, self.rows, self.batch, self.seed = prover, rows, batch, seed
+    def __init__(
+        self, prover: Prover, policy: BackwardPolicy, rows: Tensor, batch: AdaptiveBatchSize, seed: int
+    ) -> None:
+        self.prover, self.policy, self.rows, self.batch, self.seed = prover, policy, rows, batch, seed
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
-        self.pass_cost, self.pass_call = PASS_COST, 0.0
-        if prover.labels.is_cuda:
-            products = max(1, prover.products * (2 + len(prover.transform.parts)))
-            self.pass_cost, self.pass_call = PASS_COST + PASS_STEPS / products, PASS_CALL / products
+        self.known: dict[tuple[tuple[int, ...], torch.dtype], PilotRun] = {}
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> PilotRun:
-        """Once for each grid: the prover remembers. All grids are tried on the same images."""
-        if (grid, dtype) not in self.prover.pilots:
+        """Once for each grid. All grids are tried on the same images."""
+        if (grid, dtype) not in self.known:
             self._try([grid], dtype)
-        result: PilotRun = self.prover.pilots[grid, dtype]
-        return result
+        return self.known[grid, dtype]
 
     def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
         """Some rungs that `candidate_grids` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
         if not bounds_pairs_alone(self.prover.pictures, self.prover.transform):
             return
         places = [k for k in (min(MIDDLE, len(rungs) - 1) + beside for beside in BESIDE) if 0 <= k < len(rungs)]
-        self._try([rungs[k] for k in places[: self.prover.few // self.pairs]], dtype)
+        self._try([rungs[k] for k in places[: self.prover.cost.speculative_boxes // self.pairs]], dtype)
 
     def _try(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
         """The same random images for every grid, and its own random boxes."""
@@ -131,15 +126,17 @@ class PilotRuns:
         given = [torch.cat(each).to(prover.labels.device) for each in (chosen, low, high)]
         precise = dtype != prover.dtype
 
-        def work(size: int) -> Tensor:
+        def work(size: int) -> tuple[BackwardPolicy, Tensor]:
+            policy = copied(self.policy)
             parts = zip(*(each.split(max(1, size // 2) if precise else size) for each in given), strict=True)
-            outcomes = [prover.bound(images, below, above, dtype) for images, below, above in parts]
+            outcomes = [prover.bound(images, below, above, policy, dtype) for images, below, above in parts]
             columns = [torch.stack([each.passes, each.forward > 0, each.bound > 0]) for each in outcomes]
-            return torch.cat(columns, 1).unflatten(1, (len(grids), -1)).mean(2).T.cpu()
+            return policy, torch.cat(columns, 1).unflatten(1, (len(grids), -1)).mean(2).T.cpu()
 
-        for grid, (passes, forward, passed) in zip(grids, self.batch.run(work).tolist(), strict=True):
-            cost = (1 + self.pass_cost * passes) * (PRECISE_COST if precise else 1)
-            prover.pilots[grid, dtype] = PilotRun(cost, forward, passed)
+        self.policy, table = self.batch.run(work)
+        for grid, (passes, forward, passed) in zip(grids, table.tolist(), strict=True):
+            cost = (1 + prover.cost.pass_cost * passes) * (PRECISE_COST if precise else 1)
+            self.known[grid, dtype] = PilotRun(cost, forward, passed)
 
     def candidate_grids(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
         """(expected cost of an image, the rung it is least for, share proved on the last rung tried)."""
@@ -168,13 +165,11 @@ class PilotRuns:
         return least, rungs[best], tried[finest].passed
 
 
-def starting_grid(
-    prover: Prover, rows: Tensor, budget_boxes: int, batch: AdaptiveBatchSize, seed: int
-) -> tuple[int, ...]:
+def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
     """The rung of least expected cost; where the model's own precision proves little however fine the grid, float64 is tried too."""
+    prover = pilots.prover
     height, width = prover.pictures.shape[-2:]
     rungs = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
-    pilots = PilotRuns(prover, rows, batch, seed)
     pilots.beside_middle(rungs, prover.dtype)
     cost, grid, passed = pilots.candidate_grids(rungs, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
@@ -184,21 +179,21 @@ def starting_grid(
     return grid
 
 
-def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: AdaptiveBatchSize, seed: int) -> bool:
+def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:
     """Whether boxes of this grid are better bounded in float64 from the start.
 
     The roundings that a bound must absorb grow with every layer; a deep network's float32 bounds may fail on any box. A box
     that fails is halved, and halves again if need be, so the number of bounds falls steeply with the share proved. Where nearly all boxes
     of a finer grid are proved in float32, it is not rounding that keeps these open, and only in a single parameter is there more to win.
     """
+    prover = pilots.prover
     finer_grids = [
         pilot.passed
-        for (other, dtype), pilot in prover.pilots.items()
+        for (other, dtype), pilot in pilots.known.items()
         if dtype == prover.dtype and math.prod(other) > math.prod(grid)
     ]
     if prover.dtype == torch.float64 or (len(grid) > 1 and max(finer_grids, default=0.0) >= ENOUGH):
         return False
-    pilots = PilotRuns(prover, rows, batch, seed)
     plain = pilots.run(grid, prover.dtype)
     if plain.cost <= PRECISE_COST * plain.passed**2:  # float64 costs no less than that, and proves all at best
         return False
@@ -206,9 +201,7 @@ def precision_pays(prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: A
     return precise.cost * plain.passed**2 < plain.cost * precise.passed**2
 
 
-def backward_pays(
-    prover: Prover, rows: Tensor, grid: tuple[int, ...], batch: AdaptiveBatchSize, seed: int, dtype: torch.dtype
-) -> tuple[float, int]:
+def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) -> tuple[float, int]:
     """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box; and for how many
     boxes at least.
 
@@ -216,7 +209,7 @@ def backward_pays(
     proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on, and
     one that costs so much more, however few its boxes are, if for as many boxes T times their number is more.
     """
-    pilots = PilotRuns(prover, rows, batch, seed)
+    prover, cost = pilots.prover, pilots.prover.cost
     effect = sensitivity(prover.transform, *prover.pictures.shape[-2:])
     rungs = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail
@@ -224,5 +217,5 @@ def backward_pays(
         failed = 1 - pilots.run(whole, dtype).forward
         if failed * pilots.pairs >= FEWEST_FAILED:
             spared = max(0.0, 0.5 - (1 - pilots.run(halves, dtype).forward) / failed)  # 1 / T
-            return max(WORTHWHILE, pilots.pass_cost * spared), int(pilots.pass_call * spared)
+            return max(WORTHWHILE, cost.pass_cost * spared), int(cost.pass_overhead * spared)
     return WORTHWHILE, 0

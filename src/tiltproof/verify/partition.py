@@ -15,8 +15,7 @@ import math
 import re
 import string
 from copy import copy
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -265,16 +264,20 @@ MANY = 2**20
 """Notes from which on those of forgotten images are thrown away, and again whenever there are twice as many as were left."""
 
 
+@dataclass
 class SplitLog:
-    """Of images numbered from zero, ``count`` of them; boxes are on ``device``."""
+    """Halvings by image; ``kept``: images whose tilings may still be asked for."""
 
-    STATE: ClassVar[tuple[str, ...]] = ("kept", "notes", "noted", "many")
+    kept: Tensor
+    notes: list[Tensor] = field(default_factory=list)
+    """Columns: image, index along each parameter, halvings along each, parameter of the next halving."""
+    noted: int = 0
+    many: int = MANY
 
-    def __init__(self, count: int, device: torch.device | str = "cpu") -> None:
-        self.kept = torch.ones(count, dtype=torch.bool, device=device)
-        # image, index along each parameter, halvings along each, parameter of the next halving
-        self.notes: list[Tensor] = []
-        self.noted, self.many = 0, MANY
+    @classmethod
+    def of(cls, count: int, device: torch.device | str = "cpu") -> SplitLog:
+        """Of images numbered from zero, ``count`` of them, with boxes on ``device``."""
+        return cls(torch.ones(count, dtype=torch.bool, device=device))
 
     def note(self, images: Tensor, boxes: Boxes, axes: Tensor) -> None:
         """Box p of image ``images[p]`` is halved along ``axes[p]``."""

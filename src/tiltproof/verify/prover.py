@@ -1,86 +1,64 @@
-"""Lower bounds of the margin for pairs of images and parameter boxes: pixels, forward, and backward where forward
-fails."""
+"""Bounds for pairs of images and parameter boxes: pixels, forward, and CROWN back-substitution where forward fails."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForms
-from tiltproof.network import forward_shares, margins, run, separate_margins, shallow_share
+from tiltproof.network import Network, forward_shares, margins, refine_outputs, run, separate_margins
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.runtime.batch_size import Changing, fewest_together
 from tiltproof.verify.inputs import Inputs
-from tiltproof.verify.refinement import BackwardPolicy, ClassRefinement
+from tiltproof.verify.refinement import BackwardPolicy, ClassRefinement, CostModel
 
 BACKWARD_LOSS = 0.5
 """Share of a margin's remainder that a backward pass does not win back: 0.3 to 0.6 on the way to a bound near zero. Orders classes."""
 
-STEP, MOST_FEW = 2**36, 16_384
-"""Products of a network's evaluations that a GPU makes in about the time of one round of the search; and boxes at most."""
-
 
 @dataclass
 class Outcome:
-    """For each pair: a proved lower bound of the margin, the same from the forward pass alone, how many whole backward passes it took,
-    and slack per parameter.
-    """
+    """For each pair: lower bounds [P, C] of what has to be bounded from below, and each parameter's branching score [P, d]."""
 
-    bound: Tensor  # [P]
-    forward: Tensor  # [P]
-    passes: Tensor  # [P]; most margins are proved after a small part of one
-    shares: Tensor  # [P, d], zero where the forward pass was enough
+    bound: Tensor
+    shares: Tensor
 
-    def to(self, device: torch.device) -> Outcome:
-        return Outcome(*(column.to(device) for column in vars(self).values()))
 
-    def put(self, rows: Tensor, other: Outcome) -> None:
-        for mine, others in zip(vars(self).values(), vars(other).values(), strict=True):
-            mine[rows] = others
+@dataclass
+class MarginOutcome:
+    """For each pair: a lower bound of the margin [P], the bound of the forward pass alone, the number of whole backward passes that the
+    bound took (most margins are proved after a small part of one), and branching scores [P, d], zero where forward was enough."""
+
+    bound: Tensor
+    forward: Tensor
+    passes: Tensor
+    shares: Tensor
 
 
 class Prover:
-    """Bounds margins of one network over boxes of one transform, in the model's own precision or in float64.
+    """Lower bounds of classification margins, in the model's own precision or in float64.
 
-    In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few
-    hundredths of a margin; a box that only they keep open is worth a second look in float64, where they vanish. With them goes
-    what else keeps deep networks' bounds wide, the pixels' second order in a single parameter: there forms are quadratic.
+    In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few hundredths of a margin; a box
+    that only they keep open is worth a second bound in float64, where they vanish. There the forms are quadratic in a single parameter,
+    because the pixels' second order is what else keeps deep networks' bounds wide.
     """
-
-    STATE: ClassVar[tuple[str, ...]] = ("refined",)
 
     def __init__(self, inputs: Inputs, method: str) -> None:
         self.labels, self.transform, self.method = inputs.labels, inputs.transform, method
         self.pictures = inputs.pictures
         self.dtype = inputs.images.dtype
         self.networks = {dtype: inputs.network_as(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
-        self.quadratic = True  # what a benchmark compares with is switched off here
-        # margins to refine at once, at least
-        self.fewest = fewest_together(inputs.network, len(inputs.transform.parts))
-        # of a network's entries that margins meet before it is looked whether they are proved
-        self.shallow = shallow_share(self.networks[self.dtype])
-        # on a GPU, where steps are dear, open margins to refine at once though some may turn out to be of no use
-        self.together = 2048 if inputs.images.is_cuda else 0
-        # likewise, boxes left up to which the search halves them more than once at a time: what the device does while the host takes a step
-        self.products = sum(operation.products for operation in self.networks[self.dtype].operations)
-        self.few = min(MOST_FEW, STEP // max(1, self.products)) if inputs.images.is_cuda else 0
-        self.gate = BackwardPolicy(inputs.images.device)
-        self.pilots: dict[
-            Any, Any
-        ] = {}  # how grids fared that were tried, kept for whoever asks again (`certify.start`)
-        self.refined = 0  # single margins taken through a backward pass so far
-
-    def changes(self) -> tuple[Changing, ...]:
-        """What `bound` changes."""
-        return self, self.gate
+        self.quadratic = True  # benchmarks switch it off to compare
+        self.cost = CostModel.of(inputs, self.networks[self.dtype])
 
     @torch.no_grad()
-    def bound(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype | None = None) -> Outcome:
-        """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device."""
-        dtype = dtype or self.dtype
+    def bound(
+        self, images: Tensor, low: Tensor, high: Tensor, policy: BackwardPolicy, dtype: torch.dtype | None = None
+    ) -> MarginOutcome:
+        """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device. ``policy`` learns from the outcome."""
+        dtype, cost = dtype or self.dtype, self.cost
         network = self.networks[dtype]
         quadratic = self.quadratic and dtype == torch.float64
         pixels = pair_bounds(
@@ -92,7 +70,7 @@ class Prover:
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
         if self.method == "fgv":
             bound = _least(separate_margins(forms[network.output], labels).double())
-            return Outcome(bound, bound, torch.zeros_like(bound), shares)
+            return MarginOutcome(bound, bound, torch.zeros_like(bound), shares)
         form = margins(network, forms, labels)
         # a negative radius can only come from a wrong rule: such a bound proves nothing
         lower = torch.where(form.radius >= 0, form.lower.double(), torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
@@ -103,23 +81,71 @@ class Prover:
         forward, first_order, radius = (
             each.flatten() for each in (forward, first_order.gather(1, worst), form.radius.gather(1, worst))
         )
-        promising = self.gate.promising(~(forward > 0), first_order, radius)
+        promising = policy.promising(~(forward > 0), first_order, radius)
         rows, passes = promising.chosen, torch.zeros_like(forward)
         if len(rows):
-            rounds = ClassRefinement(network, forms, labels, rows, lower[rows], likely[rows])
-            # so many need no more memory than the forward pass did
-            share = rounds.work(max(self.fewest, len(pixels)), self.together, self.shallow)
-            lower[rows], passes[rows] = rounds.best, rounds.passes
-            self.refined += rounds.refined
-            self.gate.learn(promising, _least(lower[rows]) > 0)
+            refinement = ClassRefinement(network, forms, labels, rows, lower[rows], likely[rows])
+            # as many margins as pairs take no more memory than the forward pass did
+            share = refinement.work(
+                max(cost.least_margins, len(pixels)), cost.speculative_margins, cost.first_test_share
+            )
+            lower[rows], passes[rows] = refinement.best, refinement.passes
+            policy.learn(promising, _least(lower[rows]) > 0)
             if several:
                 shares[rows] = share
         bound = _least(lower)
-        if several:  # boxes not looked at backward, or whose worst class is proved and another is not
+        if several:  # boxes without a backward pass, or whose worst class is proved and another is not
             rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
             if len(rows):
                 shares[rows] = forward_shares(network, GatheredForms(forms, rows))
-        return Outcome(bound, forward, passes, shares)
+        return MarginOutcome(bound, forward, passes, shares)
+
+
+class RangeProver:
+    """Bounds of a network's outputs, in float64: the roundings that a float32 bound has to absorb, harmless where only a sign is asked
+    for, would be part of every range."""
+
+    def __init__(self, inputs: Inputs, method: str) -> None:
+        self.transform, self.method, self.pictures = inputs.transform, method, inputs.pictures
+        self.device = inputs.images.device
+        self.network = inputs.network_as(torch.float64, inputs.semantics)
+
+    @torch.no_grad()
+    def bound(self, images: Tensor, low: Tensor, high: Tensor) -> Outcome:
+        """Lower bounds [P, 2 K] of the outputs and of their negations. ``images`` [P] are indices; ``low`` and ``high`` [P, d] float64."""
+        network = self.network
+        pixels = pair_bounds(self.pictures, images, self.transform, self.method, low, high, quadratic=True)
+        forms = run(network, pixels, lasting=low.shape[1])
+        output = forms[network.output]
+        lower, upper = output.lower, output.upper
+        shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
+        if self.method != "fgv":  # the paper's verifier knows the forward pass alone
+            more, less, shares = self._backward(network, forms, shares)
+            # the better of two proved bounds; a NaN never replaces a number
+            lower = torch.where(more > lower, more, lower)
+            upper = torch.where(less < upper, less, upper)
+        # a negative radius can only come from a wrong rule: such a bound proves nothing
+        sound = output.radius >= 0
+        lower = torch.where(sound & ~lower.isnan(), lower, -torch.inf)
+        upper = torch.where(sound & ~upper.isnan(), upper, torch.inf)
+        return Outcome(torch.cat([lower, -upper], 1), shares)
+
+    def _backward(
+        self, network: Network, forms: dict[str, AffineForm], shares: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Lower bounds of f_k and of -f_k for every output k, one after the other, and shares of the parameters."""
+        count, outputs = forms[network.output].shape
+        units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
+        pairs = torch.arange(count, device=shares.device)
+        if shares.shape[1] > 1 and forms[network.input].symbols > 1:
+            shares = forward_shares(network, forms)
+        ends = []
+        for directions in (units, -units):
+            bounds = [
+                refine_outputs(network, forms, pairs, row.expand(count, -1).contiguous())[0] for row in directions
+            ]
+            ends.append(torch.stack(bounds, 1))
+        return ends[0], -ends[1], shares
 
 
 def _least(lower: Tensor) -> Tensor:

@@ -1,46 +1,103 @@
-"""When a backward pass is worth its price: learned during the run from how often it closed a box.
+"""Which boxes and classes a backward pass refines, and what work costs: choices that never change a bound.
 
-What it can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So
-where f <= 0 it is not tried, and elsewhere its chance depends on r / f, from which the gate keeps a tally. Of a box's
-classes the one counts that is likely to be worst after a backward pass, not the one that is worst before it. How large a chance is
-worth it, and how many boxes, depends on what a pass costs and on how soon halves are proved without one (`certify.start`). This decides
-only where work goes, never a bound.
+What a backward pass can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So where
+f <= 0 it is not tried, and elsewhere its chance depends on r / f, of which `BackwardPolicy` keeps a tally. Of a box's classes the one
+counts that is likely to be worst after a backward pass, not the one that is worst before it. How large a chance is worth a pass, and how
+many boxes, depends on what a pass costs and on how soon halves are proved without one (`initial_grid.backward_pays`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.network import BackwardCost, Network, better, refine
+from tiltproof.network import BackwardCost, Network, better, refine, shallow_share
+from tiltproof.runtime.batch_size import fewest_together
+from tiltproof.verify.inputs import Inputs
+
+STEP_PRODUCTS = 2**36
+"""Multiplications of a network's evaluations that a GPU makes in about the time of one step of the search."""
+
+MOST_SPECULATIVE_BOXES = 16_384
+SPECULATIVE_MARGINS = 2048
+
+PASS_COST = 1.0
+"""Cost of taking one margin backward through the whole network, in bounds of a box: 0.5 to 1.2 on a CPU."""
+
+PASS_STEPS = 12e6
+"""GPU: what the host's steps add to a pass, as multiplications (runs of the paper authors' networks: 2.7 bounds of 7 million
+multiplications each, 0.8 of 25 million)."""
+
+PASS_CALL = 2.5e10
+"""GPU: what a pass costs however few margins it takes, as multiplications (5 ms, in which 3,800 boxes are bounded)."""
 
 BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
 """Half powers of two of r / f from 1/4 on; tries before a bucket may be closed; least success rate that may keep it open."""
 
 
+@dataclass(frozen=True)
+class CostModel:
+    """What work costs on a device: tuning numbers that steer the search and enter no bound."""
+
+    least_margins: int
+    """Margins to refine in one pass at least, where there are as many."""
+    first_test_share: float
+    """Share of the network's activations that a backward pass visits before its first early-exit test."""
+    speculative_margins: int = 0
+    """GPU: refine up to this many open margins per pass, even speculatively, because launches dominate."""
+    speculative_boxes: int = 0
+    """GPU: bound up to this many boxes per step, halves of halves included, because launches dominate."""
+    pass_cost: float = PASS_COST
+    """Cost of a backward pass of one margin, in bounds of a box."""
+    pass_overhead: float = 0.0
+    """Cost of a backward pass however few margins it takes, in bounds of a box."""
+
+    @classmethod
+    def of(cls, inputs: Inputs, network: Network, device: torch.device | None = None) -> CostModel:
+        """The numbers for ``network`` as it is bounded, by default on the device of the inputs."""
+        parameters, device = len(inputs.transform.parts), device or inputs.images.device
+        least, share = fewest_together(inputs.network, parameters), shallow_share(network)
+        if device.type != "cuda":
+            return cls(least, share)
+        products = max(1, sum(operation.products for operation in network.operations))
+        whole = products * (2 + parameters)
+        boxes = min(MOST_SPECULATIVE_BOXES, STEP_PRODUCTS // products)
+        return cls(least, share, SPECULATIVE_MARGINS, boxes, PASS_COST + PASS_STEPS / whole, PASS_CALL / whole)
+
+
 @dataclass
 class Promising:
-    """Which boxes were let through, and the bucket of each of those."""
+    """Boxes that are worth a backward pass, and the bucket of each of them."""
 
     chosen: Tensor
     bucket: Tensor
 
 
-class BackwardPolicy:
-    STATE: ClassVar[tuple[str, ...]] = ("tried", "won")
+def _tally() -> Tensor:
+    return torch.zeros(BUCKETS, dtype=torch.int64)
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.tried, self.won = torch.zeros(2, BUCKETS, dtype=torch.int64, device=device)
-        # success rate that keeps a bucket open; and boxes, in buckets that are or may turn out to be, that are worth a pass at all
-        self.least, self.fewest = WORTHWHILE, 0
+
+@dataclass
+class BackwardPolicy:
+    """When a backward pass is worth its cost, learned during the run from how often one closed a box."""
+
+    tried: Tensor = field(default_factory=_tally)
+    won: Tensor = field(default_factory=_tally)
+    least_success: float = WORTHWHILE
+    """Success rate that keeps a bucket open."""
+    least_boxes: int = 0
+    """Boxes, in buckets that are or may turn out to be open, that are worth a pass at all."""
+
+    @classmethod
+    def on(cls, device: torch.device) -> BackwardPolicy:
+        return cls(_tally().to(device), _tally().to(device))
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
-        """Of ``opened`` boxes, given by f and r: all of a bucket that has proved worth it, of the others the first few."""
+        """Of the ``opened`` boxes, given by f and r: all boxes of an open bucket, and the first few of a bucket with few tries."""
         ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
         bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
         bucket = torch.where(opened, bucket, BUCKETS)
@@ -48,9 +105,9 @@ class BackwardPolicy:
         count = _counts(bucket, BUCKETS + 1)
         place = torch.empty_like(order)  # of each box among those of its bucket
         place[order] = torch.arange(len(order), device=order.device) - (count.cumsum(0) - count)[bucket[order]]
-        worthwhile = (self.won >= self.least * self.tried) & (self.tried >= TRIES)
+        worthwhile = (self.won >= self.least_success * self.tried) & (self.tried >= TRIES)
         most = torch.where(worthwhile, len(order), (TRIES - self.tried).clamp(min=0))
-        most = most * ((count[:-1] * (most > 0)).sum() >= self.fewest)
+        most = most * ((count[:-1] * (most > 0)).sum() >= self.least_boxes)
         most = torch.cat([most, most.new_zeros(1)])  # the last bucket: hopeless, or proved
         where = (place < most[bucket]).nonzero().flatten()
         return Promising(where, bucket[where])

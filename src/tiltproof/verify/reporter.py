@@ -6,20 +6,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tiltproof.verify.results import ImageResult, Progress, Verdict
-from tiltproof.verify.state import SearchState
+from tiltproof.verify.results import ImageResult, Progress, RangeResult, Verdict
+from tiltproof.verify.state import Search
 
 
 class Reporter:
     """Adds up finished batches and the search under way, and hands a `Progress` to the caller's function, if there is one."""
 
-    def __init__(self, images: int, began: float, callback: Callable[[Progress], None] | None) -> None:
-        self.images, self.began, self.callback = images, began, callback
+    def __init__(
+        self,
+        images: int,
+        callback: Callable[[Progress], None] | None = None,
+        ranges: bool = False,
+        began: float | None = None,
+    ) -> None:
+        """``began``: when the run did, by `time.perf_counter`; by default now."""
+        self.images, self.callback, self.ranges = images, callback, ranges
+        self.began = time.perf_counter() if began is None else began
         self.verdicts: Counter[Verdict] = Counter()
         self.boxes = self.earlier = 0
-        self.search: SearchState | None = None
+        self.search: Search | None = None
 
-    def resumed(self, results: Sequence[ImageResult]) -> None:
+    def resumed(self, results: Sequence[ImageResult | RangeResult]) -> None:
         """Results of an earlier process: done, but not in this one's time."""
         self.earlier = len(results)
         self.verdicts.update(result.verdict for result in results)
@@ -27,11 +35,11 @@ class Reporter:
     def attacking(self) -> None:
         self._say("attack")
 
-    def proving(self, search: SearchState) -> None:
+    def proving(self, search: Search) -> None:
         self.search = search
         self.report()
 
-    def finished(self, results: Sequence[ImageResult]) -> None:
+    def finished(self, results: Sequence[ImageResult | RangeResult]) -> None:
         """A batch is done."""
         self.search = None
         self.verdicts.update(result.verdict for result in results)
@@ -46,12 +54,8 @@ class Reporter:
             return
         counts, boxes = self.verdicts.copy(), self.boxes
         if self.search is not None:
-            attacker = self.search.attacker
-            for verdict, which in ((Verdict.CERTIFIED, self.search.certified), (Verdict.UNKNOWN, self.search.unknown)):
-                counts[verdict] += int((which.cpu() & ~attacker.falsified).sum())
-            counts[Verdict.FALSIFIED] += int(attacker.falsified.sum())
-            counts[Verdict.MISCLASSIFIED] += int((~attacker.correct).sum())
-            boxes += int(self.search.boxes.sum())
+            counts.update(self.search.spec.tally(self.search.state))
+            boxes += int(self.search.state.boxes.sum())
         seconds, done = time.perf_counter() - self.began, counts.total()
         here = done - self.earlier
         self.callback(
@@ -66,5 +70,6 @@ class Reporter:
                 seconds=seconds,
                 phase=phase,
                 seconds_left=seconds * (self.images - done) / here if here and phase == "prove" else None,
+                ranges=self.ranges,
             )
         )

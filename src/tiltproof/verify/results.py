@@ -55,6 +55,8 @@ class Progress:
     seconds: float
     phase: str  # "attack" or "prove"
     seconds_left: float | None = None
+    ranges: bool = False
+    """A run of `certify_range`: ``certified`` counts ranges as tight as asked for, ``unknown`` those whose budget ended before."""
 
 
 # What a run says: one result per image, with its evidence, and a summary.
@@ -216,6 +218,11 @@ class RangeResult:
             changed[name] = tuple(record[name])
         changed["value"] = None if record["value"] is None else tuple(record["value"])
         return cls(**(record | changed))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Certified where the range is as tight as asked for, else unknown; the range holds in either case."""
+        return Verdict.CERTIFIED if self.complete else Verdict.UNKNOWN
 
     @property
     def width(self) -> float:

@@ -1,153 +1,200 @@
-"""What is known of each image while a search runs; both ways of searching keep one."""
+"""Everything a step of a search may change, and what must hold before a result is claimed.
+
+A step works on a copy of the `SearchState`, and the copy replaces the original in one assignment (`Search.commit`). Whatever is raised
+inside of a step, the search stands where it stood before.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from tiltproof.runtime.batch_size import Changing
-from tiltproof.verify.attack import Attacker
-from tiltproof.verify.partition import SplitLog, Tiling
-from tiltproof.verify.prover import Outcome, Prover
-from tiltproof.verify.results import ImageResult, Verdict
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.verify.partition import Boxes, SplitLog, Tiling
+from tiltproof.verify.refinement import BackwardPolicy
 
-THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
+if TYPE_CHECKING:
+    from tiltproof.verify.spec import Spec
+
+T = TypeVar("T")
 
 
+@dataclass
+class Pairs:
+    """Pairs of an image and a box, with lower bounds [P, C] of the image's C objectives that hold in the box."""
+
+    image: Tensor
+    boxes: Boxes
+    bound: Tensor
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def __getitem__(self, which: Tensor | slice) -> Pairs:
+        return Pairs(self.image[which], self.boxes[which], self.bound[which])
+
+    @staticmethod
+    def join(parts: list[Pairs]) -> Pairs:
+        bound = torch.cat([part.bound for part in parts])
+        return Pairs(torch.cat([part.image for part in parts]), Boxes.join([part.boxes for part in parts]), bound)
+
+
+@dataclass
+class Frontier:
+    """The open boxes of branch and bound. ``stack``: with the bounds of the boxes that they are halves of; ``fresh``: images whose boxes
+    are not on the stack yet; ``suspects``: likely counterexamples to confirm; ``parked``: the boxes of ``suspected`` images."""
+
+    fresh: Tensor
+    stack: Pairs
+    suspected: Tensor
+    suspects: list[tuple[Tensor, Tensor]]
+    parked: list[Pairs]
+    most_suspects: int
+
+    def take(self, images: Tensor) -> Pairs:
+        """Take the boxes of all images in the mask ``images`` [N] off the stack."""
+        mask = images[self.stack.image]
+        taken = self.stack[mask.nonzero().flatten()]
+        self.stack = self.stack[(~mask).nonzero().flatten()]
+        return taken
+
+
+@dataclass
 class SearchState:
-    """Per image: boxes bounded, boxes still to prove, the least bound proved, and, once it is settled, the verdict. The books are kept,
-    and boxes given and returned, on ``device``."""
+    """What is known of each image. ``witnesses``: what evaluations show; ``policy``: when backward passes paid."""
 
-    STATE: ClassVar[tuple[str, ...]] = (
-        "certified", "unknown", "boxes", "waiting", "leaves", "covered", "seconds", "proved", "open_bound", "open_box",
-    )  # fmt: skip
+    witnesses: Any
+    policy: BackwardPolicy
+    splits: SplitLog
+    certified: Tensor
+    """Images all of whose boxes are leaves."""
+    exhausted: Tensor
+    """Images whose budget ended before that."""
+    boxes: Tensor
+    """Boxes bounded."""
+    waiting: Tensor
+    """Boxes that are no leaves yet."""
+    leaves: Tensor
+    """Boxes whose bounds the result rests on."""
+    covered: Tensor
+    """The sum of `content` over the leaves."""
+    seconds: Tensor
+    proved: Tensor
+    """[N, C]: the least bound of each objective over the leaves."""
+    open_bound: Tensor
+    open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]
+    frontier: Frontier | None = None
 
-    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling, device: torch.device | str = "cpu") -> None:
-        self.prover, self.attacker, self.device = prover, attacker, torch.device(device)
-        self.tiling, count = tiling.on(self.device), len(prover.labels)
-        self.certified, self.unknown = torch.zeros(2, count, dtype=torch.bool, device=device)
-        # boxes of each image: bounded, not proved yet, and proved
-        self.boxes, self.waiting, self.leaves = torch.zeros(3, count, dtype=torch.int64, device=device)
-        self.covered = torch.zeros_like(self.boxes)  # the content of what is proved
-        self.seconds = torch.zeros(count, dtype=torch.float64, device=device)
-        self.proved, self.open_bound = torch.full((2, count), torch.inf, dtype=torch.float64, device=device)
-        self.open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]] = {}
-        self.splits = SplitLog(count, device)
+    @classmethod
+    def start(
+        cls, spec: Spec, witnesses: Any, policy: BackwardPolicy, device: torch.device | str = "cpu"
+    ) -> SearchState:
+        """Nothing is bounded yet; all tensors are on ``device``."""
+        count = len(spec)
+        certified, exhausted = torch.zeros(2, count, dtype=torch.bool, device=device)
+        boxes, waiting, leaves, covered = torch.zeros(4, count, dtype=torch.int64, device=device)
+        seconds = torch.zeros(count, dtype=torch.float64, device=device)
+        proved = torch.full((count, spec.objectives), torch.inf, dtype=torch.float64, device=device)
+        open_bound, splits = torch.full_like(seconds, torch.inf), SplitLog.of(count, device)
+        counts = boxes, waiting, leaves, covered, seconds
+        return cls(witnesses, policy, splits, certified, exhausted, *counts, proved, open_bound, {})
 
-    def changes(self) -> tuple[Changing, ...]:
-        """What a step of the search changes."""
-        return self, self.splits, self.attacker, *self.prover.changes()
+    @property
+    def device(self) -> torch.device:
+        return self.boxes.device
 
-    def bound(
-        self, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int | None = None
-    ) -> Outcome:
-        """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``); the ``precise`` ones in float64, where half of ``size`` pairs
-        (by default, of these) are bounded at once. Where steps are dear, a few others go with them."""
-        device, count = self.prover.labels.device, len(rows)
-        images, low, high = (each.to(device) for each in (rows, low, high))
-        fine = rows[:0] if precise is None else precise.nonzero().flatten()
-        if precise is None or not len(fine):
-            return self.prover.bound(images, low, high).to(self.device)
-        plain = (~precise).nonzero().flatten()
-        if len(plain) <= min(len(fine), self.prover.few):
-            fine, plain = torch.cat([fine, plain]), plain[:0]
-        bound, forward, passes = low.new_empty(3, count)
-        result = Outcome(bound, forward, passes, torch.empty_like(low))
-        half = max(1, (size or count) // 2)  # float64 takes twice the memory
-        for mine, dtype, most in ((plain, None, count), (fine, torch.float64, half)):
-            for part in mine.to(device).split(most) if len(mine) else ():
-                result.put(part, self.prover.bound(images[part], low[part], high[part], dtype))
-        return result.to(self.device)
-
-    def record(
-        self, rows: Tensor, bound: Tensor, low: Tensor, high: Tensor, seconds: float, boxes: Tensor | None = None
-    ) -> Tensor:
-        """Book the bounds of pairs, each of one box or of so many ``boxes``; returns which of them were proved. ``> 0`` is false for
-        NaN."""
+    def count(self, rows: Tensor, seconds: float) -> None:
+        """Each of these boxes was bounded, all of them in so many seconds."""
         bounded = torch.zeros_like(self.boxes).index_add_(0, rows, torch.ones_like(rows))
         self.boxes += bounded
         self.seconds += bounded * (seconds / max(1, len(rows)))
-        passed = bound > 0
-        proved = torch.zeros_like(self.leaves).index_add_(0, rows, passed.long() if boxes is None else passed * boxes)
-        self.waiting -= proved
-        self.leaves += proved
-        self.covered.index_add_(0, rows, torch.where(passed, content(low, high), 0))
-        self.proved.scatter_reduce_(0, rows, torch.where(passed, bound, torch.inf), "amin")
-        return passed
 
-    def wrong_middles(self, rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Images and parameters in the middle of boxes that were not proved, where the answer seems wrong."""
-        middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
-        margin = self.attacker.margins_at(rows, middle)
-        wrong = (margin < 0).nonzero().flatten()
-        return rows[wrong], middle[wrong]
-
-    def attack_unknown(self) -> None:
-        """A last, thorough attack on what could not be proved."""
-        rows = (self.unknown.cpu() & ~self.attacker.falsified).nonzero().flatten()
-        self.attacker.search(rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
+    def settle(
+        self, rows: Tensor, bound: Tensor, done: Tensor, low: Tensor, high: Tensor, boxes: Tensor | None = None
+    ) -> None:
+        """Pairs that are ``done`` [P] become leaves with these bounds [P, C]; pair p stands for ``boxes[p]`` boxes, by default for one."""
+        settled = torch.zeros_like(self.leaves).index_add_(0, rows, done.long() if boxes is None else done * boxes)
+        self.waiting -= settled
+        self.leaves += settled
+        self.covered.index_add_(0, rows, torch.where(done, content(low, high), 0))
+        least = torch.where(done.unsqueeze(1), bound, torch.inf)
+        self.proved.scatter_reduce_(0, rows.unsqueeze(1).expand_as(least), least, "amin")
 
     def settle_certified(self, rows: Tensor) -> None:
-        """Images all of whose boxes are proved, of these."""
-        self.certified[rows] = (self.waiting[rows] == 0) & ~self.unknown[rows]
+        """Images all of whose boxes are leaves, of these."""
+        self.certified[rows] = (self.waiting[rows] == 0) & ~self.exhausted[rows]
 
-    def settle_unknown(self, image: int, bound: float, low: Tensor, high: Tensor) -> None:
-        self.certified[image], self.unknown[image] = False, True
+    def settle_unknown(self, tiling: Tiling, image: int, bound: float, low: Tensor, high: Tensor) -> None:
+        """The budget of an image ended at this open box."""
+        self.certified[image], self.exhausted[image] = False, True
         self.open_bound[image] = bound
-        low, high = (end.clamp(self.tiling.low, self.tiling.high) for end in (low, high))  # as the user wrote the range
+        low, high = (end.clamp(tiling.low, tiling.high) for end in (low, high))  # as the user wrote the range
         self.open_box[image] = (tuple(low.tolist()), tuple(high.tolist()))
 
-    def results(self, first: int, more_seconds: float) -> list[ImageResult]:
-        """What is said of each image; the first is number ``first`` of the run."""
-        grid = tuple(self.tiling.base.tolist())
-        trees, halved = self.splits.trees(grid)
-        verdicts, count = self._verdicts(), len(self.boxes)
-        proved = [verdict is Verdict.CERTIFIED for verdict in verdicts]
-        # every box of the tiling was proved, no more and no fewer
-        for image, leaves in enumerate(self.leaves.tolist()):
-            if proved[image] and leaves != math.prod(grid) + halved[image]:
-                raise RuntimeError(f"image {image}: the boxes proved do not make up its tiling; please report this")
-        bounded = torch.tensor([verdict in (Verdict.CERTIFIED, Verdict.UNKNOWN) for verdict in verdicts])
-        margins = torch.where(bounded, torch.minimum(self.proved, self.open_bound).cpu(), self.attacker.margin)
-        found = self.attacker.found
-        columns = {
-            "image": range(first, first + count),
-            "label": self.prover.labels.tolist(),
-            "verdict": verdicts,
-            "margin": margins.tolist(),
-            "grid": [grid if each else None for each in proved],
-            "tree": [tree if each else None for tree, each in zip(trees, proved, strict=True)],
-            "counterexample": [found[k] if verdicts[k] is Verdict.FALSIFIED else None for k in range(count)],
-            "open_box": [self.open_box.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
-            "boxes": self.boxes.tolist(),
-            "seconds": (self.seconds + more_seconds).tolist(),
-        }
-        return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
+    def check(
+        self, tiling: Tiling, claimed: Tensor, supported: Tensor, contradicted: Tensor, leaves: list[int]
+    ) -> None:
+        """Raise unless each ``claimed`` image rests on leaves that make up the whole range, and is ``supported`` and not ``contradicted``.
 
-    def _verdicts(self) -> list[Verdict]:
-        """Certified only if every box of the image was proved with a positive bound."""
-        correct, falsified = self.attacker.correct, self.attacker.falsified
-        certified = correct & self.certified.cpu()
-        everything = content(self.tiling.outer_low.unsqueeze(0), self.tiling.outer_high.unsqueeze(0))
-        whole = ((self.waiting == 0) & (self.boxes > 0) & (self.proved > 0) & (self.covered == everything)).cpu()
-        for wrong, what in (
-            (certified & falsified, "a counterexample to a proof; a bound is wrong, please report this"),
-            (certified & ~whole, "certified without all of its boxes proved; please report this"),
-        ):
-            if bool(wrong.any()):
-                raise RuntimeError(f"image {int(wrong.nonzero()[0])}: {what}")
-        verdicts = list(Verdict)
-        number = torch.full((len(correct),), verdicts.index(Verdict.UNKNOWN))
-        for which, verdict in (
-            (certified, Verdict.CERTIFIED),
-            (falsified, Verdict.FALSIFIED),
-            (~correct, Verdict.MISCLASSIFIED),
-        ):
-            number[which] = verdicts.index(verdict)
-        return [verdicts[each] for each in number.tolist()]
+        All are masks [N] on the CPU; ``leaves``: the number of leaves of each image's tiling.
+        """
+        everything = content(tiling.outer_low.unsqueeze(0), tiling.outer_high.unsqueeze(0))
+        whole = ((self.waiting == 0) & (self.boxes > 0) & (self.covered == everything)).cpu()
+        refuse(claimed & contradicted, "an evaluation contradicts its proof; a bound is wrong")
+        refuse(claimed & ~(whole & supported), "its result leaves out some parameters, or boxes that were not proved")
+        for image, count in enumerate(self.leaves.tolist()):
+            if claimed[image] and count != leaves[image]:
+                raise RuntimeError(f"image {image}: its leaves do not make up its tiling; please report this")
+
+
+class Search:
+    """A search and its `state`, which changes in `commit` alone while boxes are bounded."""
+
+    def __init__(self, spec: Spec, tiling: Tiling, state: SearchState) -> None:
+        self.spec, self.tiling, self.state = spec, tiling.on(state.device), state
+
+    def work(self, batch: AdaptiveBatchSize, report: Callable[[], None]) -> None:
+        """Search until every image is settled, ``batch`` pairs at a time."""
+        raise NotImplementedError
+
+    def commit(self, batch: AdaptiveBatchSize, step: Callable[[SearchState, int], T]) -> T:
+        """Run ``step(state, size)`` on a copy of the state, again with a smaller ``size`` where memory runs out, and keep the copy."""
+
+        def attempt(size: int) -> tuple[SearchState, T]:
+            draft = copied(self.state)
+            return draft, step(draft, size)
+
+        draft, result = batch.run(attempt)
+        self.state = draft
+        return result
+
+
+def copied(value: Any) -> Any:
+    """A copy that no later change in place reaches: of a dataclass, all of its fields."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, (list, dict)):
+        return value.copy()
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{each.name: copied(getattr(value, each.name)) for each in fields(value)})
+    return value
+
+
+def refuse(wrong: Tensor, what: str) -> None:
+    """Raise for the first image of the mask ``wrong`` [N]: a result that contradicts itself is never published."""
+    if bool(wrong.any()):
+        raise RuntimeError(f"image {int(wrong.nonzero()[0])}: {what}; please report this")
+
+
+def leaf_counts(tiling: Tiling, halved: list[int]) -> list[int]:
+    """The number of leaves of each image's tiling: those of the initial grid, and one more for each halving."""
+    cells = math.prod(tiling.base.tolist())
+    return [cells + count for count in halved]
 
 
 def content(low: Tensor, high: Tensor) -> Tensor:
@@ -164,6 +211,6 @@ def content(low: Tensor, high: Tensor) -> Tensor:
 def _scattered(edge: Tensor) -> Tensor:
     """Different whole numbers for different edges, as random as they look; products wrap around, and every step can be undone."""
     bits = (edge + 0.0).view(torch.int64)  # no negative zero
-    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):
+    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110685705):
         bits = (bits ^ (bits >> 32 & 0xFFFF_FFFF)) * factor
     return bits ^ (bits >> 32 & 0xFFFF_FFFF)

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify.attack import Attacker
 from tiltproof.verify.partition import Boxes, Tiling
-from tiltproof.verify.prover import Prover
 from tiltproof.verify.results import Budget
-from tiltproof.verify.state import SearchState
+from tiltproof.verify.spec import ClassificationSpec
+from tiltproof.verify.state import Search, SearchState
 
 FEWEST_REGIONS, SPREAD = 64, 8
 """Blocks are made larger so long as there are so many; one in so many regions is scouted from the whole region down, the others from the
@@ -51,20 +50,22 @@ class Blocks:
         return Blocks(*(torch.cat(each) for each in zip(*((p.rows, p.corners, p.size) for p in parts), strict=True)))
 
 
-class UniformSearch(SearchState):
-    """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else
-    unknown.
-    """
+class UniformSearch(Search):
+    """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else unknown."""
 
-    def __init__(self, prover: Prover, attacker: Attacker, tiling: Tiling) -> None:
-        super().__init__(prover, attacker, tiling)
+    spec: ClassificationSpec
+
+    def __init__(self, spec: ClassificationSpec, tiling: Tiling, state: SearchState, budget: Budget) -> None:
+        super().__init__(spec, tiling, state)
+        self.budget = budget
         self.sizes = torch.tensor(block_sizes(tuple(tiling.base.tolist())))  # [sizes, d], in boxes
         self.largest = len(self.sizes) - 1
 
-    def work(self, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> None:
-        prove = functools.partial(self._prove, batch=batch, budget=budget, report=report)
-        images = self.attacker.alive()
-        self.waiting[images] = int(self.tiling.base.prod())
+    def work(self, batch: AdaptiveBatchSize, report: Callable[[], None]) -> None:
+        """Prove all boxes, or leave each image at the first one that cannot be proved."""
+        prove = functools.partial(self._prove, batch=batch, report=report)
+        images = self.spec.open_images(self.state)
+        self.state.waiting[images] = int(self.tiling.base.prod())
         found, bound = self._scout(images, prove)
         # an image that cannot be proved fails where blocks must be small and bounds are low: one such region of every image, first
         found = found[bound.argsort()]
@@ -78,7 +79,7 @@ class UniformSearch(SearchState):
             end = start + int(group.sum())
             rest = found[start:end][~first[start:end]]
             self._cover(rest, prove)
-            self.settle_certified(found.rows[start:end])
+            self.state.settle_certified(found.rows[start:end])
             start = end
             report()
 
@@ -87,7 +88,7 @@ class UniformSearch(SearchState):
         Images leave where not even a single box is."""
         regions = self._regions()
         spread = torch.arange(len(regions)) % SPREAD == 0
-        start, found, bounds = torch.full((len(self.waiting),), self.largest), [], []
+        start, found, bounds = torch.full((len(self.state.waiting),), self.largest), [], []
         for part in (regions[spread], regions[~spread]):
             rows, corners = images.repeat(len(part)), part.repeat_interleave(len(images), 0)
             size, bound = torch.full_like(rows, -1), torch.full((len(rows),), -torch.inf).double()
@@ -113,43 +114,45 @@ class UniformSearch(SearchState):
                 failed = ~(prove(left) > 0)
                 left = self._halved(left[failed & (left.size > 0) & self._open()[left.rows]])
 
-    def _prove(self, blocks: Blocks, batch: AdaptiveBatchSize, budget: Budget, report: Callable[[], None]) -> Tensor:
+    def _prove(self, blocks: Blocks, batch: AdaptiveBatchSize, report: Callable[[], None]) -> Tensor:
         """Bounds, as many at a time as fit, neighbours together. Images leave at boxes that are not proved, and nothing more of them is
         looked at: minus infinity."""
         result = torch.full((len(blocks),), -torch.inf).double()
         left, alive = self._flat(blocks.corners).argsort(stable=True), -1
         while len(left):
-            self._stop_late(blocks[left[: batch.size]], budget)
+            self._stop_late(blocks[left[: batch.size]])
             still = self._open()
             if alive != (alive := int(still.sum())):
                 left = left[still[blocks.rows[left]]]
                 continue
-            bound = batch.run(functools.partial(self._step, blocks[left[: batch.size]]), self.changes())
+            bound = self.commit(batch, functools.partial(self._step, blocks[left[: batch.size]]))
             result[left[: len(bound)]] = bound
             left = left[len(bound) :]
             report()
         return result
 
-    def _step(self, blocks: Blocks, size: int) -> Tensor:
+    def _step(self, blocks: Blocks, state: SearchState, size: int) -> Tensor:
         """Bounds of the first ``size`` pairs. Images leave at single boxes that are not proved."""
         began, blocks = time.perf_counter(), blocks[:size]
-        bound, low, high = self._piece(blocks)
+        bound, low, high = self._bound(state, blocks)
         boxes = (self._ends(blocks) - blocks.corners + 1).prod(1)
-        passed = self.record(blocks.rows, bound, low, high, time.perf_counter() - began, boxes)
-        alone = (~passed & (blocks.size == 0)).nonzero().flatten()
-        self._leave(blocks[alone], bound[alone])
-        return bound
+        state.count(blocks.rows, time.perf_counter() - began)
+        done = self.spec.done(state, blocks.rows, bound)
+        state.settle(blocks.rows, bound, done, low, high, boxes)
+        alone = (~done & (blocks.size == 0)).nonzero().flatten()
+        self._leave(state, blocks[alone], bound[alone, 0])
+        return bound[:, 0]
 
-    def _piece(self, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
-        """Bounds of pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
+    def _bound(self, state: SearchState, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
+        """Bounds [P, 1] of pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
         it open."""
-        ends = self._bounds(blocks)
-        bound = self.bound(blocks.rows, *ends).bound
-        failed = (~(bound > 0) & (blocks.size == 0)).nonzero().flatten()
-        if len(failed) and self.prover.dtype != torch.float64:
+        low, high = self._bounds(blocks)
+        bound = self.spec.bound(state.policy, blocks.rows, low, high).bound
+        failed = (~(bound[:, 0] > 0) & (blocks.size == 0)).nonzero().flatten()
+        if len(failed) and self.spec.prover.dtype != torch.float64:
             precise = torch.ones(len(failed), dtype=torch.bool)
-            bound[failed] = self.bound(blocks.rows[failed], ends[0][failed], ends[1][failed], precise).bound
-        return bound, *ends
+            bound[failed] = self.spec.bound(state.policy, blocks.rows[failed], low[failed], high[failed], precise).bound
+        return bound, low, high
 
     def _regions(self) -> Tensor:
         """The first box of every block of the largest size, [regions, d]."""
@@ -203,33 +206,36 @@ class UniformSearch(SearchState):
         )
         return torch.minimum(first[0], last[0]), torch.maximum(first[1], last[1])
 
-    def _leave(self, blocks: Blocks, bound: Tensor) -> None:
+    def _leave(self, state: SearchState, blocks: Blocks, bound: Tensor) -> None:
         """Images leave because of the first boxes of these."""
         if not len(blocks):
             return
         boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
         low, high = self.tiling.bounds(boxes)
-        self.attacker.confirm(*self.wrong_middles(blocks.rows, low, high))
+        middle = ((low + high) / 2).clamp(self.tiling.low, self.tiling.high)
+        self.spec.confirm(state, *self.spec.probe(state, blocks.rows, middle))
         alone = int(self.tiling.base.prod()) == 1
-        still = self._open().tolist()
+        still = self._open(state).tolist()
         for k, image in enumerate(blocks.rows.tolist()):
             if still[image]:
                 still[image] = False
-                # the boxes not looked at have no bound, so with more than one there is none for the whole range
-                self.settle_unknown(image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
+                # the boxes not bounded have no bound, so with more than one there is none for the whole range
+                state.settle_unknown(self.tiling, image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
 
-    def _stop_late(self, blocks: Blocks, budget: Budget) -> None:
+    def _stop_late(self, blocks: Blocks) -> None:
         """Images that have had their seconds leave; each because of the first of its blocks among these, which are still to prove."""
-        if budget.seconds is None:
+        state = self.state
+        if self.budget.seconds is None:
             return
-        late = ((self.seconds[blocks.rows] >= budget.seconds) & self._open()[blocks.rows]).nonzero().flatten()
+        late = ((state.seconds[blocks.rows] >= self.budget.seconds) & self._open()[blocks.rows]).nonzero().flatten()
         images, number = blocks.rows[late].unique(return_inverse=True)
         first = torch.full_like(images, len(blocks)).scatter_reduce(0, number, late, "amin")
-        self._leave(blocks[first], torch.full((len(images),), -torch.inf).double())
+        self._leave(state, blocks[first], torch.full((len(images),), -torch.inf).double())
 
-    def _open(self) -> Tensor:
+    def _open(self, state: SearchState | None = None) -> Tensor:
         """For each image whether it is neither settled nor falsified."""
-        return ~(self.certified | self.unknown | self.attacker.falsified)
+        state = state or self.state
+        return ~(state.certified | state.exhausted | self.spec.falsified(state))
 
 
 def block_sizes(grid: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -1,0 +1,324 @@
+"""What branch and bound proves of each image: the right class, or a range of the outputs.
+
+A specification states C objectives that are bounded from below: the margin of a class, or each output and its negation. It is immutable;
+what a search finds out is in the `SearchState` that its methods are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
+from tiltproof.verify.config import Tolerance
+from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import Outcome, Prover, RangeProver
+from tiltproof.verify.refinement import BackwardPolicy, CostModel
+from tiltproof.verify.results import ImageResult, RangeResult, Verdict
+from tiltproof.verify.state import Pairs, SearchState, leaf_counts
+
+THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
+"""The last attack on images that could not be proved."""
+
+ROOM = 0.005
+"""Share of its width by which a range is published wider than proved, so that a checker with coarser bounds needs few halvings."""
+
+LEAST_ROOM = 1e-9
+"""The same for an output that hardly moves, relative to 1 + the output's size."""
+
+
+class Spec(Protocol):
+    """What is proved of each image."""
+
+    objectives: int
+    """Lower bounds that a box needs."""
+    cost: CostModel
+
+    def __len__(self) -> int:
+        """The number of images."""
+        ...
+
+    def bound(
+        self,
+        policy: BackwardPolicy,
+        rows: Tensor,
+        low: Tensor,
+        high: Tensor,
+        precise: Tensor | None = None,
+        size: int | None = None,
+    ) -> Outcome:
+        """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``), on the device that these are on. The ``precise`` ones are
+        bounded in float64, where half of ``size`` pairs (by default, of these) are bounded at once."""
+        ...
+
+    def inherit(self, bound: Tensor, parent: Tensor) -> Tensor:
+        """The bounds of boxes, given those of the boxes that they are halves of."""
+        ...
+
+    def done(self, state: SearchState, rows: Tensor, bound: Tensor) -> Tensor:
+        """Pairs whose bounds [P, C] are good enough."""
+        ...
+
+    def probe(self, state: SearchState, rows: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate the middles of open boxes; returns the images and parameters of likely counterexamples."""
+        ...
+
+    def confirm(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
+        """Record the likely counterexamples that hold."""
+        ...
+
+    def falsified(self, state: SearchState) -> Tensor:
+        """Images with a counterexample, a mask on the state's device."""
+        ...
+
+    def open_images(self, state: SearchState) -> Tensor:
+        """Images to search, by their numbers."""
+        ...
+
+    def exhaust(self, state: SearchState, tiling: Tiling, bounded: Pairs, waiting: Pairs) -> None:
+        """The budget of these images is spent: they leave with these open boxes, bounded now and waiting to be."""
+        ...
+
+    def tally(self, state: SearchState) -> dict[Verdict, int]:
+        """Images that are settled, for progress reports."""
+        ...
+
+    def finish(self, state: SearchState) -> None:
+        """The search is over."""
+        ...
+
+    def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[Any]:
+        """What is claimed of each image; the first one has the number ``first``."""
+        ...
+
+
+class ClassificationSpec:
+    """The network keeps the right class: its margin is positive in every box."""
+
+    objectives = 1
+
+    def __init__(self, prover: Prover, attacker: Attacker) -> None:
+        self.prover, self.attacker, self.cost = prover, attacker, prover.cost
+
+    def __len__(self) -> int:
+        return len(self.prover.labels)
+
+    def bound(
+        self,
+        policy: BackwardPolicy,
+        rows: Tensor,
+        low: Tensor,
+        high: Tensor,
+        precise: Tensor | None = None,
+        size: int | None = None,
+    ) -> Outcome:
+        device, count = self.prover.labels.device, len(rows)
+        images, low, high = (each.to(device) for each in (rows, low, high))
+        fine = rows[:0] if precise is None else precise.nonzero().flatten()
+        if precise is None or not len(fine):
+            outcome = self.prover.bound(images, low, high, policy)
+            return Outcome(outcome.bound.unsqueeze(1).to(rows.device), outcome.shares.to(rows.device))
+        plain = (~precise).nonzero().flatten()
+        if len(plain) <= min(len(fine), self.cost.speculative_boxes):
+            fine, plain = torch.cat([fine, plain]), plain[:0]
+        bound, shares = low.new_empty(count, 1), torch.empty_like(low)
+        half = max(1, (size or count) // 2)  # float64 takes twice the memory
+        for mine, dtype, most in ((plain, None, count), (fine, torch.float64, half)):
+            for part in mine.to(device).split(most) if len(mine) else ():
+                outcome = self.prover.bound(images[part], low[part], high[part], policy, dtype)
+                bound[part, 0], shares[part] = outcome.bound, outcome.shares
+        return Outcome(bound.to(rows.device), shares.to(rows.device))
+
+    def inherit(self, bound: Tensor, parent: Tensor) -> Tensor:
+        return bound
+
+    def done(self, state: SearchState, rows: Tensor, bound: Tensor) -> Tensor:
+        return bound[:, 0] > 0  # false for NaN
+
+    def probe(self, state: SearchState, rows: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+        wrong = (self.attacker.margins_at(rows, middle) < 0).nonzero().flatten()
+        return rows[wrong], middle[wrong]
+
+    def confirm(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
+        self.attacker.confirm(state.witnesses, rows.cpu(), parameters.cpu())
+
+    def falsified(self, state: SearchState) -> Tensor:
+        return state.witnesses.falsified.to(state.device)
+
+    def open_images(self, state: SearchState) -> Tensor:
+        return state.witnesses.alive().to(state.device)
+
+    def exhaust(self, state: SearchState, tiling: Tiling, bounded: Pairs, waiting: Pairs) -> None:
+        """Unknown images: the worst open box, and a bound that counts the waiting boxes too, by their parents' bounds."""
+        low, high = tiling.bounds(bounded.boxes)
+        for image in bounded.image.unique().tolist():
+            mine = (bounded.image == image).nonzero().flatten()
+            worst = mine[bounded.bound[mine, 0].argmin()]
+            others = waiting.bound[waiting.image == image, 0].tolist()
+            least = min([float(bounded.bound[worst, 0]), *others])
+            state.settle_unknown(tiling, image, least, low[worst], high[worst])
+        state.splits.forget(bounded.image)
+
+    def tally(self, state: SearchState) -> dict[Verdict, int]:
+        known: Counterexamples = state.witnesses
+        return {
+            Verdict.CERTIFIED: int((state.certified.cpu() & ~known.falsified).sum()),
+            Verdict.UNKNOWN: int((state.exhausted.cpu() & ~known.falsified).sum()),
+            Verdict.FALSIFIED: int(known.falsified.sum()),
+            Verdict.MISCLASSIFIED: int((~known.correct).sum()),
+        }
+
+    def finish(self, state: SearchState) -> None:
+        """A last, thorough attack on what could not be proved."""
+        known: Counterexamples = state.witnesses
+        rows = (state.exhausted.cpu() & ~known.falsified).nonzero().flatten()
+        self.attacker.search(known, rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
+
+    def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[ImageResult]:
+        known: Counterexamples = state.witnesses
+        grid, count = tuple(tiling.base.tolist()), len(self)
+        trees, halved = state.splits.trees(grid)
+        certified = known.correct & state.certified.cpu()
+        proved = state.proved[:, 0]
+        state.check(tiling, certified, (proved > 0).cpu(), known.falsified, leaf_counts(tiling, halved))
+        verdicts = [Verdict.UNKNOWN] * count
+        for which, verdict in (
+            (certified, Verdict.CERTIFIED),
+            (known.falsified, Verdict.FALSIFIED),
+            (~known.correct, Verdict.MISCLASSIFIED),
+        ):
+            for image in which.nonzero().flatten().tolist():
+                verdicts[image] = verdict
+        bounded = torch.tensor([verdict in (Verdict.CERTIFIED, Verdict.UNKNOWN) for verdict in verdicts])
+        margins = torch.where(bounded, torch.minimum(proved, state.open_bound).cpu(), known.margin)
+        claimed = [verdict is Verdict.CERTIFIED for verdict in verdicts]
+        columns = {
+            "image": range(first, first + count),
+            "label": self.prover.labels.tolist(),
+            "verdict": verdicts,
+            "margin": margins.tolist(),
+            "grid": [grid if each else None for each in claimed],
+            "tree": [tree if each else None for tree, each in zip(trees, claimed, strict=True)],
+            "counterexample": [known.found[k] if verdicts[k] is Verdict.FALSIFIED else None for k in range(count)],
+            "open_box": [state.open_box.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
+            "boxes": state.boxes.tolist(),
+            "seconds": (state.seconds + more_seconds).tolist(),
+        }
+        return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
+
+
+class RangeSpec:
+    """No output leaves the certified range: the union of its bounds over all boxes, which holds whenever the search stops.
+
+    A box is done when its bounds exceed the inner range by no more than the tolerance, or, without a tolerance, at once.
+    """
+
+    def __init__(
+        self,
+        prover: RangeProver,
+        sampler: OutputSampler,
+        tolerance: Tolerance | None,
+        shape: tuple[int, ...],
+        answers: Tensor | None = None,
+    ) -> None:
+        """``shape``: images and outputs; ``answers``: the right outputs, if they are known."""
+        self.prover, self.sampler, self.tolerance, self.answers = prover, sampler, tolerance, answers
+        self.images, self.objectives, self.cost = shape[0], 2 * shape[1], CostModel(1, 1.0)
+
+    def __len__(self) -> int:
+        return self.images
+
+    def bound(
+        self,
+        policy: BackwardPolicy,
+        rows: Tensor,
+        low: Tensor,
+        high: Tensor,
+        precise: Tensor | None = None,
+        size: int | None = None,
+    ) -> Outcome:
+        return self.prover.bound(rows, low, high)
+
+    def inherit(self, bound: Tensor, parent: Tensor) -> Tensor:
+        return torch.maximum(bound, parent)
+
+    def done(self, state: SearchState, rows: Tensor, bound: Tensor) -> Tensor:
+        if self.tolerance is None:
+            return torch.ones_like(rows, dtype=torch.bool)
+        return (bound >= self._wanted(state.witnesses, self.tolerance).to(rows.device)[rows]).all(1)
+
+    @staticmethod
+    def _wanted(known: InnerRange, tolerance: Tolerance) -> Tensor:
+        """The bounds [N, C] that each image's boxes need.
+
+        An output that hardly moves is not worth a tighter range than a quarter of what is asked for on average.
+        """
+        half, middle = (known.high - known.low) / 2, (known.high + known.low) / 2
+        slack = tolerance.excess * torch.maximum(half, half.mean(0) / 4) + 1e-6 * (1 + middle.abs())
+        half = (half + slack).clamp(min=tolerance.width / 2)
+        return torch.cat([middle - half, -(middle + half)], 1)
+
+    def probe(self, state: SearchState, rows: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+        self.sampler.evaluate(state.witnesses, rows.cpu(), middle.cpu())
+        return rows[:0], middle[:0]
+
+    def confirm(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
+        """There are no counterexamples."""
+
+    def falsified(self, state: SearchState) -> Tensor:
+        return torch.zeros_like(state.certified)
+
+    def open_images(self, state: SearchState) -> Tensor:
+        return torch.arange(self.images, device=state.device)
+
+    def exhaust(self, state: SearchState, tiling: Tiling, bounded: Pairs, waiting: Pairs) -> None:
+        """All boxes become leaves; those that wait, with the bounds of the boxes that they are halves of."""
+        for pairs in (bounded, waiting):
+            everything = torch.ones_like(pairs.image, dtype=torch.bool)
+            state.settle(pairs.image, pairs.bound, everything, *tiling.bounds(pairs.boxes))
+        state.exhausted[bounded.image] = True
+
+    def tally(self, state: SearchState) -> dict[Verdict, int]:
+        return {Verdict.CERTIFIED: int(state.certified.sum()), Verdict.UNKNOWN: int(state.exhausted.sum())}
+
+    def finish(self, state: SearchState) -> None:
+        """Nothing is left to do."""
+
+    def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[RangeResult]:
+        known: InnerRange = state.witnesses
+        inner_low, inner_high = self.sampler.confirmed(known)
+        for numbers in (inner_low, inner_high):
+            ensure_finite(numbers, first)
+        lower, upper = state.proved.cpu().chunk(2, 1)
+        upper = -upper
+        width = upper - lower
+        least = LEAST_ROOM * (1 + torch.maximum(lower.abs(), upper.abs()))
+        room = torch.where(width < torch.inf, torch.maximum(ROOM * width, least), 0.0)
+        lower, upper = lower - room, upper + room
+        grid = tuple(tiling.base.tolist())
+        trees, halved = state.splits.trees(grid)
+        every = torch.ones(len(self), dtype=torch.bool)
+        outside = ((inner_low < lower) | (inner_high > upper)).any(1)
+        state.check(tiling, every, every, outside, leaf_counts(tiling, halved))
+        seconds = (state.seconds + more_seconds).tolist()
+        return [
+            RangeResult(
+                image=first + k,
+                prediction=tuple(known.prediction[k].tolist()),
+                lower=tuple(lower[k].tolist()),
+                upper=tuple(upper[k].tolist()),
+                inner_lower=tuple(inner_low[k].tolist()),
+                inner_upper=tuple(inner_high[k].tolist()),
+                lowest_at=tuple(map(tuple, known.lowest_at[k].tolist())),
+                highest_at=tuple(map(tuple, known.highest_at[k].tolist())),
+                value=None if self.answers is None else tuple(self.answers[k].tolist()),
+                complete=not bool(state.exhausted[k]),
+                grid=grid,
+                tree=trees[k],
+                boxes=int(state.boxes[k]),
+                seconds=seconds[k],
+            )
+            for k in range(len(self))
+        ]
