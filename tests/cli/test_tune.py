@@ -73,7 +73,7 @@ def test_transformations_that_the_papers_method_has_no_bounds_for(tiltproof, wor
         (["--epsilon", 0.1, "--method", "magic"], "method"),
         (["--epsilon", 0.1, "--images", 0], "--images"),
         (["--epsilon", 0.1, "--images", 3, "--all"], "exclude"),
-        (["--nu", "0.1", "--samples", 0], "at least one"),
+        (["--nu", "0.1", "--samples", 0], "at least 1"),
         (["--nu", "0.1", "--json", "photos/labels.csv/x.json"], "cannot be written"),
         (["--nu", "0.1", "--device", "toaster"], "device"),
         (["--nu", "0.1", "--transform", "R(2:1)"], "reversed"),

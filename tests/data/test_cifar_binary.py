@@ -6,7 +6,7 @@ import lzma
 import numpy as np
 import pytest
 
-from tiltproof.data.cifar10 import RECORD_BYTES, read_cifar_binary
+from tiltproof.data.binary_sets import RECORD_BYTES, read_cifar_binary
 from tiltproof.errors import InputError
 
 

@@ -9,9 +9,8 @@ import zlib
 import numpy as np
 import pytest
 
-from tiltproof.data.cifar10 import read_cifar_binary
+from tiltproof.data.binary_sets import MAX_BYTES, read_cifar_binary, read_idx
 from tiltproof.data.compressed import PIECE, read_with
-from tiltproof.data.mnist import MOST_BYTES, read_idx
 from tiltproof.errors import InputError
 
 PACKERS = pytest.mark.parametrize(
@@ -37,7 +36,11 @@ def test_parts_and_padding_are_read_and_trailing_nonsense_is_not(tmp_path, suffi
     path.write_bytes(pack(b"one ") + b"nonsense")
     with pytest.raises(InputError, match="damaged"):
         read_with(path, lambda read: read(100))
-    path.write_bytes(pack(b"") * 20_000)
+
+
+def test_an_xz_file_of_very_many_parts(tmp_path):
+    path = tmp_path / "file.xz"
+    path.write_bytes(lzma.compress(b"") * 20_000)
     with pytest.raises(InputError, match="more than 10,000 parts"):
         read_with(path, lambda read: read(100))
 
@@ -74,7 +77,7 @@ def test_a_bomb_without_a_header_is_unpacked_no_further_than_a_data_set(tmp_path
 @PACKERS
 def test_a_header_that_announces_much_and_holds_nothing(tmp_path, little_memory, suffix, pack):
     path = tmp_path / f"images{suffix}"
-    path.write_bytes(pack(struct.pack(">4B3I", 0, 0, 8, 3, MOST_BYTES // 784, 28, 28)))
+    path.write_bytes(pack(struct.pack(">4B3I", 0, 0, 8, 3, MAX_BYTES // 784, 28, 28)))
     with little_memory(), pytest.raises(InputError, match="Got: 0.*cut short"):
         read_idx(path, 3)
 

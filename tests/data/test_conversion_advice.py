@@ -121,7 +121,7 @@ ADVICE = {
 def refused(folder, name):
     rows = f'filename,label\n"{name.replace(chr(34), chr(34) * 2)}",0\n'
     (folder / "labels.csv").write_text(rows)
-    with pytest.raises(InputError, match="neither 8-bit grey nor RGB") as caught:
+    with pytest.raises(InputError, match="neither 8-bit gray nor RGB") as caught:
         load_folder(folder)
     return caught.value
 

@@ -78,7 +78,7 @@ def test_no_table_and_no_folder(tmp_path):
 
 def test_sizes_must_agree(folder):
     save(folder, "a.png", np.zeros((2, 4)))
-    with pytest.raises(InputError, match="one size and mode.*a.png is 4 x 2 grey, b.png is 3 x 2 grey"):
+    with pytest.raises(InputError, match="one size and mode.*a.png is 4 x 2 gray, b.png is 3 x 2 gray"):
         load_folder(folder)
 
 
@@ -91,7 +91,7 @@ def test_modes_must_agree(folder):
 @pytest.mark.parametrize("mode", ["RGBA", "P", "1", "LA"])
 def test_other_modes_are_refused(folder, mode):
     Image.new(mode, (3, 2)).save(folder / "a.png")
-    with pytest.raises(InputError, match="neither 8-bit grey nor RGB.*convert"):
+    with pytest.raises(InputError, match="neither 8-bit gray nor RGB.*convert"):
         load_folder(folder)
 
 

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from tiltproof.data.mnist import read_idx
+from tiltproof.data.binary_sets import read_idx
 from tiltproof.errors import InputError
 
 PIXELS = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
@@ -27,7 +27,7 @@ def test_reads_plain_and_compressed(tmp_path, suffix, pack):
     ("content", "message"),
     [
         (b"", "begins with nothing"),
-        (struct.pack(">4BI", 0, 0, 8, 1, 24) + PIXELS.tobytes(), "images and labels exchanged"),
+        (struct.pack(">4BI", 0, 0, 8, 1, 24) + PIXELS.tobytes(), "images and labels were exchanged"),
         (CONTENT[:10], "ends inside its header"),
         (CONTENT[:-1], "announces 24 bytes.*Got: 23.*cut short"),
         (CONTENT + b"x", "more than that.*appended"),

@@ -64,7 +64,7 @@ def test_images_without_their_labels(tmp_path):
 def test_labels_of_another_set(tmp_path):
     shutil.copy(SAMPLE_ROOT / "mnist" / "t10k-images-idx3-ubyte.gz", tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 2]))
-    with pytest.raises(InputError, match="do not belong together.*100 images and 2 labels"):
+    with pytest.raises(InputError, match="do not match.*100 images and 2 labels"):
         load_data("mnist", tmp_path)
 
 
@@ -72,7 +72,7 @@ def test_labels_of_another_set(tmp_path):
     ("arguments", "message"),
     [
         (("imagenet",), "neither a known data set nor a folder.*mnist, cifar10, .*mnist-sample"),
-        (("mnist", "/no/such/folder"), "not in the data folder.*no folder"),
+        (("mnist", "/no/such/folder"), "not in the data folder.*not a folder"),
         (("mnist", SAMPLE_ROOT / "cifar10"), "not in the data folder.*t10k-images-idx3-ubyte"),
         (("mnist", SAMPLE_ROOT, "validation"), "unknown split"),
         (("mnist-sample", None, "train"), "test images only"),

@@ -21,15 +21,15 @@ SHAPE = (3, 5, 4)
 def pictures(tmp_path, monkeypatch):
     """Write seven single-color images in a folder; the user's cache folder lies next to it."""
     monkeypatch.setattr(pixel_cache, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(pixel_cache, "AT_ONCE", 2)
+    monkeypatch.setattr(pixel_cache, "CHUNK", 2)
     (tmp_path / "set").mkdir()
     for k in range(7):
         save(tmp_path / "set" / f"{k}.JPEG", 10 * k)
     return tmp_path / "set"
 
 
-def save(path, grey):
-    Image.fromarray(np.full((5, 4, 3), grey, np.uint8)).save(path, "JPEG", quality=95)
+def save(path, gray):
+    Image.fromarray(np.full((5, 4, 3), gray, np.uint8)).save(path, "JPEG", quality=95)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_other_pictures_or_another_treatment_are_not_the_same(pictures, decoded)
 
 
 def test_resized_pictures_are_kept_as_they_have_become(pictures, decoded):
-    small = {"resize": lambda image: image[:, :2, :3], "kept": (3, 2, 3)}
+    small = {"resize": lambda image: image[:, :2, :3], "resized": (3, 2, 3)}
     first = read(pictures, **small)
     assert first.shape == (7, 3, 2, 3)
     assert torch.equal(first, read(pictures, **small))
@@ -133,8 +133,8 @@ def test_grey_pictures_become_rgb(pictures):
     Image.fromarray(pixels).save(pictures / "2.JPEG", "JPEG", quality=95)
     with Image.open(pictures / "2.JPEG") as picture:
         assert picture.mode == "L"
-        grey = torch.from_numpy(np.array(picture))
-    assert torch.equal(read(pictures)[2], grey.expand(3, 5, 4))
+        gray = torch.from_numpy(np.array(picture))
+    assert torch.equal(read(pictures)[2], gray.expand(3, 5, 4))
 
 
 def test_where_the_folder_cannot_be_written_the_users_own_is(pictures, decoded):
@@ -160,10 +160,10 @@ def test_where_nothing_can_be_written_the_pictures_are_still_read(pictures, deco
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pixel_cache, "_write", full)
-    monkeypatch.setattr(pixel_cache, "WORTH_A_WORD", 7)
+    monkeypatch.setattr(pixel_cache, "SLOW", 7)
     assert len(read(pictures)) == len(read(pictures)) == 7
     assert len(decoded) == 14
-    assert "could not be kept" in caplog.text
+    assert "could not be cached" in caplog.text
 
 
 def test_others_may_read_the_file(pictures):
@@ -176,10 +176,10 @@ def test_others_may_read_the_file(pictures):
 
 
 def test_who_waits_is_told_why(pictures, monkeypatch, caplog):
-    monkeypatch.setattr(pixel_cache, "WORTH_A_WORD", 7)
+    monkeypatch.setattr(pixel_cache, "SLOW", 7)
     caplog.set_level(logging.WARNING)
     read(pictures)
-    assert "decoding 7 pictures" in caplog.text
+    assert "decoding 7 images" in caplog.text
     caplog.clear()
     read(pictures)
     assert not caplog.text
@@ -193,7 +193,7 @@ def test_who_waits_is_told_why(pictures, monkeypatch, caplog):
         (lambda path: path.write_text("text"), r"not an image.*4\.JPEG.*JPEG"),
         (lambda path: Image.new("RGB", (4, 5)).save(path, "PNG"), "not an image"),
         (lambda path: Image.new("RGB", (5, 4)).save(path), "another size.*5 x 4.*keep to 4 x 5"),
-        (lambda path: Image.new("CMYK", (4, 5)).save(path), "neither 8-bit grey nor RGB"),
+        (lambda path: Image.new("CMYK", (4, 5)).save(path), "neither 8-bit gray nor RGB"),
     ],
     ids=["missing", "cut", "text", "png", "size", "cmyk"],
 )
@@ -207,6 +207,6 @@ def test_a_picture_that_cannot_be_used_is_named(pictures, spoil, message):
 
 
 def test_more_than_memory_holds(pictures, monkeypatch):
-    monkeypatch.setattr(pixel_cache, "MOST_BYTES", 7 * 60 - 1)
+    monkeypatch.setattr(pixel_cache, "MAX_BYTES", 7 * 60 - 1)
     with pytest.raises(InputError, match="do not fit into memory"):
         read(pictures)

@@ -14,9 +14,9 @@ CLASSES = ["n02000000", "n01000000", "n03000000"]
 """In the file's order, which is not sorted."""
 
 
-def save(path, grey, mode="RGB", size=64):
+def save(path, gray, mode="RGB", size=64):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((size, size), grey, np.uint8)).convert(mode).save(path, "JPEG")
+    Image.fromarray(np.full((size, size), gray, np.uint8)).convert(mode).save(path, "JPEG")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_root_is_any_of_the_three_folders(root, monkeypatch):
 
 def test_no_root_and_the_wrong_root(tmp_path, monkeypatch):
     monkeypatch.delenv("TILTPROOF_DATA", raising=False)
-    with pytest.raises(InputError, match="not downloaded by itself.*tiny-imagenet-200/wnids.txt"):
+    with pytest.raises(InputError, match="not downloaded automatically.*tiny-imagenet-200/wnids.txt"):
         load_data("tinyimagenet")
     with pytest.raises(InputError, match="not in the data folder.*wnids.txt"):
         load_data("tinyimagenet", tmp_path)
@@ -95,11 +95,11 @@ def test_no_root_and_the_wrong_root(tmp_path, monkeypatch):
     [
         ("wnids.txt", b"", "name each class once.*0 names"),
         ("wnids.txt", b"n01000000\nn01000000\n", "name each class once"),
-        ("wnids.txt", b"n01000000\n../../etc\n", "something else than names of classes.*etc"),
+        ("wnids.txt", b"n01000000\n../../etc\n", "something else than class names.*etc"),
         ("wnids.txt", b"n0100000\x1b[2J", "something else"),
         ("wnids.txt", b"\xff\xfe", "not UTF-8"),
         ("wnids.txt", b"n01000000\n" * 500_000, "too large"),
-        ("val/val_annotations.txt", b"", "lists no pictures"),
+        ("val/val_annotations.txt", b"", "lists no images"),
         ("val/val_annotations.txt", b"val_0.JPEG\n", "line 1 .*a tab and a class"),
         ("val/val_annotations.txt", b"val_0.JPEG\tn09000000\n", "line 1 .*n09000000"),
         ("val/val_annotations.txt", b"../../../secret.JPEG\tn01000000\n", "line 1 .*secret"),
@@ -119,7 +119,7 @@ def test_a_class_without_pictures(root):
     folder = inner(root) / "train" / "n02000000" / "images"
     for path in folder.iterdir():
         path.unlink()
-    with pytest.raises(InputError, match="n02000000 has no training pictures"):
+    with pytest.raises(InputError, match="n02000000 has no training images"):
         load_data("tinyimagenet", root, "train")
     folder.rmdir()
     with pytest.raises(InputError, match="n02000000 cannot be read.*No such file"):

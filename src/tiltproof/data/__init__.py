@@ -1,4 +1,4 @@
-"""The data sets the commands know by name, a folder of the user's own images, and the bundled sample."""
+"""Data sets by name, folders of the user's images, and the bundled samples."""
 
 from tiltproof.data.driving import Frame
 from tiltproof.data.folder import load_folder

@@ -1,42 +1,45 @@
-"""Files that may be stored plain, as ``.gz`` or as ``.xz``: find whichever is there and read no more than expected.
+"""Find and read files that may be plain, ``.gz`` or ``.xz``, in pieces and no further than the reader asks.
 
-A stranger's archive may unpack to any size, ask for a dictionary of gigabytes or hold a million empty parts: it is
-unpacked a piece at a time, as far as the reader asks, within `MEMORY_LIMIT` and `MOST_PARTS`.
+An untrusted archive may unpack to any size, or ask for a dictionary of gigabytes.
 """
 
 from __future__ import annotations
 
+import gzip
 import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tiltproof.errors import InputError
 
 Content = TypeVar("Content")
 Read = Callable[[int], bytes]
-"""Up to so many of the next bytes; fewer only at the end."""
+"""Returns the next bytes, up to a number; fewer only at the end of the file."""
 
 SUFFIXES = ("", ".gz", ".xz")
 PIECE = 2**18
+"""Bytes read at once."""
 MEMORY_LIMIT = 2**27
-"""For unpacking ``.xz``: its strongest preset needs 65 MiB."""
-MOST_PARTS = 10_000
-DAMAGE = (EOFError, zlib.error, lzma.LZMAError)
+"""Memory for unpacking ``.xz``; the strongest preset needs 65 MiB."""
+MAX_PARTS = 10_000
+"""Largest number of parts of an ``.xz`` file."""
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+"""Errors of damaged files."""
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file called ``name`` in this folder, plain or compressed, or None."""
+    """Return the file called ``name`` in this folder, plain or compressed, or None."""
     candidates = (folder / (name + suffix) for suffix in SUFFIXES)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read_with(path: Path, reader: Callable[[Read], Content]) -> Content:
-    """Open a plain or compressed file for ``reader``; a missing or damaged file is an `InputError`."""
+    """Open a plain or compressed file for ``reader``; raise `InputError` if it is missing or damaged."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would wait forever, /dev/zero never end
+        if path.exists() and not path.is_file():  # reading a pipe could block, and /dev/zero would not end
             raise InputError("a data file is not a regular file", got=path, do="give the file itself")
         with path.open("rb") as stream:
             return reader(_bounded(_pieces(stream, path.suffix)))
@@ -54,7 +57,7 @@ def read_with(path: Path, reader: Callable[[Read], Content]) -> Content:
 
 
 def _bounded(pieces: Iterator[bytes]) -> Read:
-    """Memory grows with what is there, not with what is asked for: a header may ask for a gigabyte and hold nothing."""
+    """Return a reader whose memory grows with the content, not with the request: a header may announce a gigabyte."""
     rest = bytearray()
 
     def read(most: int) -> bytes:
@@ -73,63 +76,29 @@ def _bounded(pieces: Iterator[bytes]) -> Read:
 
 def _pieces(stream: io.BufferedIOBase, suffix: str) -> Iterator[bytes]:
     if suffix == ".gz":
-        return _unpacked(stream, _Gzip)
+        unpacked = gzip.GzipFile(fileobj=stream)
+        return iter(lambda: unpacked.read(PIECE), b"")
     if suffix == ".xz":
-        return _unpacked(stream, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_LIMIT))
+        return _unpack_xz(stream)
     return iter(lambda: stream.read(PIECE), b"")
 
 
-class _Decompressor(Protocol):
-    """What `lzma.LZMADecompressor` offers."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
-class _Gzip:
-    """zlib's unpacking of one part of a ``.gz``, with the interface of lzma's."""
-
-    def __init__(self) -> None:
-        self._object = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        self.needs_input = True
-
-    @property
-    def eof(self) -> bool:
-        return self._object.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._object.unused_data
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        unpacked = self._object.decompress(self._object.unconsumed_tail + data, max_length)
-        self.needs_input = not self._object.unconsumed_tail and len(unpacked) < max_length
-        return unpacked
-
-
-def _unpacked(stream: io.BufferedIOBase, start: Callable[[], _Decompressor]) -> Iterator[bytes]:
-    """The content of all parts of the file, in pieces of at most `PIECE` bytes."""
+def _unpack_xz(stream: io.BufferedIOBase) -> Iterator[bytes]:
+    """Yield the content of all parts of an ``.xz`` file; unlike `lzma.open`, with a limit on memory."""
     packed = stream.read(PIECE)
-    for _ in range(MOST_PARTS):
-        part = start()
+    for _ in range(MAX_PARTS):
+        part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_LIMIT)
         while not part.eof:
             if part.needs_input and not packed:
                 packed = stream.read(PIECE)
                 if not packed:
-                    raise EOFError("it ends in the middle")
-            unpacked = part.decompress(packed, PIECE)
+                    raise EOFError("the file ends early")
+            yield part.decompress(packed, PIECE)
             packed = b""
-            if unpacked:
-                yield unpacked
-        packed = part.unused_data.lstrip(b"\0")  # both formats allow zeros between and after the parts
+        packed = part.unused_data.lstrip(b"\0")  # the format allows zeros between and after the parts
         while not packed:
             following = stream.read(PIECE)
             if not following:
                 return
             packed = following.lstrip(b"\0")
-    raise EOFError(f"it is cut into more than {MOST_PARTS:,} parts")
+    raise EOFError(f"it has more than {MAX_PARTS:,} parts")

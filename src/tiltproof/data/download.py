@@ -1,4 +1,4 @@
-"""Fetch MNIST or CIFAR-10 into the user's cache folder once, checked against known digests (pooch does the work)."""
+"""Download MNIST or CIFAR-10 into the user's cache folder once, and check their digests, with pooch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CIFAR10_MEMBERS = {
 
 
 def fetch_mnist() -> Path:
-    """The folder of the four idx files, downloaded at the first call."""
+    """Return the folder of the four idx files, downloaded at the first call."""
     folder = cache_folder() / "mnist"
     for name, digest in MNIST_FILES.items():
         _retrieve("mnist", MNIST_MIRRORS, name, digest, folder)
@@ -37,7 +37,7 @@ def fetch_mnist() -> Path:
 
 
 def fetch_cifar10() -> Path:
-    """The folder of the six binary batches, downloaded and unpacked at the first call."""
+    """Return the folder of the six binary batches, downloaded and unpacked at the first call."""
     folder = cache_folder() / "cifar10"
     _retrieve("cifar10", CIFAR10_MIRRORS, CIFAR10_ARCHIVE, CIFAR10_DIGEST, folder)
     unpack(folder / CIFAR10_ARCHIVE, CIFAR10_MEMBERS, folder)
@@ -45,19 +45,19 @@ def fetch_cifar10() -> Path:
 
 
 def cache_folder() -> Path:
-    """The per-user cache folder of the operating system."""
+    """Return the per-user cache folder of the operating system."""
     import pooch
 
     return Path(pooch.os_cache("tiltproof"))
 
 
 def unpack(archive: Path, members: dict[str, int], folder: Path) -> None:
-    """Unpack these members, of these sizes, and nothing else; those that are there already stay.
+    """Unpack these members, by name and size, and nothing else; existing files are kept.
 
-    The digest vouches for the archive, and still no name, link or size in it is trusted: a member is a regular file of
-    the expected size, and is written under the name asked for.
+    Although the archive's digest is known, no name, link or size in it is trusted: a member must be a regular file of the
+    expected size.
     """
-    wanted = {name: size for name, size in members.items() if not _is_there(folder / name, size)}
+    wanted = {name: size for name, size in members.items() if not _exists(folder / name, size)}
     if not wanted:
         return
     try:
@@ -70,19 +70,19 @@ def unpack(archive: Path, members: dict[str, int], folder: Path) -> None:
         raise InputError(f"the archive {archive} cannot be unpacked", got=error, do="remove it and try again") from None
     if wanted:
         raise InputError(
-            f"the archive {archive} does not hold all files that are needed",
+            f"the archive {archive} lacks some of the files",
             got="no regular file " + ", ".join(f"{name} of {size:,} bytes" for name, size in wanted.items()),
             why="the archive is not the published one",
             do="remove it and try again",
         )
 
 
-def _is_there(path: Path, size: int) -> bool:
+def _exists(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Beside the target and then renamed: a run that is stopped here leaves no half of a file under its name."""
+    """Write a temporary file and rename it, so that an interrupted run leaves no incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)

@@ -3,13 +3,13 @@
     filename,angle_rad,public,split
     1479425441182877835.jpg,-0.0169280299332,0,train
 
-Files are 256 x 112, the upper part of what the camera saw cropped away already, and named after their time in nanoseconds; the rows
-stand in the order of time. ``angle_rad`` is the steering wheel's, positive to the left. ``split`` is ``train``, ``test`` or ``gap``:
-frames between the two, which belong to neither because they look like both.
+Files are 256 x 112, without the upper part of the camera image, named after their time in nanoseconds, and listed in order of time.
+``angle_rad`` is the angle of the steering wheel, positive to the left. ``split`` is ``train``, ``test`` or ``gap``: frames between the
+two, which belong to neither because they look like both.
 
-A frame is resized to the paper's 66 x 200 pixels by Pillow's bilinear filter: a triangle that reaches one pixel of the *result* to
-either side, so that every pixel of the frame takes part (what other libraries call antialiasing); first along rows, then along
-columns, each time rounded to whole numbers 0 to 255. Pictures therefore stay unsigned bytes.
+Frames are resized to the paper's 66 x 200 pixels by Pillow's bilinear filter: a triangle that reaches one pixel of the *result* to
+either side, so that every pixel of the frame contributes (antialiasing), first along rows, then along columns, each time rounded to
+whole numbers 0 to 255. Images therefore stay unsigned bytes.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ COLUMNS = ("filename", "angle_rad", "split")
 SPLITS = ("train", "test", "gap")
 FRAME_SHAPE = (3, 112, 256)
 HEIGHT, WIDTH = 66, 200
-MOST_RADIANS = 4 * math.pi
-"""No steering wheel turns further than twice around."""
+MAX_RADIANS = 4 * math.pi
+"""Largest angle: two full turns of the steering wheel."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A row of the table."""
+    """A row of the table; the steering angle is positive to the left."""
 
     filename: str
     nanoseconds: int
-    angle_radians: float  # of the steering wheel; positive: left
+    angle_radians: float
     split: str
 
 
 def read_driving(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Pixels [N, 3, 66, 200] as unsigned bytes and angles in radians, float32 [N], in the order of time."""
+    """Read pixels [N, 3, 66, 200] as unsigned bytes, and angles in radians, float32 [N], in order of time."""
     frames = read_frames(folder, split)
     about = "driving, Pillow's bilinear filter"
     cache = PixelCache(folder, f"driving-{split}", FRAME_SHAPE, about, resized, (3, HEIGHT, WIDTH))
@@ -55,16 +55,16 @@ def read_driving(folder: Path, split: str) -> tuple[Tensor, Tensor]:
 
 
 def read_frames(folder: Path, split: str | None = None) -> list[Frame]:
-    """The frames of a split, or of all, in the order of time.
+    """Read the table of frames of a split, or of all, in order of time.
 
-    Where the drive was cut into splits, neighbours are further apart than the camera's 50 milliseconds; their times tell.
+    Where frames were left out, neighbors are more than the camera's 50 milliseconds apart.
     """
     path = folder / LABELS_FILE
     frames: list[Frame] = []
     for line, (name, angle, part) in read_rows(folder, COLUMNS):
         frame = _frame(path, line, name, angle, part)
         if frames and frame.nanoseconds <= frames[-1].nanoseconds:
-            raise InputError(f"line {line} of {path}: the frames must stand in the order of time", got=frame.filename)
+            raise InputError(f"line {line} of {path}: the frames must be in order of time", got=frame.filename)
         frames.append(frame)
     chosen = [frame for frame in frames if split in (None, frame.split)]
     if not chosen:
@@ -73,11 +73,11 @@ def read_frames(folder: Path, split: str | None = None) -> list[Frame]:
 
 
 def resized(image: np.ndarray) -> np.ndarray:
-    """A frame [3, H, W] at 66 x 200 pixels."""
+    """Resize a frame [3, H, W] to 66 x 200 pixels."""
     from PIL import Image
 
-    picture = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
-    return np.asarray(picture.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    frame = Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
+    return np.asarray(frame.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
 
 
 def _frame(path: Path, line: int, name: str | None, angle: str | None, split: str | None) -> Frame:
@@ -92,7 +92,7 @@ def _frame(path: Path, line: int, name: str | None, angle: str | None, split: st
         radians = float(angle or "")
     except ValueError:
         radians = math.nan
-    if not abs(radians) <= MOST_RADIANS:  # NaN fails every comparison
+    if not abs(radians) <= MAX_RADIANS:  # NaN fails every comparison
         raise InputError(f"line {line} of {path}: an angle is a number of radians", got=shown(angle))
     if split not in SPLITS:
         raise InputError(f"line {line} of {path}: a split is one of {', '.join(SPLITS)}", got=shown(split))

@@ -1,4 +1,4 @@
-"""The ``labels.csv`` of a folder of images: a stranger's text, so its size, its lines and its file names are checked."""
+"""A folder of the user's images with a ``labels.csv`` (columns ``filename`` and ``label``), which may be untrusted."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from tiltproof.data.image_file import read_image
 from tiltproof.errors import InputError
 
 LABELS_FILE = "labels.csv"
-MOST_BYTES = 2**25
-MOST_ROWS = 250_000
-MOST_COLUMNS = 100
-MOST_LETTERS = 1000
-"""Of a file name; no file system takes longer ones."""
+MAX_BYTES = 2**25
+"""Size limit of labels.csv."""
+MAX_ROWS = 250_000
+MAX_COLUMNS = 100
+MAX_LETTERS = 1000
+"""Longest file name; no file system allows more."""
+MAX_VALUES = 2**30
+"""Limit of the pixel values of all images: 4 GiB in float32."""
 
 _shortened = reprlib.Repr()
 _shortened.maxstring = 100
 
 
 def read_labels(folder: Path) -> list[tuple[str, int]]:
-    """The rows of the table, in order: file name, relative to the folder and not leading out of it, and label."""
+    """Return the file name and label of each row, in order."""
     path = folder / LABELS_FILE
     return [
         (checked_name(path, line, name, label), _class_number(path, line, label))
@@ -34,20 +37,20 @@ def read_labels(folder: Path) -> list[tuple[str, int]]:
 
 
 def read_rows(folder: Path, columns: tuple[str, ...]) -> list[tuple[int, list[str | None]]]:
-    """Of each row of the table its line and the fields in these columns; None where a row is too short."""
+    """Return each row's line number and fields in these columns; None if the row is too short."""
     path = folder / LABELS_FILE
     try:
         _check_file(path)
         with path.open(newline="", encoding="utf-8-sig") as stream:
             table = csv.reader(stream, strict=True)
-            places = _places(path, next(table, []), columns)
+            positions = _positions(path, next(table, []), columns)
             rows: list[tuple[int, list[str | None]]] = []
             for fields in table:
                 if not fields:  # an empty line
                     continue
-                if len(rows) == MOST_ROWS:
-                    raise InputError(f"{path} lists too many images", got=f"more than {MOST_ROWS:,} rows")
-                rows.append((table.line_num, [fields[k] if k < len(fields) else None for k in places]))
+                if len(rows) == MAX_ROWS:
+                    raise InputError(f"{path} lists too many images", got=f"more than {MAX_ROWS:,} rows")
+                rows.append((table.line_num, [fields[k] if k < len(fields) else None for k in positions]))
     except FileNotFoundError:
         raise InputError(
             f"the folder has no {LABELS_FILE}", got=folder, do=f"write one with the columns {','.join(columns)}"
@@ -60,7 +63,7 @@ def read_rows(folder: Path, columns: tuple[str, ...]) -> list[tuple[int, list[st
 
 
 def locate(base: Path, name: str) -> Path:
-    """The file that a row names; neither dots nor an absolute path nor a link may lead out of the resolved folder."""
+    """Return the file that a row names; no dots, absolute path or link may lead out of the resolved folder."""
     try:
         path = (base / name).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links
@@ -71,7 +74,7 @@ def locate(base: Path, name: str) -> Path:
 
 
 def shown(text: str | None) -> str:
-    """A text of the table for a message: as it is when that is short and printable, else quoted and shortened.
+    """Format a text of the table for a message: unchanged if it is short and printable, else quoted and shortened.
 
     >>> shown("cat"), shown("a\\x1b[2J")
     ('cat', "'a\\\\x1b[2J'")
@@ -82,14 +85,14 @@ def shown(text: str | None) -> str:
 
 def _check_file(path: Path) -> None:
     size = path.stat().st_size
-    if not path.is_file():  # a pipe would wait forever, /dev/zero never end
+    if not path.is_file():  # reading a pipe could block, and /dev/zero would not end
         raise InputError(f"{path} is not a regular file")
-    if size > MOST_BYTES:
-        raise InputError(f"{path} is too large", got=f"{size:,} bytes", do=f"keep to {MOST_BYTES:,} bytes")
+    if size > MAX_BYTES:
+        raise InputError(f"{path} is too large", got=f"{size:,} bytes", do=f"keep to {MAX_BYTES:,} bytes")
 
 
-def _places(path: Path, heading: list[str], columns: tuple[str, ...]) -> list[int]:
-    if len(heading) > MOST_COLUMNS:
+def _positions(path: Path, heading: list[str], columns: tuple[str, ...]) -> list[int]:
+    if len(heading) > MAX_COLUMNS:
         raise InputError(f"{path} has too many columns", got=f"{len(heading):,}", do=f"keep {' and '.join(columns)}")
     missing = sorted(set(columns) - set(heading))
     if missing:
@@ -102,11 +105,11 @@ def _places(path: Path, heading: list[str], columns: tuple[str, ...]) -> list[in
 
 
 def checked_name(path: Path, line: int, name: str | None, label: str | None) -> str:
-    """The file name of a row that has a label."""
+    """Return the file name of a row that has a label."""
     if not name or label is None:
         raise InputError(f"line {line} of {path} needs a filename and a label", got=f"{shown(name)},{shown(label)}")
-    if len(name) > MOST_LETTERS or not name.isprintable():
-        raise InputError(f"line {line} of {path} holds an unusable filename", got=shown(name))
+    if len(name) > MAX_LETTERS or not name.isprintable():
+        raise InputError(f"line {line} of {path} contains an invalid filename", got=shown(name))
     return name
 
 
@@ -117,28 +120,39 @@ def _class_number(path: Path, line: int, label: str | None) -> int:
     return int(text)
 
 
-# A folder of the user's own images with a ``labels.csv`` (columns ``filename`` and ``label``).
-
-
-MOST_VALUES = 2**30
-"""All images together, as numbers: 4 GiB in float32."""
-
-
 def load_folder(path: str | Path) -> tuple[Tensor, Tensor]:
-    """Images [N, C, H, W] in [0, 1] and labels [N], in the order of the rows of ``labels.csv``."""
+    """Load a folder of images.
+
+    Parameters
+    ----------
+    path : str or Path
+        A folder with ``labels.csv`` and images of one size and mode, 8-bit gray or RGB.
+
+    Returns
+    -------
+    images, labels : Tensor
+        Images [N, C, H, W] in [0, 1] and labels [N], in the order of the rows.
+
+    Raises
+    ------
+    InputError
+        If the table or an image cannot be used.
+    """
     pixels, labels = read_folder(path)
     return pixels.to(torch.float32).div_(255), labels
 
 
 def read_folder(path: str | Path) -> tuple[Tensor, Tensor]:
-    """The same with pixels as they are in the files, 0 to 255."""
+    """Read the same with pixels as unsigned bytes."""
     folder = Path(path)
     if not folder.is_dir():
-        raise InputError("not a folder of images", got=folder, do="give a folder that holds labels.csv and its images")
+        raise InputError(
+            "not a folder of images", got=folder, do="give a folder that contains labels.csv and its images"
+        )
     rows = read_labels(folder)
     base = folder.resolve()
     first = read_image(locate(base, rows[0][0]))
-    if first.size * len(rows) > MOST_VALUES:
+    if first.size * len(rows) > MAX_VALUES:
         raise InputError(
             "the images of the folder do not fit into memory together",
             got=f"{len(rows):,} images of {_size(first)}",
@@ -160,4 +174,4 @@ def read_folder(path: str | Path) -> tuple[Tensor, Tensor]:
 
 def _size(image: np.ndarray) -> str:
     channels, height, width = image.shape
-    return f"{width} x {height} {'grey' if channels == 1 else 'RGB'}"
+    return f"{width} x {height} {'gray' if channels == 1 else 'RGB'}"

@@ -1,4 +1,4 @@
-"""`load`: a data set by name, or a folder of images, as tensors."""
+"""Load a data set by its name, or a folder of images, as tensors."""
 
 from __future__ import annotations
 
@@ -10,34 +10,50 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tiltproof.data.cifar10 import read_cifar_binary
+from tiltproof.data.binary_sets import read_cifar_binary, read_idx
 from tiltproof.data.compressed import find
 from tiltproof.data.download import fetch_cifar10, fetch_mnist
 from tiltproof.data.driving import Frame, read_driving, read_frames
 from tiltproof.data.folder import LABELS_FILE, read_folder
-from tiltproof.data.mnist import read_idx
 from tiltproof.data.tinyimagenet import CLASSES_FILE, FOLDER, read_tinyimagenet
 from tiltproof.errors import InputError
 
 SAMPLE_ROOT = Path(__file__).parent / "sample"
 DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "mnist-sample", "cifar10-sample")
 SIGNED_LABELS = ("driving",)
-"""Sets whose labels change their sign when the picture is flipped: a turn to the left becomes one to the right."""
+"""Data sets whose labels change their sign when an image is flipped, as steering angles do."""
 ROOT_VARIABLE = "TILTPROOF_DATA"
 
 
 def load(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
-    """Images (float32 [N, C, H, W] in [0, 1]) and labels (int64 [N]) of a data set.
+    """Load a data set or a folder of images.
 
-    ``name`` is ``mnist``, ``cifar10``, ``tinyimagenet``, ``driving``, ``mnist-sample``, ``cifar10-sample`` (the first 100 test images,
-    bundled) or the path of a folder of images with a ``labels.csv``. Files come from ``root``, else from the folder in ``$TILTPROOF_DATA``,
-    else those of ``mnist`` and ``cifar10`` are downloaded into a cache folder; ``root`` is the folder that holds ``mnist/``,
-    ``cifar10/`` and so on, or that folder itself.
+    Parameters
+    ----------
+    name : str or Path
+        ``mnist``, ``cifar10``, ``tinyimagenet``, ``driving``, ``mnist-sample`` or ``cifar10-sample`` (the first 100 test images,
+        bundled), or the path of a folder of images with a ``labels.csv``.
+    root : str or Path, optional
+        The folder that contains ``mnist/``, ``cifar10/`` and so on, or that folder itself; by default ``$TILTPROOF_DATA``. Without
+        either, ``mnist`` and ``cifar10`` are downloaded into a cache folder.
+    split : {"test", "train"}
+        The part of the data set. Test images of ``tinyimagenet`` are the center 56 x 56 pixels of the validation set; its training
+        images are whole, 64 x 64, and take 4 GB. Images of ``driving`` are 66 x 200, in order of time.
 
-    ``tinyimagenet``: the test images are the validation set's, of which the middle 56 x 56 pixels are taken; the training images
-    are whole, 64 x 64, and take 4 GB as float32. ``driving``: images are 66 x 200, in the order of time, and labels are not classes but
-    steering angles in radians, positive to the left, float32 [N].
+    Returns
+    -------
+    images : Tensor
+        Images [N, C, H, W] in [0, 1], float32.
+    labels : Tensor
+        Classes [N], int64; of ``driving`` steering angles in radians, positive to the left, float32.
 
+    Raises
+    ------
+    InputError
+        If the data is unknown, missing or damaged, or cannot be downloaded.
+
+    Examples
+    --------
     >>> images, labels = load("mnist-sample")
     >>> images.shape, labels[:8].tolist()
     (torch.Size([100, 1, 28, 28]), [7, 2, 1, 0, 4, 1, 4, 9])
@@ -47,16 +63,16 @@ def load(name: str | Path, root: str | Path | None = None, split: str = "test") 
 
 
 def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
-    """As `load`, with pixels as the files have them: unsigned bytes, a quarter of the memory."""
+    """Load the same with pixels as unsigned bytes, which take a quarter of the memory."""
     if split not in ("test", "train"):
         raise InputError("unknown split", got=repr(split), do="use 'test' or 'train'")
     if name not in DATA_NAMES:
         return _user_folder(name, split)
     base, _, bundled = str(name).partition("-")
     if bundled and split == "train":
-        raise InputError("the bundled sample holds test images only", got="split 'train'", do=f"load {base!r}")
-    if base in PICTURES:
-        return PICTURES[base](pictures_folder(base, root), split)
+        raise InputError("the bundled sample contains test images only", got="split 'train'", do=f"load {base!r}")
+    if base in IMAGE_SETS:
+        return IMAGE_SETS[base](image_folder(base, root), split)
     read, fetch = READERS[base]
     files = FILES[base, split]
     folder = _folder(base, SAMPLE_ROOT if bundled else root, files[0], fetch)
@@ -65,8 +81,8 @@ def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "
 
 
 def load_frames(root: str | Path | None = None, split: str = "test") -> list[Frame]:
-    """Names, times and angles of the frames of ``driving``: the k-th belongs to the k-th image of `load`."""
-    return read_frames(pictures_folder("driving", root), split)
+    """Return names, times and angles of the frames of ``driving``, in the order of the images of `load`."""
+    return read_frames(image_folder("driving", root), split)
 
 
 def _user_folder(name: str | Path, split: str) -> tuple[Tensor, Tensor]:
@@ -87,7 +103,7 @@ def _root(root: str | Path | None) -> Path | None:
 
 
 def _folder(name: str, given: str | Path | None, first_file: str, fetch: Callable[[], Path]) -> Path:
-    """Where the files lie: ``root/name``, or ``root`` itself when that is the folder meant."""
+    """Return the folder of the files: ``root/name``, or ``root`` itself."""
     root = _root(given)
     if root is None:
         return fetch()
@@ -96,28 +112,28 @@ def _folder(name: str, given: str | Path | None, first_file: str, fetch: Callabl
             return folder
     raise InputError(
         f"{name} is not in the data folder",
-        got=root if root.is_dir() else f"{root}, which is no folder",
-        do=f"put {first_file} (plain, .gz or .xz) and the files that go with it into {root / name}",
+        got=root if root.is_dir() else f"{root}, which is not a folder",
+        do=f"put {first_file} (plain, .gz or .xz) and the other files of the set into {root / name}",
     )
 
 
-def pictures_folder(name: str, given: str | Path | None) -> Path:
-    """Where the files of a set of single pictures lie, none of which is downloaded."""
+def image_folder(name: str, given: str | Path | None) -> Path:
+    """Return the folder of a data set of single image files, which is never downloaded."""
     root, (inside, first_file) = _root(given), LAYOUTS[name]
     if root is None:
         raise InputError(
-            f"{name} is not downloaded by itself",
+            f"{name} is not downloaded automatically",
             got="no data folder",
-            do=f"give --data-root (root= in Python) or set ${ROOT_VARIABLE} to a folder that holds "
-            f"{Path(name, inside, first_file)} and the pictures that go with it",
+            do=f"give --data-root (root= in Python) or set ${ROOT_VARIABLE} to a folder that contains "
+            f"{Path(name, inside, first_file)} and its images",
         )
     for folder in (root / name / inside, root / inside, root):
         if (folder / first_file).is_file():
             return folder
     raise InputError(
         f"{name} is not in the data folder",
-        got=root if root.is_dir() else f"{root}, which is no folder",
-        do=f"put {first_file} and the pictures that go with it into {root / name / inside}",
+        got=root if root.is_dir() else f"{root}, which is not a folder",
+        do=f"put {first_file} and its images into {root / name / inside}",
     )
 
 
@@ -132,7 +148,7 @@ def _read_mnist(paths: list[Path]) -> tuple[np.ndarray, np.ndarray]:
     images, labels = read_idx(paths[0], 3), read_idx(paths[1], 1)
     if len(images) != len(labels):
         raise InputError(
-            f"the image file and the label file in {paths[0].parent} do not belong together",
+            f"the image file and the label file in {paths[0].parent} do not match",
             got=f"{len(images):,} images and {len(labels):,} labels",
         )
     return images[:, None].copy(), labels.copy()
@@ -150,6 +166,6 @@ FILES = {
     ("cifar10", "test"): ["test_batch.bin"],
     ("cifar10", "train"): [f"data_batch_{k}.bin" for k in range(1, 6)],
 }
-PICTURES = {"tinyimagenet": read_tinyimagenet, "driving": read_driving}
+IMAGE_SETS = {"tinyimagenet": read_tinyimagenet, "driving": read_driving}
 LAYOUTS = {"tinyimagenet": (FOLDER, CLASSES_FILE), "driving": ("", LABELS_FILE)}
-"""Of sets of single pictures: the folder inside the one named after the set, and a file that is always there."""
+"""For data sets of single image files: their inner folder, and a file that is always there."""

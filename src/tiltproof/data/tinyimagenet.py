@@ -1,12 +1,12 @@
-"""Tiny ImageNet in its original folders: 64 x 64 JPEG pictures of 200 classes, named by WordNet numbers such as n01443537.
+"""Tiny ImageNet in its original folders: 64 x 64 JPEG images of 200 classes, named by WordNet numbers such as n01443537.
 
-    wnids.txt                          the class names, one a line
-    train/n01443537/images/*.JPEG      training pictures, a folder a class
-    val/images/*.JPEG                  validation pictures
+    wnids.txt                          the class names, one per line
+    train/n01443537/images/*.JPEG      training images, one folder per class
+    val/images/*.JPEG                  validation images
     val/val_annotations.txt            file name, tab, class name, tab, a box that is not used
 
-A label is the position of the class name in sorted order. The labels of the set's own test pictures were never published: the
-validation pictures stand in for them, as everywhere in the literature.
+A label is the position of the class name in sorted order. The labels of the original test images were never published; as usual in
+the literature, the validation images serve as test images.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ CLASSES_FILE = "wnids.txt"
 ANNOTATIONS = "val/val_annotations.txt"
 SIZE = 64
 TEST_CROP = 56
-"""The paper's: random crops of this size in training, the middle one at test time."""
-MOST_TEXT_BYTES = 2**22
+"""Size of random crops in training and of center crops at test time, as in the paper."""
+MAX_TEXT_BYTES = 2**22
+"""Size limit of the text files."""
 CLASS_NAME = re.compile(r"n\d{8}")
 FILE_NAME = re.compile(r"\w[\w.-]{0,100}\.JPEG", re.ASCII)
 
 
 def read_tinyimagenet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
-    """Pixels as unsigned bytes and labels: all of the training pictures, or the middle of the validation pictures."""
+    """Read pixels as unsigned bytes, and labels: whole training images, or center crops of validation images."""
     classes = read_classes(folder)
-    listed = training_pictures(folder, classes) if split == "train" else validation_pictures(folder, classes)
+    listed = training_images(folder, classes) if split == "train" else validation_images(folder, classes)
     cache = PixelCache(folder, f"tinyimagenet-{split}", (3, SIZE, SIZE), "Tiny ImageNet")
     pixels = cache.pixels([name for name, _ in listed])
     labels = torch.tensor([label for _, label in listed], dtype=torch.int64)
@@ -44,18 +45,18 @@ def read_tinyimagenet(folder: Path, split: str) -> tuple[Tensor, Tensor]:
 
 
 def read_classes(folder: Path) -> list[str]:
-    """The class names in sorted order."""
+    """Return the class names in sorted order."""
     names = sorted(_lines(folder / CLASSES_FILE))
     for name in names:
         if not CLASS_NAME.fullmatch(name):
-            raise InputError(f"{folder / CLASSES_FILE} holds something else than names of classes", got=shown(name))
+            raise InputError(f"{folder / CLASSES_FILE} contains something else than class names", got=shown(name))
     if not names or len(set(names)) < len(names):
         raise InputError(f"{folder / CLASSES_FILE} must name each class once", got=f"{len(names)} names")
     return names
 
 
-def training_pictures(folder: Path, classes: list[str]) -> list[tuple[str, int]]:
-    """Path below the folder and label, class by class, in the order of the pictures' numbers."""
+def training_images(folder: Path, classes: list[str]) -> list[tuple[str, int]]:
+    """Return path in the folder and label, class by class, in order of the images' numbers."""
     listed = []
     for label, name in enumerate(classes):
         inside = f"train/{name}/images"
@@ -63,19 +64,19 @@ def training_pictures(folder: Path, classes: list[str]) -> list[tuple[str, int]]
             files = [path.name for path in (folder / inside).iterdir() if path.suffix == ".JPEG"]
         except OSError as error:
             raise InputError(
-                f"the training pictures of the class {name} cannot be read",
+                f"the training images of the class {name} cannot be read",
                 got=f"{folder / inside} ({error.strerror})",
-                why="the archive was not unpacked as a whole",
+                why="the archive was not unpacked completely",
             ) from None
         if not files:
-            raise InputError(f"the class {name} has no training pictures", got=folder / inside)
-        # n01443537_9.JPEG before n01443537_10.JPEG: all names of a class differ in the number alone
+            raise InputError(f"the class {name} has no training images", got=folder / inside)
+        # n01443537_9.JPEG before n01443537_10.JPEG: names of a class differ only in the number
         listed += [(f"{inside}/{file}", label) for file in sorted(files, key=lambda file: (len(file), file))]
     return listed
 
 
-def validation_pictures(folder: Path, classes: list[str]) -> list[tuple[str, int]]:
-    """Path below the folder and label, in the order of the annotations."""
+def validation_images(folder: Path, classes: list[str]) -> list[tuple[str, int]]:
+    """Return path in the folder and label, in order of the annotations."""
     labels = {name: label for label, name in enumerate(classes)}
     found: dict[str, int] = {}
     for number, line in enumerate(_lines(folder / ANNOTATIONS), 1):
@@ -88,15 +89,15 @@ def validation_pictures(folder: Path, classes: list[str]) -> list[tuple[str, int
             )
         found[file] = labels[name]
     if not found:
-        raise InputError(f"{folder / ANNOTATIONS} lists no pictures")
+        raise InputError(f"{folder / ANNOTATIONS} lists no images")
     return [(f"val/images/{file}", label) for file, label in found.items()]
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text that are not empty."""
-    content = read_with(path, lambda read: read(MOST_TEXT_BYTES + 1))
-    if len(content) > MOST_TEXT_BYTES:
-        raise InputError(f"{path} is too large", do=f"keep to {MOST_TEXT_BYTES:,} bytes")
+    """Return the non-empty lines of a text file."""
+    content = read_with(path, lambda read: read(MAX_TEXT_BYTES + 1))
+    if len(content) > MAX_TEXT_BYTES:
+        raise InputError(f"{path} is too large", do=f"keep to {MAX_TEXT_BYTES:,} bytes")
     try:
         return [line for line in content.decode("utf-8").splitlines() if line]
     except UnicodeDecodeError as error:
