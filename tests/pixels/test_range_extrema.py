@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 import tiltproof
 from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels import range_extrema as wide
-from tiltproof.pixels.api import bound_pixels
+from tiltproof.pixels.api import bound_pixels, hull
 from tiltproof.pixels.bilinear import PatchExtrema
 from tiltproof.pixels.coordinates import Coordinates
-from tiltproof.pixels.spatial import hull
 from tiltproof.transforms.interpolation import PADDINGS, ring_index, sample, with_ring
 
 WIDTHS = torch.tensor(

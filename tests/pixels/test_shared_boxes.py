@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tiltproof.pixels import spatial as resample
+from tiltproof.pixels import api as resample
 from tiltproof.pixels.api import distinct, pair_bounds
 from tiltproof.transforms.notation import parse
 

@@ -11,8 +11,8 @@ import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
+from tiltproof.pixels import api as resample
 from tiltproof.pixels import single_cell
-from tiltproof.pixels import spatial as resample
 from tiltproof.pixels.api import distinct, pair_bounds
 from tiltproof.pixels.coordinates import Coordinates, coordinates
 from tiltproof.pixels.coordinates import symbols as symbols_of

@@ -40,7 +40,7 @@ class Mutation:
 
 
 AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py", "enclosures/relu.py"
-CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/spatial.py", "enclosures/interval.py"
+CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/api.py", "enclosures/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
 POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/partition.py"
 LEDGER, TREE = "verify/state.py", "verify/partition.py"
@@ -59,7 +59,12 @@ ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
 ONEDNN, BY_ONEDNN = "network/products.py", "network/test_products.py"
 IM2COL, COPIES, FUSED_RELU = "network/im2col.py", "kernels/test_im2col.py", "kernels/test_relu.py"
 FUSED_SHIFT, SHIFTS = "kernels/linear_epilogue.py", "kernels/test_linear_epilogue.py"
-POWER, VALUES, FILTERS, KERNELS = "pixels/photometric.py", "pixels/photometric.py", "pixels/blur.py", "pixels/blur.py"
+POWER, VALUES, FILTERS, KERNELS = (
+    "pixels/photometric.py",
+    "pixels/photometric.py",
+    "pixels/photometric.py",
+    "pixels/photometric.py",
+)
 
 MUTATIONS = [
     # affine arithmetic
@@ -169,9 +174,9 @@ MUTATIONS = [
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),
     Mutation("part of the picture out of sight", COORDINATES, "interval.upper, size + 1.0)", "interval.upper, size / 2)",
              "an unbounded position may show any part of the picture", (PERSPECTIVE,)),
-    Mutation("a range past the horizon", "pixels/camera_depth.py", "(depth.lower >= LEAST_DEPTH).flatten(1).all(1)",
+    Mutation("a range past the horizon", "pixels/coordinates.py", "(depth.lower >= LEAST_DEPTH).flatten(1).all(1)",
              "(depth.lower >= LEAST_DEPTH).flatten(1).any(1)", "all four corners have to be in view", (PERSPECTIVE,)),
-    Mutation("half of a range past the horizon", "pixels/camera_depth.py", "torch.cat([low, torch.where(axis, middle, low)])",
+    Mutation("half of a range past the horizon", "pixels/coordinates.py", "torch.cat([low, torch.where(axis, middle, low)])",
              "torch.cat([torch.where(axis, middle, low), torch.where(axis, middle, low)])",
              "both halves have to be in view", (PERSPECTIVE,)),
     Mutation("width alone", "transforms/geometric.py", "((value / 100 + 1).reciprocal(), 0, 0), (0, 1, 0)",

@@ -473,8 +473,8 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
 
         from tiltproof.enclosures.affine_form import AffineForm
         from tiltproof.enclosures.interval import Interval
+        from tiltproof.pixels.api import affine_of_exact
         from tiltproof.pixels.coordinates import Coordinates
-        from tiltproof.pixels.spatial import affine_of_exact
 
         made = []
         for center, slopes, radius, ends in (column, row):
@@ -808,7 +808,7 @@ def horizons(rng: np.random.Generator) -> Case:
         import torch
 
         from tiltproof.errors import InputError
-        from tiltproof.pixels.camera_depth import check_camera_depth
+        from tiltproof.pixels.coordinates import check_camera_depth
         from tiltproof.transforms.notation import parse
 
         lower = np.full(count, 0.0625)

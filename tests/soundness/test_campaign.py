@@ -14,8 +14,8 @@ from tests.support.exactly import symbols
 from tests.support.oracle import transformed
 from tiltproof import bound_pixels, parse
 from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.pixels import api as resample
 from tiltproof.pixels import coordinates
-from tiltproof.pixels import spatial as resample
 
 
 @pytest.mark.parametrize("seed", [101, 202, 303])

@@ -16,8 +16,7 @@ from tests.support.cases import in_view, make_image, make_part, make_transform
 from tests.support.oracle import transformed
 from tiltproof import Compose, InputError, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.pixels.camera_depth import check_camera_depth
-from tiltproof.pixels.coordinates import coordinates, interval_coordinates, symbols
+from tiltproof.pixels.coordinates import check_camera_depth, coordinates, interval_coordinates, symbols
 from tiltproof.transforms import Pitch, Roll, Rotation, Yaw
 
 SIZE = (5, 7)

@@ -32,8 +32,7 @@ from tests.support.pixel_check import DTYPES, SIZES, assert_sound, random_box
 from tiltproof import InputError, attack, bound_pixels, certify, parse
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
-from tiltproof.pixels.blur import enclose
-from tiltproof.pixels.photometric import power_form, power_interval
+from tiltproof.pixels.photometric import enclose, power_form, power_interval
 from tiltproof.transforms import GaussianBlur, MotionBlur
 
 OURS = ("affine", "hull")

@@ -35,11 +35,11 @@ from tiltproof.network.forward import margins
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.ops import REGISTRY, BackwardResult, activations, base, linear
 from tiltproof.network.ops.base import lengths
-from tiltproof.pixels import blur as filters
-from tiltproof.pixels import blur as kernels
+from tiltproof.pixels import api as resample
+from tiltproof.pixels import photometric as filters
+from tiltproof.pixels import photometric as kernels
 from tiltproof.pixels import photometric as power
 from tiltproof.pixels import quadratic, single_cell
-from tiltproof.pixels import spatial as resample
 from tiltproof.pixels.coordinates import Coordinates, combine, symbols
 from tiltproof.transforms.blur import GaussianBlur, MotionBlur
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tiltproof import InputError
-from tiltproof.pixels.camera_depth import check_camera_depth
+from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.transforms import LETTERS, Compose, Part, Transform
 from tiltproof.transforms.base import number_text
 

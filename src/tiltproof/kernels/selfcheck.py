@@ -21,9 +21,9 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import UNIT
+from tiltproof.pixels.api import affine_by_points, hull
 from tiltproof.pixels.coordinates import Coordinates, coordinates, symbols
 from tiltproof.pixels.range_extrema import too_wide
-from tiltproof.pixels.spatial import affine_by_points, hull
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.homography import pixel_coordinates
 from tiltproof.transforms.interpolation import sample

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_method
-from tiltproof.pixels.camera_depth import check_camera_depth
+from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.pixels.fgv import lines_needed, window_bounds
 from tiltproof.training.bounded_network import PROPAGATIONS, BoundedNetwork
 from tiltproof.training.sampling import Sampler, half_widths

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_images, check_method, pair_bounds
-from tiltproof.pixels.camera_depth import check_camera_depth, has_camera
+from tiltproof.pixels.coordinates import check_camera_depth, has_camera
 from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
 SAMPLES = 10

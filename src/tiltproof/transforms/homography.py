@@ -15,7 +15,7 @@ Matrix = tuple[tuple[Any, Any, Any], ...]
 """Rows x, y and, unless it is (0, 0, 1), w; entries are the integers 0 and 1, or anything with arithmetic."""
 
 SMALLEST_DEPTH = 2.0**-20
-"""Smallest divisor w of a position; `pixels/camera_depth.py` refuses ranges that come near it."""
+"""Smallest divisor w of a position; `pixels/coordinates.py` refuses ranges that come near it."""
 
 
 def lifted(matrix: Matrix) -> Matrix:

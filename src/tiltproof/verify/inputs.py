@@ -17,7 +17,7 @@ from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError, shown
 from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
 from tiltproof.pixels.api import METHODS, check_images
-from tiltproof.pixels.camera_depth import check_camera_depth
+from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, pair_bytes, picture_bytes
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.results import Budget
