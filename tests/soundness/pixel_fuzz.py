@@ -80,21 +80,21 @@ class Case:
 
 def direct(case: Case, file: str) -> bool:
     name = Path(file).stem
-    kinds = {"interval": "intervals", "coordinates": "places", "horizon": "horizons"}
-    if name in ("rounding", "affine", "curvature", "relax", "chosen"):
+    kinds = {"interval": ("intervals",), "coordinates": ("places", "horizons")}
+    if name in ("rounding", "affine_form", "quadratic_relu", "relu", "gathered"):
         return case.kind == "sums"
     if name in kinds:
-        return case.kind == kinds[name]
-    if name in ("values", "power", "filters", "kernels"):
+        return case.kind in kinds[name]
+    if name == "photometric":
         return case.last == "photometric"
-    return name == "pixels" or case.kind == "spots" or case.last == "spatial"
+    return name == "api" or case.kind == "spots" or case.last == "spatial"
 
 
 WAYS = [
     {"single_cell.MOST_LEFT": 2.0, "single_cell.MOST_FLAT": 64},
     {"single_cell.MOST_LEFT": -1.0},
-    {"single_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 10**6},
-    {"single_cell.MOST_LEFT": -1.0, "resample.MANY_POINTS": 0},
+    {"single_cell.MOST_LEFT": -1.0, "api.MANY_POINTS": 10**6},
+    {"single_cell.MOST_LEFT": -1.0, "api.MANY_POINTS": 0},
 ]
 """The single-cell formula wherever it holds; all points; all points with slopes for any box; and without."""
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.device import batch_entries
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
 from tiltproof.errors import InputError
@@ -114,7 +115,7 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         columns = own * classes + torch.arange(classes, device=own.device)
         stack, radius = part.stack.gather(2, columns.expand(len(part.stack), -1, -1)), part.radius.gather(1, columns)
     else:
-        most = MOST_ENTRIES_GPU if own.is_cuda else MOST_ENTRIES_CPU
+        most = batch_entries(own, MOST_ENTRIES_CPU, MOST_ENTRIES_GPU)
         chunks = torch.arange(len(form), device=own.device).split(max(1, most // weight.numel()))
         parts = [ROW_BY_ROW.forward(_row_differences(last, labels[rows]), [form[rows]]) for rows in chunks]
         stack, radius = torch.cat([part.stack for part in parts], 1), torch.cat([part.radius for part in parts])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tiltproof.device import launch_bound
+from tiltproof.device import batch_entries, launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.relu import clamp01
@@ -368,7 +368,7 @@ def affine_by_points(
     x, y = (_Steps.of(line.points, form) for line, form in ((walk.x, place.column), (walk.y, place.row)))
     largest, forms = _largest(pictures), []
     entries = pictures.shape[1] * math.prod(place.column.shape[1:])
-    size = max(1, len(rows_of) if pictures.is_cuda else CACHED_ENTRIES // entries)
+    size = max(1, batch_entries(pictures, CACHED_ENTRIES) // entries)
     for begin in range(0, len(rows_of), size):
         pairs = slice(begin, begin + size)
         boxes = boxes_of(box_of, pairs)

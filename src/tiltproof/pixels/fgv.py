@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.device import batch_entries, launch_bound
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import UNIT
 from tiltproof.errors import InputError
@@ -28,8 +29,11 @@ MOST_AREA = 2**22
 PADDED_AT_ONCE = 2**22
 """Pixels of padded pictures that are held at a time."""
 
-CHUNK_ENTRIES, GPU_TIMES = 2**21, 16
-"""Entries of grids that are held at a time, and how many times as many on a GPU; memory stays bounded at any picture size."""
+CHUNK_ENTRIES = 2**21
+"""Entries of grids held at a time, so that memory stays bounded at any image size."""
+
+CHUNK_ENTRIES_GPU = 2**25
+"""The same on a GPU."""
 
 SHARED = 8
 """On a CPU, pictures of a box, on the average, from which on boxes are worked on one by one: more steps, and no copies of the grid."""
@@ -142,7 +146,7 @@ def fgv(
             for mine, area in zip(order.split(torch.bincount(box_of).tolist()), areas, strict=True)
             for part in mine.split(max(1, PADDED_AT_ONCE // (area * channels)))
         )
-    elif not low.is_cuda and len(boxes) * SHARED <= len(low):
+    elif not launch_bound(low) and len(boxes) * SHARED <= len(low):
         chunks = order.split(torch.bincount(box_of).tolist())
     else:
         chunks = order.split(_in_turn(_entries(columns, rows, height, width).sum(1)[box_of[order]]))
@@ -178,7 +182,7 @@ def _in_turn(entries: Tensor) -> list[int]:
 
     The ends of those with equal numbers lie in one half, so all but the first of them do, and the first has half at most.
     """
-    half = CHUNK_ENTRIES * (GPU_TIMES if entries.is_cuda else 1) // 2
+    half = batch_entries(entries, CHUNK_ENTRIES, CHUNK_ENTRIES_GPU) // 2
     large = entries > half
     number = entries.cumsum(0) // half + 2 * large.cumsum(0) - large.long()
     sizes: list[int] = number.unique_consecutive(return_counts=True)[1].tolist()

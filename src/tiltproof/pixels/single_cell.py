@@ -34,6 +34,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import SMALLEST, UNIT
@@ -56,7 +57,7 @@ def applies(pictures: Tensor, place: Coordinates, padding: str) -> bool:
     """In proofs, on a CPU; of a picture that is reflected, lines do not follow each other outside."""
     given = pictures, *(each for form in (place.column, place.row) for each in (form.stack, form.radius))
     plain = place.cells is None and not place.column.quadratic and padding != "reflect"
-    exact = all(each.dtype == torch.float64 and each.device.type == "cpu" for each in given)
+    exact = all(each.dtype == torch.float64 and not launch_bound(each) for each in given)
     graph = torch.is_grad_enabled() and any(each.requires_grad for each in given)
     return plain and exact and not graph and pictures.shape[1] <= MOST_CHANNELS
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tiltproof.device import launch_bound
+
 PADDINGS = ("zeros", "border", "reflect")
 
 
@@ -37,7 +39,7 @@ def with_ring(images: Tensor) -> Tensor:
 
 def pixels_at(flat: Tensor, index: Tensor) -> Tensor:
     """Gather rows of ``flat`` [n, C] at indices of any shape: [..., C]."""
-    if index.is_cuda:
+    if launch_bound(index):
         return flat[index]
     # index_select is several times faster on a CPU, and faster still without a dimension for a single channel
     return flat.squeeze(1).index_select(0, index.flatten()).view(*index.shape, flat.shape[1])
