@@ -1,4 +1,4 @@
-"""A folder to work in: five small pictures, and networks whose verdicts on them can be told by hand."""
+"""A workspace with five small images, and networks whose verdicts on them can be worked out by hand."""
 
 import struct
 
@@ -81,7 +81,7 @@ method = "affine"
 """
 
 PICTURES = [("bright", 230, 1), ("dark", 25, 0), ("doubtful", 150, 1), ("wrong", 100, 1), ("black", 0, 0)]
-"""Name, grey value of every pixel and label: under B(0.2) certified, certified, falsified, misclassified, certified."""
+"""Name, gray value of every pixel and label: under B(0.2) certified, certified, falsified, misclassified, certified."""
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def tiltproof(workspace):  # noqa: ARG001
 
 @pytest.fixture
 def certify(tiltproof):
-    """`tiltproof certify` on the small pictures; options given later replace these."""
+    """Run `tiltproof certify` on the small images; options given later replace these."""
 
     def run(*arguments, model="photo_networks:brightness", data="photos", transform="B(0.2)"):
         return tiltproof("certify", "--model", model, "--data", data, "--transform", transform, *arguments)

@@ -1,4 +1,4 @@
-"""Every place in the command line's source that calls for a live display, found by reading the source."""
+"""Every call of a live display in the command line's source, found by reading the source."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import tiltproof.cli
 
 SOURCE = Path(tiltproof.cli.__file__).parent
 LIVE = {"Live", "Progress", "Status", "track"}
-"""What rich (rich.live, rich.progress, rich.status) calls its live displays."""
+"""The names of rich's live displays (rich.live, rich.progress, rich.status)."""
 METHODS = {"status", "progressbar"}
-"""And methods that begin one: of rich's Console, and of typer."""
+"""Methods that start one: of rich's Console, and of typer."""
 ENTRY = "command"
 """A command's own function; the program calls it, and no other function does."""
 
@@ -28,7 +28,7 @@ class Call:
 
 
 def display_calls(source: Path = SOURCE) -> list[Call]:
-    """Calls of rich's displays, of functions that call them, of functions that call those, and so on."""
+    """Return calls of rich's displays, of functions that call them, of functions that call those, and so on."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(source.glob("**/*.py"))}
     names = {path: _imported(tree) for path, tree in trees.items()}
     displays: set[str] = set()
@@ -41,7 +41,7 @@ def display_calls(source: Path = SOURCE) -> list[Call]:
 
 
 def _imported(tree: ast.Module) -> set[str]:
-    """What rich's displays are called in a module."""
+    """Return the names that a module gives rich's displays."""
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     rich = [node for node in imports if (node.module or "").split(".")[0] == "rich"]
     return {alias.asname or alias.name for node in rich for alias in node.names if alias.name in LIVE}
@@ -50,7 +50,7 @@ def _imported(tree: ast.Module) -> set[str]:
 def _calls(path: Path, tree: ast.Module, names: set[str]) -> list[Call]:
     found: list[Call] = []
     withs = [node for node in ast.walk(tree) if isinstance(node, ast.With)]
-    # a display that a with statement begins is begun on the statement's first line
+    # a display that a with statement starts belongs to the statement's first line
     begins = {item.context_expr: node.lineno for node in withs for item in node.items}
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)):
         for node in ast.walk(function):
@@ -66,7 +66,7 @@ def _calls(path: Path, tree: ast.Module, names: set[str]) -> list[Call]:
 
 
 def called(calls: list[tuple[str, int]]) -> set[str]:
-    """The names of calls that were recorded as file and line."""
+    """Return the names of calls that were recorded as file and line."""
     return {
         each.name
         for each in display_calls()

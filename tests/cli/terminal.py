@@ -1,4 +1,4 @@
-"""A pseudo-terminal, for what only a person at one sees."""
+"""A pseudo-terminal, to test what a person at a terminal sees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
 def read_to_the_end(reader: int) -> bytes:
-    """Everything that was written to the terminal; the writing end is closed here and in the process."""
+    """Return everything written to the terminal; its writing end is closed here and in the process."""
     seen = b""
     try:
         while piece := os.read(reader, 4096):
@@ -40,7 +40,7 @@ def read_to_the_end(reader: int) -> bytes:
 
 
 def open_terminal() -> tuple[int, int]:
-    """Both ends of a new terminal of 80 columns."""
+    """Open both ends of a new terminal of 80 columns."""
     reader, writer = pty.openpty()
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
     return reader, writer
@@ -48,7 +48,7 @@ def open_terminal() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a run of the program came to."""
+    """The outcome of a run of the program."""
 
     code: int
     raw: str
@@ -61,13 +61,13 @@ class Seen:
 
     @property
     def lines_after_display(self) -> list[str]:
-        """What was said once the cursor was shown again; the terminal itself echoes Ctrl-C."""
+        """Return what was printed once the cursor was shown again; the terminal itself echoes Ctrl-C."""
         text = plain(self.raw.rpartition(SHOW_CURSOR)[2]).replace("^C", "")
         return [line for line in text.splitlines() if line.strip()]
 
 
 def plain(raw: str) -> str:
-    """Without control sequences and carriage returns."""
+    """Remove control sequences and carriage returns."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw).replace("\r", "\n").replace("\n\n", "\n")
 
 
@@ -97,9 +97,9 @@ class Terminals:
         send: signal.Signals | None = None,
         before: str = "",
     ) -> Seen:
-        """Run it in ``folder``; ``before``: code to run first.
+        """Run the program in ``folder``; ``before``: code to run first.
 
-        When the pattern ``at`` is seen, keys are pressed or a signal is sent; ``wait_at``: what is being done, and how much of it, where
+        Keys are pressed or a signal is sent when the pattern ``at`` appears; ``wait_at``: the activity, and its progress, at which
         the run waits for that.
         """
         calls = folder / ".display-calls"

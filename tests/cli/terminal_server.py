@@ -1,7 +1,8 @@
-"""Runs the program on pseudo-terminals, each time in a fork of this process, which has imported torch already.
+"""Run the program on pseudo-terminals, each time in a fork of this process, which has already imported torch.
 
-A process of its own, because a fork of the tests' process would miss the threads that other tests have started. Reads requests from stdin,
-one JSON object a line, and answers with two lines each: the process number, then exit code and the calls of live displays.
+This is a separate process because a fork of the tests' process would lack the threads that other tests have started. It reads
+requests from stdin, one JSON object per line, and answers with two lines each: the process number, then exit code and the
+calls of live displays.
 """
 
 import json
@@ -22,7 +23,7 @@ MOST_SECONDS = 60
 
 
 def recorded_calls():
-    """From now on every start of a live display adds its callers within the command line's source: (file name, line)."""
+    """From now on, record the callers of every live display within the command line's source: (file name, line)."""
     calls, begin = set(), rich.live.Live.start
 
     def start(display, *arguments, **options):
@@ -39,7 +40,7 @@ def recorded_calls():
 
 
 def wait_at(doing, completed):
-    """The run waits at the first report that it is ``doing`` this and has ``completed`` as much, so that it can be interrupted there."""
+    """Make the run wait at its first report of being ``doing`` this with ``completed`` done, so that it can be interrupted there."""
     update, waited = Progress.update, []
 
     def update_and_wait(display, task, **shown):
@@ -52,14 +53,14 @@ def wait_at(doing, completed):
 
 
 def take_terminal(name):
-    """Make this process the first one of a session on the terminal of this name, as a login shell is."""
+    """Make this process the first one of a session on the terminal with this name, as a login shell is."""
     os.setsid()
     terminal = os.open(name, os.O_RDWR)  # becomes the controlling terminal: Ctrl-C there is SIGINT here
     for stream in (0, 1, 2):
         os.dup2(terminal, stream)
     sys.stdin, sys.stdout, sys.stderr = (open(k, mode, encoding="utf-8", closefd=False) for k, mode in enumerate("rww"))  # noqa: SIM115
     sys.stderr.reconfigure(line_buffering=True)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests may have ignored it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the process that started the tests may have ignored it
 
 
 def run(request):

@@ -1,4 +1,4 @@
-"""Whatever cannot be used gets one clear message on stderr and exit code 2: no traceback, and never a verdict."""
+"""Unusable input gets one clear message on stderr and exit code 2: no traceback, and never a verdict."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tiltproof.models import mnist_cnn
 
 
 def refused(result, *words):
-    """The program ended with code 2, said these words on stderr in one message and printed nothing else."""
+    """Assert exit code 2, a single message on stderr with these words, and no other output."""
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
@@ -134,7 +134,7 @@ def test_every_command_with_a_model_is_tried():
 @pytest.mark.parametrize("model", WRONG_MODELS)
 @pytest.mark.parametrize("command", WITH_MODEL)
 def test_a_wrong_model_is_what_is_wrong(tiltproof, certify, command, model):
-    """Not the transformation, which a card would have told."""
+    """The message is not about the transformation, which a card would have given."""
     if "run" in WITH_MODEL[command]:
         assert certify("--out", "run", "--quiet", "--limit", 1).exit_code == 0
     result = tiltproof(*WITH_MODEL[command], "--model", model)
@@ -144,7 +144,7 @@ def test_a_wrong_model_is_what_is_wrong(tiltproof, certify, command, model):
 
 @pytest.mark.parametrize("command", ["certify", "attack"])
 def test_outputs_that_are_not_finite(tiltproof, command):
-    """Of all but the black picture; it is wrong about that one, which is no error."""
+    """All images but the black one; its misclassification is not an error."""
     network = ["--model", "photo_networks:overflowing", "--data", "photos", "--transform", "B(0.01)"]
     assert refused(tiltproof(command, *network, "--start", 2), "outputs for image 2 are not finite", "Got: inf")
     assert tiltproof(command, *network, "--start", 4).exit_code == 0

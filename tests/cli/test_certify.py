@@ -1,4 +1,4 @@
-"""`tiltproof certify` from end to end: verdicts, JSON, result folders, exit codes and what is printed."""
+"""`tiltproof certify` from end to end: verdicts, JSON, result folders, exit codes and output."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_padding_is_part_of_the_transform(certify, workspace):
 
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
 def test_a_budget_that_runs_out_leaves_unknown(certify, workspace, method):
-    """A turned square loses its corners: 83 percent of it stays at worst, but one box for all angles proves less."""
+    """A rotated square loses its corners: 83 percent of it remains at worst, but one box for all angles proves less."""
     Image.new("L", (8, 8), 165).save(workspace / "photos" / "bright.png")
     result = certify("--boxes", 1, "--json", "result.json", "--limit", 1, "--method", method, transform="R(45)")
     assert result.exit_code == 0, result.output
@@ -279,7 +279,7 @@ def test_json_follows_a_link_and_writes_into_a_pipe(tmp_path):
 
 
 def test_regression_ranges(certify, workspace):
-    """The mean of a grey picture under B(0.2) moves by 0.2, and not beyond black and white."""
+    """The mean of a gray image under B(0.2) moves by 0.2, and not beyond black and white."""
     options = ("--task", "regression", "--model", "photo_networks:one_class")
     result = certify(*options, "--json", "result.json", "--out", "run")
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""`tiltproof check` on a run folder of the small pictures: exit codes, and what is said where."""
+"""`tiltproof check` on a run folder of the small images: exit codes and messages."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ REGRESSION = ("--model", "photo_networks:one_class", "--data", "photos")
 
 @pytest.mark.parametrize("with_values", [True, False])
 def test_a_regression_run(tiltproof, workspace, with_values):
-    """Images 1 to 3 of the workspace, whose mean is to be told; the labels of the data are the right answers."""
+    """Images 1 to 3 of the workspace, with their mean as output; the data's labels are the target values."""
     images, labels = load_data("photos")
     values = labels[1:4].double() if with_values else None
     certify_range(load_model("photo_networks:one_class"), images[1:4], "B(0.1), R(3)", values, out="ranges", first=1)
@@ -118,7 +118,7 @@ def test_help_teaches(tiltproof):
 
 
 def test_what_certify_wrote_holds_and_any_changed_letter_is_found(tiltproof, workspace):
-    """The real writer and the real checker together; a byte in the middle of every line of every file."""
+    """The real writer with the real checker; a byte in the middle of every line of every file."""
     arguments = ("--model", "photo_networks:brightness", "--data", "photos")
     assert tiltproof("certify", *arguments, "--transform", "B(0.2), R(3)", "--out", "true", "--quiet").exit_code == 0
     assert tiltproof("check", "true", *arguments).exit_code == 0

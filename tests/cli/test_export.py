@@ -1,4 +1,4 @@
-"""`tiltproof export` on the small pictures: what is written where, and what is refused."""
+"""`tiltproof export` on the small images: what it writes, and what it refuses."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ def test_results_of_a_run(tiltproof, workspace):
 
 
 def test_results_of_a_regression_run(tiltproof, certify, workspace):
-    """The first picture has the mean 230/255 and the label 1: 0.15 away at most, 0.05 at least."""
+    """The first image has the mean 230/255 and the label 1: 0.15 away at most, 0.05 at least."""
     assert certify("--task", "regression", "--out", "ranges", model=ONE, transform="B(0.05)").exit_code == 0
     for tolerance, word in (("0.15", "safe"), ("0.1", "unsafe"), ("0.04", "unsafe")):
         assert tiltproof("export", "ranges", "--jsonl", "r.jsonl", "--tolerance", tolerance).exit_code == 0

@@ -40,7 +40,7 @@ def card(name, architecture, dataset, transform, clean, certified, boxes=17.0):
 
 @pytest.fixture
 def zoo(tmp_path, monkeypatch):
-    """A zoo of cards; returns a function that adds some."""
+    """Return a function that adds cards to a folder of models."""
     folder = tmp_path / "zoo"
     folder.mkdir()
     monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", folder)
@@ -54,7 +54,7 @@ def zoo(tmp_path, monkeypatch):
 
 @pytest.fixture
 def shown(tiltproof):
-    """The lines that the command prints."""
+    """Return the lines that the command prints."""
 
     def run(*arguments):
         result = tiltproof("models", *arguments)
@@ -93,7 +93,7 @@ def test_every_recipe_fits(zoo, shown):
     lines = shown()
     assert max(map(len, lines)) <= COLUMNS
     models = [line for line in lines if line.startswith(" ")]
-    assert len({len(line) for line in models}) == 1  # one line a model, columns aligned
+    assert len({len(line) for line in models}) == 1  # one line per model, columns aligned
     assert len(models) == 1 + len(recipes()) + len(PAPER_ROWS)
 
 

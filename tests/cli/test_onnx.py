@@ -1,4 +1,4 @@
-"""``--model net.onnx`` on the command line: certify, attack, check, and what one is told when it cannot be used."""
+"""``--model net.onnx`` on the command line: certify, attack, check, and the messages for unusable files."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from tiltproof.models import load as load_model
 
 @pytest.fixture
 def network(workspace):
-    """The small pictures' network as an ONNX file in the workspace."""
+    """Write the small images' network as an ONNX file into the workspace."""
 
     def write(name="net.onnx", model="photo_networks:brightness"):
         with warnings.catch_warnings():

@@ -82,7 +82,7 @@ def test_bound_refuses(tiltproof, options, word):
 
 @pytest.fixture
 def zoo_of_one(tmp_path, monkeypatch):
-    """A zoo whose mnist-r30 is untrained."""
+    """Set up bundled models whose mnist-r30 is untrained."""
     folder = tmp_path / "zoo"
     folder.mkdir()
     torch.manual_seed(0)

@@ -26,7 +26,7 @@ CERTIFY = ["certify", "--model", "photo_networks:brightness", "--data", "photos"
 
 @pytest.fixture
 def process(workspace):
-    """Start the program in the workspace as its own process."""
+    """Start the program in the workspace as a separate process."""
     source = str(Path(tiltproof.__file__).parents[1])
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
 
@@ -80,7 +80,7 @@ SCRIPT = "import sys\nfrom tiltproof.cli import main\nsys.exit(main())\n"
 
 @pytest.fixture
 def importing(tmp_path):
-    """Start Python with these arguments; returns the process as soon as it imports torch, which takes a minute here."""
+    """Start Python with these arguments; return the process as soon as it imports torch, which takes a minute here."""
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
     for name in ("tiltproof", "mine"):
         (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
@@ -115,7 +115,7 @@ def test_ctrl_c_while_torch_is_imported(importing, arguments):
     "arguments", [("mine",), ("-c", "import tiltproof"), ("-c", "import tiltproof", "-m", "tiltproof")]
 )
 def test_ctrl_c_is_left_to_other_programs(importing, arguments):
-    """Whoever imports the package keeps Python's own answer to Ctrl-C."""
+    """A program that imports the package keeps Python's own answer to Ctrl-C."""
     running = importing(*arguments)
     running.send_signal(signal.SIGINT)
     _, stderr = running.communicate(timeout=30)
@@ -143,7 +143,7 @@ DEFECTS = {
 
 @pytest.mark.parametrize("command", DEFECTS)
 def test_a_defect_is_no_verdict(tiltproof, monkeypatch, command):
-    """Exit codes 1 and 2 mean something else; a CI job must not take a defect for it."""
+    """Exit codes 1 and 2 mean something else; a CI job must not mistake a defect for them."""
 
     def broken(*_, **__):
         raise RuntimeError("first line\nsecond \x1b[2J line")

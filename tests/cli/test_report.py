@@ -1,4 +1,4 @@
-"""`tiltproof report` and `certify --curve` on the small pictures: exit codes, where files go, what is refused."""
+"""`tiltproof report` and `certify --curve` on the small images: exit codes, output files, refusals."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""Every command at a terminal of 80 columns, and every live display: what is seen, how it ends, and Ctrl-C and SIGTERM in the middle.
+"""Every command at a terminal of 80 columns, and every live display: output, ending, and Ctrl-C and SIGTERM midway.
 
-A command that is missing from the table fails a test, and so does a call of a live display that no row reaches.
+A command missing from the table fails a test, and so does a call of a live display that no row reaches.
 """
 
 import signal
@@ -31,7 +31,7 @@ demo.DETAILS = 2
 
 @dataclass(frozen=True)
 class Row:
-    """Arguments of a call; what it shows while it runs and in the end; the calls of live displays that it reaches."""
+    """A call's arguments; what it shows while it runs and at the end; the calls of live displays that it reaches."""
 
     arguments: tuple[str, ...]
     seen: tuple[str, ...]
@@ -119,7 +119,7 @@ def terminals():
 
 
 def commands(command, path=()):
-    """The paths of all commands that do something, sub-commands included."""
+    """Return the paths of all commands that do something, including sub-commands."""
     inner = getattr(command, "commands", None)
     if inner is None:
         return {path}
@@ -136,7 +136,7 @@ def test_the_table_reaches_every_live_display():
 
 
 def test_a_live_display_cannot_hide(tmp_path):
-    """Whatever its import, its name or the way to it."""
+    """This holds whatever its import, its name or the way to it."""
     (tmp_path / "one.py").write_text(
         "from rich.live import Live as Shown\n\ndef inner():\n    with Shown() as live:\n        return live\n"
     )
@@ -186,7 +186,7 @@ INTERRUPTED = [
         "nothing was kept",
     ),
 ]
-"""Arguments; what the run is doing, and how much of it, where it is stopped; what is seen there; what is said then."""
+"""Arguments; the activity and its progress at which the run is stopped; what is shown there; the message afterwards."""
 ENDINGS = {"interrupted": (130, {"press": CTRL_C}), "terminated": (143, {"send": signal.SIGTERM})}
 
 

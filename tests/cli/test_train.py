@@ -1,4 +1,4 @@
-"""``tiltproof train``: results, resuming, failures and Ctrl-C, on the bundled digits as a training set."""
+"""``tiltproof train``: results, resuming, failures and Ctrl-C, with the bundled digits as the training set."""
 
 import json
 import os

@@ -43,7 +43,7 @@ def test_a_box_beside_an_epsilon_and_a_folder_of_images(tiltproof):
 @pytest.mark.parametrize("method", ["affine", "hull"])
 @pytest.mark.parametrize("text", ["G(30)", "S(20)", "H(20)", "Bl(1)", "Mb(3)", "R(2), G(10)"])
 def test_transformations_that_the_papers_method_has_no_bounds_for(tiltproof, workspace, text, method):
-    """The widths of the other two are shown, and searched for."""
+    """The widths for the other two methods are shown, and searched for."""
     arguments = ["tune", "--data", "cifar10-sample", "--images", 3, "--samples", 2, "--transform", text]
     nu = "0.5,0.5" if "," in text else "0.5"
     result = tiltproof(*arguments, "--method", method, "--nu", nu, "--json", "widths.json")

@@ -1,4 +1,4 @@
-"""ReLU's relaxation in few passes: no value leaves it, and it is no looser than the one written step by step."""
+"""The fast CPU relaxation of ReLU: no value leaves it, and it is no looser than the step-by-step reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 4000
 
 
 def forms(dtype, symbols, seed):
-    """Of many sizes: kinks in the middle and at the very ends, hardly any width, remainders of all shares."""
+    """Draw forms of many magnitudes: kinks in the middle and at the very ends, tiny widths, remainders of all proportions."""
     random = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.rand(*shape, dtype=torch.float64, generator=random)  # noqa: E731
     scale = 10 ** (draw(COUNT) * 12 - 8)
@@ -44,7 +44,7 @@ def test_no_value_leaves_it(dtype, symbols):
         e = torch.tensor(signs, dtype=torch.float64).view(-1, 1)
         first = form.center.double() + (form.slopes.double() * e).sum(0)
         line = center + (result.slopes.double() * e).sum(0)
-        at_zero = (-first / form.radius.double()).clamp(-1, 1)  # as near the kink as the remainder goes
+        at_zero = (-first / form.radius.double()).clamp(-1, 1)  # as close to the kink as the remainder allows
         for share in (torch.ones(()), -torch.ones(()), at_zero):
             x = first + form.radius.double() * share
             assert bool(((x.clamp(min=0) - line).abs() <= radius + noise).all())

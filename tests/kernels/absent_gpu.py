@@ -1,4 +1,4 @@
-"""A GPU that need not be there, to compile kernels for."""
+"""A fake GPU target to compile kernels for."""
 
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
@@ -28,7 +28,7 @@ class Compiled:
 
 
 def compiled(module, *kernels):
-    """From now on a module's kernels are compiled where they would be launched; the names of those that were, as they come."""
+    """Compile a module's kernels where they would be launched; return a growing list of their names."""
     driver.set_active(Absent())
     names = []
     for name in kernels:

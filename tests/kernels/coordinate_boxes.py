@@ -1,4 +1,4 @@
-"""Where pixels come from, for tests that look at coordinate boxes."""
+"""Source coordinates of pixels, for tests of coordinate boxes."""
 
 import torch
 
@@ -10,22 +10,22 @@ from tiltproof.transforms import Spatial
 
 
 def coordinates_of(transform, low, high, height, width):
-    """Of the transform's first spatial stage."""
+    """Return those of the transform's first spatial stage."""
     run = next(run for kind, run in transform.stages() if kind is Spatial)
     return coordinates(transform, run, symbols(low, high), low, high, height, width)
 
 
 def padded(form, planes):
-    """With symbols that do nothing: the kernels always have a hinge."""
+    """Add symbols with zero coefficients: the kernels always have a hinge."""
     none = form.stack.new_zeros(planes - len(form.stack), *form.shape)
     return AffineForm(torch.cat([form.stack, none]), form.radius)
 
 
 def agree(found, wanted, place, padding):
-    """Where two forms of pixels of [0, 1] differ by roundings only; all of which both have room for (`triton/pixels.py`).
+    """Return where two forms of pixels in [0, 1] differ by roundings only, for which both have allowances (`triton/pixels.py`).
 
-    Where the reference has given up slopes because of other pixels' boxes, there is nothing to compare; where it looks at no single
-    points, because a box has so many (`bounds.wide`), the kernel may be tighter.
+    Where the reference dropped slopes because of other pixels' boxes, there is nothing to compare; where a box has too many points
+    for the reference to examine (`pixels.range_extrema`), the kernel may be tighter.
     """
     allowance = 64 * UNIT[found.stack.dtype]
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))

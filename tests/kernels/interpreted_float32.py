@@ -1,4 +1,4 @@
-"""`triton/pixels_float32.py` in Triton's interpreter, on exact numbers; run by test_pixels_float32.py in a process of its own."""
+"""`triton/pixels_float32.py` in Triton's interpreter, on exact numbers; test_pixels_float32.py runs it in a child process."""
 
 import sys
 import warnings
@@ -21,21 +21,21 @@ from tiltproof.transforms.notation import parse
 
 PADDINGS = "zeros", "border", "reflect"
 SHIFTS = [
-    (2.0, 2.0),  # points, on grid lines and beside them
+    (2.0, 2.0),  # points, on and near grid lines
     (0.25, 0.25),
     (1 - 2.0**-53, 1 + 2.0**-52),  # across a line by a rounding
     (-1e-20, 0.5),
     (-(2.0**-26), 2.0**-27),
     (0.25, 0.25 + 2.0**-31),  # thin
     (1.0, 1 + 2.0**-29),
-    (0.0, 1 - 2.0**-24),  # a whole cell, and all but
+    (0.0, 1 - 2.0**-24),  # a whole cell, and almost one
     (-0.5, 0.5),
     (0.49, 0.51),
     (-0.96, 0.97),
     (0.001, 0.9999),
     (-2.1, -0.3),
     (1.2, 1.9),
-    (-50.3, -49.9),  # outside of the picture
+    (-50.3, -49.9),  # outside the image
     (39.8, 40.3),
 ]
 TURNS = [
@@ -53,7 +53,7 @@ SIZES = (4, 5), (5, 4), (1, 5), (6, 3), (4, 1), (1, 1)
 
 
 def boxes_of(letters, count, rng) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scales and shears are as the shifts, in percent."""
+    """Scales and shears have the same numbers as the shifts, in percent."""
     kinds = {"R": TURNS}
     ends = [
         [(kinds.get(letter, SHIFTS[:-2] if letter[0] == "S" else SHIFTS)) for letter in letters] for _ in range(count)
@@ -68,7 +68,7 @@ def transform_of(letters, padding="zeros"):
 
 
 def inside(low, high, rng):
-    """Parameters of a box: both corners, another one, and two points anywhere."""
+    """Return parameters of a box: both corners, another corner, and two random points."""
     low, high = [*map(Fraction, low)], [*map(Fraction, high)]
     shares = [[0] * len(low), [8] * len(low), rng.integers(2, size=len(low)) * 8, *rng.integers(9, size=(2, len(low)))]
     return [[a + (b - a) * Fraction(int(s), 8) for a, b, s in zip(low, high, share, strict=True)] for share in shares]
@@ -77,7 +77,7 @@ def inside(low, high, rng):
 @triton.jit
 def look(table, small, lines, floats, entries: tl.constexpr, few: tl.constexpr, height: tl.constexpr, width: tl.constexpr,
          composed: tl.constexpr, count: tl.constexpr, block: tl.constexpr, begin: tl.constexpr):  # fmt: skip
-    """Writes down what `places` finds: cell, and place in it, remainder, reach and slopes, of both axes; and what blocks meet at most."""
+    """Store what `places` finds: cell and position in it, remainder, reach and slopes, on both axes; and each block's maximum."""
     pair, here = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
     numbers = numbers_of(table + pair * entries, small + pair * few, height, width, composed, count)
     x, y = places(numbers, begin + here, height, width, composed, count)
@@ -95,7 +95,7 @@ def look(table, small, lines, floats, entries: tl.constexpr, few: tl.constexpr, 
 
 
 def cells_of(place, reach) -> int:
-    """How many cells a box meets: one, two, or 3: not only the center's and one beside it."""
+    """Return how many cells a box touches: one, two (the center's and a neighbor), or 3 for any others."""
     low, high = place - reach, place + reach
     if low >= 0 and high <= 1:
         return 1
@@ -103,9 +103,9 @@ def cells_of(place, reach) -> int:
 
 
 def positions() -> None:
-    """cell + place + sum_k slope_k e_k +- remainder holds the true position, and the reach all that it can be, with nothing to spare."""
+    """cell + position + sum_k slope_k e_k +- remainder contains the true position, and the reach covers it exactly."""
     rng, seen = np.random.default_rng(8), {1: 0, 2: 0, 3: 0, 4: 0}
-    cases = (  # far away; too far; where steps add up; and, in the end, not much too far, the other steps, and 0 times infinity
+    cases = (  # far away; too far; where steps add up; and finally not much too far, the other steps, and 0 times infinity
         (("Tu", "Tv"), ([-4000.0, 3000.1], [4100.3, 3000.7]), (4, 8)),
         (("Scu",), ([-99.9], [-99.9 + 1e-5]), (1, 4000)),
         (("Scu",), ([3.0], [3.0 + 2.0**-40]), (1, 4000)),
@@ -174,7 +174,7 @@ def positions() -> None:
 
 
 def counted(ways, name, function):
-    """The same, in the interpreter, and how often it was called."""
+    """Run the same in the interpreter, and count the calls."""
 
     def called(*arguments):
         ways[name] += 1
@@ -184,7 +184,7 @@ def counted(ways, name, function):
 
 
 def pixels() -> None:
-    """Against the exact picture: pixels of either sign and any size, boxes of all kinds, all paddings."""
+    """Against the exact image: pixels of either sign and any magnitude, boxes of all kinds, all paddings."""
     rng, generator = np.random.default_rng(9), torch.Generator().manual_seed(9)
     ways = dict.fromkeys(("one_cell", "across", "beside"), 0)
     for name in ways:
@@ -235,14 +235,14 @@ def pixels() -> None:
 
 
 def edges() -> None:
-    """What points anywhere seldom meet: grid lines, roundings that there is room for, and sizes that are too much for float32."""
+    """What random points seldom meet: grid lines, roundings with an allowance, and magnitudes that float32 cannot hold."""
     lines()
     room()
     limits()
 
 
 def lines() -> None:
-    """Parameters at their ends, and where pixels look at grid lines: there alone is a picture that bends at lines farthest from a plane."""
+    """Parameters at their ends, with pixels at grid lines, the only points where such an image is farthest from a plane."""
     generator, ways = torch.Generator().manual_seed(10), dict.fromkeys(("across", "beside"), 0)
     for name in ways:
         setattr(pixel_kernel, name, counted(ways, name, getattr(pixel_kernel, name)))
@@ -260,7 +260,7 @@ def lines() -> None:
 
 
 def room() -> None:
-    """Radii of boxes that are hardly more than points have what `triton/pixels_float32.py` counts, of the largest pixel around them."""
+    """Radii of boxes that are hardly more than points contain what `triton/pixels_float32.py` counts for the largest pixel nearby."""
     generator = torch.Generator().manual_seed(11)
     picture = torch.rand(2, 1, 5, 6, dtype=torch.float64, generator=generator)
     picture[0], picture[1] = 1 - picture[0] / 10, picture[1] ** 9
@@ -279,7 +279,7 @@ def room() -> None:
 
 
 def limits() -> None:
-    """In larger pictures a position may have more than 19 bits: those are left to float64."""
+    """In larger images a position may need more than 19 bits: float64 handles those."""
     generator, size, low, high = torch.Generator().manual_seed(12), 2**14, -99.21, -99.21 + 1e-9
     fused.BLOCK = fused.SMALL_BLOCK = size // 4
     picture = torch.rand(1, 1, size, 1, dtype=torch.float64, generator=generator)

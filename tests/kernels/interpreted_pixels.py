@@ -1,8 +1,8 @@
-"""The kernels of pixel bounds in Triton's interpreter, on the CPU; run by test_pixels.py in a process of its own.
+"""The kernels of pixel bounds in Triton's interpreter, on the CPU; test_pixels.py runs it in a child process.
 
-The interpreter's fused multiply-add rounds twice, and its sine is numpy's. With the machine's own, and torch's sine, pixels look where the
-reference's do, bit for bit where torch's loops on this machine use fused multiply-adds too, and the kernels' forms have to contain the
-reference's, from which only roundings set them apart.
+The interpreter's fused multiply-add rounds twice, and its sine is numpy's. With the machine's own multiply-add and torch's
+sine, kernel positions equal the reference's, bit for bit where torch's loops on this machine use fused multiply-adds too, and
+the kernels' forms must contain the reference's, from which they differ only by roundings.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ def prepare() -> None:
 
 
 def reference(*arguments, own=False, **named) -> AffineForm:
-    """By points, as on a GPU; ``own``: with the boxes of the positions' forms alone."""
+    """Bound from all points, as on a GPU; ``own``: with the boxes of the positions' forms alone."""
     registry.INTERPRETED.clear()
     meet = coordinates._meet
     single_cell.applies = lambda *_: False
@@ -88,13 +88,13 @@ def kernel(*arguments, **named) -> AffineForm:
 
 
 def holds(form, other) -> torch.Tensor:
-    """Where a form is the other one, or contains it."""
+    """Return where a form equals the other one, or contains it."""
     apart = (form.stack.double() - other.stack.double()).abs().sum(0)
     return (apart == 0) & (form.radius == other.radius) | (apart + other.radius.double() <= form.radius.double())
 
 
 def compare(picture, transform, low, high, dtype, exact=EXACT, quadratic=False) -> AffineForm:
-    """All pairs at once by the kernel, each by itself by the reference."""
+    """Bound all pairs at once with the kernel, each alone with the reference."""
     rows_of = torch.arange(len(low)) % len(picture)
     found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype, quadratic=quadratic)
     for k in range(len(low)):
@@ -103,7 +103,7 @@ def compare(picture, transform, low, high, dtype, exact=EXACT, quadratic=False) 
         place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *picture.shape[-2:])
         for own in (False, True):
             wanted = padded(reference(picture, *arguments, own=own, dtype=dtype, quadratic=quadratic), len(found.stack))
-            given_up = (wanted.slopes == 0).all()  # because of one of the pixels' boxes
+            given_up = (wanted.slopes == 0).all()  # because of one pixel's box
             near = agree(mine, wanted, place, transform.padding).all()
             alike.append(bool(near) and (not exact or bool(given_up) or bool(holds(mine, wanted).all())))
         assert any(alike), (str(transform), low[k], high[k], dtype)
@@ -111,7 +111,7 @@ def compare(picture, transform, low, high, dtype, exact=EXACT, quadratic=False) 
 
 
 def same() -> None:
-    """Boxes of all sizes, single points, and boxes on grid lines; pictures of one pixel, and of one row."""
+    """Boxes of all sizes, single points, and boxes on grid lines; images of one pixel, and of one row."""
     generator = torch.Generator().manual_seed(1)
     for number, text in enumerate(TRANSFORMS):
         fused.spatial.check = CHECK if number == 0 else lambda *_: True
@@ -133,7 +133,7 @@ def same() -> None:
 
 
 def odd() -> None:
-    """What is not finite proves nothing, or what the reference proves; and what the kernels do not know is left alone."""
+    """Non-finite input proves nothing, or what the reference proves; kernels decline what they do not support."""
     picture, shift = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("Tu(2), R(5)")
     for padding, dtype in (("zeros", torch.float64), ("reflect", torch.float64), ("border", torch.float32)):
         transform = Compose(*shift.parts, padding=padding)
@@ -142,7 +142,7 @@ def odd() -> None:
         low = torch.stack([high[0], *high[1:].clamp(max=0)])
         found = compare(picture, transform, low, high, dtype, exact=False)
         assert not found.slopes[:, found.radius.isfinite()].any(), "a hull, or nothing"
-    far = torch.tensor([[0.5, 1e300]], dtype=torch.float64)  # the sine's form has no bound, but the interval has
+    far = torch.tensor([[0.5, 1e300]], dtype=torch.float64)  # the sine's form is unbounded, but the interval is not
     assert kernel(picture, torch.tensor([0]), shift, "affine", far, far).radius.isfinite().all()
     for value in (torch.nan, torch.inf):
         broken = picture.clone()
@@ -174,7 +174,7 @@ def odd() -> None:
 
 
 def shared() -> None:
-    """Pairs in any order, of which many share a box, or all that moves pixels but one end, get what each gets alone, bit for bit."""
+    """Pairs in any order, many sharing a box, or all spatial parameters but one end, get what each gets alone, bit for bit."""
     generator = torch.Generator().manual_seed(4)
     for text in ("R(10)", "Sc(5), R(5), C(5); padding=border"):
         transform = parse(text)
@@ -202,7 +202,7 @@ def shared() -> None:
 
 
 def sound() -> None:
-    """Against the exact picture."""
+    """Against the exact image."""
     from tests.support.pixel_check import assert_sound, random_box
 
     registry.INTERPRETED.add("pixels:spatial")
@@ -219,7 +219,7 @@ def sound() -> None:
 
 
 def wild() -> None:
-    """Pixels of either sign and any size, boxes that end on grid lines, are points, thin, or beside the picture: against the exact one."""
+    """Pixels of either sign and any magnitude; boxes on grid lines, points, thin, or outside: against the exact image."""
     from tests.support.exactly import symbols, violations
     from tests.support.oracle import transformed
 
@@ -261,17 +261,17 @@ def wild() -> None:
 
 
 def damaged() -> None:
-    """Kernels that go wrong in one respect are refused, the right ones are not: each wrong on a copy of one right result."""
+    """Kernels that are wrong in one respect are refused, correct ones are not: each error is planted in a correct result."""
     transform, run = parse("R(30)"), [0]
     entries, launch, results = trace(transform, run), fused._launch, {}
 
     def careless(picture, rows_of, low, high):
-        """Takes boxes that begin alike for the same."""
+        """Treats boxes with the same lower ends as equal."""
         first = (low == low.T).int().argmax(1)
         return launch(picture, rows_of, entries, low[first], high[first], transform.padding, torch.float64)
 
     assert not fused.is_batch_invariant(careless, torch.rand(2, 1, 3, 4, dtype=torch.float64), transform, run)
-    fused.is_batch_invariant = lambda *_: True  # right kernels are looked at in `same`
+    fused.is_batch_invariant = lambda *_: True  # `same` tests correct kernels
 
     def verdict(dtype, harm) -> bool:
         def harmed(*arguments):
@@ -311,6 +311,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     prepare()
     if sys.argv[1] != "same":
-        fused.spatial.check = lambda *_: True  # looked at in `same`
+        fused.spatial.check = lambda *_: True  # `same` tests it
     globals()[sys.argv[1]]()
     sys.stdout.write("ok")

@@ -1,6 +1,6 @@
-"""The kernels of quadratic forms in Triton's interpreter, on the CPU; run by test_quadratic.py in a process of its own.
+"""The kernels of quadratic forms in Triton's interpreter, on the CPU; test_quadratic.py runs it in a child process.
 
-As in interpreted_pixels.py their forms have to be the reference's, or to contain them, where the machine allows it.
+As in interpreted_pixels.py their forms must equal the reference's, or contain them, where the machine allows it.
 """
 
 import sys
@@ -18,7 +18,7 @@ from tiltproof.kernels.matrix_program import trace
 from tiltproof.transforms.notation import parse
 
 CASES = (
-    # middles, and half widths: about 0 and quarter turns all pixels cross lines both ways
+    # middles, and half widths: around 0 and quarter turns all pixels cross lines both ways
     ("R(180)", (1, 5, 6), [0.0, 90.0, -90.0, 37.0, 7.3, 180.0], [0.3, 0.15, 2.0, 1.0, 0.0, 1e-9]),
     ("R(30); padding=border", (2, 4, 5), [0.2, -11.0, 23.0, 0.0, 1e-3], [1.0, 0.4, 6.0, 0.0, 1e-3]),
     ("R(45); padding=reflect", (1, 6, 3), [45.0, -20.0, 0.0, 5.0], [0.2, 3.0, 45.0, 1e-6]),
@@ -35,7 +35,7 @@ def boxes(middle, half, transform) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def same() -> None:
-    """Boxes wide, narrow and of no width; every third picture has pixels of 0 and 1 only, so that kinks often cost the same."""
+    """Boxes wide, narrow and of no width; every third image has pixels of 0 and 1 only, so that kinks often cost the same."""
     generator, hinged, smooth = torch.Generator().manual_seed(2), 0, 0
     for number, (text, shape, middle, half) in enumerate(CASES):
         transform = parse(text)
@@ -50,7 +50,7 @@ def same() -> None:
 
 
 def odd() -> None:
-    """What is not finite proves nothing, or what the reference proves; float32 is asked for at the end."""
+    """Non-finite input proves nothing, or what the reference proves; the end requests float32."""
     picture, turn = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("R(5)")
     high = torch.tensor([[torch.nan], [torch.inf], [1e300], [0.25]], dtype=torch.float64)
     compare(picture, turn, high.clamp(max=1e300), high, torch.float64, exact=False, quadratic=True)
@@ -69,7 +69,7 @@ def odd() -> None:
 
 
 def sound() -> None:
-    """Against the exact picture: one e, and one value of the hinge, for all pixels."""
+    """Against the exact image: one e, and one value of the hinge, for all pixels."""
     from tests.support.cases import make_transform
     from tests.support.oracle import transformed
     from tests.support.quadratic_check import POINTS, REACH, assert_joint
@@ -95,10 +95,10 @@ def sound() -> None:
 
 
 def damaged() -> None:
-    """The look at the kernels before they are used notices results that are wrong in one respect."""
+    """The kernels' self-check notices results that are wrong in one respect."""
     transform, run, results = parse("R(20)"), [0], []
     entries, launch = trace(transform, run, quadratic=True), fused._launch
-    fused.is_batch_invariant = lambda *_: True  # looked at in interpreted_pixels.py
+    fused.is_batch_invariant = lambda *_: True  # interpreted_pixels.py tests it
 
     def verdict(harm) -> bool:
         def harmed(*arguments):
@@ -113,7 +113,7 @@ def damaged() -> None:
         return fused._agrees(picture, transform, run, entries, torch.float64, way)
 
     def move_hinges(form) -> None:
-        """Every third pixel has a hinge of its own: perhaps right by itself, but not together."""
+        """Give every third pixel a separate hinge: each may be right alone, but not all together."""
         form.stack[3].flatten(1)[:, ::3] *= -1
 
     harms = {
@@ -135,6 +135,6 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
     prepare()
-    fused.spatial.check = lambda *_: True  # looked at in `damaged`
+    fused.spatial.check = lambda *_: True  # `damaged` tests it
     globals()[sys.argv[1]]()
     sys.stdout.write("ok")

@@ -125,7 +125,7 @@ def test_the_kernels_are_the_reference_and_sound(interpreted):
 
 @pytest.mark.parametrize("name", ["pull", "meet"])
 def test_a_kernel_that_differs_is_not_trusted(name, monkeypatch):
-    """One that sums a little too little, for instance."""
+    """For instance, one whose sum is a little too small."""
 
     def launch(name, a, stack, radius, rows):
         out, sums, _ = fused.reference(name, a, AffineForm(stack, radius)[rows])

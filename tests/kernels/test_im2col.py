@@ -1,4 +1,4 @@
-"""Windows of convolutions as rows of a matrix: the reference against torch's own, the kernel (interpreted) against the reference."""
+"""im2col: the reference against torch's own, the kernel (interpreted) against the reference."""
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def test_lines_of_the_next_picture_begin_with_zeros():
 
 
 def test_a_kernel_that_differs_is_not_trusted(monkeypatch):
-    """One that leaves out a zero beside the picture, for instance."""
+    """For instance, one that omits a zero outside the image."""
 
     def launch(x, reach):
         found = fused.im2col.reference(x, reach)

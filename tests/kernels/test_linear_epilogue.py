@@ -1,4 +1,4 @@
-"""The end of linear operations: the kernel (interpreted) against the reference, and where the reference has to do it."""
+"""The epilogue of linear operations: the kernel (interpreted) against the reference, and where the reference must run."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def possible(center, radius, shift, extra):
 
 
 def test_what_the_kernel_is_not_made_for(monkeypatch):
-    """Another order in memory, gradients, several dtypes, or a number for each entry."""
+    """Another memory order, gradients, several dtypes, or a number for each entry."""
     assert possible(*numbers())
     assert possible(torch.rand(5, 3), torch.rand(5, 3), torch.rand(3), torch.rand(3))
     for index, change in [

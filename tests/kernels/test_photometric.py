@@ -121,7 +121,7 @@ def test_the_kernel_is_the_reference_and_sound():
 
 @needs_triton
 def test_compiles_for_a_gpu(tmp_path):
-    """The interpreter takes more than the compiler does."""
+    """The interpreter accepts more than the compiler does."""
     run(["-c", COMPILE], TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
 
 
@@ -169,7 +169,7 @@ def test_parts_of_one_class_with_numbers_of_their_own_are_told_apart():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_on_a_gpu(dtype, monkeypatch):
-    """What the reference gives on the same GPU; and the pictures of sampled parameters lie within."""
+    """The reference's results on the same GPU; and the images of sampled parameters lie inside."""
     transform = parse("Sc(5), R(5), C(5), B(0.01)")
     ends = [torch.tensor(end, dtype=torch.float64, device="cuda") for end in (transform.low, transform.high)]
     pictures = torch.rand(3, 3, 17, 20, dtype=torch.float64, device="cuda")

@@ -1,4 +1,4 @@
-"""The kernels of pixel bounds: in Triton's interpreter against the reference and the exact picture, compiled for a GPU, and on one."""
+"""The kernels of pixel bounds: in Triton's interpreter against the reference and the exact image, compiled for a GPU, and on one."""
 
 from inspect import signature
 from unittest.mock import MagicMock
@@ -26,7 +26,7 @@ def test_in_the_interpreter(what):
 @needs_triton
 @pytest.mark.parametrize(("transform", "channels"), [("Sh(2), R(2), Tu(1); padding=reflect", "3")])
 def test_compiles_for_a_gpu(transform, channels, tmp_path):
-    """The interpreter takes more than the compiler does."""
+    """The interpreter accepts more than the compiler does."""
     run(["-c", COMPILE, transform, channels], TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
 
 
@@ -49,7 +49,7 @@ def test_the_last_dtype_is_that_of_a_conversion():
 
 
 def test_running_out_of_memory_leaves_the_kernels_in_use(monkeypatch):
-    """A smaller batch may go through; anything else that a launch raises turns them off."""
+    """A smaller batch may succeed; any other exception of a launch disables them."""
     errors = [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no compiler")]
 
     def launch(*_):
@@ -90,7 +90,7 @@ def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [(320, 320), (301, 301), (4000, 32), (2**13, 16), (3, 2**15), (17, 4099), (70, 1001)])
 def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtype, monkeypatch):
-    """By the same block and arithmetic, with masks or without, and in strips; and few pixels, as the reference looks at them too."""
+    """It uses the same block and arithmetic, with masks or without, and strips; and few pixels, as the reference runs on them too."""
 
     class Seen:
         def __getitem__(self, grid):
@@ -132,7 +132,7 @@ def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtyp
     "text", ["R(10)", "R(2), Sh(2)", "Sc(5), R(5), C(5); padding=border", "Tu(30), Sc(9); padding=reflect"]
 )
 def test_on_a_gpu(text, dtype, monkeypatch):
-    """What the reference gives on the same GPU, pair by pair; and the pictures of sampled parameters lie within."""
+    """The reference's results on the same GPU, pair by pair; and the images of sampled parameters lie inside."""
     transform = parse(text)
     ends = [torch.tensor(end, dtype=torch.float64, device="cuda") for end in (transform.low, transform.high)]
     pictures = torch.rand(3, 3, 17, 20, dtype=torch.float64, device="cuda")

@@ -1,4 +1,4 @@
-"""The kernels of quadratic forms: in Triton's interpreter against the reference and the exact picture, compiled for a GPU, and on one."""
+"""The kernels of quadratic forms: in Triton's interpreter against the reference and the exact image, compiled for a GPU, and on one."""
 
 import pytest
 import torch
@@ -21,12 +21,12 @@ def test_in_the_interpreter(what):
 
 @needs_triton
 def test_compiles_for_a_gpu(tmp_path):
-    """The interpreter takes more than the compiler does."""
+    """The interpreter accepts more than the compiler does."""
     run(["-c", COMPILE, "R(10)", "3", "quadratic"], TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0")
 
 
 def test_samples_notice_a_hinge_that_is_not_shared():
-    """By itself a pixel may have any hinge; together they have one."""
+    """Alone a pixel may have any hinge; all pixels together share one."""
     picture, transform = torch.rand(1, 1, 6, 7, dtype=torch.float64), parse("Tu(3)")
     low = torch.tensor([[-0.2]], dtype=torch.float64)
     form = pair_bounds(picture, torch.tensor([0]), transform, "affine", low, low + 0.5, quadratic=True)
@@ -47,7 +47,7 @@ def test_samples_notice_a_hinge_that_is_not_shared():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("text", ["R(30)", "Sc(20); padding=border", "Sh(20); padding=reflect", "Tu(3)"])
 def test_on_a_gpu(text, monkeypatch):
-    """What the reference gives on the same GPU, pair by pair, in four launches and the few that choose the hinges."""
+    """The reference's results on the same GPU, pair by pair, in four launches and the few that choose the hinges."""
     transform = parse(text)
     pictures = torch.rand(3, 3, 28, 30, dtype=torch.float64, device="cuda")
     half = transform.high[0] * 3.0 ** -torch.arange(24, device="cuda").remainder(12).double().unsqueeze(1)

@@ -85,7 +85,7 @@ def test_running_out_of_memory_leaves_the_kernel_in_use(monkeypatch):
 
 
 def test_a_kernel_that_sees_other_kinks_is_not_trusted(monkeypatch):
-    """All else is as it should be; a parabola where there is no kink is not sound."""
+    """Everything else is correct; a parabola where there is no kink is not sound."""
 
     def launch(stack, radius, unit):
         form = AffineForm(stack, radius, unit)

@@ -1,4 +1,4 @@
-"""What is certified is the module itself: a graph that computes something else, however little, is refused; and no network that is one."""
+"""The certificate is about the module itself: a graph that computes anything else is refused, and no faithful one is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ is_exporting = renamed = getattr(torch.compiler, "is_exporting", torch.compiler.
 
 
 class Constant(nn.Module):
-    """Answers class 0 by a tiny margin, whatever the picture; `extra` adds to class 1 what the graph need not know of."""
+    """Answers class 0 by a tiny margin, whatever the image; `extra` adds to class 1 what the graph need not know of."""
 
     def __init__(self, extra=None, **attributes):
         super().__init__()
@@ -37,12 +37,12 @@ class Constant(nn.Module):
         outputs = self.fc(x.flatten(1))
         if self.extra is None:
             return outputs
-        # only operations that have rules, so that no case is refused for one without
+        # only operations that have rules, so that no case is refused for a missing one
         return outputs + nn.functional.pad(0 * outputs[:, :1] + self.extra(self, x), (1, 0))
 
 
 def first(x):
-    """The first pixel of each picture."""
+    """Return the first pixel of each image."""
     return x[:, :, :1, :1].flatten(1)
 
 
@@ -76,12 +76,12 @@ def by_closure():
 
 
 def later(change):
-    """The answer changes when what it keeps has been changed a million times."""
+    """Change the answer once the kept state has been changed a million times."""
     return lambda m, _: 2 * MARGIN * (change(m) > 10**6)
 
 
 def rarely(draw):
-    """Noise that a few calls do not show."""
+    """Add noise that a few calls do not show."""
     return lambda m, _: 2 * MARGIN * (draw(m) < 1e-9)
 
 
@@ -144,7 +144,7 @@ def test_a_mean_over_the_batch_is_refused():
 
 
 def test_what_a_network_may_keep():
-    """Its last pictures, a cache that the first call fills, tables and locks do not change the answer."""
+    """Its last images, a cache that the first call fills, tables and locks do not change the answer."""
 
     def remember(m, x):
         m.kept.last = x
@@ -181,7 +181,7 @@ def test_a_small_difference_of_small_outputs_is_seen(size, relative, monkeypatch
 
 
 class ActNorm(nn.Module):
-    """Takes the first batch that it sees for its scale."""
+    """Takes its scale from the first batch that it sees."""
 
     def __init__(self):
         super().__init__()
@@ -231,7 +231,7 @@ def deep(blocks):
 
 
 def cancelling():
-    """Outputs that are what is left of two large numbers."""
+    """Build outputs that are the difference of two large numbers."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
     with torch.no_grad():
         model[1].weight[8:] = model[1].weight[:8]
@@ -266,7 +266,7 @@ def test_rounding_is_no_other_function(name, dtype):
 
 
 def test_an_evaluation_that_overflows_is_no_other_function():
-    """Exactly, all is finite; an order of the sum overflows."""
+    """In exact arithmetic everything is finite; an order of the sum overflows."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2)).eval()
     with torch.no_grad():
         model[1].weight.copy_(torch.tensor([[3e38] * 8 + [-3e38] * 8, [0.0] * 16]))

@@ -1,4 +1,4 @@
-"""Convolutions as sums of products, and the arithmetic that proofs are allowed to use."""
+"""Convolutions as sums of products, and the precision that proofs require."""
 
 import itertools
 import math
@@ -39,16 +39,16 @@ GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, h
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_products_equal_torch(geometry, monkeypatch):
-    """What runs on a GPU is the same linear map, and so is its transpose."""
+    """The GPU's code path is the same linear map, and so is its transpose."""
     inputs, outputs, kernel, stride, padding, dilation, groups, height, width = geometry
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(5, inputs, height, width, dtype=torch.float64, generator=generator, requires_grad=True)
     weight = torch.randn(outputs, inputs // groups, *kernel, dtype=torch.float64, generator=generator)
     window = Window(stride, padding, dilation, groups)
     expected = F.conv2d(x, weight, None, stride, padding, dilation, groups)
-    # memory that nobody has written to may hold anything
+    # uninitialized memory may hold anything
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, *shape: like.new_full(shape, torch.nan))
-    for least in (1, 10**6):  # by the lines of windows where that may be, and by whole windows
+    for least in (1, 10**6):  # by the rows of windows where possible, and by whole windows
         monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
         monkeypatch.setattr(arithmetic, "LEAST_TERMS", least)
         for at_most in (1, 2**31):  # image by image, and all at once
@@ -63,7 +63,7 @@ def test_products_equal_torch(geometry, monkeypatch):
 
 @pytest.fixture
 def zonotope_relu(monkeypatch):
-    """Convolutions by lines wherever those are fewer copies, whatever their products cost; the numbers of products that were made."""
+    """Convolve by rows wherever that copies less, whatever the products cost; record the numbers of products."""
     reach, add, products = arithmetic._zonotope, arithmetic._add_lines, []
 
     def counted(target, rows, matrices, reach):
@@ -82,14 +82,14 @@ def zonotope_relu(monkeypatch):
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
 def test_lines_give_what_whole_windows_do(kernel, stride, zonotope_relu, monkeypatch):
-    """Of integers, all sums of which are exact, so that their order is no matter."""
+    """All sums of integers are exact, so their order does not matter."""
     generator = torch.Generator().manual_seed(0)
     for padding, height, wide, right, images in itertools.product((0, 1, 2, 3), (5, 6, 7), (1, 3), (1, 2), (1, 7)):
         x = torch.randint(-9, 10, (images, 3, height, 5), generator=generator).float()
         weight = torch.randint(-9, 10, (2, 3, kernel, wide), generator=generator).float()
         window = Window((stride, right), (padding, 1), (1, 1), 1)
         expected = F.conv2d(x, weight, None, window.stride, window.padding)
-        for least in (1, 7):  # a product for each image, and for each place where those are few
+        for least in (1, 7):  # a product for each image, and for each position if those are few
             monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
             for like in (x, x.contiguous(memory_format=torch.channels_last), x.double()):
                 assert torch.equal(conv2d_as_product(like, weight.to(like.dtype), window), expected.to(like.dtype))
@@ -105,7 +105,7 @@ def test_lines_give_what_whole_windows_do(kernel, stride, zonotope_relu, monkeyp
         ((3, 32, 3, 1), 32, 1000, None),
         ((32, 32, 4, 2), 32, 1000, 69_632 / 131_072),
         ((32, 64, 4, 2), 16, 1000, 18_432 / 32_768),
-        # too few rows for a product; more outputs to add up than there are copies to save
+        # too few rows for a product; more outputs to add up than copies to save
         ((32, 64, 4, 2), 14, 20, None),
         ((32, 160, 3, 1), 32, 1000, None),
     ],
@@ -127,7 +127,7 @@ def test_lines_are_copied_where_that_is_less_work(layer, size, images, copied):
 @pytest.mark.parametrize("least", [1, 5, 10**6])
 @pytest.mark.parametrize(("stride", "size"), [(1, (6, 5)), (2, (6, 5)), (1, (2, 2))])
 def test_products_have_the_gradients_of_torch(stride, size, groups, least, monkeypatch):
-    """A model's weights want gradients unless it is told otherwise, and `bound_network` takes it as it is."""
+    """A model's weights require gradients by default, and `bound_network` accepts it as it is."""
     monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
     monkeypatch.setattr(arithmetic, "LEAST_TERMS", least)
     generator = torch.Generator().manual_seed(0)
@@ -168,7 +168,7 @@ def test_autocast_does_not_reach_a_proof():
 
 @pytest.mark.parametrize("setting", ["medium", "autocast", "no_grad"])
 def test_a_users_settings_change_no_verdict(setting):
-    """Reduced precision, autocast or switched-off gradients around a call: bounds are the same to the last bit."""
+    """Reduced precision, autocast or disabled gradients around a call: bounds are the same to the last bit."""
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(64, 3))
     images = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     labels = model(images).argmax(1)

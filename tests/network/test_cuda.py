@@ -1,4 +1,4 @@
-"""On a real GPU: whatever a user has set torch to, verdicts and bounds are the same to the last bit."""
+"""On a real GPU: whatever torch settings the user has, verdicts and bounds are the same to the last bit."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available()
 
 
 def settings():
-    """Ways to ask torch for fewer bits, each as (apply, undo)."""
+    """Yield ways to ask torch for fewer bits, each as (apply, undo)."""
     matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
     if hasattr(torch.backends, "fp32_precision"):
         everywhere = [
@@ -45,7 +45,7 @@ def test_tf32_autocast_and_cudnn_tuning_change_nothing(model, monkeypatch):
 
 
 def test_float32_semantics_hold_for_the_networks_own_evaluation():
-    """The GPU's own float32 answers, plain and by whatever algorithm cuDNN picks, never contradict a certificate."""
+    """The GPU's own float32 answers, plain and with whatever algorithm cuDNN picks, never contradict a certificate."""
     network = load_model("mnist-r30").cuda()
     images, labels = (tensor.cuda() for tensor in load_data("mnist-sample"))
     certificate = certify(network, images, labels, "R(30)", semantics="float32")

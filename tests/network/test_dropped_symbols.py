@@ -1,4 +1,4 @@
-"""Symbols that are given up on the way: the bounds hold, and hardly widen."""
+"""Dropped symbols: the bounds hold, and hardly widen."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_bounds_hold_and_hardly_widen(make, size):
 
 
 def test_what_is_given_up_joins_the_radius():
-    """One linear layer after the symbols are gone: the extreme outputs are reached, so nothing may be missing."""
+    """One linear layer after the symbols are gone attains the extreme outputs, so nothing may be missing."""
     model = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(4, 4, bias=False)).double()
     model[2].weight.data = torch.eye(4).double()
     center = torch.full((1, 1, 2, 2), 5.0).double()

@@ -1,4 +1,4 @@
-"""Scales inside the convolution or the scale before them: the same function, fewer operations, every rounding inside the bounds."""
+"""Folding scales into the operation before them: the same function, fewer operations, every rounding inside the bounds."""
 
 import mpmath
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("in_proof")
 
 
 class Shared(nn.Module):
-    """The convolution's output is read twice: by the batch norm and by the sum."""
+    """Reads the convolution's output twice: in the batch norm and in the sum."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ def test_the_scale_is_gone_and_the_function_is_the_same(bias, dtype):
     model, images = settled(plain(bias)).to(dtype), torch.rand(4, 2, 5, 5, dtype=dtype)
     network = read_network(model, (2, 5, 5), images[:1])
     assert [operation.kind for operation in network.network_as(dtype).operations] == ["conv2d", "relu", "reshape"]
-    assert "scale" in [operation.kind for operation in network.network_as().operations]  # training takes both steps
+    assert "scale" in [operation.kind for operation in network.network_as().operations]  # training keeps both steps
     assert "scale" in [
         operation.kind for operation in network.network_as(dtype, 2.0**-24).operations
     ]  # so do evaluations
@@ -70,7 +70,7 @@ def test_an_output_that_is_read_twice_stays():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bias", [True, False])
 def test_shifts_that_nearly_cancel(bias, dtype):
-    """s (w x + b - m) + t with m and t so large that what remains is mostly rounding: the exact value is inside all the same."""
+    """s (w x + b - m) + t with m and t so large that mostly rounding remains: the exact value is inside all the same."""
     torch.manual_seed(2)
     channels = 200
     conv, norm = nn.Conv2d(1, channels, 1, bias=bias), nn.BatchNorm2d(channels)
@@ -93,7 +93,7 @@ def test_shifts_that_nearly_cancel(bias, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scales_after_a_convolution(dtype):
-    """They take back nearly all of the first one's shift, and go on with the rest; the roundings of all are there."""
+    """They cancel nearly all of the first shift and use the rest; the bounds contain the roundings of all."""
     generator = torch.Generator().manual_seed(4)
     first, shift, second = (torch.randn(200, 1, 1, dtype=dtype, generator=generator) for _ in range(3))
     conv = nn.Conv2d(1, 200, 1, dtype=dtype)
@@ -113,7 +113,7 @@ def test_scales_after_a_convolution(dtype):
 
 
 class Scales(nn.Module):
-    """s (x f + t') + t for numbers of each entry; ``read_twice``: what lies between the two scales is an output too."""
+    """Computes s (x f + t') + t with numbers for each entry; ``read_twice``: the value between the scales is an output too."""
 
     def __init__(self, first, shift, second, more, read_twice=False):
         super().__init__()
@@ -133,7 +133,7 @@ def flat(*modules):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_scales_become_one_that_holds_the_exact_value(dtype):
-    """With shifts so large that their sum is mostly rounding."""
+    """The shifts are so large that their sum is mostly rounding."""
     generator = torch.Generator().manual_seed(3)
     first, shift, second = (torch.randn(1, 300, 1, dtype=dtype, generator=generator) for _ in range(3))
     scales = Scales(first, 1e4 * shift, second, -1e4 * shift * second)
@@ -152,8 +152,11 @@ def test_scales_become_one_that_holds_the_exact_value(dtype):
 
 
 def test_every_scale_of_a_chain_is_allowed_for():
-    """A batch norm's factor has 4 roundings; what comes from before it is multiplied by it, and its shift is added. There may be any number
-    of them: those that one scale is allowed for beside its own do not last for many."""
+    """Chains of any length need an allowance for every scale.
+
+    A batch norm's factor has 4 roundings; it multiplies what comes before it, and its shift is added. The reserve of a single
+    scale does not last for many.
+    """
     torch.manual_seed(5)
     counts = []
     for length in (1, 9):
@@ -174,7 +177,7 @@ def test_a_scale_that_is_read_twice_stays():
 
 
 def test_a_product_of_scales_that_vanishes_is_not_forgotten():
-    """2^-80 2^-80 is no float32 number, and with x = 2^100 the result is 2^-60 all the same."""
+    """2^-80 2^-80 is not a float32 number, and yet with x = 2^100 the result is 2^-60."""
     tiny, nothing = torch.full((1, 1, 1), 2.0**-80), torch.zeros(1, 1, 1)
     image = torch.full((1, 1, 1, 1), 2.0**100)
     form = bound_network(flat(Scales(tiny, nothing, tiny, nothing)), AffineForm(image[None], torch.zeros_like(image)))
@@ -183,7 +186,7 @@ def test_a_product_of_scales_that_vanishes_is_not_forgotten():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_that_vanish_in_a_fold_are_not_forgotten(dtype):
-    """The same of a convolution's weight and the scale after it, in both dtypes."""
+    """The same for a convolution's weight and the scale after it, in both dtypes."""
     small, large = (2.0**-80, 2.0**100) if dtype == torch.float32 else (2.0**-600, 2.0**1000)
     conv, nothing = nn.Conv2d(1, 1, 1, bias=False, dtype=dtype), torch.zeros(1, 1, 1, dtype=dtype)
     conv.weight.data.fill_(small)

@@ -1,4 +1,4 @@
-"""Margins of all labels at once are those made label by label, and contain every sampled margin."""
+"""Margins of all labels at once equal those made label by label, and contain every sampled margin."""
 
 import importlib
 
@@ -25,7 +25,7 @@ def test_all_labels_at_once(dtype, semantics, bias, monkeypatch):
     with torch.no_grad():
         forms = run(network, form)
         together = margins(network, forms, labels)
-        again = margins(network, forms, labels)  # from what was kept
+        again = margins(network, forms, labels)  # from the cache
         monkeypatch.setattr(importlib.import_module("tiltproof.network.forward"), "MOST_CLASSES", 4)
         apart = margins(network, forms, labels)
         e = torch.rand(500, 2, 1, 1, dtype=torch.float64) * 2 - 1
@@ -45,7 +45,7 @@ def test_all_labels_at_once(dtype, semantics, bias, monkeypatch):
 
 
 def test_what_is_kept_belongs_to_one_reading_of_the_weights():
-    """Weights that are changed between two readings are seen by the second."""
+    """If weights change between two readings, the second reading sees the change."""
     model = nn.Sequential(nn.Linear(3, 4)).eval()
     form = AffineForm(torch.rand(1, 2, 3), torch.rand(2, 3))
     network = read_network(model, (3,), form.center[:1])
@@ -54,11 +54,11 @@ def test_what_is_kept_belongs_to_one_reading_of_the_weights():
         model[0].weight.mul_(2)
         second = margins(network.network_as(torch.float32), {network.input: form}, torch.tensor([0, 1]))
     assert (second.radius > 1.5 * first.radius).any()
-    assert network.network_as().operations[0].kept is None  # training: weights change under way
+    assert network.network_as().operations[0].kept is None  # training: weights change on the way
 
 
 def test_weights_changed_behind_a_proof():
-    """What is made once of the weights stays in step with them: both are those of the moment at which the proof began."""
+    """Values derived from the weights stay consistent with them: both date from the moment at which the proof began."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 5))
     x = torch.rand(3, 6)

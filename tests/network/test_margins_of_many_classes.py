@@ -1,4 +1,4 @@
-"""Margins of more classes than are made all at once: every row has weight differences of its own."""
+"""Margins of more classes than one chunk holds: every row has its own weight differences."""
 
 import importlib
 from fractions import Fraction
@@ -75,7 +75,7 @@ def test_exact_differences_are_inside(weights, size, dtype, monkeypatch):
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
 def test_as_tight_as_label_by_label(bias, semantics, dtype):
-    """The rule of a linear layer on one label's differences after the other says the same, up to the order of its sums."""
+    """The rule of a linear layer on one label's differences after the other gives the same, up to the order of its sums."""
     model, (form, labels) = last_layer("plain", bias, dtype), make(dtype, 0.1)
     network = read_network(model, (INPUTS,), form.center[:1]).network_as(dtype, semantics)
     forms = run(network, form)
@@ -91,14 +91,14 @@ def test_as_tight_as_label_by_label(bias, semantics, dtype):
         near = 2000 * form.unit
         others = torch.arange(CLASSES) != label
         assert torch.allclose(result.stack[:, row, others], expected.stack[:, 0, others], rtol=near, atol=near)
-        more = 1e-4 if semantics else near  # in an evaluation, both outputs round
+        more = 1e-4 if semantics else near  # in an evaluation both outputs round
         assert (result.radius[row, others] <= expected.radius[0, others] * (1 + near) + more).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @torch.no_grad()
 def test_float32_evaluations_are_inside(dtype):
-    """Each output evaluated by itself in float32, in a random order of its terms."""
+    """Each output is evaluated separately in float32, in a random order of its terms."""
     model, (form, labels) = last_layer("alike", True, torch.float32), make(torch.float32, 0.0)
     network = read_network(model, (INPUTS,), form.center[:1]).network_as(dtype, 2.0**-24)
     result = margins(network, run(network, form.to(dtype)), labels)
@@ -123,7 +123,7 @@ def test_no_rows():
 
 
 def test_gradients_flow_to_the_weights():
-    """As in training, where nothing is rounded for."""
+    """As in training, without rounding allowances."""
     model, (form, labels) = last_layer("plain", True, torch.float32), make(torch.float32, 0.1)
     network = read_network(model, (INPUTS,), form.center[:1]).network_as()
     plain = AffineForm(form.stack, form.radius, unit=0.0)

@@ -1,4 +1,4 @@
-"""Products by oneDNN: sums of products as exact as any order of additions makes them, used only where that is so."""
+"""Matrix products by oneDNN: as exact as any order of summation, and used only where that holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def asked_anew(monkeypatch):
 
 @pytest.fixture
 def used(monkeypatch):
-    """How often oneDNN was asked."""
+    """Count the calls of oneDNN."""
     products._exact()
     calls, inner = [], products.by_onednn
     monkeypatch.setattr(products, "by_onednn", lambda x, matrix: calls.append(x.shape) or inner(x, matrix))
@@ -55,7 +55,7 @@ def test_every_entry_is_a_sum_of_float32_products(shape, turned, used):
 
 @needs_onednn
 def test_small_numbers_exactly(used):
-    """Products that float32 holds, so that nothing may be lost at all: fewer bits on the way would show."""
+    """Products that float32 can hold, so nothing may be lost: fewer bits on the way would show."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randint(-2047, 2048, (20, 3), generator=generator).float()
     matrix = torch.randint(-1023, 1024, (20, 3), generator=generator).float()
@@ -116,7 +116,7 @@ def test_products_that_differ_are_not_used(kind, monkeypatch):
     assert torch.equal(found, F.linear(x, matrix))
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        product(x, matrix)  # said once
+        product(x, matrix)  # warned once
 
 
 @needs_onednn

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001, ARG005 - every step takes the same arguments, and few need all of them
-"""Random modules with aliases, layers used twice, tied weights and writes in place: read by prover and checker as they evaluate."""
+"""Random modules with aliases, reused layers, tied weights and in-place writes: prover and checker read what torch evaluates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE, SIZE = (2, 3, 3), 6
 
 
 class Network(nn.Module):
-    """A few vectors that functions drawn at random make of each other; what comes out depends on all of them."""
+    """A few vectors computed from each other by random functions; the output depends on all of them."""
 
     def __init__(self, seed):
         super().__init__()
@@ -25,13 +25,13 @@ class Network(nn.Module):
         torch.manual_seed(seed)
         self.first = nn.Linear(18, SIZE)
         self.layers = nn.ModuleList([nn.Linear(SIZE, SIZE) for _ in range(3)])
-        self.layers[2].weight = self.layers[0].weight  # one tensor by two names
+        self.layers[2].weight = self.layers[0].weight  # one tensor with two names
         self.register_buffer("shift", torch.randn(SIZE))
         self.register_buffer("same", self.shift)
         self.identity, self.dropout = nn.Identity(), nn.Dropout(0.5)
         self.last = nn.Linear(SIZE, 3)
         with torch.no_grad():
-            self.last.weight.mul_(10.0 ** torch.randint(-3, 3, (3, 1)))  # outputs of very different sizes
+            self.last.weight.mul_(10.0 ** torch.randint(-3, 3, (3, 1)))  # outputs of very different magnitudes
         self.plan = [(draw.choice(sorted(STEPS)), draw.randrange(99), draw.randrange(99)) for _ in range(14)]
 
     def forward(self, x):
@@ -46,7 +46,7 @@ class Network(nn.Module):
 
 
 def written(function):
-    """A copy that is written to in place: neither the original nor later readers of it may see another value."""
+    """Write to a copy in place: neither the original nor its later readers may see another value."""
 
     def step(module, x, y, one):
         copied = x.clone()
@@ -94,7 +94,7 @@ def check(seeds):
         model = Network(seed).eval()
         try:
             widest = max(widest, assert_same_network(model, pictures(seed)))
-        except UnsupportedOperation:  # refused by name; never read as something else
+        except UnsupportedOperation:  # refused by name, never misread
             continue
         read += 1
     return read, widest

@@ -1,4 +1,4 @@
-"""Reading a module's graph: what is understood, and what is refused by name."""
+"""Tracing a module: what is understood, and what is refused by name."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tiltproof.network import export_network
 
 
 class Written(nn.Module):
-    """A forward as people write it: length checks, constants, in-place operations, both spellings."""
+    """A typical handwritten forward: length checks, constants, in-place operations, both spellings."""
 
     def __init__(self):
         super().__init__()
@@ -25,12 +25,12 @@ class Written(nn.Module):
         x = (x - self.mean) / 0.5
         y = self.conv(x)
         F.relu(y, inplace=True)
-        y = y + y.mul(2)  # y is the rectified one by now
+        y = y + y.mul(2)  # y is rectified by now
         return self.fc(y.view(x.size(0), -1))
 
 
 def test_point_bounds_equal_the_network():
-    """A form without extent must come out as the network's own output, up to rounding."""
+    """A form without extent must yield the network's own output, up to rounding."""
     torch.manual_seed(0)
     model = Written().eval()
     x = torch.rand(3, 1, 4, 4)
@@ -41,7 +41,7 @@ def test_point_bounds_equal_the_network():
 
 
 def test_live_parameters():
-    """The graph is read once; the parameters are today's, and gradients reach them."""
+    """The graph is read once; its parameters are live, and gradients reach them."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     network = export_network(model, (1, 2, 2), torch.zeros(1, 1, 2, 2))
     with torch.no_grad():
@@ -71,11 +71,11 @@ def test_an_unsupported_operation_is_named(model, name):
     text = str(error.value)
     assert name in text
     assert "node" in text
-    assert "conv2d" in text  # the list of what is supported
+    assert "conv2d" in text  # the list of supported operations
 
 
 class Through(nn.Module):
-    """A linear layer behind a function."""
+    """A linear layer after a function."""
 
     def __init__(self, function):
         super().__init__()
@@ -115,7 +115,7 @@ def test_dropout_that_stays_in_training_is_refused(function):
 
 
 class DropoutThenInPlace(nn.Module):
-    """Dropout in eval mode is its input, so the ReLU below changes ``y`` too."""
+    """Dropout in eval mode returns its input, so the ReLU below changes ``y`` too."""
 
     def __init__(self, reuse):
         super().__init__()

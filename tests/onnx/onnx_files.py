@@ -1,4 +1,4 @@
-"""ONNX files to read: exported by torch, or put together node by node."""
+"""ONNX files to read: exported by torch, or assembled node by node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET.log_severity_level, QUIET.intra_op_num_threads = 4, 1
 
 
 def exported(model: nn.Module, shape: tuple[int, ...], *, any_batch: bool = True, **options: object) -> bytes:
-    """What torch.onnx.export writes without further packages."""
+    """Export a model with torch.onnx.export, without further packages."""
     buffer = io.BytesIO()
     axes = {"dynamic_axes": {"images": {0: "batch"}}} if any_batch else {}
     example = torch.zeros(1, *shape, dtype=next(model.parameters()).dtype)
@@ -30,7 +30,7 @@ def exported(model: nn.Module, shape: tuple[int, ...], *, any_batch: bool = True
 
 
 def node(op: str, *inputs: str, to: str = "", name: str = "", **attributes: object) -> onnx.NodeProto:
-    """A node named after its op, which gives a value named after itself, or ``to``."""
+    """Return a node named after its op, whose output is named after the node, or ``to``."""
     name = name or f"my_{op.lower()}"
     return helper.make_node(op, inputs, [to or name], name=name, **attributes)
 
@@ -48,7 +48,7 @@ def message(
     opset: int = 17,
     kind: int = FLOAT,
 ) -> onnx.ModelProto:
-    """The last node gives the output."""
+    """Assemble a model; the last node gives the output."""
     tensors = [
         value if isinstance(value, TensorProto) else numpy_helper.from_array(np.asarray(value), name)
         for name, value in (constants or {}).items()
@@ -66,7 +66,7 @@ def message(
 def with_head(
     nodes: list[onnx.NodeProto], features: int, constants: dict[str, object] | None = None, **options: object
 ) -> onnx.ModelProto:
-    """A linear layer of three outputs after the nodes."""
+    """Append a linear layer with three outputs to the nodes."""
     dtype = np.float64 if options.get("kind") == DOUBLE else np.float32
     nodes = [
         *nodes,
@@ -78,7 +78,7 @@ def with_head(
 
 
 def answers(content: bytes, images: torch.Tensor) -> torch.Tensor:
-    """What onnxruntime says, picture by picture."""
+    """Return onnxruntime's outputs, image by image."""
     session = onnxruntime.InferenceSession(content, QUIET, providers=["CPUExecutionProvider"])
     (name,) = (entry.name for entry in session.get_inputs())
     return torch.cat([torch.from_numpy(session.run(None, {name: image[None].numpy()})[0]) for image in images])

@@ -1,4 +1,4 @@
-"""ONNX files that are damaged, hostile, of another kind, or that onnxruntime reads otherwise: one clear message each."""
+"""ONNX files that are damaged, hostile, of another kind, or that onnxruntime reads differently: one clear message each."""
 
 import os
 import subprocess
@@ -189,7 +189,7 @@ def test_a_network_read_wrongly_is_refused_with_the_difference(tmp_path, monkeyp
 
 
 def test_a_network_that_a_batch_changes_is_refused(tmp_path, monkeypatch):
-    """At a batch of one a mean over the batch is the identity; three pictures at once show it."""
+    """For a single image a mean over the batch is the identity; three images at once expose it."""
     answer = runtime._answer
     monkeypatch.setattr(runtime, "_answer", lambda s, n, batch: answer(s, n, batch) + 0.01 * (len(batch) > 1))
     with pytest.raises(InputError, match="differs by 0.01"):

@@ -1,4 +1,4 @@
-"""Node by node: every use that has a rule is read as onnxruntime reads it, and every other use is refused by op and name."""
+"""Node by node: every supported use is read as onnxruntime reads it, and every other use is refused by op and name."""
 
 import re
 
@@ -150,7 +150,7 @@ def load(model, tmp_path):
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
-    """Prover and checker both follow what was read, for boxes of pictures."""
+    """Prover and checker both follow the converted network, for boxes of images."""
     proto = SUPPORTED[name]()
     model = load(proto, tmp_path)
     torch.manual_seed(len(name))
@@ -162,7 +162,7 @@ def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
         try:
             checked = bound_margins(model, Form(torch.cat([stack, radius[None]]).double()), labels)
         except InputError:
-            assert name == "AveragePool pads left out"  # which the checker refuses by itself
+            assert name == "AveragePool pads left out"  # which the checker refuses too
             checked = None
     for _ in range(30):
         symbols = torch.rand(2, 1, 1, 1, 1).round() * 2 - 1

@@ -1,4 +1,4 @@
-"""Random ONNX graphs in which one value has several names and several readers: read as onnxruntime computes them, output by output."""
+"""Random ONNX graphs in which values have several names and readers: converted as onnxruntime computes them, output by output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = (
 
 
 class Graph:
-    """Vectors of five numbers, by all the names that they have; the output is a sum of some of them, of very different sizes."""
+    """Vectors of five numbers under all their names; the output is a sum of some of them, of very different magnitudes."""
 
     def __init__(self, seed, nodes=14):
         self.draw, self.nodes, self.constants = python_random.Random(seed), [], {}
@@ -45,7 +45,7 @@ class Graph:
     def constant(self, value):
         name = f"c{len(self.constants)}"
         self.constants[name] = value
-        # a constant may have a second name, too
+        # a constant may have a second name too
         return self.add("Identity", name) if self.draw.random() < 0.3 else name
 
     def vector(self):
@@ -57,7 +57,7 @@ class Graph:
         return self.constant((scale * random(inputs, SIZE, seed=self.seed) * np.sqrt(SIZE / inputs)).astype(np.float32))
 
     def step(self, kind):
-        # what was made last is read often: chains of names, and products with several readers
+        # recent values are read often: chains of names, and products with several readers
         x, y = (self.draw.choice(self.names[-4:] if self.draw.random() < 0.7 else self.names) for _ in range(2))
         op, _, constant = kind.partition(" ")
         if kind == "MatMul":

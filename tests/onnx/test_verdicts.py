@@ -1,4 +1,4 @@
-"""A network from an ONNX file gets the verdicts, margins and counterexamples of its PyTorch original, and its run can be checked."""
+"""A network from an ONNX file gets the verdicts, margins and counterexamples of its PyTorch original, and passes the check."""
 
 import pickle
 
@@ -22,7 +22,7 @@ BUDGET = Budget(boxes=200)
 
 
 class Residual(nn.Module):
-    """Two residual blocks with batch norm, one with a strided shortcut, as ResNets have them."""
+    """Two residual blocks with batch norm, one with a strided shortcut, as in a ResNet."""
 
     def __init__(self):
         super().__init__()
@@ -123,7 +123,7 @@ def test_the_verdicts_are_those_of_the_original(tmp_path, name, any_batch):
     )
     assert ours.verdicts == theirs.verdicts
     assert len({verdict.value for verdict in ours.verdicts}) > 1 or name == "the paper's CIFAR-10 CNN"
-    # where the search begins is decided by pilots, which may fall differently by a rounding: margins are those of equal boxes
+    # pilot runs choose the initial grid and may differ by a rounding: compare margins of equal boxes
     uniform = [certify(m, images, labels, transform, splits=4).margins for m in (loaded, model)]
     assert close(*uniform)
     for mine, original in zip(ours.results, theirs.results, strict=True):
@@ -139,7 +139,7 @@ def test_the_verdicts_are_those_of_the_original(tmp_path, name, any_batch):
 
 
 def test_a_run_is_tied_to_the_file(tmp_path):
-    """The weights are the same and the graph is not, by one attribute."""
+    """The weights are the same, but the graph differs in one attribute."""
     model, images, labels, transform = NETWORKS["mlp"]()
     content = exported(model, (1, 8, 8))
     (tmp_path / "net.onnx").write_bytes(content)
@@ -170,7 +170,7 @@ def test_bounds_contain_what_onnxruntime_computes(tmp_path, name, seed):
 
 
 def test_float64(tmp_path):
-    """As far as onnxruntime goes with it: it has no float64 convolution."""
+    """As far as onnxruntime supports it: it has no float64 convolution."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 3)).double().eval()
     images = torch.rand(4, 1, 8, 8).double()
@@ -198,7 +198,7 @@ def test_float32_evaluations(tmp_path):
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_misreading_that_only_the_run_s_images_show(wrapped, tmp_path, monkeypatch):
-    """No random picture reaches the branch that is misread; the run's own images do."""
+    """No random image reaches the branch that is misread; the run's own images do."""
     board = (np.indices((8, 8)).sum(0) % 2).astype(np.float32)
     weights = {
         "w": np.stack([2 * board.ravel() - 1, np.zeros(64, np.float32)], 1).astype(np.float32),
@@ -223,7 +223,7 @@ def test_a_misreading_that_only_the_run_s_images_show(wrapped, tmp_path, monkeyp
     assert model(images).argmax(1).tolist() == [0]
     with pytest.raises(InputError, match="not read as onnxruntime reads it"):
         certify(model, images, labels, "R(1)")
-    copied = pickle.loads(pickle.dumps(model))  # as a worker gets it: compared before
+    copied = pickle.loads(pickle.dumps(model))  # as a worker gets it: already compared
     assert torch.equal(copied(images), model(images))
     assert certify(copied, images, labels, "R(1)").verdicts == ["certified"]
 

@@ -1,4 +1,4 @@
-"""Algorithm 1 for many pairs at once is Algorithm 1 box by box, however the work is cut up."""
+"""Algorithm 1 for many pairs at once equals Algorithm 1 box by box, however the pairs are chunked."""
 
 import importlib
 
@@ -26,7 +26,7 @@ def test_pairs_together_are_pairs_one_by_one(text, padding, monkeypatch):
     rows_of, some = (
         torch.arange(60) % 3,
         torch.arange(60) ** 2 % count,
-    )  # some boxes with one picture, some with more, some with none
+    )  # some boxes with one image, some with more, some with none
     box, count = [end[some] for end in box], 60
     single = [
         fgv.fgv(transform, run, pictures, rows_of[k : k + 1], box[0][k : k + 1], box[1][k : k + 1])
@@ -36,13 +36,13 @@ def test_pairs_together_are_pairs_one_by_one(text, padding, monkeypatch):
         monkeypatch.setattr(fgv, "CHUNK_ENTRIES", chunk)
         monkeypatch.setattr(fgv, "SHARED", shared)
         found = fgv.fgv(transform, run, pictures, rows_of, *box)
-        # slack is by the largest number of terms of any pixel that is worked on at a time
+        # slack depends on the largest number of terms of any pixel in the chunk
         assert torch.allclose(found.lower, torch.cat([each.lower for each in single]), rtol=0, atol=1e-13)
         assert torch.allclose(found.upper, torch.cat([each.upper for each in single]), rtol=0, atol=1e-13)
 
 
 def test_lines_near_a_position():
-    """Every line less than 1 away is among them, and of a position that is not a number all are."""
+    """They include every grid line less than 1 away, and all lines for a NaN position."""
     ends = torch.tensor(
         [[0.0, 0.0], [0.5, 0.6], [-3.0, -1.5], [2.0, 9.0], [-0.5, 0.0], [torch.nan, torch.nan]]
     ).double()
@@ -60,7 +60,7 @@ def test_lines_near_a_position():
 
 
 def test_what_is_held_at_a_time(monkeypatch):
-    """Everything in its order, and fewer than `CHUNK_ENTRIES` at a time: a box that has more by itself has no company."""
+    """Chunks keep the order and have fewer than `CHUNK_ENTRIES` entries; a box that has more forms a separate chunk."""
     monkeypatch.setattr(fgv, "CHUNK_ENTRIES", 100)
     generator = torch.Generator().manual_seed(0)
     for largest in (5, 60, 1000):
@@ -75,7 +75,7 @@ def test_what_is_held_at_a_time(monkeypatch):
 @pytest.mark.parametrize("padding", ["border", "reflect"])
 @pytest.mark.parametrize("text", ["Roll(360), Sc(-99:300), Pitch(60@30)", "Sc(-99.9:0)", "Tu(0:4000), Tv(0:4000)"])
 def test_pictures_are_not_padded_beyond_measure(text, padding):
-    """A side below any limit of its own, but an area of gigabytes."""
+    """Each side is below its limit, but the area would take gigabytes."""
     images = torch.rand(1, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InputError, match="pad the picture too far"):
         bound_pixels(images, f"{text}; padding={padding}", method="fgv")

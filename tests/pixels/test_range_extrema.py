@@ -1,4 +1,4 @@
-"""Boxes that span many cells: nothing leaves the bounds, they are those of the rectangle around the box, and others stay exact."""
+"""Boxes that span many cells: bounds hold, they are those of the surrounding rectangle, and other boxes stay exact."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ WIDTHS = torch.tensor(
 
 
 def case(seed, height, width):
-    """Pictures, boxes [P, 5, 6] of all widths in and around them, and which picture each pair looks at."""
+    """Draw images, boxes [P, 5, 6] of all widths in and around them, and each pair's image."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape):
@@ -82,7 +82,7 @@ def test_a_wide_box_has_the_extremes_of_its_rectangle_and_a_narrow_one_is_exact(
 
 
 def test_a_turn_of_a_large_picture_costs_no_more_than_its_pixels():
-    """All cells of all boxes would be 100 million looks for each of the four bounds, and gigabytes."""
+    """All cells of all boxes would mean 100 million lookups for each of the four bounds, and gigabytes."""
     picture = torch.rand(1, 1, 100, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     form = bound_pixels(picture, "R(180)")
     for angle in torch.linspace(-180, 180, 25, dtype=torch.float64):

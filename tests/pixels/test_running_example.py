@@ -1,4 +1,4 @@
-"""The paper's running example of Algorithm 1 (scaling by +-2 % of a 3x3 picture), number for number."""
+"""The paper's running example of Algorithm 1 (scaling by +-2 % of a 3x3 image), number for number."""
 
 import torch
 
@@ -19,12 +19,12 @@ def grid_of_the_example():
 
 
 def significant(grid):
-    """Drop entries that only the slack for rounding keeps from being zero."""
+    """Drop entries that only the rounding slack keeps from being zero."""
     return grid.weights.upper > 1e-9
 
 
 def test_sparse_grid():
-    """Lines 2 to 12: how many entries each pixel has, their places, and the printed interpolation distances."""
+    """Lines 2 to 12: each pixel's number of entries, their positions, and the printed interpolation distances."""
     grid = grid_of_the_example()
     keep = significant(grid)
     pixel = torch.repeat_interleave(torch.arange(9), grid.counts)[keep]
@@ -39,7 +39,7 @@ def test_sparse_grid():
 
 
 def test_pixels():
-    """Lines 18 to 20: the transformed picture's bounds as printed."""
+    """Lines 18 to 20: the transformed image's bounds as printed."""
     picture = PICTURE.view(1, 1, 3, 3)
     direct = interpolate(Interval(picture, picture), grid_of_the_example())
     bounds = bound_pixels(picture, "Sc(2)", method="fgv")

@@ -1,4 +1,4 @@
-"""Pairs that share a box share its lines, and pixels are bounded a few rows at a time: neither may change a bound."""
+"""Pairs that share a box share its grid lines, and pixels are bounded a few rows at a time: neither changes a bound."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_pairs_are_bounded_as_each_would_be_alone(text, quadratic, channels, mon
     rows, boxes = torch.tensor([0, 2, 2, 1, 0, 2, 1, 0]), torch.tensor([3, 1, 0, 1, 2, 3, 3, 1])
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 3 * pictures[0].numel())
     together = pair_bounds(pictures, rows, transform, "affine", low[boxes], high[boxes], quadratic=quadratic)
-    # one call may look at more points for all pairs than a single one needs, at the same places
+    # one call may examine more points for all pairs than a single pair needs, at the same positions
     for p, (row, box) in enumerate(zip(rows.tolist(), boxes.tolist(), strict=True)):
         one = pair_bounds(
             pictures, torch.tensor([row]), transform, "affine", low[[box]], high[[box]], quadratic=quadratic
@@ -50,7 +50,7 @@ def test_boxes_that_occur_once_or_more():
 
 
 def test_boxes_that_are_told_apart_by_more_than_one_number():
-    """What is sorted by is a sum of the ends, which may be the same for different boxes."""
+    """Boxes are sorted by a sum of their ends, which may coincide for different boxes."""
     sines = torch.arange(1, 3, dtype=torch.float64).sin()
     low, high = sines.new_zeros(2, 3, 1)
     low[1], high[0], high[2] = sines[1], sines[0], sines[0]

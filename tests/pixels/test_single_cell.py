@@ -1,4 +1,4 @@
-"""One formula for boxes in one cell or on a flat part of a picture: against exact numbers, and against a look at all points."""
+"""The closed form for boxes in one cell or on a flat part of an image, against exact numbers and against all points."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ENDS = [
     (0.9, 1.1), (0.5, 2.5), (-0.25, 0.25), (-1.5, 3.25), (1.0, 3.0), (-3.0, 9.0), (3.5, 4.0), (4.2, 4.9), (5.1, 5.7), (6.0, 6.0),
     (8.0, 40.0),
 ]  # fmt: skip
-"""Where boxes begin and end along an axis: on grid lines and beside them, thin, a whole cell, outside, in several cells."""
+"""Where boxes begin and end along an axis: on and near grid lines, thin, a whole cell, outside, in several cells."""
 
 
 def forms(generator: np.random.Generator, symbols: int) -> tuple[AffineForm, Interval]:
-    """Positions [1, H, W] and their boxes, each in its form's range, which may reach further."""
+    """Draw positions [1, H, W] and their boxes, each inside its form's range, which may reach further."""
     ends = np.array([ENDS[k] for k in generator.integers(len(ENDS), size=HEIGHT * WIDTH)])
     aside = generator.choice([0.0, 0.0, 1e-9, 0.3, 40.0], HEIGHT * WIDTH) * generator.choice([-1, 1], HEIGHT * WIDTH)
     center = ends.mean(1) + aside
@@ -43,11 +43,11 @@ def forms(generator: np.random.Generator, symbols: int) -> tuple[AffineForm, Int
 
 
 def picture(generator: np.random.Generator, kind: int) -> np.ndarray:
-    """Two channels."""
+    """Draw two channels."""
     values = generator.random((2, HEIGHT, WIDTH))
-    if kind == 1:  # either sign, and sizes apart
+    if kind == 1:  # either sign, and widely different magnitudes
         return (values - 0.5) * 10.0 ** generator.integers(-12, 6, values.shape)
-    if kind == 2:  # flat, but for a pixel
+    if kind == 2:  # flat, except for one pixel
         flat = np.full_like(values, 0.7)
         flat[0, generator.integers(HEIGHT), generator.integers(WIDTH)] += generator.choice([0.25, 2.0**-40])
         return flat
@@ -55,7 +55,7 @@ def picture(generator: np.random.Generator, kind: int) -> np.ndarray:
 
 
 def value(pixels: np.ndarray, u: Fraction, v: Fraction, padding: str) -> Fraction:
-    """Bilinear interpolation of the endless picture, exactly."""
+    """Interpolate the padded image bilinearly, exactly."""
 
     def pixel(i: int, j: int) -> Fraction:
         inside = min(max(i, 0), height - 1), min(max(j, 0), width - 1)
@@ -71,7 +71,7 @@ def value(pixels: np.ndarray, u: Fraction, v: Fraction, padding: str) -> Fractio
 def position(
     form: AffineForm, box: Interval, at: tuple[int, int], e: list[Fraction], rest: Fraction
 ) -> Fraction | None:
-    """Of the form, for these symbols, moved by as much of its radius as that says, and into its box; None where that cannot be."""
+    """Return the form's value at these symbols, moved by this much of its radius and clipped to its box; None where impossible."""
     center, *slopes = (Fraction(float(number)) for number in form.stack[:, 0, *at])
     radius = Fraction(float(form.radius[0, *at]))
     low, high = (Fraction(float(end[0, *at])) for end in (box.lower, box.upper))
@@ -114,7 +114,7 @@ def test_forms_hold_the_exact_image(padding, symbols, monkeypatch):
 
 @pytest.mark.parametrize("bright", [6, 9])
 def test_a_flat_part_ends_somewhere(bright):
-    """Boxes that see further than it was looked, over a picture that is dark up to a column."""
+    """Boxes that reach beyond the examined cells, over an image that is dark up to a column."""
     picture = torch.zeros(1, 1, 1, 12, dtype=torch.float64)
     picture[..., bright:] = 1.0
     low, high = torch.tensor([[-8.0], [-1.25]]).double(), torch.tensor([[-1.5], [-0.5]]).double()
@@ -141,7 +141,7 @@ TEXTS = [
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_wider_than_a_look_at_all_points(text, dtype, monkeypatch):
-    """Nor much narrower, but for thin boxes, which get no slopes there, and boxes beside one that is too wide for slopes."""
+    """Nor much narrower, except for thin boxes, which get no slopes there, and boxes next to one that is too wide for slopes."""
     transform, generator = parse(text), torch.Generator().manual_seed(len(text))
     ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
     pictures = torch.rand(3, 2, 9, 8, dtype=torch.float64, generator=generator)
@@ -180,7 +180,7 @@ def test_few_pixels_at_a_time_change_nothing(monkeypatch):
 
 @pytest.mark.parametrize(("text", "quadratic"), [("R(5); padding=reflect", False), ("R(5)", True), ("R(40)", False)])
 def test_pictures_that_are_larger_than_a_chunk(text, quadratic, monkeypatch):
-    """Even a single one of them, by points."""
+    """Even a single image exceeds the chunk, from all points."""
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 1)
     pictures = torch.rand(1, 2, 5, 6, dtype=torch.float64)
     transform = parse(text)
@@ -191,7 +191,7 @@ def test_pictures_that_are_larger_than_a_chunk(text, quadratic, monkeypatch):
 
 
 def test_many_pixels_left_over_are_looked_at_together(monkeypatch):
-    """Where nearly all are, as if there were no formula; the same bounds come out if they are picked out one by one."""
+    """If nearly all are left over, all are bounded together; the same bounds result if they are picked out one by one."""
     transform, pictures = parse("Tu(1)"), torch.rand(1, 1, 4, 4, dtype=torch.float64)
     arguments = pictures, torch.tensor([0]), transform, "affine", *torch.tensor([[[-0.25]], [[0.5]]]).double()
     asked = []
@@ -207,7 +207,7 @@ def test_many_pixels_left_over_are_looked_at_together(monkeypatch):
 @pytest.mark.parametrize("text", ["R(5)", "Tu(2)", "Tv(2)"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_gradients_flow_through_pixel_bounds(text, number):
-    """To the pictures, and to the boxes."""
+    """To the images, and to the boxes."""
     given = [torch.rand(1, 1, 4, 4, dtype=torch.float64), torch.full((1, 1), 0.9, dtype=torch.float64)]
     asked = given[number].requires_grad_()
     form = pair_bounds(given[0], torch.tensor([0]), parse(text), "affine", given[1], torch.ones(1, 1).double())

@@ -22,7 +22,7 @@ SHARES = (0.1, 0.5, 1.0)
 
 
 def brightness_network():
-    """Class 1 when the mean is above one half."""
+    """Build a network that predicts class 1 if the mean is above one half."""
     layer = nn.Linear(16, 2)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.0], [1.0]]).expand(2, 16) / 16)
@@ -47,7 +47,7 @@ def test_ranges_shrink_towards_no_change():
 @settings(derandomize=True, deadline=None, database=None)
 @given(st.floats(-1e3, 1e3), st.floats(1e-6, 1e6), st.lists(st.floats(1e-3, 1), min_size=1, max_size=6))
 def test_no_smaller_range_leaves_a_larger_one(low, width, shares):
-    """Digits are cut off towards no change: what is proved for a range is then proved for every smaller share of it."""
+    """Digits are cut off towards zero change: a proof for a range then covers every smaller share of it."""
     outer = Translation(low, low + width)
     for share in sorted(shares, reverse=True):
         inner = nested(outer, share)
@@ -122,7 +122,7 @@ def test_on_disk_it_belongs_to_one_run(case, tmp_path):
 
 
 def test_leaves_are_read_as_they_were_written():
-    text = ".b.a4."  # cell (0, 1) halved along b, its upper half along a
+    text = ".b.a4."  # cell (0, 1) bisected along b, its upper half along a
     found = leaves((2, 2), text, most=99)
     assert len(found) == 4 + 2
     assert sum(0.5 ** (node[2] + node[3]) for node in found) == 4, "they fill the four cells"

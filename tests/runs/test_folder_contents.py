@@ -1,4 +1,4 @@
-"""A run writes into its own files alone: whatever else a folder holds is left as it is, and a start that failed can be repeated."""
+"""A run writes only its own files: anything else in the folder is kept, and a failed start can be repeated."""
 
 import functools
 import os
@@ -31,7 +31,7 @@ def checked():
 
 
 def opened(folder, seed=0, resume=False, overwrite=False):
-    """The run folder of two images as `certify` opens it."""
+    """Open the run folder of two images as `certify` does."""
     about = claim(checked(), 0, labels=checked().labels.tolist())
     plan = {"pairs_at_once": 1, "images_per_batch": 1}
     with proof_on(checked().images):
@@ -39,7 +39,7 @@ def opened(folder, seed=0, resume=False, overwrite=False):
 
 
 def run(folder, **options):
-    """A whole run; returns how many results it has."""
+    """Do a whole run; return its number of results."""
     with closing(opened(folder, **options)) as whole:
         for k in range(len(whole.results), 2):
             whole.append([ImageResult(k, 0, Verdict.UNKNOWN, -1.0, None, None, None, None, 1, 0.1)], (1,), "cpu", 0.1)
@@ -55,7 +55,7 @@ def contents(folder):
 
 
 def refused(folder, words, **options):
-    """The run is refused with these words in the message, and nothing in the folder has changed."""
+    """Assert that the run is refused with these words in the message, and that nothing in the folder has changed."""
     before = contents(folder)
     with pytest.raises(InputError, match=words) as caught:
         run(folder, **options)
@@ -204,11 +204,11 @@ def test_a_run_that_has_just_begun_elsewhere_is_not_taken_over(tmp_path):
 
 
 CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.truncate", "os.link", "os.symlink")
-"""What Python tells an audit hook before it changes a file."""
+"""The events that Python sends to an audit hook before it changes a file."""
 
 
 def die_at(number, folder, options):
-    """In a fork: open the run folder, and die with code 9 before the change of this number; code 0 if there are not so many."""
+    """In a fork, open the run folder and die with code 9 before the change with this number; code 0 if there are fewer."""
     seen = 0
 
     def count(event, arguments):
@@ -264,7 +264,7 @@ def test_a_foreign_curve(tmp_path):
 
 
 def test_the_run_folder_does_not_follow_a_link_that_appears(tmp_path, monkeypatch):
-    """Between the look and the opening."""
+    """It appears between the test and the opening."""
     look = RunFolder._look
 
     def look_and_link(folder, *arguments):

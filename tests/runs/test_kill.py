@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at random moments, again and again, a run still ends with the verdicts of an undisturbed one."""
+"""Killed with SIGKILL at random moments, repeatedly, a run still ends with the verdicts of an undisturbed one."""
 
 import multiprocessing
 import os
@@ -19,7 +19,7 @@ FORKS.set_forkserver_preload(["tests.support.digits_ready"])
 
 @pytest.fixture(scope="module", autouse=True)
 def server():
-    """The server of forks starts with the first child; it finds modules by PYTHONPATH alone."""
+    """Start the fork server with the first child; it finds modules by PYTHONPATH alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
         child = FORKS.Process(target=run)
@@ -34,13 +34,16 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
     run(folder)
     began = time.perf_counter()
-    run()  # timed now that everything is loaded, as it is in a forked child
+    run()  # timed once everything is loaded, as in a forked child
     return folder, time.perf_counter() - began
 
 
 def kill_until_done(folder, longest, rng):
-    """Run and kill, early at first; returns how often. A child is forked, so that it starts working at once, and from a process
-    of its own (`digits_ready`): a fork of this one would miss the threads that other tests have started."""
+    """Run and kill, early at first; return how often.
+
+    A child is forked, so that it starts working at once, and from a separate process (`digits_ready`): a fork of this one would
+    lack the threads that other tests have started.
+    """
     kills = 0
     while not (folder / "summary.json").exists():
         child = FORKS.Process(target=run, args=(folder,), kwargs={"resume": True})

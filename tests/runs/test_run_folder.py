@@ -1,4 +1,4 @@
-"""A run folder says what was proved, and a run that was stopped anywhere goes on as if it had not been."""
+"""A run folder records what was proved, and a run stopped anywhere continues as if undisturbed."""
 
 import hashlib
 import importlib
@@ -21,7 +21,7 @@ from tiltproof.runs.reader import read_finished
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nothing disturbed."""
+    """Return an undisturbed run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     return folder, run(folder)
 
@@ -60,7 +60,7 @@ def test_every_certified_image_has_a_tiling_that_covers_its_range(whole):
 
 
 def leaf_volumes(grid, tree):
-    """Exact volumes of the leaves, read as docs/run-folder.md says."""
+    """Return exact volumes of the leaves, read as docs/run-folder.md says."""
     stack = [Fraction(1, math.prod(grid))] * math.prod(grid)
     count = ""
     for letter in tree:
@@ -137,7 +137,7 @@ def test_other_weights_images_or_labels_are_refused_by_name(whole):
 
 
 def test_another_version_does_not_go_on_with_a_run(whole, tmp_path, monkeypatch):
-    """What an older version proved, perhaps wrongly, is not sealed together with what this one proves."""
+    """What an older version proved, perhaps wrongly, is not sealed together with this version's proofs."""
     folder = copy_of(whole[0], tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(importlib.import_module("tiltproof.runs.manifest"), "__version__", "9.9.9")
@@ -176,7 +176,7 @@ def test_a_damaged_manifest_is_refused(whole, tmp_path):
 
 
 def test_a_full_disk_loses_nothing_that_was_done(whole, tmp_path):
-    """The largest file the process may write is limited, as a full disk would."""
+    """The largest file the process may write is limited, as a full disk would do."""
     folder = tmp_path / "full"
     size = (whole[0] / "verdicts.jsonl").stat().st_size
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -190,7 +190,7 @@ def test_a_full_disk_loses_nothing_that_was_done(whole, tmp_path):
     assert 0 < done < IMAGES // 2
     seen = []
     run(folder, resume=True, progress=lambda progress: seen.append(progress.done))
-    assert seen[0] >= 2 * done  # nothing of what was done is done again
+    assert seen[0] >= 2 * done  # nothing finished is repeated
     assert evidence(folder) == evidence(whole[0])
 
 
@@ -207,7 +207,7 @@ def test_overwriting_waits_until_the_request_is_known_to_be_valid(whole, tmp_pat
 
 
 def test_what_another_run_left_behind_never_enters_this_one(whole, tmp_path):
-    """A manifest that is gone, journals of another run with lines of the same length: nothing of them survives."""
+    """A missing manifest, journals of another run with lines of the same length: nothing of them survives."""
     folder = copy_of(whole[0], tmp_path)
     (folder / "manifest.json").unlink()
     model, images, labels = problem()
@@ -222,7 +222,7 @@ def test_what_another_run_left_behind_never_enters_this_one(whole, tmp_path):
     (other / "manifest.json").write_text(json.dumps(manifest))
     seen = []
     certify(model, images, labels, "R(8), B(0.03)", out=other, resume=True, batch_size=2, progress=seen.append)
-    assert seen[0].done == 0  # not one of the old batches counts
+    assert seen[0].done == 0  # none of the old batches counts
 
 
 def test_the_same_weights_in_another_network_are_another_run(whole, tmp_path):

@@ -1,4 +1,4 @@
-"""The limit on memory: what can be written, batches that follow from it, the same verdicts, and what does not fit."""
+"""Memory limits: their notation, the resulting batches, the same verdicts, and what does not fit."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def in_a_process(*arguments):
 
 @LINUX
 def test_batches_fit_the_limit_and_the_verdicts_stay():
-    """Without the limit the same run, with its 768 boxes at once, takes far more: the resident set as the system saw it."""
+    """Without the limit the same run, with its 768 boxes at once, takes far more, measured by the system's resident set size."""
     seen = in_a_process(150_000_000, "affine", "R(10)")
     assert seen["before"] < seen["with_limit"] <= seen["limit"] < seen["without"] - 100_000_000
     assert seen["reported"] == seen["with_limit"]
@@ -94,7 +94,7 @@ def test_sizes_that_are_none(text):
 @LINUX
 @pytest.mark.parametrize("room", [-(10**8), 0, limits.RESERVE])
 def test_no_room_for_a_single_box_is_said_before_any_work(room, monkeypatch, tmp_path):
-    """Nothing is evaluated, and no folder is begun."""
+    """Nothing is evaluated, and no folder is created."""
     monkeypatch.setattr(limits, "_resident", lambda _key: 5 * 10**8)
     model, images = network(), pictures()
     message = r"no room for a single image and box.*500 MB are taken already by Python.*needs about"
@@ -123,7 +123,7 @@ def test_a_peak_above_the_limit_is_a_warning(monkeypatch):
 
 
 class Pretended(Memory):
-    """A device of 1000 bytes of which 100 are taken for good, and whose peak is the largest batch's."""
+    """A device of 1000 bytes of which 100 are permanently taken, and whose peak is the largest batch's."""
 
     worst = 100
 
@@ -138,7 +138,7 @@ class Pretended(Memory):
 
 
 def batches(limit, each, items, most=10_000):
-    """Sizes of batches whose items take ``items`` bytes each, and are believed to take ``each``."""
+    """Return sizes of batches whose items take ``items`` bytes each, and are expected to take ``each``."""
     Pretended.worst, sizes = 100, []
     batch = AdaptiveBatchSize(most, Pretended(CPU, limit), each=each)
 
@@ -161,7 +161,7 @@ def test_an_estimate_that_is_too_large_is_corrected():
 
 
 def test_a_batch_above_the_limit_halves_the_size():
-    # 320 items of 8 bytes pass the limit of 1,100: half of them, and what the largest batch took is what an item takes
+    # 320 items of 8 bytes exceed the limit of 1,100: half of them, with the largest batch's bytes per item
     assert batches(1100, 1, [2, 2, 2, 8, 2, 2]) == [80, 160, 320, 320, 80, 80]
 
 
@@ -186,7 +186,7 @@ def test_memory_that_runs_out_halves_the_size_under_a_limit_as_well():
 
 
 def test_a_function_that_succeeded_is_not_called_again(monkeypatch):
-    """Whatever happens while its memory is measured."""
+    """This holds whatever happens while its memory is measured."""
     calls, batch = [], AdaptiveBatchSize(8, Pretended(CPU, 1100), each=1)
     monkeypatch.setattr(batch, "_learn", lambda *_: (_ for _ in ()).throw(MemoryError))
     assert batch.run(lambda size: calls.append(size) or "done") == "done"

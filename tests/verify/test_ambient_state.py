@@ -1,4 +1,4 @@
-"""Whatever state a caller's process is in, evidence is the same to the last bit, or the proof is refused."""
+"""Whatever the state of the calling process, the evidence is the same to the last bit, or the proof is refused."""
 
 import contextvars
 import copy
@@ -31,7 +31,7 @@ NEW_SETTINGS = hasattr(torch.backends, "fp32_precision")
 
 
 class LowRank(nn.Module):
-    """Weights are computed from parameters by products, as in LoRA: with 8 bits they are others. Dropout shows the mode."""
+    """Computes weights from parameters by products, as in LoRA, so 8-bit products change them. Dropout exposes the mode."""
 
     def __init__(self, outputs=3):
         super().__init__()
@@ -51,7 +51,7 @@ class LowRank(nn.Module):
 
 
 IMAGES = torch.rand(4, 1, 12, 12, generator=torch.Generator().manual_seed(3))
-NETWORKS = {outputs: LowRank(outputs).eval() for outputs in (1, 3)}  # made before anything is switched
+NETWORKS = {outputs: LowRank(outputs).eval() for outputs in (1, 3)}  # built before any setting changes
 LABELS = NETWORKS[3](IMAGES).argmax(1)
 
 
@@ -60,12 +60,12 @@ def network(outputs=3):
 
 
 def evidence(results):
-    """Everything but seconds."""
+    """Return everything but seconds."""
     return [{key: value for key, value in result.record().items() if key != "seconds"} for result in results]
 
 
 class Alone:
-    """Workers whose one worker is a thread of this process, sent everything as a machine would be."""
+    """Workers with one worker, a thread of this process, which receives everything as another machine would."""
 
     def connect(self):
         pass
@@ -87,11 +87,11 @@ IN_SHORT = {
     ("bf16 products", "out"),
     ("bf16 products", "workers"),
 }
-"""Of the matrix of states and ways; every state by the plain way too."""
+"""Pairs of states and ways to prove; every state is also tried in the plain way."""
 
 
 def prove(way, tmp_path, model=None):
-    """Evidence of a run of two batches, by this way."""
+    """Return the evidence of a run of two batches, proved in this way."""
     model = network() if model is None else model
     options = {"batch_images": 2, "budget": tiltproof.Budget(boxes=200)}
     if way in ("out", "resume"):
@@ -122,7 +122,7 @@ def prove_range(way, tmp_path):
 
 @contextmanager
 def settings(**values):
-    """torch's switches for fewer bits; what they were afterwards."""
+    """Set torch's reduced-precision switches; return their values afterwards."""
     if not NEW_SETTINGS:
         pytest.skip("this torch has the older switches only")
     owners = (
@@ -253,7 +253,7 @@ def test_training_mode(way, undisturbed, tmp_path):
 
 
 def test_two_threads_at_once_wait_for_each_other(undisturbed):
-    """The second begins while the first proves; each ends with its own evidence, and the user's settings stay."""
+    """The second begins while the first proves; each ends with its own evidence, and the user's settings are kept."""
     model, found, errors = network().train(), {}, []
     inside, order = threading.Event(), []
 
@@ -289,7 +289,7 @@ def test_two_threads_at_once_wait_for_each_other(undisturbed):
 
 
 def test_a_check_waits_for_a_proof(tmp_path):
-    """Both switch the same settings, by code of their own."""
+    """Prover and checker switch the same settings with separate code."""
     prove("out", tmp_path)
     model, inside, seen = network(), threading.Event(), []
 
@@ -312,7 +312,7 @@ def test_a_check_waits_for_a_proof(tmp_path):
 
 
 class Watched(LowRank):
-    """Notes the settings that it is evaluated under."""
+    """Records the settings that it is evaluated under."""
 
     def forward(self, x):
         if type(x) is torch.Tensor or type(x).__name__ == "Form":
@@ -326,7 +326,7 @@ SEEN: list[tuple[set[str], bool, bool]] = []
 
 @pytest.mark.skipif(not NEW_SETTINGS, reason="this torch has the older switches only")
 def test_every_evaluation_is_under_the_proofs_settings(tmp_path):
-    """What a processor without units for bf16 does not show: the settings themselves."""
+    """This also works on processors without bf16 units: it looks at the settings themselves."""
     model = Watched().eval()
     with settings(values=("bf16", "bf16", "tf32", "tf32")), torch.autocast("cpu", dtype=torch.bfloat16):
         for work in (
@@ -338,13 +338,13 @@ def test_every_evaluation_is_under_the_proofs_settings(tmp_path):
             SEEN.clear()
             work()
             assert SEEN
-            # before the proof's arithmetic the module is only tried and traced
+            # before the proof's precision settings the module is only tried and traced
             assert all(seen == ({"ieee"}, False, False) for seen in SEEN), SEEN
 
 
 @pytest.mark.skipif(not NEW_SETTINGS, reason="this torch has the older switches only")
 def test_a_setting_that_is_changed_during_a_proof_ends_it():
-    """By code that does not hold the lock: nothing that was computed meanwhile is believed."""
+    """The change ignores the lock: no result computed meanwhile is used."""
 
     def progress(_):
         torch.backends.mkldnn.conv.fp32_precision = "bf16"
@@ -380,7 +380,7 @@ except InputError as error:
 
 @pytest.mark.parametrize("mode", [pytest.param("unset", marks=pytest.mark.slow), "used"])
 def test_a_mode_that_onednn_remembers(mode, undisturbed):
-    """Set when oneDNN is first used and unset before the proof. Processors without units for bf16 compute as ever; others are refused."""
+    """The mode is set at oneDNN's first use and unset before the proof. Processors without bf16 units are unaffected; others refuse."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, mode], env=environment(), capture_output=True, text=True, timeout=200
     )
@@ -394,7 +394,7 @@ def test_a_mode_that_onednn_remembers(mode, undisturbed):
 
 
 def shortened(function, which=(0, 1)):
-    """The function with these arguments rounded to bf16, as a library would use them."""
+    """Wrap the function so that these arguments are rounded to bf16, as a library would use them."""
 
     def short(*args, **options):
         rounded = [
@@ -408,14 +408,14 @@ def shortened(function, which=(0, 1)):
 @pytest.mark.parametrize("which", [(0, 1), (0,), (1,)], ids=["both factors", "pictures", "weights"])
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "linear"])
 def test_products_of_fewer_bits_are_noticed(name, which, monkeypatch):
-    """No processor at hand has units for bf16 that oneDNN would use in secret, so its functions are replaced."""
+    """No available processor has bf16 units that oneDNN would use silently, so its functions are replaced."""
     monkeypatch.setattr(F, name, shortened(getattr(F, name), which))
     with pytest.raises(InputError, match="not IEEE products"):
         certify(network(), IMAGES, LABELS, "R(20)")
 
 
 def in_pieces(function, count):
-    """The function with each factor as a sum of so many bf16 numbers, whose products are summed up."""
+    """Wrap the function so that each factor becomes a sum of ``count`` bf16 numbers, whose products are summed."""
 
     def pieces(x):
         parts = []
@@ -475,7 +475,7 @@ def under_autocast():
 
 
 def test_a_proof_inside_another_switches_autocast_off_again():
-    """In a progress callback the thread is inside the outer proof's arithmetic."""
+    """In a progress callback the thread is inside the outer proof's precision settings."""
     found = []
     verdict_off_by_a_product(progress=lambda _: found or found.append(under_autocast()))
     assert found == ["falsified"]
@@ -501,7 +501,7 @@ def test_a_copied_context_is_not_inside_a_proof(job, other_thread):
 
 
 def test_bounds_in_another_thread_are_refused():
-    """The context says that it is a proof's, but torch's settings for autocast are each thread's own."""
+    """The context claims to be inside a proof, but torch's autocast settings are per thread."""
     read, form, caught = read_network(network(), (1, 12, 12), IMAGES), tiltproof.bound_pixels(IMAGES, "R(1)"), []
     with arithmetic.proof_arithmetic(CPU):
         live, context = read.network_as(torch.float32), contextvars.copy_context()
@@ -546,7 +546,7 @@ def test_the_checker_notices_too(monkeypatch, tmp_path):
         check(tmp_path / "run", network(), IMAGES, LABELS)
 
 
-# products outside of the proof's arithmetic
+# products outside of the proof's precision settings
 
 
 def test_constants_are_computed_inside_alone():

@@ -12,7 +12,7 @@ BRIGHTNESS = parse("B(0.5)")
 
 
 class Dip(nn.Module):
-    """The margin is the mean's distance from 0.2, less ``depth``: wrong for the brightness that takes a picture there."""
+    """Has the mean's distance from 0.2, minus ``depth``, as its margin: wrong at the brightness that takes an image there."""
 
     def __init__(self, depth):
         super().__init__()
@@ -31,7 +31,7 @@ def attacker(depth):
 
 
 def tried(attack, hasty):
-    """Evaluations of a search, and what it found."""
+    """Return the number of evaluations of a search, and its result."""
     count, before = 0, attack.margins_of_each
 
     def spy(rows, parameters):

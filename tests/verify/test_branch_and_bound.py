@@ -21,7 +21,7 @@ from tiltproof.verify.state import Pairs, SearchState
 
 
 class Stand:
-    """Proves boxes that are narrow enough for their image and do not hold its bad point; now and then memory runs out."""
+    """Proves boxes that are narrow enough for their image and exclude its bad point; now and then memory runs out."""
 
     def __init__(self, images, tiling, few, luck):
         axes = len(tiling.low)
@@ -89,7 +89,7 @@ def results(search):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
-    """Also where middles of boxes look like counterexamples, and are none or are."""
+    """This holds even if middles of boxes look like counterexamples, confirmed or not."""
     luck = random.Random(seed)
     monkeypatch.setattr(
         importlib.import_module("tiltproof.verify.branch_and_bound"), "SUSPECTS", luck.choice([1, 3, 64])
@@ -134,7 +134,7 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
 
 
 def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
-    """Between two bounds, one image's halves go on to be halved while another's, which has spent more, wait to be proved: none is lost."""
+    """Between two bounds, one image's boxes are bisected again while those of another, which has spent more, wait: none is lost."""
     monkeypatch.setattr(importlib.import_module("tiltproof.verify.branch_and_bound"), "EARLY", 0.15)
     tiling = Tiling(parse("R(-10:25)"), (2,))
     prover = Stand(
@@ -146,7 +146,7 @@ def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
     prover.bad[0], prover.share[1] = (
         torch.inf,
         1.0,
-    )  # the first has to be cut into 128 pieces, the second is wrong at a point
+    )  # the first must be cut into 128 pieces, the second is wrong at a point
     search = search_of(prover, tiling, Budget(boxes=400))
     halved, join = [], Pairs.join
     monkeypatch.setattr(

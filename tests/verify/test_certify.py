@@ -14,7 +14,7 @@ from tiltproof.transforms import Rotation
 
 
 class Brightness(nn.Module):
-    """Class 0 while the mean pixel stays above a threshold, class 1 below it."""
+    """Predicts class 0 while the mean pixel stays above a threshold, class 1 below it."""
 
     def __init__(self, threshold):
         super().__init__()
@@ -65,7 +65,7 @@ def test_summary_counts_and_records():
 
 @pytest.fixture(scope="module")
 def small():
-    """A trained-like random network on which every verdict but unknown occurs."""
+    """Build a random network with realistic margins, on which every verdict but unknown occurs."""
     torch.manual_seed(1)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 16), nn.ReLU(), nn.Linear(16, 4)
@@ -110,7 +110,7 @@ def test_counterexamples_lie_inside_the_range(small):
 
 
 def test_uniform_splits_that_do_not_divide(small):
-    """Every piece of the range is looked at, the last one too."""
+    """Every piece of the range is bounded, the last one too."""
     one = tiltproof.certify(*small, "R(2)", splits=7, method="hull")
     for verdict, boxes in zip(one.verdicts, one.boxes, strict=True):
         assert verdict is not Verdict.CERTIFIED or boxes == 7
@@ -228,7 +228,7 @@ def test_weights_that_are_not_numbers(small):
 
 
 def test_overflow_is_never_certified():
-    """Weights so large that bounds overflow, even in float64, though the outputs of the images themselves are finite."""
+    """The weights are so large that bounds overflow, even in float64, though the outputs of the images are finite."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 1), nn.ReLU(), nn.Linear(1, 2)).double().eval()
     with torch.no_grad():
         model[1].weight.copy_(1.2e307 * (-1.0) ** torch.arange(36, dtype=torch.float64))
@@ -261,7 +261,7 @@ def test_a_network_may_view_what_a_convolution_gives(channels):
 
 
 class Fussy(torch.nn.Module):
-    """Fails on pictures that it was not traced with; what is traced is a layer like any other."""
+    """Fails on images that it was not traced with; the traced graph is an ordinary layer."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Errors in the middle of a search: whatever is raised at whichever call, nothing is lost, counted twice or claimed without proof."""
+"""Errors in the middle of a search: whatever fails, nothing is lost, counted twice or claimed without proof."""
 
 import functools
 import importlib
@@ -33,7 +33,7 @@ SEARCH = [
     (SearchState, "settle_certified"), (Pairs, "join"), (SplitLog, "note"), (Boxes, "split"), (Tiling, "best_axes"),
     (Tiling, "can_split"), (AdaptiveBatchSize, "_learn"), (state_module, "copied"),
 ]  # fmt: skip
-STEP = {  # what runs inside of steps alone
+STEP = {  # called inside steps alone
     "adaptive": [
         *SEARCH, (BranchAndBound, "_suspect"), (BranchAndBound, "_confirm"), (Frontier, "take"), (SplitLog, "forget"),
         *((ClassificationSpec, name) for name in ("bound", "done", "probe", "confirm")),
@@ -50,7 +50,7 @@ STEP = {  # what runs inside of steps alone
         (RangeProver, "bound"),
     ],
 }  # fmt: skip
-ANYWHERE = {  # also outside of steps, where nothing is tried again: an error is allowed, a wrong result is not
+ANYWHERE = {  # also called outside of steps, without a retry: an error is allowed, a wrong result is not
     "adaptive": [
         (torch, "cat"), (Tiling, "bounds"), (Prover, "bound"), (BackwardPolicy, "learn"), (Attacker, "confirm"), (Attacker, "margins_at"),
         (Counterexamples, "add"), (torch, "where"), (state_module, "content"),
@@ -60,7 +60,7 @@ ANYWHERE = {  # also outside of steps, where nothing is tried again: an error is
         (torch, "cat"), (Tiling, "bounds"), (OutputSampler, "evaluate"), (InnerRange, "widen"), (torch, "where"), (state_module, "content"),
     ],
 }  # fmt: skip
-CLASSES = {  # seed of the network, range, splits, budget: verdicts that do not hang on a few boxes
+CLASSES = {  # network seed, range, splits, budget: chosen so that verdicts do not depend on a few boxes
     "adaptive": (6, "R(30)", None, 300),
     "budget": (10, "R(45)", None, 10),
     "uniform": (6, "R(30)", (40,), 300),
@@ -69,7 +69,7 @@ CLASSES = {  # seed of the network, range, splits, budget: verdicts that do not 
 
 @functools.cache
 def case(kind):
-    """Checked inputs and a job: certified, falsified and unknown images, or ranges that are complete and such that are not."""
+    """Return checked inputs and a job with certified, falsified and unknown images, or complete and incomplete ranges."""
     if kind == "range":
         settings = Settings("affine", None, Budget(boxes=24), 4, 0, Tolerance(0.15, 0.0))
         return check_model_and_images(network(), pictures(3), "R(30)"), Job(settings, 0)
@@ -94,7 +94,7 @@ def undisturbed(kind):
 
 @functools.cache
 def reached():
-    """Outputs at many angles, evaluated by torch in float64: [images, angles]."""
+    """Return outputs at many angles, evaluated by torch in float64: [images, angles]."""
     inputs, _ = case("range")
     model = network().double()
     angles = torch.linspace(-30, 30, 601, dtype=torch.float64)[:, None]
@@ -108,7 +108,7 @@ def reached():
 
 
 def check(kind, found):
-    """The same verdicts; and ranges that hold, as tight as they were asked to be."""
+    """Assert the same verdicts, or ranges that hold and are as tight as requested."""
     if kind != "range":
         assert [each.verdict for each in found] == [each.verdict for each in undisturbed(kind)]
         return
@@ -143,7 +143,7 @@ def test_the_cases_are_what_they_are_for():
 
 @pytest.mark.parametrize(("kind", "owner", "name"), functions(STEP))
 def test_memory_that_runs_out_inside_of_a_step(kind, owner, name):
-    """The step is undone and tried again with fewer boxes: every image still gets the result it would have got."""
+    """The step is undone and repeated with fewer boxes: every image gets its undisturbed result."""
     count = calls(kind, owner, name)
     assert count, "never called"
     for call in sampled(count, 2):
@@ -237,7 +237,7 @@ def test_a_step_that_was_interrupted_at_any_call_never_happened(kind, owner, nam
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("kind", ["adaptive", "uniform", "range"])
 def test_other_errors_end_the_run_and_leave_nothing_behind(kind, error):
-    """Inputs are shared by all batches: the next run with them is not disturbed."""
+    """All batches share inputs: the next run with them is undisturbed."""
     for call in sampled(calls(kind, SearchState, "settle"), 2):
         with Fault(SearchState, "settle", call, error, True), pytest.raises(error):
             results(kind)

@@ -1,4 +1,4 @@
-"""Scaling one way alone, vertical shearing and cameras, from the search to the checker, the attack, the curve and the report."""
+"""Scaling along one axis, vertical shearing and cameras, from the search to the checker, the attack, the curve and the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = [
 
 
 def problem():
-    """Six blots of random brightness and a random network's own answers; some margins are small."""
+    """Draw six blots of random brightness and use a random network's own answers; some margins are small."""
     generator = torch.Generator().manual_seed(5)
     net = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
     for parameter in net.parameters():

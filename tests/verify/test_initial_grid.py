@@ -1,4 +1,4 @@
-"""Where the search begins: deep networks, whose float32 bounds drown in rounding, are proved in float64 from the start."""
+"""The initial grid: deep networks, whose float32 bounds drown in rounding, are proved in float64 from the start."""
 
 import importlib
 from dataclasses import replace
@@ -20,7 +20,7 @@ TRANSFORM = parse("R(4)")
 
 
 def chain(layers):
-    """Rotations of 64-dimensional space: values keep their size, but |W| magnifies remainders about 6 times a layer."""
+    """Rotate 64-dimensional space: values keep their magnitude, but |W| magnifies remainders about 6 times a layer."""
     generator = torch.Generator().manual_seed(0)
     parts = [nn.Flatten()]
     for _ in range(layers):
@@ -57,7 +57,7 @@ def test_float64_pays_for_the_deep_network_alone():
 
 
 def test_float64_is_not_tried_where_float32_proves_finer_boxes():
-    """Of several parameters: in a single one float64 has quadratic forms besides."""
+    """With several parameters: for a single one float64 has quadratic forms as well."""
     for text, grid in ("R(4), Sh(2)", (4, 4)), ("R(4)", (16,)):
         one = pilots(1, 4096, parse(text))
         finer, calls, bound = (2 * grid[0], *grid[1:]), [], one.prover.bound
@@ -80,7 +80,7 @@ def test_a_deep_network_is_proved():
 
 
 def test_a_half_of_a_box_that_failed_passes_less_often_than_any():
-    """Shares as a deep network has them: starting at 512 boxes takes 512 + 1024 * 0.35 + 2048 * 0.04 bounds, at 256 a tenth more."""
+    """Rates as in a deep network: starting at 512 boxes takes 512 + 1024 * 0.35 + 2048 * 0.04 bounds, at 256 a tenth more."""
     shares = {256: 0.29, 512: 0.65, 1024: 0.96, 2048: 0.998}
     runs = PilotRuns.__new__(PilotRuns)
     runs.pairs = 256
@@ -102,7 +102,7 @@ def speculative(one, boxes):
 
 
 def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
-    """As a GPU tries them: one call, in which every rung's backward passes are told apart."""
+    """A GPU tries them so: one call, in which every rung's backward passes are kept separate."""
     start = importlib.import_module("tiltproof.verify.initial_grid")
     plain, other = pilots(2, 4096), pilots(2, 4096)
     grid = starting_grid(plain, 20_000)
@@ -126,7 +126,7 @@ def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
 
 
 def test_rungs_are_tried_one_by_one_where_the_reference_bounds_pixels():
-    """It bounds all boxes as it has to bound the widest, so that a coarse rung would spoil the others."""
+    """The reference bounds all boxes at the cost of the widest, so a coarse rung would slow down the others."""
     one, calls = pilots(1, 4096), []
     speculative(one, 2048)
     bound = one.prover.bound
@@ -137,13 +137,13 @@ def test_rungs_are_tried_one_by_one_where_the_reference_bounds_pixels():
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_backward_pass_pays_where_halving_takes_long(device):
-    """Of 16 boxes 30 % fail; halved until they are proved, each takes T more bounds, which a pass has to save."""
+    """Of 16 boxes 30 % fail; bisecting until they are proved takes T more bounds for each, which a pass must save."""
     one = pilots(1, 4096)
     network = one.prover.networks[torch.float32]
     products = sum(operation.products for operation in network.operations) * 3
     model, images, labels = problem(1)
     one.prover.cost = CostModel.of(check_inputs(model, images, labels, TRANSFORM), network, torch.device(device))
-    for halves, spared in ((0.97, 0.4), (0.91, 0.2), (0.85, 0.0), (0.7, 0.0)):  # T: 2.5, 5, or no end of bounds
+    for halves, spared in ((0.97, 0.4), (0.91, 0.2), (0.85, 0.0), (0.7, 0.0)):  # T: 2.5, 5, or infinitely many bounds
         for grid, share in ((16,), 0.7), ((32,), halves):
             one.known[grid, torch.float32] = PilotRun(1.0, share, share)
         least, fewest = backward_pays(one, (16,), torch.float32)

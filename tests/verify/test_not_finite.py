@@ -1,4 +1,4 @@
-"""A network whose outputs are NaN or infinite is no classifier that is wrong: it is named as what it is, with the image."""
+"""A network with NaN or infinite outputs is reported as such, with the image, and not as misclassifying."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ LABELS = torch.zeros(6, dtype=torch.int64)
 
 
 def network(*weights):
-    """Each output is its weight times the sum of the 16 pixels; the first one 1 more."""
+    """Build a network whose outputs are a weight times the sum of the 16 pixels each; the first one 1 more."""
     layer = nn.Linear(16, len(weights))
     with torch.no_grad():
         layer.weight.copy_(torch.tensor(weights)[:, None].expand(-1, 16))
@@ -51,7 +51,7 @@ def test_not_a_number():
 
 
 def test_batches_that_were_done_are_kept(tmp_path):
-    """And a resumed run goes on from them: here to the same image, which cannot be skipped."""
+    """A resumed run continues from them: here to the same image, which cannot be skipped."""
     model, options = KINDS["infinite"], {"out": tmp_path / "run", "batch_images": 2}
     for resume in (False, True):
         with pytest.raises(InputError, match="outputs for image 4 are"):

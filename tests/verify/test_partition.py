@@ -1,4 +1,4 @@
-"""Halved boxes that were noted in any order, and the tilings made of them, against one image's tree box by box."""
+"""Bisected boxes recorded in any order, and the tilings made from them, against one image's tree box by box."""
 
 import math
 import random
@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from tiltproof.verify import partition as splits_module
 from tiltproof.verify.partition import AXES, Boxes, SplitLog, halves, leaves
 
-DEEPEST = 40  # halvings along one parameter
+DEEPEST = 40  # bisections along one parameter
 
 
 def plain_text(grid, splits):
-    """The tree of one image, box by box; ``splits``: node -> parameter."""
+    """Write the tree of one image, box by box; ``splits``: node -> parameter."""
     letters, waiting, done, uncut = [], 0, 0, (0,) * len(grid)
     for cell in sorted(node[: len(grid)] for node in splits if node[len(grid) :] == uncut):
         number = 0
         for index, size in zip(cell, grid, strict=True):
             number = number * size + index
-        waiting += number - done  # cells that were not halved
+        waiting += number - done  # cells that were not bisected
         done = number + 1
         todo = [cell + uncut]
         while todo:
@@ -40,8 +40,10 @@ def repeated(count):
 
 
 def halved(grid, cuts, lean, luck):
-    """Some boxes of a tiling that are halved, from any cells on: node -> axis. ``lean``: how often the newest box
-    is next, along one parameter if it can be, which makes trees deep."""
+    """Choose boxes of a tiling to bisect, starting from any cells: node -> axis.
+
+    ``lean``: how often the newest box is next, along one parameter if possible, which makes trees deep.
+    """
     found, todo = {}, []
     for _ in range(cuts):
         if not todo or luck.random() < 0.1:
@@ -59,7 +61,7 @@ def halved(grid, cuts, lean, luck):
 
 
 def noted(grid, wanted, luck):
-    """The boxes of each image, noted in any order."""
+    """Record the boxes of each image in random order."""
     notes = [(image, *node, axis) for image, each in enumerate(wanted) for node, axis in each.items()]
     luck.shuffle(notes)
     splits, d = SplitLog(len(wanted)), len(grid)
@@ -78,7 +80,7 @@ def test_the_text_of_a_tree():
     assert written((2, 3), {}) == ["6."]
     assert written((1,), {(0, 0): 0}) == ["a2."]
     assert written((16,), {(3, 0): 0}) == ["3.a14."]
-    # cell (0, 1) halved along b, its upper half along a
+    # cell (0, 1) bisected along b, its upper half along a
     assert written((1, 2), {(0, 1, 0, 0): 1, (0, 3, 0, 1): 0}) == [".b.a2."]
 
 
@@ -103,7 +105,7 @@ def test_tilings_of_many_images(grid, cuts, lean, seed):
 @pytest.mark.parametrize("grid", [(3,), (2, 3), (3, 1, 2), (1, 2, 3, 4), (5, 4, 3, 2, 1)])
 @pytest.mark.parametrize("lean", [0.98, 1.0])
 def test_deep_tilings(grid, lean):
-    """As deep as boxes get: more boxes could be than one number of 64 bits tells apart."""
+    """At the greatest depth there could be more boxes than a single 64-bit number distinguishes."""
     luck = random.Random(7)
     wanted = [halved(grid, 60 * len(grid), lean, luck) for _ in range(20)]
     assert max(sum(node[len(grid) :]) for each in wanted for node in each) >= min(39, 20 * len(grid))

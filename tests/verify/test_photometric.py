@@ -1,4 +1,4 @@
-"""Gamma, colours and blurs through the whole house: certify, check, curve, report, attack, training, tune."""
+"""Gamma, colors and blurs from end to end: certify, check, curve, report, attack, training, tune."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_runs_are_proved_and_proved_again(text, method, tmp_path):
 
 
 def test_counterexamples_are_found_and_run_again(tmp_path):
-    """A network that looks at one pixel's contrast to its neighbours: a blur takes it away."""
+    """The network compares one pixel with its neighbors: a blur removes that contrast."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(25, 2)).eval()
     with torch.no_grad():
         model[1].weight.zero_()

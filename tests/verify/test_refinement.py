@@ -1,4 +1,4 @@
-"""Backward passes in rounds: the bounds are those of refining everything at once, or of nothing at all; and how much is refined."""
+"""Backward passes in rounds: the bounds equal those of refining everything at once, or nothing; and how much is refined."""
 
 import importlib
 
@@ -16,7 +16,7 @@ CLASSES, COUNT = 40, 80
 
 
 class Branches(nn.Module):
-    """A residual block: two branches are open at a time, and no bound is looked at between them."""
+    """A residual block: two branches are open at a time, with no early-exit test between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ KINDS = ["plain", "branches", "one layer", "tanh last"]
 
 
 class Problem:
-    """Some boxes around random points, from hopeless to easy; every other one is looked at."""
+    """Some boxes around random points, from hopeless to easy; every other one is active."""
 
     def __init__(self, kind: str, dtype: torch.dtype = torch.float64) -> None:
         self.model = network_of(kind).to(dtype)
@@ -65,7 +65,7 @@ class Problem:
         return ClassRefinement(self.network, self.forms, self.labels, self.rows, best, likely)
 
     def sampled(self) -> torch.Tensor:
-        """The least of many margins of each box, [R, K]."""
+        """Return the least of many margins of each box, [R, K]."""
         e = torch.rand(1000, 2, 1, 1, dtype=torch.float64) * 2 - 1
         s = torch.rand(1000, COUNT, 6, dtype=torch.float64) * 2 - 1
         form = self.form
@@ -161,7 +161,7 @@ def test_shares_by_hand():
     read = {kind: read_network(network_of(kind), (6,), torch.rand(1, 6)).network_as(torch.float32) for kind in KINDS}
     total = 6 + 16 + 16 + 12 + 12 + CLASSES
     assert shallow_share(read["plain"]) == pytest.approx((12 + 12 + 16) / total)
-    # nothing is looked at on the way
+    # no early-exit test on the way
     assert shallow_share(read["one layer"]) == pytest.approx(1 - CLASSES / (6 + 12 + 12 + CLASSES))
     # the block as a whole: up to the ReLU before it
     assert shallow_share(read["branches"]) == pytest.approx(1 - (6 + 12 + CLASSES) / (6 + 7 * 12 + CLASSES))

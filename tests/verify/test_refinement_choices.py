@@ -1,4 +1,4 @@
-"""Which margins are refined, and which boxes are let through to it, is a matter of speed alone."""
+"""Which margins are refined, and which boxes get a backward pass, affects speed alone."""
 
 import importlib
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_the_gate_lets_through_what_a_plain_loop_would():
 
 
 def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
-    """Boxes whose chance is known to be small do not count, those that are not let through yet do."""
+    """Boxes with a known small chance do not count, boxes that merely wait do."""
     gate, opened = BackwardPolicy(), torch.ones(100, dtype=torch.bool)
     first_order, remainder = torch.ones(100), torch.cat([torch.full((60,), 1.0), torch.full((40,), 16.0)])
     gate.least_boxes = 101
@@ -85,7 +85,7 @@ def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
 
 
 def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkeypatch, tmp_path):
-    """A GPU does so with the last boxes: the same verdicts, and a tiling that the checker proves again."""
+    """A GPU does this with the last boxes: the same verdicts, and a tiling that the checker proves again."""
     model = load_model("mnist-r30")
     images, labels = (tensor[:8] for tensor in load_data("mnist-sample"))
     count, rounds = SearchState.count, []
@@ -101,7 +101,7 @@ def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkey
     assert sum(several) > sum(one_by_one)
     assert other.verdicts == plain.verdicts
     assert check(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
-    # not where the budget is nearly spent: there every box counts
+    # not if the budget is nearly spent: there every box counts
     short, rounds[:] = rounds.copy(), []
     certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
     assert rounds == short

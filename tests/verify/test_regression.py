@@ -1,4 +1,4 @@
-"""Certified output ranges: nothing sampled leaves them, they are as tight as asked for, and the evidence survives."""
+"""Certified output ranges: no sample leaves them, they are as tight as requested, and the evidence survives."""
 
 import json
 import math
@@ -16,7 +16,7 @@ TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2
 
 
 def sampled(model, image, transform, count=3000):
-    """The lowest and the highest output at random parameters and at the corners, in float64."""
+    """Return the lowest and the highest output at random parameters and at the corners, in float64."""
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     unit = torch.rand(count, len(low), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     unit[: 2 ** len(low)] = torch.cartesian_prod(*[torch.tensor([0.0, 1.0]).double()] * len(low)).view(-1, len(low))
@@ -70,7 +70,7 @@ def test_more_budget_makes_it_tighter_and_the_target_ends_the_work():
 
 @pytest.mark.parametrize("boxes", [3, 4, 6, 9])
 def test_boxes_that_wait_when_the_budget_ends_count(boxes):
-    """One box at a time, deepest first: most of the range has only been bounded as part of larger boxes, or by none."""
+    """One box at a time, deepest first: most of the range has only been bounded as part of larger boxes, or not at all."""
     model, images, transform = network(2, seed=5), pictures(), parse("R(-40:60)")
     certificate = certify_range(model, images, transform, batch_size=1, budget=Budget(boxes=boxes))
     for image, result in zip(images, certificate.results, strict=True):
@@ -81,7 +81,7 @@ def test_boxes_that_wait_when_the_budget_ends_count(boxes):
 
 
 def test_exact_where_the_network_is_linear_in_brightness():
-    """f = mean of the pixels under B(0.1): the range is known on paper, and half a percent is given to checkers."""
+    """f = mean of the pixels under B(0.1): the range is known on paper, and checkers get half a percent of slack."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1)).eval()
     with torch.no_grad():
         model[1].weight.fill_(1 / 64)
@@ -114,7 +114,7 @@ def test_errors_of_the_prediction_and_of_the_range():
 
 
 def test_a_network_without_bounds_has_an_infinite_range(tmp_path):
-    """A float32 evaluation may overflow on the way: nothing is proved, and that can be written down too."""
+    """A float32 evaluation may overflow: nothing is proved, and the run folder can express that too."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).eval()
     with torch.no_grad():
         model[1].weight[1] = 1e36

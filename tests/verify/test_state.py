@@ -70,7 +70,7 @@ def test_what_is_said_of_each_image():
 
 
 def test_bounds_are_counted():
-    """A bound that is no number proves nothing; a block counts as all of its boxes."""
+    """A NaN bound proves nothing; a block counts as all of its boxes."""
     ledger = Ledger()
     state = ledger.state
     bound, ends = torch.tensor([torch.nan, 0.0, 2.0, 3.0]).double(), [torch.rand(4, 2).double() for _ in range(2)]
@@ -162,7 +162,7 @@ def test_a_counterexample_to_a_proof():
 
 
 def test_boxes_of_a_tiling_are_counted_without_overflow():
-    """3 * 2**64 of them are none in 64 bits."""
+    """3 * 2**64 of them are zero modulo 2^64."""
     ledger = Ledger()
     ledger.tiling.base = torch.tensor([2, 3 * 2**32, 2**31])
     ledger.state.leaves[0] = 0

@@ -27,7 +27,7 @@ RANGES = [
 def test_uniform_grid_is_a_chain_from_end_to_end(transform, base):
     tiling = Tiling(transform, (base,))
     low, high = tiling.bounds(tiling.first())
-    assert torch.equal(low[1:], high[:-1])  # neighbours share their edge
+    assert torch.equal(low[1:], high[:-1])  # neighbors share their edge
     assert float(low[0]) < transform.low[0]
     assert float(high[-1]) > transform.high[0]
     assert len(low) == base
@@ -36,7 +36,7 @@ def test_uniform_grid_is_a_chain_from_end_to_end(transform, base):
 @given(st.integers(1, 50), st.lists(st.booleans(), max_size=30), st.floats(-300, 0), st.floats(1e-9, 300))
 @settings(max_examples=100, deadline=None)
 def test_halves_cover_their_parent(base, path, start, width):
-    """Follow a random path of halvings: both halves together are exactly the parent."""
+    """Follow a random path of bisections: both halves together are exactly the parent."""
     tiling = Tiling(TranslationU(start, start + width), (base,))
     box = Boxes(torch.tensor([[base // 2]]), torch.tensor([[0]]))
     for upper in path:

@@ -33,14 +33,14 @@ BASES = (1, 2, 3, 7, 240)
 
 
 def make(name: str, base: int) -> tuple[Tiling, Fraction, Fraction]:
-    """The tiling of a range given as text, and the exact values of that text."""
+    """Return the tiling of a range given as text, and the exact values of that text."""
     low, high = RANGES[name]
     tiling = Tiling(parse(f"Tu({low}:{high})"), (base,))
     return tiling, Fraction(low), Fraction(high)
 
 
 def random_splits(boxes: Boxes, tiling: Tiling, rng: np.random.Generator, rounds: int) -> Boxes:
-    """Halve a random choice of the boxes along random axes, again and again."""
+    """Bisect a random choice of the boxes along random axes, repeatedly."""
     for _ in range(rounds):
         chosen = torch.tensor(rng.random(len(boxes)) < rng.choice([0.05, 0.5]))
         axis = torch.tensor(rng.integers(0, boxes.index.shape[1], len(boxes)))
@@ -51,7 +51,7 @@ def random_splits(boxes: Boxes, tiling: Tiling, rng: np.random.Generator, rounds
 
 
 def assert_chain(intervals: list[tuple[float, float]], low: Fraction, high: Fraction) -> None:
-    """Sorted by lower end, each begins where what was covered so far ends, or before, in exact numbers."""
+    """Assert that, sorted by lower end, each begins at or before the end of what was covered so far, in exact numbers."""
     intervals = sorted(intervals)
     assert Fraction(intervals[0][0]) < low
     covered = Fraction(intervals[0][0])
@@ -130,4 +130,4 @@ def test_two_axes_cover_every_point_after_random_splits(base):
         (Fraction(b[0]) - Fraction(a[0])) * (Fraction(b[1]) - Fraction(a[1])) for a, b in zip(low, high, strict=True)
     )
     whole = (Fraction(7, 10) + Fraction(1, 10)) * Fraction(3, 10)
-    assert abs(float(volume / whole) - 1) < 1e-9  # nor does any part lie in two boxes
+    assert abs(float(volume / whole) - 1) < 1e-9  # and no part lies in two boxes

@@ -1,4 +1,4 @@
-"""Uniform grids: every box of the grid is covered by a bound, by itself or within a block, and no block changes a verdict."""
+"""Uniform grids: every box of the grid is covered by a bound, alone or within a block, and no block changes a verdict."""
 
 import math
 from types import SimpleNamespace
@@ -26,8 +26,10 @@ TEXTS = {1: "R(-3:10)", 2: "R(10), Tu(-1:3)", 3: "R(10), Tu(2), Tv(0.5:0.6)"}
 
 
 class Holes:
-    """Stands for a prover: image k has a hole at ``points[k]``, and a box is proved if it keeps ``width`` away from it, and more if the
-    box is large."""
+    """Stands in for a prover: image k has a hole at ``points[k]``.
+
+    A box is proved if it keeps ``width`` away from the hole, and more if the box is large.
+    """
 
     def __init__(self, transform, points, width, loose):
         self.transform, self.points, self.width, self.loose = transform, points, width, loose
@@ -77,7 +79,7 @@ def test_blocks_say_what_single_boxes_say(data):
         data.draw(st.sampled_from([0.0, 3.0])),
     )
     search = search_of(prover, Tiling(transform, grid))
-    with pytest.MonkeyPatch.context() as patch:  # however the work is cut up
+    with pytest.MonkeyPatch.context() as patch:  # however the boxes are chunked
         for name, values in (("SPREAD", [1, 8]), ("TOGETHER", [1, 2, 64]), ("MOST_PAIRS", [1, 20, 2**20])):
             patch.setattr(uniform, name, data.draw(st.sampled_from(values)))
         search.work(AdaptiveBatchSize(batch), lambda: None)
@@ -132,7 +134,7 @@ def test_blocks_of_a_grid():
 
 
 def test_an_image_that_cannot_be_proved_costs_little():
-    """Its hole is a single box, which no scout meets: found where blocks are smallest, though most of the range lies before it."""
+    """Its hole is a single box, which no scout hits: found where blocks are smallest, though most of the range lies before it."""
     transform, grid = tiltproof.parse("R(-3:10)"), 100_000
     points = torch.tensor([[9.12345], [99.0]]).double()
     search = search_of(Holes(transform, points, 0.0, loose=3.0), Tiling(transform, (grid,)))
@@ -166,7 +168,7 @@ def test_blocks_change_no_verdict_of_a_network(method, monkeypatch):
 @pytest.mark.parametrize("grid", [(5000,), (60, 60)])
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_seconds_end_a_uniform_search(grid, batch):
-    """The box named is none that was proved, by itself or within a block, and no image is looked at twice."""
+    """The named box was never proved, alone or within a block, and no image is visited twice."""
     transform = tiltproof.parse(TEXTS[len(grid)])
     prover = Holes(transform, torch.full((2, len(grid)), 99.0).double(), 0.0, 0.0)
     proved, looked, bound = [], [], prover.bound
