@@ -7,10 +7,26 @@ INSTALLED := $(VENV)/.installed
 DEVELOPER := $(VENV)/.installed-dev
 DOCS := $(VENV)/.installed-docs
 
-.PHONY: gpu demo test soundness lint format docs clean
+.PHONY: demo quick test soundness gpu lint format docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/tiltproof demo
+
+# A cross-section of the tests for every edit, with some of every package: some 70 CPU seconds
+QUICK := tests/enclosures tests/transforms tests/pixels tests/golden tests/test_public_api.py tests/docs/test_facts.py \
+	$(addprefix tests/network/test_, arithmetic.py folding.py margins_of_all_labels.py products.py tracing.py) \
+	$(addprefix tests/verify/test_, attack.py branch_and_bound.py initial_grid.py partition.py refinement.py state.py tiling_exactly.py) \
+	$(addprefix tests/checker/test_, layers.py runs.py tiling.py) \
+	$(addprefix tests/training/test_, losses.py recipe.py) \
+	$(addprefix tests/models/test_, architectures.py bundled.py load.py) \
+	tests/runs/test_curve.py \
+	$(addprefix tests/cli/test_, bad_input.py certify.py) \
+	$(addprefix tests/onnx/test_, file.py nodes.py) \
+	tests/data/test_load.py tests/distributed/test_worker.py tests/export/test_results.py tests/kernels/test_relu.py \
+	tests/reports/test_plots.py tests/runtime/test_batch_size.py tests/soundness/test_mutations.py
+
+quick: $(DEVELOPER)
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" $(QUICK)
 
 test: $(DEVELOPER)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src tests

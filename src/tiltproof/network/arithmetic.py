@@ -80,6 +80,7 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
         session = _Session(threading.get_ident(), outer.asked if isinstance(outer, _Session) else set())
         switches = _switches()
         before = [getattr(owner, name) for owner, name, _ in switches]
+        old_matmul = None if hasattr(torch.backends, "fp32_precision") else torch.get_float32_matmul_precision()
         token = _arithmetic.set(session)
         try:
             for owner, name, strict in switches:
@@ -96,6 +97,8 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
             _arithmetic.reset(token)
             for (owner, name, _), value in zip(switches, before, strict=True):
                 setattr(owner, name, value)
+            if old_matmul is not None:  # before torch 2.9 allow_tf32 would restore "medium" as "high"
+                torch.set_float32_matmul_precision(old_matmul)
 
 
 def require_proof() -> None:
