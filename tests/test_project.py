@@ -73,6 +73,15 @@ def test_the_version_is_a_release_or_on_the_way_to_one():
     assert cited == ".".join(map(str, newest)), "people cite releases"
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_quick_has_some_tests_of_every_package():
+    said = subprocess.run(["make", "-n", "quick"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    paths = re.findall(r"\btests/[\w/]+(?:\.py)?", said)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    packages = {path.parent.name for path in (ROOT / "src" / "tiltproof").glob("*/__init__.py")}
+    assert packages - {path.split("/")[1] for path in paths} == set()
+
+
 @pytest.mark.slow
 def test_it_works_in_a_clean_environment(wheel, tmp_path):
     """Takes minutes and the network, because torch is large."""

@@ -9,6 +9,9 @@ from tiltproof import InputError, UnsupportedOperation, bound_network
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import export_network
 
+OLD_EXPORT = not hasattr(torch.compiler, "is_exporting")
+"""Before torch 2.7."""
+
 
 class Written(nn.Module):
     """A typical handwritten forward: length checks, constants, in-place operations, both spellings."""
@@ -179,7 +182,10 @@ def test_constants_for_each_picture_of_a_batch_are_refused(function):
     [
         lambda fc, y: y * fc.bias[0].item(),
         lambda fc, y: y + fc.bias.tolist()[1],
-        lambda fc, y: y + torch.tensor(fc.bias.tolist()),
+        pytest.param(
+            lambda fc, y: y + torch.tensor(fc.bias.tolist()),
+            marks=pytest.mark.skipif(OLD_EXPORT, reason="torch 2.6 refuses to export it"),
+        ),
     ],
 )
 def test_numbers_out_of_parameters(function):
