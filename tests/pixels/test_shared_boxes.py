@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tiltproof.pixels import api as resample
+from tiltproof.pixels import single_cell
 from tiltproof.pixels.api import distinct, pair_bounds
 from tiltproof.transforms.notation import parse
 
@@ -28,6 +29,7 @@ def test_pairs_are_bounded_as_each_would_be_alone(text, quadratic, channels, mon
         low, high = ends[0].expand_as(low), ends[1].expand_as(high)  # too wide for slopes
     rows, boxes = torch.tensor([0, 2, 2, 1, 0, 2, 1, 0]), torch.tensor([3, 1, 0, 1, 2, 3, 3, 1])
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 3 * pictures[0].numel())
+    monkeypatch.setattr(single_cell, "CACHED_PIXELS", 3 * pictures[0, 0].numel())
     together = pair_bounds(pictures, rows, transform, "affine", low[boxes], high[boxes], quadratic=quadratic)
     # one call may examine more points for all pairs than a single pair needs, at the same positions
     for p, (row, box) in enumerate(zip(rows.tolist(), boxes.tolist(), strict=True)):

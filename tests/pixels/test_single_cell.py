@@ -112,6 +112,25 @@ def test_forms_hold_the_exact_image(padding, symbols, monkeypatch):
     assert seen > 100, "boxes in one cell"
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.0**-1070], ids=["plain", "tiny"])
+def test_boxes_that_begin_and_end_next_to_a_grid_line(scale):
+    """Shifts by less than a pixel, of every order of magnitude: a box that crosses a line by 2^-40 is in two cells."""
+    pixels = [0.0, 1.0, 0.0, 3.0, 0.0, 1.0]
+    image, transform = torch.tensor(pixels, dtype=torch.float64).view(1, 1, 1, 6) * scale, parse("Tu(1)")
+    known = dict(enumerate(Fraction(x) for x in image.flatten().tolist()))
+    for center, power in product((0.0, 0.25, 0.5), range(2, 53)):
+        low, high = (torch.tensor([[center + sign * 2.0**-power]], dtype=torch.float64) for sign in (-1, 1))
+        form = pair_bounds(image, torch.tensor([0]), transform, "affine", low, high)
+        middle, half = (Fraction(high.item()) + sign * Fraction(low.item()) for sign in (1, -1))
+        for e, k in product((Fraction(-1), Fraction(-1, 2), Fraction(0), Fraction(1, 3), Fraction(1)), range(6)):
+            place = k - (middle + half * e) / 2
+            line = place.__floor__()
+            left, right = (known.get(each, Fraction(0)) for each in (line, line + 1))
+            exact = left + (right - left) * (place - line)
+            c, g, r = (Fraction(each[0, 0, 0, k].item()) for each in (*form.stack, form.radius))
+            assert abs(exact - c - g * e) <= r, (center, power, float(e), k)
+
+
 @pytest.mark.parametrize("bright", [6, 9])
 def test_a_flat_part_ends_somewhere(bright):
     """Boxes that reach beyond the examined cells, over an image that is dark up to a column."""
@@ -126,6 +145,17 @@ def test_a_flat_part_ends_somewhere(bright):
         seen = torch.tensor([*map(float, places)], dtype=torch.float64)
         assert bool((form.lower[0, 0, 0] <= seen).all())
         assert bool((seen <= form.upper[0, 0, 0]).all())
+
+
+@pytest.mark.parametrize("cells", [2, 3, 4])
+def test_the_far_corner_of_cells_is_not_taken_for_flat(cells):
+    """All pixels that a box sees are dark but the one in the corner of its last cell."""
+    image = torch.zeros(1, 1, 8, 8, dtype=torch.float64)
+    image[..., cells, cells] = 1.0
+    low, high = torch.tensor([[-(cells - 0.125), 0.125]]).double(), torch.tensor([[-0.125, cells - 0.125]]).double()
+    form = pair_bounds(image, torch.tensor([0]), parse("Tu(9), Tv(9)"), "affine", low, high)
+    # pixel (0, 0) shows the place (cells - 1/8, cells - 1/8)
+    assert float(form.upper[0, 0, 0, 0]) >= 0.875**2
 
 
 TEXTS = [
