@@ -522,7 +522,7 @@ def test_bounds_in_another_thread_are_refused():
 def test_a_module_that_leaves_autocast_on_is_refused(tmp_path):
     verdict_off_by_a_product(out=tmp_path / "run")
     try:
-        with pytest.raises(InputError, match="answers the same pictures differently"):
+        with pytest.raises(InputError, match="answers the same images differently"):
             verdict_off_by_a_product(OffByAProduct(leaves_autocast_on=True).eval())
         torch.set_autocast_enabled("cpu", False)
         image, label = torch.full((1, 1, 1, 2), 0.5), torch.tensor([0])

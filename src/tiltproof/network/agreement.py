@@ -40,7 +40,7 @@ SLACK = 1 + 2.0**-20
 
 ENTRIES_AT_ONCE = 2**22
 
-FIXED = "make forward a fixed function of each picture by itself"
+FIXED = "make forward a fixed function of each image by itself"
 
 TRACING = (
     ("torch.compiler", ("is_exporting", "is_compiling", "is_dynamo_compiling")),
@@ -62,7 +62,7 @@ RANDOM = {random.Random: "getstate", np.random.RandomState: "get_state", torch.G
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points: Tensor | None = None) -> Network:
     """`export_network`, and a check that the operations compute what the module does.
 
-    It is done on the first of the pictures ``like``, on random ones, and on ``points`` [Q, C, H, W], such as transformed pictures.
+    It is done on the first of the images ``like``, on random ones, and on ``points`` [Q, C, H, W], such as transformed images.
     """
     with eval_mode(model), torch.no_grad(), _unchanged_state(model):
         with no_autocast():  # the module itself, not what autocast makes of it
@@ -70,15 +70,15 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points:
         generator = torch.Generator().manual_seed(0)
         noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
         first = [like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise]
-        pictures = torch.cat(first if points is None else [*first, points.to(like)]).to(network.dtype())
+        images = torch.cat(first if points is None else [*first, points.to(like)]).to(network.dtype())
         with proof_arithmetic(like.device), _exact_convolutions(like.device):
-            _compare(network, pictures, _answers(model, pictures))
-            _compare_with_files(model, pictures)
+            _compare(network, images, _answers(model, images))
+            _compare_with_files(model, images)
     return network
 
 
-def _compare_with_files(model: nn.Module, pictures: Tensor) -> None:
-    """Modules that were read from a file are compared with the file's own runtime, on what these pictures give them."""
+def _compare_with_files(model: nn.Module, images: Tensor) -> None:
+    """Modules that were read from a file are compared with the file's own runtime, on what these images give them."""
     read = [module for module in model.modules() if hasattr(module, "compare_with_file")]
     given: list[tuple[Any, Tensor]] = []
     hooks = [
@@ -86,28 +86,28 @@ def _compare_with_files(model: nn.Module, pictures: Tensor) -> None:
     ]
     try:
         if read:
-            model(pictures)
+            model(images)
     finally:
         for hook in hooks:
             hook.remove()
-    for module, images in given:
-        module.compare_with_file(images)
+    for module, file_images in given:
+        module.compare_with_file(file_images)
 
 
-def _answers(model: nn.Module, pictures: Tensor) -> list[Tensor]:
-    """The module's outputs for a batch, and for each picture alone; a module that is no fixed function is refused."""
+def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
+    """The module's outputs for a batch, and for each image alone; a module that is no fixed function is refused."""
     with _refuse_questions():
-        together = model(pictures)
+        together = model(images)
         before = _attributes(model)
         for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
             generators = _generators()
-            again = model(pictures)
+            again = model(images)
             if generators == _generators():
                 break
             if last_try:
                 raise InputError("the model draws random numbers in forward", do=FIXED)
         after = _attributes(model)
-        alone = torch.cat([model(picture[None]) for picture in pictures])
+        alone = torch.cat([model(image[None]) for image in images])
     if after != before:
         name = next(name for name in before | after if before.get(name) != after.get(name))
         raise InputError(
@@ -117,9 +117,9 @@ def _answers(model: nn.Module, pictures: Tensor) -> list[Tensor]:
             do=FIXED,
         )
     # on a GPU a library may choose another order of summation each time
-    if not pictures.is_cuda and not _same_bits(together, again):
+    if not images.is_cuda and not _same_bits(together, again):
         raise InputError(
-            "the model answers the same pictures differently each time",
+            "the model answers the same images differently each time",
             got="another shape"
             if together.shape != again.shape
             else f"outputs that differ by {float((together - again).abs().max()):.2g}",
@@ -133,10 +133,10 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _compare(network: Network, pictures: Tensor, answers: list[Tensor]) -> None:
+def _compare(network: Network, images: Tensor, answers: list[Tensor]) -> None:
     """Refuse a graph whose outputs or margins rounding cannot take to the module's own ``answers``."""
-    shape, outputs, ahead, labels, size = _enclosed(network, pictures)
-    others = [_values(network.network_as(network.dtype()), pictures), _perturbed(network, pictures)]
+    shape, outputs, ahead, labels, size = _enclosed(network, images)
+    others = [_values(network.network_as(network.dtype()), images), _perturbed(network, images)]
     finite = outputs.center.isfinite().all(1)  # else an overflow: bounds will be infinite and prove nothing
     seen = max(float((other - outputs.center)[finite].abs().amax()) if bool(finite.any()) else 0.0 for other in others)
     coarse = (
@@ -148,7 +148,7 @@ def _compare(network: Network, pictures: Tensor, answers: list[Tensor]) -> None:
         1, keepdim=True
     )  # of an evaluation, where the real-valued network has none
     for answer in answers:
-        if answer.shape[1:] != shape or len(answer) != len(pictures):
+        if answer.shape[1:] != shape or len(answer) != len(images):
             raise _other_function(f"outputs of shape {list(answer.shape[1:])}, and {list(shape)} when traced")
         values = [(answer.flatten(1).double(), outputs)]
         if ahead is not None:
@@ -176,7 +176,7 @@ def _other_function(got: str) -> InputError:
     )
 
 
-def _enclosed(network: Network, pictures: Tensor) -> tuple[torch.Size, AffineForm, AffineForm | None, Tensor, Tensor]:
+def _enclosed(network: Network, images: Tensor) -> tuple[torch.Size, AffineForm, AffineForm | None, Tensor, Tensor]:
     """What evaluations in the network's own precision may give: the outputs' shape, flat outputs [P, K], margins of the largest output and
     which that is, and the size [P] of the largest term that they are sums of."""
     unit = torch.finfo(network.dtype()).eps / 2
@@ -191,7 +191,7 @@ def _enclosed(network: Network, pictures: Tensor) -> tuple[torch.Size, AffineFor
             ),
         ]
     )
-    for part in _parts(network, pictures):
+    for part in _parts(network, images):
         forms = run(live, AffineForm.constant(part.double()))
         output = forms[live.output]
         outputs.append(output.exactly(lambda planes: planes.flatten(1)))
@@ -210,7 +210,7 @@ def _enclosed(network: Network, pictures: Tensor) -> tuple[torch.Size, AffineFor
 
 
 def _terms(live: Network, forms: dict[str, AffineForm]) -> Iterator[Tensor]:
-    """Of each operation the largest absolute value of a sum's terms, added up, for each picture [P]."""
+    """Of each operation the largest absolute value of a sum's terms, added up, for each image [P]."""
     for operation in live.operations:
         size, rule = forms[operation.name].center, REGISTRY[operation.kind]
         if isinstance(rule, LinearRule):
@@ -218,13 +218,13 @@ def _terms(live: Network, forms: dict[str, AffineForm]) -> Iterator[Tensor]:
         yield size.abs().flatten(1).amax(1)
 
 
-def _values(live: Network, pictures: Tensor) -> Tensor:
+def _values(live: Network, images: Tensor) -> Tensor:
     """The operations' own outputs, in another order of summation."""
-    parts = [run(live, AffineForm.constant(part))[live.output].center for part in _parts(live, pictures)]
+    parts = [run(live, AffineForm.constant(part))[live.output].center for part in _parts(live, images)]
     return torch.cat(parts).flatten(1).double()
 
 
-def _perturbed(network: Network, pictures: Tensor) -> Tensor:
+def _perturbed(network: Network, images: Tensor) -> Tensor:
     """The outputs when each operation's result is off by one unit roundoff of the network's precision, relative to the terms that it sums.
 
     Signs are random but fixed. This shows how far later layers carry a rounding, also where terms cancel.
@@ -232,7 +232,7 @@ def _perturbed(network: Network, pictures: Tensor) -> Tensor:
     live, unit = network.network_as(torch.float64), torch.finfo(network.dtype()).eps / 2
     generator = torch.Generator().manual_seed(0)
     outputs = []
-    for part in _parts(network, pictures):
+    for part in _parts(network, images):
         forms = {live.input: AffineForm.constant(part.double())}
         for operation in live.operations:
             inputs, rule = [forms[name] for name in operation.inputs], REGISTRY[operation.kind]
@@ -244,10 +244,10 @@ def _perturbed(network: Network, pictures: Tensor) -> Tensor:
     return torch.cat(outputs).flatten(1)
 
 
-def _parts(network: Network, pictures: Tensor) -> tuple[Tensor, ...]:
-    """So few pictures at a time that large networks take no more memory than they need."""
-    entries = sum(math.prod(operation.shape) for operation in network.operations) + pictures[0].numel()
-    return pictures.split(max(1, ENTRIES_AT_ONCE // entries))
+def _parts(network: Network, images: Tensor) -> tuple[Tensor, ...]:
+    """So few images at a time that large networks take no more memory than they need."""
+    entries = sum(math.prod(operation.shape) for operation in network.operations) + images[0].numel()
+    return images.split(max(1, ENTRIES_AT_ONCE // entries))
 
 
 def _joined(forms: list[AffineForm]) -> AffineForm:
@@ -272,7 +272,7 @@ def _unchanged_state(model: nn.Module) -> Iterator[None]:
             raise InputError(
                 "the model changes its own weights or buffers in forward, in eval mode",
                 got=shown(changed[0]),
-                why="a layer that takes its parameters from the first pictures that it sees, or keeps statistics",
+                why="a layer that takes its parameters from the first images that it sees, or keeps statistics",
                 do="call model(images) once on data of yours if its first call is a special one; weights and buffers were put back",
             )
 

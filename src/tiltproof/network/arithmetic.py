@@ -324,7 +324,7 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
 
 
 def _zonotope(x: Tensor, whole: Reach, outputs: int) -> Reach:
-    """As many lines of the windows at a time as windows move down, so that each line of a picture is copied once: the k-th such strip of a
+    """As many lines of the windows at a time as windows move down, so that each line of an image is copied once: the k-th such strip of a
     window is the first one of the window k lines of windows below. ``whole`` where that would be no less work.
 
     What is counted is numbers read and written again: entries copied, and outputs that one more product is added to; products read each

@@ -53,7 +53,7 @@ def run(
     ``lasting``: symbols after the first so many go into the radii (|G_k e_k| <= |G_k|), the last first, from where on they hardly
     matter beside them.
 
-    Where evaluations in float32 are spoken of, the picture's pixels are rounded to float32 first. No radius is below SMALLEST on
+    Where evaluations in float32 are spoken of, the image's pixels are rounded to float32 first. No radius is below SMALLEST on
     the way in, nor after any rule, so that the products of radii with weights cover what flushing tiny numbers to zero may take.
     """
     if bounds.unit:

@@ -49,7 +49,7 @@ class Operation:
 
     @property
     def products(self) -> int:
-        """How many a picture takes, where they are many: those of a convolution or a linear layer."""
+        """How many an image takes, where they are many: those of a convolution or a linear layer."""
         weight = self.settings.get("weight")
         return math.prod(self.shape) * weight[0].numel() if isinstance(weight, Tensor) else 0
 
@@ -72,7 +72,7 @@ class Network:
 
     input: str
     output: str
-    shape: tuple[int, ...]  # of one input picture
+    shape: tuple[int, ...]  # of one input image
     operations: list[Operation]
     leaves: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     computed: list[tuple[str, Callable[[dict[str, Tensor]], Any]]] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Network:
         return last if last is not None and last.name == self.output and last.kind == "linear" else None
 
     def output_shape(self) -> tuple[int, ...]:
-        """Of one picture's output."""
+        """Of one image's output."""
         return next((operation.shape for operation in self.operations if operation.name == self.output), self.shape)
 
     def dtype(self) -> torch.dtype:

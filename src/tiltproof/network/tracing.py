@@ -99,8 +99,8 @@ TRACE_BATCH = 2
 
 
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
-    """Trace a module (in eval mode) on pictures of ``shape`` [C, H, W] with the device and dtype of ``like``."""
-    # a picture of the user's: a layer that takes its first batch for its parameters is found out, but not misled
+    """Trace a module (in eval mode) on images of ``shape`` [C, H, W] with the device and dtype of ``like``."""
+    # an image of the user's: a layer that takes its first batch for its parameters is found out, but not misled
     example = like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
     runs = False
     try:
@@ -122,11 +122,11 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
     except Exception as error:
         text = str(error).strip()
         raise InputError(
-            "the model's forward cannot be traced" if runs else f"the model cannot run on pictures of shape {shape}",
+            "the model's forward cannot be traced" if runs else f"the model cannot run on images of shape {shape}",
             got=text.splitlines()[0][:300] if text else type(error).__name__,
             why="Python code in forward that depends on the values it computes"
             if runs
-            else "pictures of another size, type or device",
+            else "images of another size, type or device",
             do="write forward without such branches" if runs else "try model(images[:2]) first",
         ) from error
     return _read(program, shape)

@@ -28,9 +28,9 @@ from tiltproof.onnx.protobuf import package
 from tiltproof.onnx.registry import ERRORS
 
 
-def evaluated(model: OnnxModule, pictures: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+def evaluated(model: OnnxModule, images: Tensor, unit: float) -> tuple[Tensor, Tensor]:
     """The outputs of a float64 copy of the network, and how far an evaluation with this unit roundoff may be from them."""
-    values, errors = {0: pictures}, {0: torch.zeros_like(pictures)}
+    values, errors = {0: images}, {0: torch.zeros_like(images)}
     for number, step in enumerate(model.steps.values(), 1):
         assert isinstance(step, Step)
         read = [values[place] for place in step.reads]
@@ -69,13 +69,13 @@ class FileAnswers:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
-    def compare(self, model: OnnxModule, pictures: Tensor) -> None:
-        """Compare on pictures of a run, one by one; a module whose weights were changed is no longer the file's."""
+    def compare(self, model: OnnxModule, images: Tensor) -> None:
+        """Compare on images of a run, one by one; a module whose weights were changed is no longer the file's."""
         if _digest(model, self.dtype) != self.weights:
             return
         own = copy.deepcopy(model).cpu().to(self.dtype)
         precise = copy.deepcopy(own).double()
-        for batch in pictures.detach().cpu().to(self.dtype).split(1):
+        for batch in images.detach().cpu().to(self.dtype).split(1):
             _compare(self, own, precise, batch, overflow=True)
 
 
@@ -89,15 +89,15 @@ def _digest(model: OnnxModule, dtype: torch.dtype) -> str:
 def compare(
     message: bytes, name: str, model: OnnxModule, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool
 ) -> FileAnswers:
-    """Run both on random pictures in [0, 1] and around it, one by one, and where the file takes any batch on three at once.
+    """Run both on random images in [0, 1] and around it, one by one, and where the file takes any batch on three at once.
 
-    Every output is compared by itself, with what rounding can take it to. What is returned compares on other pictures.
+    Every output is compared by itself, with what rounding can take it to. What is returned compares on other images.
     """
     answers = FileAnswers(message, name, model, dtype)
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.rand(ALONE, *shape, generator=generator, dtype=torch.float64)
-    pictures = torch.cat([pictures, torch.randn(ALONE, *shape, generator=generator, dtype=torch.float64)]).to(dtype)
-    batches = [*pictures.split(1), *([pictures[:TOGETHER]] if any_batch else [])]
+    images = torch.rand(ALONE, *shape, generator=generator, dtype=torch.float64)
+    images = torch.cat([images, torch.randn(ALONE, *shape, generator=generator, dtype=torch.float64)]).to(dtype)
+    batches = [*images.split(1), *([images[:TOGETHER]] if any_batch else [])]
     precise = copy.deepcopy(model).double()
     for batch in batches:
         _compare(answers, model, precise, batch)
@@ -131,7 +131,7 @@ def _compare(
 
 
 def _session(message: bytes) -> Any:
-    """Without its optimiser: the nodes as the file lists them."""
+    """Without its optimizer: the nodes as the file lists them."""
     runtime = package("onnxruntime")
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 TRY_BATCH = 2
 MOST_NUMBERS = 2**26
-"""In one step's output for one picture."""
+"""In one step's output for one image."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A value that depends on the picture: the step that gives it (0: the input) and its shape without the batch."""
+class Image:
+    """A value that depends on the image: the step that gives it (0: the input) and its shape without the batch."""
 
     place: int
     shape: tuple[int, ...]
@@ -43,7 +43,7 @@ class Sizes:
     scalar: bool = False
 
 
-Value = Picture | Sizes | Tensor
+Value = Image | Sizes | Tensor
 """A tensor is a constant of the file."""
 
 
@@ -72,7 +72,7 @@ class Step(nn.Module):
 
 
 class OnnxModule(nn.Module):
-    """The network of an ONNX file: pictures [N, C, H, W] in, for any N."""
+    """The network of an ONNX file: images [N, C, H, W] in, for any N."""
 
     file_sha256: Tensor
     file: FileAnswers | None = None
@@ -90,7 +90,7 @@ class OnnxModule(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.shape:
-            raise ValueError(f"the ONNX file takes pictures of shape {self.shape}, not {tuple(images.shape[1:])}")
+            raise ValueError(f"the ONNX file takes images of shape {self.shape}, not {tuple(images.shape[1:])}")
         values = {0: images}
         for number, step in enumerate(self.steps.values()):
             assert isinstance(step, Step)
@@ -112,38 +112,38 @@ class Draft:
         self.dtype, self.any_batch = dtype, any_batch
         self.labels: list[str] = []
         self.steps: list[Step] = []
-        self.input = Picture(0, shape)
+        self.input = Image(0, shape)
 
     def add(
         self,
         node: Node,
         function: Callable[..., Tensor],
-        pictures: tuple[Picture, ...],
+        images: tuple[Image, ...],
         constants: Mapping[str, Tensor] | None = None,
         **settings: Any,
-    ) -> Picture:
+    ) -> Image:
         """A new step at the end of the list."""
         constants = constants or {}
         for tensor in constants.values():
             if tensor.dtype != self.dtype:
                 raise node.refusal(f"has constants of type {tensor.dtype} in a network of {self.dtype}")
-        tried = [torch.empty(TRY_BATCH, *picture.shape, dtype=self.dtype, device="meta") for picture in pictures]
+        tried = [torch.empty(TRY_BATCH, *image.shape, dtype=self.dtype, device="meta") for image in images]
         try:
             result = function(*tried, **{name: tensor.to("meta") for name, tensor in constants.items()}, **settings)
         except UnsupportedOperation:
             raise
         except Exception as error:
             raise InputError(
-                f"ONNX operation {node} does not fit what it reads, {[list(picture.shape) for picture in pictures]}",
+                f"ONNX operation {node} does not fit what it reads, {[list(image.shape) for image in images]}",
                 got=shown(" ".join(str(error).split()), 160),
             ) from None
         shape = tuple(result.shape[1:])
         if result.ndim < 2 or result.shape[0] != TRY_BATCH or not 0 < math.prod(shape) <= MOST_NUMBERS:
-            raise node.refusal(f"gives a tensor of shape [N, {', '.join(map(str, shape))}] for a batch of N pictures")
+            raise node.refusal(f"gives a tensor of shape [N, {', '.join(map(str, shape))}] for a batch of N images")
         label = re.sub(r"[^0-9A-Za-z]+", "_", f"{node.op}_{len(self.steps) + 1}_{node.name[:60]}").strip("_")
         self.labels.append(label)
-        self.steps.append(Step(function, tuple(picture.place for picture in pictures), constants, settings))
-        return Picture(len(self.steps), shape)
+        self.steps.append(Step(function, tuple(image.place for image in images), constants, settings))
+        return Image(len(self.steps), shape)
 
     def without(self, gone: set[int], result: int) -> int:
         """Take out the steps at these places, which no other step reads; returns the new place of the step at ``result``."""

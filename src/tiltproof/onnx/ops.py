@@ -1,4 +1,4 @@
-"""Operations that compute: layers, normalisation, activations, pooling and arithmetic.
+"""Operations that compute: layers, normalization, activations, pooling and arithmetic.
 
 Each stands with the torch function that a node becomes, the rounding of that function, its reader and its writer.
 """
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import shown
-from tiltproof.onnx.module import Draft, Picture, Step, Value
+from tiltproof.onnx.module import Draft, Image, Step, Value
 from tiltproof.onnx.protobuf import INTEGERS, TEXT, Node
 from tiltproof.onnx.registry import (
     ErrorRule,
@@ -26,7 +26,7 @@ from tiltproof.onnx.registry import (
     constant,
     exact,
     gamma,
-    picture,
+    image,
     reads,
     rearranged,
     refused,
@@ -37,7 +37,7 @@ from tiltproof.onnx.registry import (
 from tiltproof.onnx.reshape import MOST, axes_of, pad_zeros, spread
 
 MOST_PRODUCTS = 2**36
-"""Of one layer, for one picture."""
+"""Of one layer, for one image."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sliding:
 def sliding(node: Node, kernel: tuple[int, ...], shape: tuple[int, ...]) -> Sliding:
     """Take strides, dilations, pads and auto_pad off the node; ``shape`` [C, H, W] is that of what it reads."""
     if len(kernel) != 2 or len(shape) != 3:
-        raise node.refusal(f"slides a kernel {list(kernel)} over {list(shape)}; pictures [C, H, W] alone have rules")
+        raise node.refusal(f"slides a kernel {list(kernel)} over {list(shape)}; images [C, H, W] alone have rules")
     stride, dilation = _pair(node, "strides", 1), _pair(node, "dilations", 1)
     how = node.take("auto_pad", TEXT) or "NOTSET"
     pads = node.take("pads", INTEGERS)
@@ -137,9 +137,9 @@ def convolve(
 
 
 @reads("Conv")
-def conv(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def conv(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(2, 3)
-    x, weight = picture(node, values[0]), constant(node, values[1])
+    x, weight = image(node, values[0]), constant(node, values[1])
     given = kernel_shape(node)
     if weight.ndim != 4 or (given and given != tuple(weight.shape[2:])):
         raise node.refusal(f"has weights of shape {list(weight.shape)} for a kernel {list(given)}")
@@ -150,7 +150,7 @@ def conv(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     if len(values) == 3 and values[2] is not None:
         constants["bias"] = constant(node, values[2])
     padding = window.begin
-    if not window.even:  # zeros around the picture first, then a convolution without padding
+    if not window.even:  # zeros around the image first, then a convolution without padding
         around = (window.begin[1], window.end[1], window.begin[0], window.end[0])
         x, padding = draft.add(node, pad_zeros, (x,), pad=around), (0, 0)
     geometry: dict[str, Any] = {"stride": window.stride, "padding": padding, "dilation": window.dilation}
@@ -183,10 +183,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @reads("Gemm")
-def gemm(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def gemm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     """alpha A' B' + beta C; with alpha = beta = 1 and A as it stands, a linear layer."""
     node.count(2, 3)
-    x, weight = picture(node, values[0]), constant(node, values[1])
+    x, weight = image(node, values[0]), constant(node, values[1])
     node.only(alpha=1.0, beta=1.0, transA=0)
     turned = node.flag("transB")
     if weight.ndim != 2 or len(x.shape) != 1:
@@ -203,9 +203,9 @@ def gemm(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
 
 
 @reads("MatMul")
-def matmul(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def matmul(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(2)
-    x, weight = picture(node, values[0]), constant(node, values[1])
+    x, weight = image(node, values[0]), constant(node, values[1])
     if weight.ndim != 2 or len(x.shape) != 1:
         raise node.refusal(
             f"multiplies {list(x.shape)} with {list(weight.shape)}; flat inputs and a matrix have a rule"
@@ -259,7 +259,7 @@ def normalise(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: T
 
 
 @reads("BatchNormalization")
-def batch_norm(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def batch_norm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(5)
     node.only(training_mode=0)
     node.number("momentum", 0.9)  # of training alone
@@ -268,7 +268,7 @@ def batch_norm(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     if not epsilon >= 0 or bool((variance < 0).any()) or bool((variance + epsilon <= 0).any()):
         raise node.refusal("divides by a variance that is not positive")
     constants = {"mean": mean, "variance": variance, "weight": weight, "bias": bias}
-    return draft.add(node, normalise, (picture(node, values[0]),), constants, epsilon=epsilon)
+    return draft.add(node, normalise, (image(node, values[0]),), constants, epsilon=epsilon)
 
 
 @writes("scale")
@@ -312,12 +312,12 @@ def leaky(x: Tensor, *, slope: float) -> Tensor:
 
 
 @reads("LeakyRelu")
-def leaky_relu(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def leaky_relu(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     slope = node.number("alpha", float(np.float32(0.01)))
     if not 0 <= slope <= 1:
         raise node.refusal(f"has alpha = {slope}; 0 to 1 has a rule")
-    return draft.add(node, leaky, (picture(node, values[0]),), slope=slope)
+    return draft.add(node, leaky, (image(node, values[0]),), slope=slope)
 
 
 @writes("relu")
@@ -335,7 +335,7 @@ def clip(x: Tensor, *, low: float, high: float) -> Tensor:
 
 
 @reads("Clip")
-def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1, 3)
     bounds = [constant(node, value) for value in values[1:] if value is not None]
     if len(bounds) != 2 or any(bound.numel() != 1 or bound.dtype != draft.dtype for bound in bounds):
@@ -343,7 +343,7 @@ def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     low, high = (float(bound) for bound in bounds)
     if not low < high:
         raise node.refusal(f"clips to [{low}, {high}]; a lower bound below the upper one has a rule")
-    return draft.add(node, clip, (picture(node, values[0]),), low=low, high=high)
+    return draft.add(node, clip, (image(node, values[0]),), low=low, high=high)
 
 
 @writes("clamp")
@@ -372,16 +372,16 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @reads(*FUNCTIONS)
-def plain(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def plain(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
-    return draft.add(node, FUNCTIONS[node.op], (picture(node, values[0]),))
+    return draft.add(node, FUNCTIONS[node.op], (image(node, values[0]),))
 
 
 writes_one_node("sigmoid", "Sigmoid")
 writes_one_node("tanh", "Tanh")
 
 
-def _pooling(node: Node, x: Picture) -> Sliding:
+def _pooling(node: Node, x: Image) -> Sliding:
     window = sliding(node, kernel_shape(node), x.shape)
     if not window.even or any(2 * p > k for p, k in zip(window.begin, window.kernel, strict=True)):
         raise node.refusal(
@@ -403,9 +403,9 @@ def largest(
 
 
 @reads("MaxPool")
-def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
-    x = picture(node, values[0])
+    x = image(node, values[0])
     node.only(ceil_mode=0, storage_order=0)
     w = _pooling(node, x)
     return draft.add(node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation)
@@ -425,9 +425,9 @@ def average(
 
 
 @reads("AveragePool")
-def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
-    x = picture(node, values[0])
+    x = image(node, values[0])
     node.only(ceil_mode=0)
     w, include = _pooling(node, x), node.flag("count_include_pad")
     if w.dilation != (1, 1):
@@ -458,11 +458,11 @@ def average_all(x: Tensor) -> Tensor:
 
 
 @reads("GlobalAveragePool")
-def global_average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def global_average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
-    x = picture(node, values[0])
+    x = image(node, values[0])
     if len(x.shape) != 3:
-        raise node.refusal(f"averages {list(x.shape)}; pictures [C, H, W] have a rule")
+        raise node.refusal(f"averages {list(x.shape)}; images [C, H, W] have a rule")
     return draft.add(node, average_all, (x,))
 
 
@@ -484,9 +484,9 @@ def mean(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
 
 
 @reads("ReduceMean")
-def reduce_mean(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def reduce_mean(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1, 2)
-    x, keep = picture(node, values[0]), node.flag("keepdims", True)
+    x, keep = image(node, values[0]), node.flag("keepdims", True)
     node.only(noop_with_empty_axes=0)
     axes = axes_of(node, values, 1)
     if not axes:
@@ -533,28 +533,26 @@ BINARY: dict[str, Callable[..., Tensor]] = {
 
 
 @reads(*BINARY)
-def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(2)
     function = BINARY[node.op]
     first, second = values
-    if isinstance(first, Picture) and isinstance(second, Picture):
+    if isinstance(first, Image) and isinstance(second, Image):
         if node.op not in ("Add", "Sub"):
             raise node.refusal("joins two branches; sums and differences of branches have rules")
         if first.shape != second.shape:
             raise node.refusal(f"joins branches of shapes {list(first.shape)} and {list(second.shape)}")
         return draft.add(node, function, (first, second))
-    x, constant = (first, second) if isinstance(first, Picture) else (second, first)
-    if not isinstance(x, Picture) or not isinstance(constant, Tensor):
+    x, constant = (first, second) if isinstance(first, Image) else (second, first)
+    if not isinstance(x, Image) or not isinstance(constant, Tensor):
         raise node.refusal("computes with constants or shapes alone", do="export with constants folded")
     if node.op == "Div" and x is second:
-        raise node.refusal("divides by something that depends on the picture")
+        raise node.refusal("divides by something that depends on the image")
     if node.op == "Div" and bool((constant == 0).any()):
         raise node.refusal("divides by zero")
     whole = len(x.shape) + 1
     if constant.ndim > whole or (constant.ndim == whole and constant.shape[0] != 1):
-        raise node.refusal(
-            f"has a constant of shape {list(constant.shape)}, which would tell pictures of a batch apart"
-        )
+        raise node.refusal(f"has a constant of shape {list(constant.shape)}, which would tell images of a batch apart")
     made = with_constant if x is first else constant_with
     result = draft.add(node, made, (x,), {"constant": constant}, operation=function)
     if result.shape != x.shape:

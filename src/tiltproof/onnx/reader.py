@@ -9,7 +9,7 @@ from torch import nn
 
 from tiltproof.errors import InputError, shown
 from tiltproof.onnx.crosscheck import compare
-from tiltproof.onnx.module import MOST_NUMBERS, Draft, OnnxModule, Picture, Value
+from tiltproof.onnx.module import MOST_NUMBERS, Draft, Image, OnnxModule, Value
 from tiltproof.onnx.ops import merge_biases
 from tiltproof.onnx.protobuf import EXPORT_AGAIN, FLOATS, Node, bring_in, numbers, package, parse, read_file, validate
 from tiltproof.onnx.registry import READERS
@@ -19,8 +19,8 @@ from tiltproof.onnx.reshape import DYNAMIC
 def load_onnx(path: str | Path) -> nn.Module:
     """The network of an ONNX file (opset 11 to 21, float32 or float64) as a module in eval mode, on the CPU.
 
-    It takes pictures [N, C, H, W] of the size that the file says, for any N. A node without a bound rule is refused by its op and name
-    (`UnsupportedOperation`). On random pictures, and later on those of a run, its answers are compared with onnxruntime's.
+    It takes images [N, C, H, W] of the size that the file says, for any N. A node without a bound rule is refused by its op and name
+    (`UnsupportedOperation`). On random images, and later on those of a run, its answers are compared with onnxruntime's.
     Needs ``tiltproof[onnx]``.
     """
     path = Path(path)
@@ -53,9 +53,9 @@ def _read(message: Any, content: bytes, path: Path) -> nn.Module:
     for node in nodes:
         _convert(draft, values, node)
     result = values.get(graph.output[0].name) if len(graph.output) == 1 else None
-    if not isinstance(result, Picture) or result.place == 0:
+    if not isinstance(result, Image) or result.place == 0:
         raise InputError(
-            "the network of an ONNX file must have one output, computed from the picture",
+            "the network of an ONNX file must have one output, computed from the image",
             got=shown([output.name for output in graph.output]),
         )
     place = merge_biases(draft, result.place)
@@ -65,8 +65,8 @@ def _read(message: Any, content: bytes, path: Path) -> nn.Module:
 
 
 def _input(entries: list[Any]) -> tuple[str, Draft]:
-    """The one input, pictures [N, C, H, W] of a known size."""
-    what = "the ONNX file must take one input, pictures [N, C, H, W]"
+    """The one input, images [N, C, H, W] of a known size."""
+    what = "the ONNX file must take one input, images [N, C, H, W]"
     if len(entries) != 1:
         raise InputError(what, got=f"{len(entries)} inputs: {shown([entry.name for entry in entries])}")
     kind = entries[0].type.tensor_type
@@ -80,7 +80,7 @@ def _input(entries: list[Any]) -> tuple[str, Draft]:
         raise InputError("the ONNX file takes batches of one size", got=f"batches of {shape[0]}", do=DYNAMIC)
     channels, height, width = (int(size or 0) for size in shape[1:])
     if channels * height * width > MOST_NUMBERS:
-        raise InputError("the ONNX file takes pictures that are too large", got=shown(shape[1:]))
+        raise InputError("the ONNX file takes images that are too large", got=shown(shape[1:]))
     return entries[0].name, Draft((channels, height, width), FLOATS[kind.elem_type], shape[0] is None)
 
 

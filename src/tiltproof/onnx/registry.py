@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import UnsupportedOperation
-from tiltproof.onnx.module import Draft, Picture, Step, Value
+from tiltproof.onnx.module import Draft, Image, Step, Value
 from tiltproof.onnx.protobuf import Node, package
 
 Reader = Callable[[Draft, Node, list[Value | None]], Value]
@@ -33,9 +33,9 @@ def reads(*ops: str) -> Callable[[Reader], Reader]:
     return register
 
 
-def picture(node: Node, value: Value | None) -> Picture:
-    if not isinstance(value, Picture):
-        raise node.refusal("reads a constant where only something computed from the picture has a rule")
+def image(node: Node, value: Value | None) -> Image:
+    if not isinstance(value, Image):
+        raise node.refusal("reads a constant where only something computed from the image has a rule")
     return value
 
 

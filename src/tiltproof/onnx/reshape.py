@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Picture, Sizes, Value
+from tiltproof.onnx.module import Draft, Image, Sizes, Value
 from tiltproof.onnx.protobuf import FLOATING, FLOATS, INT64, INTEGER, INTEGERS, NUMBER, TENSOR, TEXT, Node, numbers
-from tiltproof.onnx.registry import GraphDraft, Operation, picture, reads, rearranged, rounds, writes, writes_one_node
+from tiltproof.onnx.registry import GraphDraft, Operation, image, reads, rearranged, rounds, writes, writes_one_node
 
 MOST = 2**15
 """Size of a kernel, a stride, a padding or a dilation."""
@@ -57,7 +57,7 @@ def spread(node: Node, axes: Sequence[int], rank: int) -> list[int]:
     if any(not 0 <= axis < rank for axis in found) or len({*found}) != len(found):
         raise node.refusal(f"names axes {list(axes)[:8]} of {rank}")
     if 0 in found:
-        raise node.refusal("works along the batch dimension, whose pictures must not mix")
+        raise node.refusal("works along the batch dimension, whose images must not mix")
     return found
 
 
@@ -66,7 +66,7 @@ def shape(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
     node.count(1)
     start, end = node.integer("start", 0), node.take("end", INTEGER)
     value = values[0]
-    dims: Dims = (None, *value.shape) if isinstance(value, Picture) else (None, *picture(node, value).shape)
+    dims: Dims = (None, *value.shape) if isinstance(value, Image) else (None, *image(node, value).shape)
     return Sizes(dims[start:end])
 
 
@@ -75,8 +75,8 @@ def gather(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
     """Entries of a shape."""
     node.count(2)
     node.only(axis=0)
-    if isinstance(values[0], Picture):
-        raise node.refusal("picks out numbers of a picture")
+    if isinstance(values[0], Image):
+        raise node.refusal("picks out numbers of an image")
     source, index = sizes(node, values[0]), sizes(node, values[1])
     chosen = integers(node, values[1])
     if source.scalar or any(not -len(source.numbers) <= k < len(source.numbers) for k in chosen):
@@ -112,7 +112,7 @@ def identity(draft: Draft, node: Node, values: list[Value | None]) -> Value:
 
 
 @reads("Dropout")
-def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     """Outside training it is the identity, whatever its ratio."""
     node.count(1, 3)
     node.number("ratio", 0.5)
@@ -120,7 +120,7 @@ def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
     training = values[2] if len(values) == 3 else None
     if training is not None and not (isinstance(training, Tensor) and not bool(training.any())):
         raise node.refusal("is in training mode")
-    return picture(node, values[0])
+    return image(node, values[0])
 
 
 @reads("Cast")
@@ -129,7 +129,7 @@ def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1)
     node.integer("saturate", 1)  # of 8-bit types alone
     value, to = values[0], node.integer("to", 0)
-    if isinstance(value, Picture):
+    if isinstance(value, Image):
         same = FLOATS.get(to) == draft.dtype
     else:
         whole = isinstance(value, Sizes) or (isinstance(value, Tensor) and value.dtype == torch.int64)
@@ -150,7 +150,7 @@ def in_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
 def reshaped(
     node: Node, target: Sizes, dims: Dims, allow_zero: bool, *, any_batch: bool, batch_first: bool = True
 ) -> tuple[int, ...]:
-    """The shape that a reshape gives, of a picture without the batch."""
+    """The shape that a reshape gives, of an image without the batch."""
     if target.scalar or (allow_zero and 0 in target.numbers):
         raise node.refusal("reshapes to a scalar or to no numbers at all")
     if any(size == 0 and k >= len(dims) for k, size in enumerate(target.numbers)):
@@ -160,11 +160,11 @@ def reshaped(
     if batch_first:
         first = wanted.pop(0) if wanted else 0
         if first == 1 and not any_batch:
-            first = None  # the file is about one picture, and so is this literal batch of one
+            first = None  # the file is about one image, and so is this literal batch of one
         if first == -1 and -1 not in wanted:
-            first = None  # whatever the rest leaves over: it leaves one for each picture if the rest is a whole picture
+            first = None  # whatever the rest leaves over: it leaves one for each image if the rest is a whole image
         elif first == -1 or first is not None:
-            text = "mixes pictures of a batch" if first == -1 else f"is made for a batch of {first}"
+            text = "mixes images of a batch" if first == -1 else f"is made for a batch of {first}"
             raise node.refusal(f"reshapes to {_text(target)}, which {text}", do=DYNAMIC)
     rest = [-2 if size is None else size for size in wanted]
     if -1 in rest:
@@ -188,24 +188,24 @@ def reshape(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     if isinstance(value, Tensor):
         wanted = reshaped(node, target, tuple(value.shape), allow_zero, any_batch=True, batch_first=False)
         return value.reshape(wanted)
-    x = picture(node, value)
+    x = image(node, value)
     wanted = reshaped(node, target, (None, *x.shape), allow_zero, any_batch=draft.any_batch)
     return draft.add(node, in_shape, (x,), shape=wanted)
 
 
 @reads("Flatten")
-def flatten(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def flatten(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
-    x, axis = picture(node, values[0]), node.integer("axis", 1)
+    x, axis = image(node, values[0]), node.integer("axis", 1)
     if axis not in (1, -len(x.shape)):
-        raise node.refusal(f"flattens from axis {axis} on; axis 1 keeps the pictures of a batch apart")
+        raise node.refusal(f"flattens from axis {axis} on; axis 1 keeps the images of a batch apart")
     return draft.add(node, in_shape, (x,), shape=(math.prod(x.shape),))
 
 
 def squeezed(node: Node, dims: Dims, axes: Sequence[int]) -> Dims:
     gone = {axis + len(dims) if axis < 0 else axis for axis in axes}
     if len(gone) != len(axes) or any(not 0 <= axis < len(dims) or dims[axis] != 1 for axis in gone):
-        raise node.refusal(f"takes away axes {list(axes)[:8]}, not all of size 1 in each picture")
+        raise node.refusal(f"takes away axes {list(axes)[:8]}, not all of size 1 in each image")
     return tuple(size for axis, size in enumerate(dims) if axis not in gone)
 
 
@@ -232,7 +232,7 @@ def squeeze(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         return Sizes(value.numbers, scalar=node.op == "Squeeze")
     if isinstance(value, Tensor):
         return value.reshape([size or 0 for size in change(node, tuple(value.shape), axes)])
-    x = picture(node, value)
+    x = image(node, value)
     batch, *rest = change(node, (None, *x.shape), axes)
     if batch is not None:
         raise node.refusal("does not keep the batch dimension first")
@@ -256,7 +256,7 @@ def turned(x: Tensor, *, order: tuple[int, ...]) -> Tensor:
 def transpose(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1)
     value, order = values[0], node.take("perm", INTEGERS)
-    count = value.ndim if isinstance(value, Tensor) else len(picture(node, value).shape) + 1
+    count = value.ndim if isinstance(value, Tensor) else len(image(node, value).shape) + 1
     order = list(reversed(range(count))) if order is None else order
     if sorted(order) != list(range(count)):
         raise node.refusal(f"permutes {count} axes by {order[:8]}")
@@ -264,7 +264,7 @@ def transpose(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         return value.permute(order)
     if order[0] != 0:
         raise node.refusal("moves the batch dimension")
-    return draft.add(node, turned, (picture(node, value),), order=tuple(order))
+    return draft.add(node, turned, (image(node, value),), order=tuple(order))
 
 
 @writes("permute")
@@ -288,9 +288,9 @@ def join(node: Node, values: Sequence[Value | None], axis: int) -> Sizes:
 def concat(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1, 64)
     axis = node.integer("axis", 0)
-    if not any(isinstance(value, Picture) for value in values):
+    if not any(isinstance(value, Image) for value in values):
         return join(node, values, axis)
-    parts = tuple(picture(node, value) for value in values)
+    parts = tuple(image(node, value) for value in values)
     axis = spread(node, [axis], len(parts[0].shape) + 1)[0]
     return draft.add(node, side_by_side, parts, axis=axis)
 
@@ -315,7 +315,7 @@ def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         raise node.refusal(f"cuts with steps {steps[:8]}")
     if isinstance(value, Sizes) and axes in ([0], [-1]) and not value.scalar:
         return Sizes(value.numbers[slice(starts[0], ends[0], steps[0])])
-    x = picture(node, value)
+    x = image(node, value)
     parts = [(0, size, 1) for size in x.shape]
     for axis, *bounds in zip(spread(node, axes, len(parts) + 1), starts, ends, steps, strict=True):
         parts[axis - 1] = slice(*bounds).indices(x.shape[axis - 1])
@@ -338,11 +338,11 @@ def pad_zeros(x: Tensor, *, pad: tuple[int, ...]) -> Tensor:
 
 
 @reads("Pad")
-def pad(draft: Draft, node: Node, values: list[Value | None]) -> Picture:
+def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(2, 4)
     if node.take("mode", TEXT) not in (None, "constant"):
         raise node.refusal("pads otherwise than with a constant")
-    x, pads = picture(node, values[0]), integers(node, values[1])
+    x, pads = image(node, values[0]), integers(node, values[1])
     value = values[2] if len(values) > 2 else None
     if value is not None and not (isinstance(value, Tensor) and value.numel() == 1 and not bool(value.any())):
         raise node.refusal("pads with something else than zeros")

@@ -1,4 +1,4 @@
-"""A network as an ONNX file: one picture in, one row of outputs out, float32, and compared with onnxruntime before it is handed over."""
+"""A network as an ONNX file: one image in, one row of outputs out, float32, and compared with onnxruntime before it is handed over."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tiltproof.runs.manifest import package_version
 OPSET, IR_VERSION = 13, 7
 """Old enough for every verifier that reads ONNX at all."""
 INPUT, OUTPUT = "images", "outputs"
-PICTURES = 5
+IMAGES = 5
 UNITS, TIMES = 2.0**12, 64
 """How far each output of onnxruntime may be away: units in its last place where it is largest, and times float32's own rounding error."""
 
 
 def write_onnx(model: nn.Module, shape: tuple[int, ...], path: str | Path) -> Path:
-    """Write a module as ONNX for one picture of ``shape`` [C, H, W]; refused unless onnxruntime computes the same from the file."""
+    """Write a module as ONNX for one image of ``shape`` [C, H, W]; refused unless onnxruntime computes the same from the file."""
     weight = next((weight for weight in model.parameters() if weight.is_floating_point()), torch.zeros(0))
     like = weight.new_zeros(1, *shape)
     with proof_arithmetic(like.device), eval_mode(model):
@@ -78,13 +78,13 @@ def onnx_bytes(network: Network) -> bytes:
 
 
 def _compare(content: bytes, network: Network) -> None:
-    """onnxruntime on the file against the operations in float64, on random pictures."""
+    """onnxruntime on the file against the operations in float64, on random images."""
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.rand(PICTURES, *network.shape, generator=generator)
+    images = torch.rand(IMAGES, *network.shape, generator=generator)
     device = next((get().device for get in network.leaves.values()), torch.device("cpu"))
     with torch.no_grad():
-        own, real = (_outputs(network, pictures.to(device, kind)) for kind in (torch.float32, torch.float64))
-    theirs = _run(content, pictures)
+        own, real = (_outputs(network, images.to(device, kind)) for kind in (torch.float32, torch.float64))
+    theirs = _run(content, images)
     if not bool(real.isfinite().all()) or not bool(theirs.isfinite().all()):
         raise InputError("the network gives NaN or infinity", why="training that diverged")
     # each output by what rounding does to itself: beside a large one a small one would not be compared at all
@@ -105,19 +105,19 @@ def _compare(content: bytes, network: Network) -> None:
         )
 
 
-def _outputs(network: Network, pictures: Tensor) -> Tensor:
-    live = network.network_as(pictures.dtype)
-    return run(live, AffineForm.constant(pictures))[live.output].center.double().cpu()
+def _outputs(network: Network, images: Tensor) -> Tensor:
+    live = network.network_as(images.dtype)
+    return run(live, AffineForm.constant(images))[live.output].center.double().cpu()
 
 
-def _run(content: bytes, pictures: Tensor) -> Tensor:
+def _run(content: bytes, images: Tensor) -> Tensor:
     runtime = package("onnxruntime")
     options: Any = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what is wrong is said by the exception
     try:
         session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        answers = [session.run([OUTPUT], {INPUT: picture[None].numpy()})[0] for picture in pictures]
+        answers = [session.run([OUTPUT], {INPUT: image[None].numpy()})[0] for image in images]
     except Exception as error:  # onnxruntime's exceptions have no common class
         raise InputError(
             "onnxruntime cannot run the ONNX file made of the network, so nothing was written",

@@ -31,7 +31,7 @@ from tiltproof.network.ops.converters import Built, Input, Refused, converter, r
 
 @rule("scale")
 class Scale(LinearRule):
-    """y = scale * x + shift with constants: normalisation, arithmetic with constants, batch norm in eval mode.
+    """y = scale * x + shift with constants: normalization, arithmetic with constants, batch norm in eval mode.
 
     The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms``
     allows for.
@@ -141,8 +141,8 @@ def _scaled(
         extra = max(0, value.ndim - len(shape))
         if any(size != 1 for size in value.shape[:extra]):
             raise UnsupportedOperation(
-                "a constant has a row for each picture of a batch",
-                got=f"shape {list(value.shape)} while a batch of {value.shape[0]} pictures was traced",
+                "a constant has a row for each image of a batch",
+                got=f"shape {list(value.shape)} while a batch of {value.shape[0]} images was traced",
                 do="give it one row for all: torch.zeros(1, ...) instead of torch.zeros(len(x), ...)",
             )
         return value.flatten(0, extra) if value.ndim > len(shape) > 0 else value
@@ -188,7 +188,7 @@ def mul(shape: Any, x: Any, other: Any) -> Built:
 @converter("div.Tensor", "div.Scalar")
 def div(shape: Any, x: Any, other: Any) -> Built:
     if isinstance(other, Input):
-        raise Refused("a division by something that depends on the picture")
+        raise Refused("a division by something that depends on the image")
     return _scaled(shape, x, other, lambda c: c.reciprocal(), None)
 
 

@@ -55,7 +55,7 @@ def supported() -> str:
 def require_constants(x: Any, *constants: Any) -> None:
     """Refuse weights that depend on the image."""
     if not isinstance(x, Input) or any(isinstance(constant, Input) for constant in constants):
-        raise Refused("the weights must not depend on the picture")
+        raise Refused("the weights must not depend on the image")
 
 
 def pair(value: Any) -> tuple[int, int]:

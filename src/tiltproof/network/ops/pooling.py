@@ -30,7 +30,7 @@ class Average(LinearRule):
         return pull(a.contiguous())[0]
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        """A window is no larger than the picture, and an entry lies in no more windows than there are, which may be more."""
+        """A window is no larger than the image, and an entry lies in no more windows than there are, which may be more."""
         return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
 
     def divisor(self, operation: Operation, shape: torch.Size) -> int:
@@ -104,7 +104,7 @@ class MaxPool2d(Rule):
     """
 
     def _leader(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor]:
-        """Flat index of m in each channel's picture [P, C, windows], and E [P, C, windows]."""
+        """Flat index of m in each channel's image [P, C, windows], and E [P, C, windows]."""
         s = operation.settings
         geometry = {"stride": s["stride"], "padding": s["padding"], "dilation": s["dilation"]}
         _, index = F.max_pool2d(form.center, s["kernel_size"], **geometry, return_indices=True)

@@ -37,7 +37,7 @@ class Reshape(MoveRule):
 )
 def reshape(shape: Any, x: Any, *_: Any) -> Built:
     if math.prod(shape) != math.prod(x.shape):
-        raise Refused(f"a reshape from {x.shape} to {shape} that mixes pictures of the batch")
+        raise Refused(f"a reshape from {x.shape} to {shape} that mixes images of the batch")
     return Built("reshape", (x.name,))
 
 
@@ -83,7 +83,7 @@ def slice_(shape: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None,
 
 @rule("pad")
 class Pad(MoveRule):
-    """Zeros around the picture: of the center, the slopes and the radius alike."""
+    """Zeros around the image: of the center, the slopes and the radius alike."""
 
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return F.pad(x, operation.settings["pad"])
@@ -92,7 +92,7 @@ class Pad(MoveRule):
 @converter("pad.default")
 def pad(shape: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Built:
     if mode != "constant" or value not in (None, 0) or any(not isinstance(n, int) or n < 0 for n in pad):
-        raise Refused(f"padding by {list(pad)} of mode {mode!r} with {value}; zeros around the picture have a rule")
+        raise Refused(f"padding by {list(pad)} of mode {mode!r} with {value}; zeros around the image have a rule")
     if len(pad) > 2 * len(x.shape):
         raise Refused("padding of the batch")
     return Built("pad", (x.name,), {"pad": tuple(pad)})
