@@ -155,9 +155,9 @@ class Watch:
 
     def _wrapped_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(pull: Any, operation: Any) -> Any:
-            self._reached[operation.name] = len(pull.left)
-            return method(pull, operation)
+        def call(backward: Any, operation: Any) -> Any:
+            self._reached[operation.name] = len(backward.active)
+            return method(backward, operation)
 
         return call
 

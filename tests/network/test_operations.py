@@ -57,7 +57,7 @@ def test_clamp_is_enclosed_exactly(center, slope, radius, low, width, dtype):
             y = min(max(x, Fraction(low)), Fraction(high))
             assert abs(y - c - g * e) <= r
             for a, line in back:
-                error = Fraction(float(line.allowance)) * (1 + Fraction(1, 2**10))
+                error = Fraction(float(line.rounding_budget)) * (1 + Fraction(1, 2**10))
                 assert Fraction(a) * y >= Fraction(float(line.inputs[0])) * x + Fraction(float(line.constant)) - error
 
 

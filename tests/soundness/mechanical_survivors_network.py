@@ -671,13 +671,13 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/backward.py",
-        "self.steps = 2  # those at which something may underflow, and the products of a meeting",
+        "self.steps = 2  # that may underflow; 2 for the products of concretizing",
         ("2 -> 1",),
         FLOOR,
     ),
     Argued(
         "network/backward.py",
-        "if self.enough is not None and len(self.coefficients) == 1 and operation.name in dear[1:]:",
+        "if self.enough is not None and len(self.coefficients) == 1 and operation.name in expensive[1:]:",
         ("1 -> 2 #2",),
         ("Decides only where an early-exit test happens: every form encloses its operation."),
     ),
@@ -749,7 +749,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)",
+        "result.rounding_budget = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)",
         (
             "max(1.0, abs(negative)) + 1 - negative -> max(1.0, abs(negative)) + 1 + negative",
             "max(1.0, abs(negative)) + 1 -> max(1.0, abs(negative))",
@@ -762,8 +762,8 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)",
-        ("result.allowance.add_(UNDERFLOW * ones_length(a) * allowa... dropped",),
+        "result.rounding_budget.add_(UNDERFLOW * ones_length(a) * allowance)",
+        ("result.rounding_budget.add_(UNDERFLOW * ones_length(a) * ... dropped",),
         FLOOR,
     ),
     Argued(
@@ -794,8 +794,8 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "allowance = None if result.allowance is None else result.allowance * 8",
-        ("result.allowance is None -> result.allowance is not None", "8 -> 1"),
+        "allowance = None if result.rounding_budget is None else result.rounding_budget * 8",
+        ("result.rounding_budget is None -> result.rounding_budget is not None", "8 -> 1"),
         (
             "Parabolas leave less than lines by much more than a rounding where they are taken, and where they are not "
             "the lines' ends are rounded outward by a few units, beside which 8 roundings are not seen."
@@ -912,7 +912,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/base.py",
-        "OVERFLOW, UNDERFLOW = 2.0**120, SMALLEST[torch.float32]",
+        "OVERFLOW = 2.0**120",
         ("2.0 -> 0.0",),
         NOTHING,
     ),
@@ -1079,7 +1079,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/pooling.py",
-        "result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)",
+        "result.rounding_budget = size * backward_gamma(entries + 9, a[0].numel(), form.unit)",
         ("entries + 9 -> 9", "9 -> 8", "9 -> 4"),
         POOLBACK,
     ),

@@ -98,17 +98,21 @@ def _claims(case: Case) -> Claims:
     directions, rows = torch.from_numpy(case.directions), torch.from_numpy(case.rows)
     a = directions.to(case.radius.dtype).view(len(directions), *forms[network.output].shape[1:])
     zeros = torch.zeros(len(a), dtype=torch.float64)
-    pull = BackwardPass(network, GatheredForms(forms, rows), {network.output: a}, zeros, zeros, None, False)
-    pull.mind(a, [network.output])
+    backward = BackwardPass(network, GatheredForms(forms, rows), {network.output: a}, zeros, zeros, None, False)
+    backward.account_underflow(a, [network.output])
     for step in reversed(network.operations):
-        if step.name in pull.coefficients:
-            pull.step(step)
-            error = (pull.error + pull.steps * FLOOR[a.dtype]) * (pull._largest() * (MORE / pull.largest_sum)).clamp(
-                min=MORE
-            )
+        if step.name in backward.coefficients:
+            backward.step(step)
+            error = (backward.error + backward.steps * FLOOR[a.dtype]) * (
+                backward._largest() * (MORE / backward.largest_sum)
+            ).clamp(min=MORE)
             claims.steps.append(
-                {"constant": pull.constant.numpy(), "error": error.numpy(), "moves": pull.moves.numpy()}
-                | {name: coefficient.double().numpy() for name, coefficient in pull.coefficients.items()}
+                {
+                    "constant": backward.constant.numpy(),
+                    "error": error.numpy(),
+                    "moves": backward.quadratic_terms.numpy(),
+                }
+                | {name: coefficient.double().numpy() for name, coefficient in backward.coefficients.items()}
             )
     claims.bounds["directions"] = refine_outputs(network, forms, rows, a)[0].numpy()
     if forms[network.output].radius.ndim != 2 or forms[network.output].shape[1] < 2:
@@ -867,8 +871,8 @@ FAMILIES: dict[str, Callable[[Rng], Iterator[Case]]] = {
 
 def inputs(seed: int, families: Sequence[str] = tuple(FAMILIES)) -> list[Case]:
     # the lazy imports of these take longer than most cases
-    pull = torch.func.vjp(lambda x: F.avg_pool2d(x, 2), torch.zeros(1, 1, 2, 2))[1]
-    pull(torch.zeros(1, 1, 1, 1))
+    backward = torch.func.vjp(lambda x: F.avg_pool2d(x, 2), torch.zeros(1, 1, 2, 2))[1]
+    backward(torch.zeros(1, 1, 1, 1))
     result = []
     for name in families:
         result += FAMILIES[name](np.random.default_rng([seed, zlib.crc32(name.encode())]))

@@ -734,7 +734,7 @@ def paid_backward(result: BackwardResult, a: Tensor) -> Tensor:
         return allowance(result.error)
     with Counting():
         sizes = lengths(counted(value(a)))
-    paid = value(sizes) * allowance(result.allowance)
+    paid = value(sizes) * allowance(result.rounding_budget)
     return paid.flatten(1).sum(1)
 
 

@@ -77,9 +77,11 @@ class Relu(Rule):
         sums = torch.zeros(len(a), 3, dtype=torch.float64, device=a.device)
         parts = torch.stack([constant, weight * tilt, weight * curvature], 1).double()
         sums = sums.index_put_((where[0],), parts, accumulate=True).T
-        allowance = None if result.allowance is None else result.allowance * 8
+        allowance = None if result.rounding_budget is None else result.rounding_budget * 8
         error = None if result.error is None else result.error * 8
-        return replace(result, constant=result.constant + sums[0], moves=sums[1:], allowance=allowance, error=error)
+        return replace(
+            result, constant=result.constant + sums[0], quadratic_terms=sums[1:], rounding_budget=allowance, error=error
+        )
 
 
 @converter("relu.default")
@@ -109,8 +111,8 @@ def relu_backward(a: Tensor, form: AffineForm, negative: float, evaluation: floa
     if form.unit:
         allowance = backward_gamma(8, row_size(a), form.unit)
         allowance += gamma(4, evaluation) if negative else 0.0
-        result.allowance = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)
-        result.allowance.add_(UNDERFLOW * ones_length(a) * allowance)
+        result.rounding_budget = form_lengths(form) * ((max(1.0, abs(negative)) + 1 - negative) * allowance)
+        result.rounding_budget.add_(UNDERFLOW * ones_length(a) * allowance)
     return result
 
 
@@ -156,8 +158,8 @@ class Banded(Rule):
         if form.unit:
             gain = torch.maximum(below, above).to(a.dtype)
             size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
-            result.allowance = size * backward_gamma(9, row_size(a), form.unit)
-            result.allowance += self.evaluation_error(operation) * ones_length(a)
+            result.rounding_budget = size * backward_gamma(9, row_size(a), form.unit)
+            result.rounding_budget += self.evaluation_error(operation) * ones_length(a)
         return result
 
 

@@ -211,7 +211,7 @@ class Add(Rule):
         result = BackwardResult([a, self.sign * a])
         if operation.evaluation:
             size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * ones_length(a)
-            result.allowance = size * gamma(4, operation.evaluation)
+            result.rounding_budget = size * gamma(4, operation.evaluation)
         return result
 
 

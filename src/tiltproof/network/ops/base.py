@@ -1,8 +1,8 @@
-"""What a rule is: how one operation treats bounds going forward and coefficients going backward.
+"""Rules: how one operation maps affine forms forward and linear lower bounds backward, and the table of rules.
 
-Forward: affine forms in, an affine form out that contains every output. Backward: a linear lower bound ``a . y`` of
-the margin in terms of the operation's output y becomes one in terms of its inputs: ``a . y >= sum_i a_i . x_i +
-constant - error`` for every x inside the forward bounds; ``error`` pays for rounding (`BackwardResult.allowance`).
+Forward: from affine forms of the inputs to an affine form that contains every output. Backward: from a linear lower bound ``a . y`` of
+the margin in the operation's output y to one in its inputs: ``a . y >= sum_i a_i . x_i + constant - error`` for every x inside the
+forward bounds; ``error`` covers rounding (`BackwardResult.rounding_budget`).
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from tiltproof.network.graph import Operation
 
 @dataclass
 class BackwardResult:
-    """Result of a backward rule; ``constant`` is float64 [Q], one per (box, class) pair.
+    """Result of a backward rule: coefficients of the inputs and a ``constant``, float64 [Q], one for each (box, class) pair.
 
-    ``moves`` (float64 [2, Q]): the constant is moves[0] e + moves[1] (2 e^2 - 1) more, in the symbols of quadratic forms.
-    ``allowance`` (shaped like `lengths` of the operation's result): roundings take at most the sum over all positions of
-    ``allowance`` times the length of a. Where each entry's coefficient a_i costs e |a_i| |x_i|, that is e times the length of x.
+    ``quadratic_terms`` (float64 [2, Q]): adds quadratic_terms[0] e + quadratic_terms[1] (2 e^2 - 1) to the constant, in the symbols of
+    quadratic forms.
+    ``rounding_budget`` (shaped like `lengths` of the operation's result): roundings take at most the sum over all positions of the
+    budget times the length of a. If each coefficient a_i costs e |a_i| |x_i|, the budget is e times the length of x.
     """
 
     inputs: list[Tensor]
     constant: Tensor | float = 0.0
-    allowance: Tensor | None = None
-    moves: Tensor | None = None
+    rounding_budget: Tensor | None = None
+    quadratic_terms: Tensor | None = None
     error: Tensor | None = None
-    """In place of an allowance: what roundings and underflows take, float64 [Q], `FLOOR` times the sum of |a| included."""
+    """Instead of a budget: the total effect of roundings and underflows, float64 [Q], including `FLOOR` times the sum of |a|."""
     size: Tensor | None = None
     """With ``error``: at least the sum of |x| over all entries of the one input, [Q]."""
 
@@ -58,7 +59,7 @@ class Rule:
 
 
 def row_size(a: Tensor) -> int:
-    """How many entries a row has."""
+    """Number of entries in a row."""
     return math.prod(a.shape[1:])
 
 
@@ -68,31 +69,31 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def norm(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """At least the Euclidean norm over some dimensions, n entries each.
+    """An upper bound of the Euclidean norm over some dimensions, n entries each.
 
-    The sum of squares and its root round n + 8 times at most. An entry whose square vanishes is below 2^-62 (float64: 2^-510), and
-    sqrt(n) of those are added; a square that overflows makes the norm infinite, which proves nothing. On a GPU the norm is taken in
-    float64, in one step, where no square of a float32 number vanishes and roundings are what `MORE` pays for.
+    The sum of squares and its root round at most n + 8 times. Entries whose squares underflow are below 2^-62 (float64: 2^-510) and add at
+    most sqrt(n) times that; n times is added. A square that overflows makes the norm infinite, which proves nothing. On a GPU the norm is
+    computed in float64, where no square of a float32 number underflows and `MORE` covers the roundings.
     """
     if launch_bound(x) and x.dtype == torch.float32:
         return torch.linalg.vector_norm(x, 2, dims, dtype=torch.float64)
     count = math.prod(x.shape[dim] for dim in dims)
     vanishing = 2.0**-62 if x.dtype == torch.float32 else 2.0**-510
-    # CPUs are slow at norms
+    # vector_norm is slow on CPUs
     length = torch.linalg.vector_norm(x, 2, dims) if launch_bound(x) else (x * x).sum(dims).sqrt_()
     return length.mul_(1 + 2 * gamma(count + 8, UNIT[x.dtype])).add_(count * vanishing)
 
 
 def lengths(x: Tensor) -> Tensor:
-    """`norm` of the channels' vector at each position: [P, C, H, W] -> [P, H, W]; |x| itself of [P, C].
+    """`norm` over the channels at each position: [P, C, H, W] -> [P, H, W]; of [P, C], |x| itself.
 
-    Roundings are small, so what they cost may be bounded coarsely, position by position: sum_c |a_c| |x_c| <= |a|_2 |x|_2.
+    Roundings are small, so a coarse bound at each position is enough: sum_c |a_c| |x_c| <= |a|_2 |x|_2.
     """
     return norm(x, (1,)) if x.ndim > 2 else x.abs()
 
 
 def form_lengths(form: AffineForm) -> Tensor:
-    """`lengths` of |x|, whatever x in the form, up to the roundings that `MORE` pays for."""
+    """`lengths` of |x| for every x in the form, up to roundings that `MORE` covers; cached."""
     if form.lengths is None:
         extent = form.extent()
         form.lengths = lengths(extent) if extent.ndim > 2 else extent
@@ -100,15 +101,15 @@ def form_lengths(form: AffineForm) -> Tensor:
 
 
 def row_norm(x: Tensor) -> Tensor:
-    """`norm` of all entries of each row, float64 [P]. Sums in float64 round less than `MORE` pays for, however many terms there are; of
-    float64 entries the squares of those below 2^-510 may vanish."""
+    """`norm` of all entries of each row, float64 [P]. `MORE` covers the roundings of float64 sums of any length; squares of float64 entries
+    below 2^-510 may underflow."""
     length = torch.linalg.vector_norm(x, 2, tuple(range(1, x.ndim)), dtype=torch.float64)
     return length if x.dtype == torch.float32 else length.add_(row_size(x) * 2.0**-510)
 
 
 def form_norm(form: AffineForm) -> Tensor:
-    """`row_norm` of |x|, whatever x in the form, up to the roundings that `MORE` pays for; of chosen rows, worked out for all that they
-    are chosen from, since each is chosen for several margins and several times."""
+    """`row_norm` of |x| for every x in the form, up to roundings that `MORE` covers; cached. Computed for all rows that a gathered form
+    selects from, since each row is selected for several margins."""
     if isinstance(form, GatheredForm):
         return form_norm(form.form).index_select(0, form.rows)
     if form.norms is None:
@@ -126,49 +127,49 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
 
 
 FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}
-"""What every position's allowance is at least, so that it pays for underflows too (`largest_sum`)."""
+"""Added to the rounding budget of every position; covers underflows (`largest_sum`)."""
 
 MORE = 1 + 2.0**-16
-"""What the errors of a backward pass are multiplied by at last: they are sums of terms >= 0, rounded some dozens of times in the
-bounds' dtype, lengths of channels among them."""
+"""Final factor on the errors of a backward pass: sums of terms >= 0, rounded some dozens of times in the bounds' dtype."""
 
 
 def largest_sum(like: Tensor, form: AffineForm, forms: int) -> float:
-    """Up to which sum of `form_lengths`, for each of a step's ``forms`` inputs, `FLOOR` pays for its underflows; ``like``: coefficients.
+    """Largest sum of `form_lengths`, for each of a step's ``forms`` inputs, for which `FLOOR` covers underflows; ``like``: coefficients.
 
-    A product that underflows is off by at most the smallest normal number m, and one with a weight that is flushed to zero
-    by m |a|. So each coefficient of x_i is off by at most n m (1 + sum |a|), the constant by as much, and SMALLEST stands for
-    n m; that is met with |x_i|, which may be huge: SMALLEST (1 + sum |a|) (sum |x| + n) in all. A coefficient of y_j that is flushed
-    takes at most m |y_j| with it, and y_j is an input of the step before this one. A sum over channels is at most the root of their
-    number times the length. So FLOOR times the sum of the lengths of a pays for sum |a|, and FLOOR once more for the 1.
+    A product that underflows is off by at most the smallest normal number m; a product with a weight that is flushed to zero, by m |a|.
+    So each coefficient of x_i is off by at most n m (1 + sum |a|), and the constant by as much; SMALLEST stands for n m. Multiplied by
+    |x_i|, which may be huge, that is SMALLEST (1 + sum |a|) (sum |x| + n) in total. A coefficient of y_j that is flushed loses at most
+    m |y_j|, and y_j is an input of the step before this one. A sum over channels is at most the root of their number times the length.
+    So FLOOR times the sum of the lengths of a covers sum |a|, and one more FLOOR covers the 1.
     """
     most = FLOOR[like.dtype] / (SMALLEST[like.dtype] * MORE * ones_length(like)) - row_size(like)
     return max(most / (forms * MORE * ones_length(form.like)), 1.0)
 
 
 def total(x: Tensor) -> Tensor:
-    """The sum of each row, in float64."""
+    """Sum of each row, in float64."""
     return x.sum(tuple(range(1, x.ndim)), dtype=torch.float64) if x.ndim > 1 else x.double()
 
 
 def ones_length(a: Tensor) -> float:
-    """At least `lengths` of a tensor of ones that is shaped like ``a``."""
+    """An upper bound of `lengths` of a tensor of ones shaped like ``a``."""
     return math.sqrt(a.shape[1]) * (1 + 2.0**-20) if a.ndim > 2 else 1.0
 
 
 def farthest(form: AffineForm) -> Tensor:
-    """A bound of |x| over the form."""
+    """An upper bound of |x| over the form."""
     return form.center.abs() + form.reach()
 
 
-OVERFLOW, UNDERFLOW = 2.0**120, SMALLEST[torch.float32]
-"""Where float32 evaluations are certified: sizes of terms beyond which one may overflow on the way (such bounds are infinite), and
-what is added to a size so that its product with a gamma >= 2^-24 is more than an underflow (2^-126) can take."""
+OVERFLOW = 2.0**120
+"""float32 semantics: beyond this size of its terms an evaluation may overflow in between; the bound is then infinite."""
+UNDERFLOW = SMALLEST[torch.float32]
+"""float32 semantics: added to a size, so that its product with a gamma >= 2^-24 exceeds any underflow (2^-126)."""
 
 
 def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None = None) -> AffineForm:
-    """What a floating-point evaluation may return where the real result lies in ``form``: up to gamma_roundings times ``size``
-    beside it (by default times the largest result)."""
+    """Enclose a floating-point evaluation of results in ``form``: it may be off by gamma_roundings times ``size`` (default: the largest
+    result)."""
     if not unit:
         return form
     size = (farthest(form) if size is None else size) + UNDERFLOW
@@ -185,7 +186,7 @@ def shift_and_widen(center: Tensor, radius: Tensor, shift: Tensor, factor: float
 
 
 class LinearRule(Rule):
-    """y = L x + shift. Subclasses give L, |L| (entrywise absolute values), the transpose and the length of its sums."""
+    """y = L x + shift. Subclasses define L, |L| (entrywise absolute values), the transpose and the number of terms of its sums."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -197,26 +198,26 @@ class LinearRule(Rule):
         raise NotImplementedError
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        """How many products an output sums up, going forward and going backward."""
+        """Number of products that each sum adds, forward and backward."""
         raise NotImplementedError
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return None
 
     def divisor(self, operation: Operation, shape: torch.Size) -> int:
-        """What sums are divided by at the end."""
+        """The divisor of an average, else 1."""
         return 1
 
     def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
-        """What the roundings of the shift itself are relative to."""
+        """The size that roundings of the shift itself are relative to."""
         return shift.abs()
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         """Center and slopes through L, radius through |L|. Roundings (method, section 7): with the shift s as one more term of
         the sum, every entry of L c + s and L G_k is off by at most gamma_{n+2} (|L| (|c| + sum_k |G_k|) + |s|), so that
-        magnitude joins the radius before the |L| product that is made anyway. An evaluation in float32 is off by at most
+        magnitude joins the radius before the |L| product, which is needed anyway. A float32 evaluation is off by at most
         gamma_{n+8} (|L| |x| + |s|) in its own unit roundoff, in any order of summation; 8 also covers the products
-        and divisions inside a batch norm.
+        and divisions of a batch norm.
         """
         (form,) = inputs
         rows = self.signed(operation, form.stack.flatten(0, 1))
@@ -233,7 +234,7 @@ class LinearRule(Rule):
             if shift is not None:
                 stack[0].add_(shift)
         else:
-            # the |L| product and its inputs round too (all terms >= 0, so relatively), and products may underflow
+            # the |L| product and its inputs round too (relatively, as all terms are >= 0), and products may underflow
             extra = count * 4 * (UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype])
             factor = 1 + 2 * gamma(count + len(stack) + 16, form.unit)
             if shift is None:
@@ -244,7 +245,7 @@ class LinearRule(Rule):
                 )
                 shift_and_widen(stack[0], radius, shift, factor, more)
         if operation.vanishing and form.unit:
-            # a weight w that is lost takes |w x| <= m |x| with it, m the smallest normal number
+            # a weight w that is flushed to zero loses |w x| <= m |x|, m the smallest normal number
             smallest = UNDERFLOW if operation.evaluation else SMALLEST[stack.dtype]
             lost = farthest(form).flatten(1).sum(1) * smallest
             radius = radius + lost.view(-1, *[1] * (radius.ndim - 1))
@@ -259,7 +260,7 @@ class LinearRule(Rule):
         return dot(a, shift.expand_as(a))
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
-        """`lengths` of |L| |x|, or more."""
+        """An upper bound of `lengths` of |L| |x|."""
         size = self.absolute(operation, form.extent())
         return lengths(size) if size.ndim > 2 else size
 
@@ -274,19 +275,19 @@ class LinearRule(Rule):
             terms = self.terms(operation, form.shape)
             theirs = gamma(terms[0] + 8, operation.evaluation)
             count = backward_gamma(terms[1] + 8, row_size(a), form.unit) + theirs
-            # the sizes are sums of terms >= 0 themselves: n roundings take at most the share n u, and 1 / (1 - n u) = 1 + gamma_n
+            # the sizes are rounded sums of terms >= 0: at least 1 - n u of the true ones, and 1 / (1 - n u) = 1 + gamma_n
             count *= 1 + 2 * gamma(sum(terms) + 32, form.unit)
             size = self.sizes(operation, form)
             least = operation.once("least", lambda: self._least(operation, shift, a) * count)
-            result.allowance = torch.add(least, size, alpha=count)
+            result.rounding_budget = torch.add(least, size, alpha=count)
             if operation.vanishing and operation.evaluation:
-                # a weight w that an evaluation flushes to zero takes |w x| <= m |x| from each y, m the smallest normal number
+                # a weight w that an evaluation flushes to zero loses |w x| <= m |x| in each y, m the smallest normal number
                 lost = total(form_lengths(form)).to(size.dtype) * (form.shape[1] * 2 * UNDERFLOW * ones_length(a))
-                result.allowance = result.allowance + lost.view(-1, *[1] * (size.ndim - 1))
+                result.rounding_budget = result.rounding_budget + lost.view(-1, *[1] * (size.ndim - 1))
         return result
 
     def _least(self, operation: Operation, shift: Tensor | None, a: Tensor) -> Tensor:
-        """The part of a step's sizes that does not depend on x."""
+        """The part of the sizes that does not depend on x."""
         least = UNDERFLOW * ones_length(a)
         if shift is None:
             return a.new_full((), least)
@@ -294,7 +295,7 @@ class LinearRule(Rule):
 
 
 class MoveRule(Rule):
-    """Entries only change place: nothing rounds, and the transpose is the same move backwards."""
+    """Entries are only rearranged: nothing rounds, and the transpose is the inverse rearrangement."""
 
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -304,8 +305,8 @@ class MoveRule(Rule):
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         zeros = a.new_zeros(len(a), *inputs[0].shape[1:])
-        pull = torch.func.vjp(lambda x: self.move(operation, x), zeros)[1]
-        return BackwardResult([pull(a.contiguous())[0]])
+        transpose = torch.func.vjp(lambda x: self.move(operation, x), zeros)[1]
+        return BackwardResult([transpose(a.contiguous())[0]])
 
 
 REGISTRY: dict[str, Rule] = {}

@@ -26,8 +26,8 @@ class Average(LinearRule):
         return self.signed(operation, x)
 
     def transposed(self, operation: Operation, a: Tensor, shape: torch.Size) -> Tensor:
-        pull = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))[1]
-        return pull(a.contiguous())[0]
+        transpose = torch.func.vjp(lambda x: self.signed(operation, x), a.new_zeros(len(a), *shape))[1]
+        return transpose(a.contiguous())[0]
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         """A window is no larger than the image, and an entry lies in no more windows than there are, which may be more."""
@@ -153,7 +153,7 @@ class MaxPool2d(Rule):
         if form.unit:
             entries = operation.settings["kernel_size"][0] * operation.settings["kernel_size"][1]
             size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])
-            result.allowance = size * backward_gamma(entries + 9, a[0].numel(), form.unit)
+            result.rounding_budget = size * backward_gamma(entries + 9, a[0].numel(), form.unit)
         return result
 
 
