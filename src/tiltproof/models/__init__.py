@@ -1,4 +1,4 @@
-"""Network architectures, the trained networks that come with the package, and loading a network by the name given to a command."""
+"""Network architectures, the bundled networks, and loading a network by name."""
 
 from tiltproof.models.architectures import ARCHITECTURES, cifar10_cnn, mnist_cnn
 from tiltproof.models.cards import Card, models

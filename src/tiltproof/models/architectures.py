@@ -1,8 +1,8 @@
-"""The networks known by name: those of the paper's appendix "Network Architectures" and some of our own.
+"""Architectures by name: those of the paper's appendix "Network Architectures", and others.
 
-They take images with pixels in [0, 1]; normalization is their first layer. Its constants, the mean and standard
-deviation of all pixels of the training images channel by channel, belong to the architecture and are not in weight
-files. Parameters are named ``conv1, conv2, ..., fc1, fc2, ...``, those of batch norm ``norm_conv1, ...``.
+They take images with pixels in [0, 1]; normalization is their first layer. Its constants, the mean and standard deviation of the
+training images by channel, belong to the architecture and are not in weight files. Parameters are named ``conv1, conv2, ...,
+fc1, fc2, ...``, those of batch norm ``norm_conv1, ...``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Convolution(NamedTuple):
     padding: int
 
     def output_size(self, size: int) -> int:
-        """Height or width of the output for this height or width of the input."""
+        """Return the height or width of the output for that of the input."""
         return (size + 2 * self.padding - self.kernel) // self.stride + 1
 
 
@@ -47,9 +47,24 @@ class Normalize(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """Normalization, convolutions and linear layers, with a ReLU after every layer but the last.
 
-    ``hidden`` are the widths of the linear layers except the last, which has ``outputs``. ``batch_norm`` adds batch norm
-    between each convolution and its ReLU, ``pool`` an average pooling before the linear layers, ``dropout`` dropout of
-    the hidden linear layers with this probability.
+    Parameters
+    ----------
+    normalize : Normalize
+        The first layer.
+    image_size : (int, int)
+        Height and width of the images.
+    convolutions : sequence of Convolution
+        The convolutions.
+    hidden : sequence of int
+        Widths of the linear layers except the last.
+    outputs : int
+        Width of the last layer.
+    batch_norm : bool
+        Insert batch norm between each convolution and its ReLU.
+    pool : int
+        Kernel size of an average pooling before the linear layers; 1 for none.
+    dropout : float
+        Probability of dropout after the hidden linear layers.
     """
 
     def __init__(
@@ -149,7 +164,7 @@ class BasicBlock(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """As deep as ResNet-18: a convolution, stages of two basic blocks each, global average pooling, one linear layer.
+    """A network as deep as ResNet-18: a convolution, stages of two basic blocks, global average pooling, one linear layer.
 
     ``channels`` has one entry per stage; every stage except the first halves the image.
     """
@@ -173,7 +188,7 @@ class ResidualNetwork(nn.Module):
 
 
 class ShallowResidualNetwork(nn.Module):
-    """Nine layers: four convolutions, basic blocks after the second and fourth, global average pooling, one linear layer.
+    """A network of nine layers: four convolutions, basic blocks after the second and fourth, global pooling, one linear layer.
 
     Every convolution except the first is followed by 2 x 2 average pooling; ``image_size`` is a multiple of 8.
     """
@@ -230,7 +245,7 @@ def cifar10_cnn() -> nn.Module:
 
 
 def cifar10_wide() -> nn.Module:
-    """As shallow as the paper's CIFAR-10 network, and wider; pooling before the linear layers keeps it small."""
+    """A network as shallow as the paper's for CIFAR-10, but wider; pooling before the linear layers keeps it small."""
     convolutions = [Convolution(64, 3, 1, 1), Convolution(128, 4, 2, 1), Convolution(256, 4, 2, 1)]
     return ConvolutionalNetwork(_cifar10_normalize(), (32, 32), convolutions, [128], pool=2)
 
@@ -241,17 +256,17 @@ def cifar10_cnn7() -> nn.Module:
 
 
 def cifar10_resnet18() -> nn.Module:
-    """As deep as ResNet-18, and narrow: its weights take less than 16 MB."""
+    """A narrow ResNet-18, with less than 16 MB of weights."""
     return ResidualNetwork(_cifar10_normalize(), 32, [48, 96, 192, 256])
 
 
 def cifar10_resnet9() -> nn.Module:
-    """Two residual blocks: almost as accurate as ResNet-18 on CIFAR-10, half as deep."""
+    """A network with two residual blocks: half as deep as ResNet-18, and almost as accurate on CIFAR-10."""
     return ShallowResidualNetwork(_cifar10_normalize(), 32, [48, 96, 192, 340])
 
 
 def _tinyimagenet_normalize() -> Normalize:
-    """Measured on 80,000 training images, 400 of each class, before cropping (64 x 64)."""
+    """Return the constants measured on 80,000 training images, 400 per class, before cropping (64 x 64)."""
     return Normalize([0.4799, 0.4480, 0.3975], [0.2766, 0.2691, 0.2818])
 
 
@@ -261,7 +276,7 @@ def tinyimagenet_cnn7() -> nn.Module:
 
 
 def tinyimagenet_wide() -> nn.Module:
-    """Shallower than CNN7, with larger strides and more channels: a quarter of its activations, and cheaper proofs."""
+    """A network shallower than CNN7, with larger strides and more channels: a quarter of the activations, cheaper proofs."""
     layers = [Convolution(*layer) for layer in ((96, 5, 2, 2), (192, 4, 2, 1), (256, 3, 1, 1), (192, 4, 2, 1))]
     return ConvolutionalNetwork(_tinyimagenet_normalize(), (56, 56), layers, [256], 200, batch_norm=True, dropout=0.3)
 

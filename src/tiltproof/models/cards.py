@@ -1,4 +1,4 @@
-"""Model cards: what a network is, how it was trained, what was measured; and the figures of the paper to compare with.
+"""Model cards (architecture, training, measured figures), and the figures of the paper for comparison.
 
 A card is a JSON file next to the weights: ``weights/NAME.json`` for a bundled network, ``card.json`` or ``NAME.json``
 for the user's own. `tiltproof train` writes one.
@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 from tiltproof.errors import InputError, shown
 
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
+"""Size limit of a card."""
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "str": ("a text", (str,)),
     "float": ("a number", (int, float)),
     "dict[str, Any]": ("a table", (dict,)),
     "dict[str, Any] | None": ("a table or null", (dict, type(None))),
 }
-"""JSON types allowed for each annotation of `Card`."""
+"""Allowed JSON types for each annotation of `Card`."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class Card:
     recipe: dict[str, Any]
     """The complete training recipe."""
     environment: dict[str, Any] | None = None
-    """Versions and device of the training, where they were recorded."""
+    """Versions and device of the training, if recorded."""
 
     @classmethod
     def read(cls, path: Path) -> Card:
-        """Read a card; missing or unknown keys and wrong types are an `InputError`."""
+        """Read a card; raise `InputError` for missing or unknown keys and wrong types."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -104,18 +105,18 @@ class CardSummary:
         digest = hashlib.sha256(content).hexdigest()
         if digest != self.sha256:
             raise InputError(
-                "the card beside the weights describes other weights",
+                "the card next to the weights describes other weights",
                 got=f"{path} with sha256 {digest} instead of {self.sha256[:64]}",
                 why="the weights were changed or replaced after the card was written",
                 do="give --arch and --transform, or move the card away",
             )
 
 
-def card_beside(weights: Path) -> CardSummary | None:
-    """The card next to a weight file, or None; a file of that name that is no card is ignored."""
+def card_next_to(weights: Path) -> CardSummary | None:
+    """Return the card next to a weight file, or None; files that are not cards are ignored."""
     for path in (weights.with_suffix(".json"), weights.with_name("card.json")):
         try:
-            if not path.is_file() or path.stat().st_size > MOST_BYTES:
+            if not path.is_file() or path.stat().st_size > MAX_BYTES:
                 continue
             content = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError):
@@ -127,6 +128,7 @@ def card_beside(weights: Path) -> CardSummary | None:
 
 
 SOURCE = '"Provable Defense Against Geometric Transformations" (ICLR 2023)'
+"""The paper."""
 
 
 class PaperRow(NamedTuple):

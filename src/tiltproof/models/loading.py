@@ -42,7 +42,7 @@ def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.
     path = Path(model)
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)
-        card = cards.card_beside(path) if arch is None else None
+        card = cards.card_next_to(path) if arch is None else None
         if card is not None:
             content = read_bytes(path, card.architecture)
             card.check(content, path)
@@ -50,7 +50,7 @@ def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.
         if arch is None:
             raise InputError(
                 "a weight file needs the architecture it belongs to",
-                got=f"--model {model} without --arch, and no card beside it",
+                got=f"--model {model} without --arch, and no card next to it",
                 do=f"add --arch, one of {', '.join(ARCHITECTURES)}",
             )
         return build(arch, read_bytes(path, arch), path)
@@ -62,7 +62,7 @@ def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.
 
 
 def load_bundled(name: str, folder: Path | None = None) -> nn.Module:
-    """A bundled network, its weights checked against the digest on its card."""
+    """Load a bundled network and check its weights against the digest on its card."""
     bundled = {card.name: card for card in cards.models(folder)}
     if name not in bundled:
         raise InputError(
@@ -105,13 +105,13 @@ def card_of(model: str) -> cards.CardSummary | None:
     """
     path = Path(model)
     if path.suffix.lower() in (".safetensors", *PICKLES):
-        beside = cards.card_beside(path)
-        if beside is not None:
-            beside.check(read_bytes(path, beside.architecture), path)
-        return beside
-    for card in cards.models():
-        if card.name == model:
-            return cards.CardSummary(card.architecture, card.transform, card.sha256)
+        card = cards.card_next_to(path)
+        if card is not None:
+            card.check(read_bytes(path, card.architecture), path)
+        return card
+    for bundled in cards.models():
+        if bundled.name == model:
+            return cards.CardSummary(bundled.architecture, bundled.transform, bundled.sha256)
     return None
 
 

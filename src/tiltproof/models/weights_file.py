@@ -19,13 +19,14 @@ from tiltproof.errors import InputError, shown
 from tiltproof.models.architectures import ARCHITECTURES
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
-MOST_HEADER = 2**20
-MOST_TIMES = 8
-"""A file may be this many times larger than the weights: room for float64 or an optimizer's state."""
+MAX_HEADER = 2**20
+"""Size limit of a header."""
+MAX_RATIO = 8
+"""Largest ratio of the file's size to that of the weights: room for float64 or an optimizer's state."""
 
 
 def check_file(path: Path, allow_pickle: bool = False) -> None:
-    """Refuse what is not a regular file, and pickles unless they are allowed; nothing is opened."""
+    """Raise unless this is a regular file, and not a pickle unless allowed; the file is not opened."""
     if path.suffix.lower() in PICKLES and not allow_pickle:
         raise InputError(
             "weights are read from .safetensors files only",
@@ -45,9 +46,9 @@ def check_file(path: Path, allow_pickle: bool = False) -> None:
 
 
 def read_bytes(path: Path, architecture: str) -> bytes:
-    """The content of a weight file, unless it is far larger than this architecture's weights."""
+    """Read a weight file, unless it is far larger than this architecture's weights."""
     needed = sum(tensor.nbytes for tensor in _expected(architecture).values())
-    most = MOST_TIMES * needed + MOST_HEADER
+    most = MAX_RATIO * needed + MAX_HEADER
     try:
         size = path.stat().st_size
         if size > most:
@@ -60,7 +61,7 @@ def read_bytes(path: Path, architecture: str) -> bytes:
 
 
 def build(architecture: str, content: bytes, path: Path) -> nn.Module:
-    """The named architecture with these weights, in eval mode."""
+    """Build the architecture with these weights, in eval mode."""
     expected = _expected(architecture)
     weights = _read_torch(content, path) if path.suffix.lower() in PICKLES else _read_safetensors(content, path)
     _check(weights, expected, architecture, path)
@@ -70,7 +71,7 @@ def build(architecture: str, content: bytes, path: Path) -> nn.Module:
 
 
 def _expected(architecture: str) -> dict[str, Tensor]:
-    """Names, shapes and types of an architecture's weights, on the meta device."""
+    """Return names, shapes and types of an architecture's weights, on the meta device."""
     if architecture not in ARCHITECTURES:
         raise InputError("unknown architecture", got=architecture, do=f"use one of {', '.join(ARCHITECTURES)}")
     with torch.device("meta"):
@@ -82,10 +83,10 @@ def _read_safetensors(content: bytes, path: Path) -> dict[str, Tensor]:
 
     try:
         header = int.from_bytes(content[:8], "little")
-        if not 2 <= header <= min(len(content) - 8, MOST_HEADER):
+        if not 2 <= header <= min(len(content) - 8, MAX_HEADER):
             raise ValueError(f"{len(content):,} bytes that announce a header of {header:,}")
         return load(content)
-    except Exception as error:  # the library reports damage by its own error, KeyError, AssertionError and others
+    except Exception as error:  # the library also raises KeyError, AssertionError and others for damaged files
         raise InputError(
             f"not a readable safetensors file: {path}",
             got=shown(error) or type(error).__name__,
@@ -120,23 +121,23 @@ def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
     return InputError("the weight file cannot be read", got=f"{path} ({reason})", do="check --model")
 
 
-MOST_PICKLE = 2**17
-"""Bytes of pickle, about 200 per tensor. Python's hash of a tuple nested 250,000 deep overruns the C stack."""
+MAX_PICKLE = 2**17
+"""Size limit of a pickle, which has about 200 bytes per tensor; hashing a tuple nested 250,000 deep overruns the C stack."""
 GLOBALS = {
     "collections OrderedDict", "torch._utils _rebuild_parameter", "torch._utils _rebuild_tensor_v2",
     *(f"torch {kind}Storage" for kind in
       ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")),
 }  # fmt: skip
-"""What the pickle of a state dict may refer to; torch admits more, and some of that allocates memory."""
+"""Names that the pickle of a state dict may use; torch allows more, some of which allocate memory."""
 SAVE_AGAIN = "save it again with torch.save(model.state_dict(), path), or better as safetensors"
 
 
 class _NotPlain(Exception):
-    """The pickle needs more than dictionaries, lists, numbers, texts and tensors; the message says what."""
+    """The pickle uses something other than dictionaries, lists, numbers, texts and tensors."""
 
 
 def _read_torch(content: bytes, path: Path) -> dict[str, Tensor]:
-    """The state dict in a file of torch.save, possibly under the key ``state_dict``, by the ``weights_only`` loader."""
+    """Read the state dict in a file of torch.save, possibly under the key ``state_dict``, with the ``weights_only`` loader."""
     if not content.startswith(b"PK\x03\x04"):
         raise InputError(
             f"not a file of torch.save: {path}",
@@ -146,7 +147,7 @@ def _read_torch(content: bytes, path: Path) -> dict[str, Tensor]:
         )
     try:
         _check_pickle(_pickle_of(content))
-        # Mapped, a storage ends with the file; some versions of torch believe any size that a pickle announces.
+        # with mmap, a storage ends with the file; otherwise some versions of torch allocate any size that a pickle announces
         loaded: Any = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         state = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else None
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
@@ -161,7 +162,7 @@ def _read_torch(content: bytes, path: Path) -> dict[str, Tensor]:
             why="a whole module was saved instead of its state dict, or the file is hostile",
             do=SAVE_AGAIN,
         ) from None
-    except Exception as error:  # zipfile, pickletools and torch report damage by exceptions of many types
+    except Exception as error:  # zipfile, pickletools and torch raise many types of exceptions for damaged files
         raise InputError(
             f"not a readable file of torch.save: {path}",
             got=shown(error) or type(error).__name__,
@@ -171,13 +172,13 @@ def _read_torch(content: bytes, path: Path) -> dict[str, Tensor]:
 
 
 def _pickle_of(content: bytes) -> bytes:
-    """The archive's pickle; every record must be stored uncompressed, as torch.save does and mapping it needs."""
+    """Return the archive's pickle; every record must be uncompressed, as torch.save writes it and mmap requires."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise ValueError("a compressed archive, which torch.save does not write")
         (program,) = (entry for entry in entries if entry.filename.partition("/")[2] == "data.pkl")
-        if program.file_size > MOST_PICKLE:
+        if program.file_size > MAX_PICKLE:
             raise ValueError(f"a pickle of {program.file_size:,} bytes, more than any state dict needs")
         return archive.read(program)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,49 +18,6 @@ BATCH = 1000
 """Images evaluated at once."""
 BUDGET = Budget(boxes=2_000)
 """Limit per image, to keep the measurement short."""
-
-
-@dataclass(frozen=True)
-class CertifiedShare:
-    """Figures of `certify` for some images."""
-
-    images: int
-    certified: int
-    unfalsified: int
-    boxes: int
-    """Boxes bounded, for all images."""
-
-    @property
-    def certified_percent(self) -> float:
-        return 100 * self.certified / self.images
-
-    @property
-    def unfalsified_percent(self) -> float:
-        return 100 * self.unfalsified / self.images
-
-    @property
-    def boxes_per_image(self) -> float:
-        return self.boxes / self.images
-
-    def figures(self) -> dict[str, float]:
-        """Return the figures by their names in a card."""
-        names = ("certified_percent", "unfalsified_percent", "boxes_per_image")
-        return {name: getattr(self, name) for name in names}
-
-
-@dataclass(frozen=True)
-class CertifiedRanges:
-    """Mean figures of `certify_range` for some images."""
-
-    images: int
-    certified_mean_absolute_error: float
-    mean_width: float
-    boxes_per_image: float
-
-    def figures(self) -> dict[str, float]:
-        """Return the figures by their names in a card."""
-        names = ("certified_mean_absolute_error", "mean_width", "boxes_per_image")
-        return {name: getattr(self, name) for name in names}
 
 
 CLASSES = ("clean_percent", "certified_percent", "unfalsified_percent", "boxes_per_image")
@@ -97,23 +53,17 @@ def _mean(model: nn.Module, pixels: Tensor, answers: Tensor, score: Callable[[Te
 
 def certified_figures(
     model: nn.Module, images: Tensor, labels: Tensor, transform: Transform, part: CertifyPart
-) -> CertifiedShare | CertifiedRanges | None:
-    """Certify classes or ranges as the recipe says; None if there are no images."""
-    if not len(images):
-        return None
+) -> dict[str, float]:
+    """Certify classes or ranges as the recipe says, and return the figures by their names in a card."""
     training = model.training
     model.eval()
     options: dict[str, Any] = {"method": part.method, "splits": part.splits, "budget": BUDGET}
     if labels.is_floating_point():
-        figures = certify_range(model, images, transform, labels, **options).summary()
-        result: CertifiedShare | CertifiedRanges = CertifiedRanges(
-            figures["images"],
-            figures["certified_mean_absolute_error"],
-            figures["mean_width"],
-            figures["boxes_per_image"],
-        )
+        summary = certify_range(model, images, transform, labels, **options).summary()
+        figures = {name: summary[name] for name in NUMBERS[1:]}
     else:
         summary = certify(model, images, labels, transform, **options).summary()
-        result = CertifiedShare(summary["images"], summary["certified"], summary["unfalsified"], summary["boxes"])
+        figures = {f"{name}_percent": 100 * summary[name] / len(images) for name in ("certified", "unfalsified")}
+        figures["boxes_per_image"] = summary["boxes"] / len(images)
     model.train(training)
-    return result
+    return figures

@@ -24,8 +24,6 @@ from tiltproof.training.epoch import EpochRunner, TrainProgress
 from tiltproof.training.evaluate import (
     CLASSES,
     NUMBERS,
-    CertifiedRanges,
-    CertifiedShare,
     accuracy,
     certified_figures,
     mean_absolute_error,
@@ -215,15 +213,16 @@ class _Run:
         name = "validation_error" if runner.regression else "validation_accuracy"
         record[name] = measure(runner.model, self.data.held_pixels, self.data.held_labels)
         if self.certify_every and (epoch + 1) % self.certify_every == 0 and epoch + 1 < self.recipe.train.epochs:
-            found, main = self._certify(), CLASSES[1] if not runner.regression else NUMBERS[1]
-            record[main] = None if found is None else found.figures()[main]
+            name = NUMBERS[1] if runner.regression else CLASSES[1]
+            record[name] = self._certify().get(name)
         record["seconds"] = time.perf_counter() - began
         log.append(record)
         self.good = checkpoints.save(self.folder / CHECKPOINTS, epoch + 1, self.about, runner.model, runner.optimizer)
 
-    def _certify(self) -> CertifiedShare | CertifiedRanges | None:
+    def _certify(self) -> dict[str, float]:
+        """Certify held-out images; return no figures if there are none."""
         if not self.certify_images or not len(self.data.held_labels):
-            return None
+            return {}
         self.runner.say("certify")
         images, labels = self.data.first_held_out(self.certify_images)
         return certified_figures(self.runner.model, images, labels, self.transform, self.recipe.certify)
@@ -236,10 +235,10 @@ class _Run:
         else:
             clean = accuracy(model, data.held_pixels, data.held_labels)
             figures["clean_percent"] = None if clean is None else 100 * clean
-        found = self._certify()
-        if found is not None:
-            figures |= found.figures()
-            result.certified_images = found.images
+        certified = self._certify()
+        if certified:
+            figures |= certified
+            result.certified_images = min(self.certify_images, len(data.held_labels))
         write_outcome(
             self.folder, self.recipe, model, data.device, len(data.held_labels), figures, result.certified_images
         )

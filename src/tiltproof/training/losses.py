@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,7 +228,7 @@ class Certified(RampedLoss):
     def __init__(
         self,
         transform: Transform | str,
-        half_width: float | tuple[float, ...] | list[float],
+        half_width: float | Sequence[float],
         *,
         bounds: str = "hull",
         propagation: str = "interval",

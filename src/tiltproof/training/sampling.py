@@ -7,6 +7,7 @@ process would: each samples for the whole batch and takes its rows.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -72,16 +73,17 @@ class Sampler:
         return center - half, center + half
 
 
-def half_widths(nu: float | tuple[float, ...] | list[float], transform: Transform) -> tuple[float, ...]:
-    """Return one non-negative half width for each parameter."""
-    values = tuple(float(x) for x in (nu if isinstance(nu, (tuple, list)) else [nu] * len(transform.parts)))
-    if len(values) != len(transform.parts) or not all(0 <= x < float("inf") for x in values):
+def half_widths(values: float | Sequence[float], transform: Transform, name: str = "half_width") -> tuple[float, ...]:
+    """Check and return one half width for each parameter; ``name`` is the argument's name in the message."""
+    count = len(transform.parts)
+    halves = [float(x) for x in values] if isinstance(values, Sequence) else [float(values)] * count
+    if len(halves) != count or not all(0 <= x < float("inf") for x in halves):
         raise InputError(
-            f"nu must be {len(transform.parts)} half widths, one per parameter of {transform}",
-            got=nu,
-            do="e.g. half_width=0.25 for R(30), half_width=(0.5, 0.125, 2.5, 0.01) for Sc(5), R(5), C(5), B(0.01)",
+            f"{name} needs {count} finite half widths, none negative, one per parameter of {transform}",
+            got=values,
+            do=f"give them in the order {transform}",
         )
-    return values
+    return tuple(halves)
 
 
 def seed_layers(seed: int, epoch: int, rank: int) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_images, check_method, pair_bounds
 from tiltproof.pixels.coordinates import check_camera_depth, has_camera
+from tiltproof.training.sampling import half_widths
 from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
 SAMPLES = 10
@@ -250,15 +251,10 @@ def _standard_errors(table: Tensor) -> list[float]:
 
 
 def _half_widths(nu: Sequence[float], transform: Transform) -> Tensor:
-    numbers = [float(one) for one in nu]
-    right = all(math.isfinite(one) and one >= 0 for one in numbers) and any(numbers)
-    if len(numbers) != len(transform.parts) or not right:
-        raise InputError(
-            f"nu needs {len(transform.parts)} half widths that are finite and not negative",
-            got=numbers,
-            do=f"give them in the order {transform}",
-        )
-    return torch.tensor(numbers, dtype=torch.float64)
+    half = torch.tensor(half_widths(tuple(nu), transform, "nu"), dtype=torch.float64)
+    if not half.any():
+        raise InputError("nu needs 1 half width above 0 or more", got=half.tolist())
+    return half
 
 
 def _check_wider(transform: Transform, half: Tensor, images: Tensor) -> None:
