@@ -62,9 +62,9 @@ def test_products_equal_torch(geometry, monkeypatch):
 
 
 @pytest.fixture
-def zonotope_relu(monkeypatch):
+def by_strips(monkeypatch):
     """Convolve by rows wherever that copies less, whatever the products cost; record the numbers of products."""
-    reach, add, products = arithmetic._zonotope, arithmetic._add_lines, []
+    reach, add, products = arithmetic._strips, arithmetic._add_lines, []
 
     def counted(target, rows, matrices, reach):
         assert reach.tail * reach.stride[0] <= reach.padding[0], (
@@ -74,14 +74,14 @@ def zonotope_relu(monkeypatch):
         add(target, rows, matrices, reach)
 
     monkeypatch.setattr(arithmetic, "LEAST_TERMS", 1)
-    monkeypatch.setattr(arithmetic, "_zonotope", lambda x, whole, _: reach(x, whole, 0))
+    monkeypatch.setattr(arithmetic, "_strips", lambda x, whole, _: reach(x, whole, 0))
     monkeypatch.setattr(arithmetic, "_add_lines", counted)
     return products
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
-def test_lines_give_what_whole_windows_do(kernel, stride, zonotope_relu, monkeypatch):
+def test_lines_give_what_whole_windows_do(kernel, stride, by_strips, monkeypatch):
     """All sums of integers are exact, so their order does not matter."""
     generator = torch.Generator().manual_seed(0)
     for padding, height, wide, right, images in itertools.product((0, 1, 2, 3), (5, 6, 7), (1, 3), (1, 2), (1, 7)):
@@ -93,7 +93,7 @@ def test_lines_give_what_whole_windows_do(kernel, stride, zonotope_relu, monkeyp
             monkeypatch.setattr(arithmetic, "LEAST_OUTPUTS", least)
             for like in (x, x.contiguous(memory_format=torch.channels_last), x.double()):
                 assert torch.equal(conv2d_as_product(like, weight.to(like.dtype), window), expected.to(like.dtype))
-    assert set(zonotope_relu) == ({-(-kernel // stride)} if kernel > stride else set())
+    assert set(by_strips) == ({-(-kernel // stride)} if kernel > stride else set())
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_lines_are_copied_where_that_is_less_work(layer, size, images, copied):
     out = (size + 2 - kernel) // stride + 1
     whole = Reach((kernel, kernel), (stride, stride), (1, 1), (1, 1), out, out)
     x = torch.empty(images, channels, size, size, device="meta")
-    reach = arithmetic._zonotope(x, whole, filters)
+    reach = arithmetic._strips(x, whole, filters)
     if copied is None:
         assert reach is whole
     else:

@@ -565,7 +565,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/forward.py",
-        "HARDLY = {1: 1e-3, 2: 0.03}",
+        "NEGLIGIBLE = {1: 1e-3, 2: 0.03}",
         ("1 -> 0", "2 -> 1", "0.001 -> 0.0005", "0.001 -> 0.0", "0.03 -> 0.0"),
         DROPPED,
     ),
@@ -598,10 +598,10 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/forward.py",
-        "while kept > lasting and sizes[kept - lasting - 1] < HARDLY.get(kept - 1, 0.0) * radius:",
+        "while kept > lasting and sizes[kept - lasting - 1] < NEGLIGIBLE.get(kept - 1, 0.0) * radius:",
         (
             "1 -> 2",
-            "HARDLY.get(kept - 1, 0.0) * radius -> HARDLY.get(kept - 1, 0.0) / radius",
+            "NEGLIGIBLE.get(kept - 1, 0.0) * radius -> NEGLIGIBLE.get(kept - 1, 0.0) / radius",
             "kept - 1 -> kept",
             "1 -> 2 #2",
         ),
@@ -1014,7 +1014,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/arithmetic.py",
-        'more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand',
+        'more = 8 + operation.settings.get("roundings", 0)  # of folded constants',
         ("8 + operation.settings.get('roundings', 0) -> 8",),
         WINDOW,
     ),

@@ -1,9 +1,9 @@
-"""A network is used only if what was read from its graph is what the module computes.
+"""Check that the traced operations compute what the module computes.
 
-Tracing freezes whatever the module decided while it was traced: a branch on the batch size, a random draw, a constant. Here the operations
-are run as bounds of float evaluations at single points, and the module itself on the same points, alone, in a batch, and again. Every
-output, and every margin, must lie where rounding alone can take it. The module must also be a fixed function: equal calls give equal
-bits, and no call changes its state, draws random numbers, or asks whether it is being traced.
+Tracing freezes every decision the module made while it was traced: a branch on the batch size, a random draw, a constant. Here the
+operations bound float evaluations at single points, and the module runs on the same points: alone, in a batch, and a second time. Every
+output and every margin must lie within rounding. The module must also be a fixed function: equal calls return equal bits, and no call
+changes its state, draws random numbers, or asks whether it is being traced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNITS, TIMES = 2.0**12, 64
 times the difference that another order of the same sums, or a perturbation of every operation by one unit roundoff, was seen to make."""
 
 SLACK = 1 + 2.0**-20
-"""For the comparison's own roundings in float64."""
+"""Covers the float64 roundings of the comparison itself."""
 
 ENTRIES_AT_ONCE = 2**22
 
@@ -60,9 +60,9 @@ RANDOM = {random.Random: "getstate", np.random.RandomState: "get_state", torch.G
 
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points: Tensor | None = None) -> Network:
-    """`export_network`, and a check that the operations compute what the module does.
+    """Trace the module, and check that the operations compute what it does.
 
-    It is done on the first of the images ``like``, on random ones, and on ``points`` [Q, C, H, W], such as transformed images.
+    The check uses the first of the images ``like``, random images, and ``points`` [Q, C, H, W], such as transformed images.
     """
     with eval_mode(model), torch.no_grad(), _unchanged_state(model):
         with no_autocast():  # the module itself, not what autocast makes of it
@@ -95,7 +95,7 @@ def _compare_with_files(model: nn.Module, images: Tensor) -> None:
 
 
 def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
-    """The module's outputs for a batch, and for each image alone; a module that is no fixed function is refused."""
+    """The module's outputs for a batch, for each image alone, and for the batch again; refuse a module that is no fixed function."""
     with _refuse_questions():
         together = model(images)
         before = _attributes(model)
@@ -219,7 +219,7 @@ def _terms(live: Network, forms: dict[str, AffineForm]) -> Iterator[Tensor]:
 
 
 def _values(live: Network, images: Tensor) -> Tensor:
-    """The operations' own outputs, in another order of summation."""
+    """The operations' own outputs, summed in another order."""
     parts = [run(live, AffineForm.constant(part))[live.output].center for part in _parts(live, images)]
     return torch.cat(parts).flatten(1).double()
 
@@ -245,7 +245,7 @@ def _perturbed(network: Network, images: Tensor) -> Tensor:
 
 
 def _parts(network: Network, images: Tensor) -> tuple[Tensor, ...]:
-    """So few images at a time that large networks take no more memory than they need."""
+    """Split the images so that large networks need little memory."""
     entries = sum(math.prod(operation.shape) for operation in network.operations) + images[0].numel()
     return images.split(max(1, ENTRIES_AT_ONCE // entries))
 
@@ -263,7 +263,7 @@ def _unchanged_state(model: nn.Module) -> Iterator[None]:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
     try:
         yield
-    finally:  # whatever else went wrong: this is the cause
+    finally:  # a changed module is the cause of any other error
         after = model.state_dict()
         changed = [name for name, tensor in before.items() if not _same_bits(after[name], tensor)]
         for name in changed:
@@ -343,7 +343,7 @@ def _generators() -> tuple[Any, ...]:
 
 @contextmanager
 def _refuse_questions() -> Iterator[None]:
-    """Refuse a forward that asks whether it is being traced: what it does when it is not would never be seen. torch's own code may ask."""
+    """Refuse a forward that asks whether it is being traced, since its other branch would never be seen; torch's own code may ask."""
     asked: list[str] = []
     owners = [(sys.modules[name], functions) for name, functions in TRACING if name in sys.modules]
     tracing = {getattr(owner, name).__code__ for owner, names in owners for name in names if hasattr(owner, name)}
@@ -374,7 +374,7 @@ def _refuse_questions() -> Iterator[None]:
 
 @contextmanager
 def _exact_convolutions(device: torch.device) -> Iterator[None]:
-    """cuDNN may choose algorithms (Winograd, FFT) whose rounding no bound here covers; without it convolutions are sums of products."""
+    """Disable cuDNN, which may choose Winograd or FFT, whose rounding the bounds do not cover."""
     if device.type != "cuda":
         yield
         return

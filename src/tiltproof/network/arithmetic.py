@@ -1,8 +1,8 @@
-"""Which machine arithmetic may take part in a proof: IEEE float32 or float64 sums of products, in any order.
+"""The arithmetic of proofs: IEEE float32 or float64 sums of products, in any order; and convolutions in it.
 
-TF32, bf16 and Winograd or FFT convolutions have errors outside that model. `proof_arithmetic` switches the first two
-off whatever the user's global settings are; convolutions on a GPU are done as copies of windows + matrix products, because cuDNN
-may choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
+TF32, bf16 and Winograd or FFT convolutions have errors outside of that model. `proof_arithmetic` switches the first two off, whatever the
+user's global settings are. Convolutions on a GPU are im2col and matrix products, because cuDNN may choose Winograd or FFT and offers
+no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tiltproof.network.products import by_onednn, onednn_is_right
 from tiltproof.process_lock import exclusive
 
 UNFOLD_BYTES = 2**31
-"""Memory that the unfolded input of one convolution may take at a time, unless it is told to take less."""
+"""Default limit on the im2col copy of one convolution, in bytes."""
 LEAST_OUTPUTS, LEAST_TERMS = 64, 32
-"""Rows (outputs of an image and channel, or images) and terms of a sum from which on they are enough for a product."""
+"""Rows and terms of a matrix product from which on it is efficient."""
 _unfold_bytes: ContextVar[int] = ContextVar("unfold_bytes", default=UNFOLD_BYTES)
 
 
 @contextmanager
 def unfold_at_most(size: int | None) -> Iterator[None]:
-    """Inside, the unfolded input of one convolution takes at most ``size`` bytes at a time, or those of one row; None: no new bound."""
+    """Limit the im2col copy of one convolution to ``size`` bytes, or one row; None: no new limit."""
     token = _unfold_bytes.set(min(size or UNFOLD_BYTES, _unfold_bytes.get()))
     try:
         yield
@@ -46,11 +46,11 @@ PROOF, TRAINING = "proof", "training"
 
 @dataclass
 class _Session:
-    """One proof from its first `proof_arithmetic` to the end of that: a copied context may outlive it, or belong to another thread."""
+    """The outermost `proof_arithmetic` block; a copied context may outlive it, or belong to another thread."""
 
     thread: int
     asked: set[str]
-    """Devices whose libraries were asked what they do (`_ask`)."""
+    """Devices whose libraries passed the check of products (`_ask`)."""
     open: bool = True
 
 
@@ -58,7 +58,7 @@ _arithmetic: ContextVar[_Session | str | None] = ContextVar("arithmetic", defaul
 
 
 def arithmetic_now() -> str | None:
-    """`PROOF`, `TRAINING` or None: what constants that are computed now may be used for."""
+    """`PROOF`, `TRAINING` or None: what constants computed now may be used for."""
     now = _arithmetic.get()
     if isinstance(now, _Session):
         return PROOF if now.open and now.thread == threading.get_ident() else None
@@ -67,12 +67,11 @@ def arithmetic_now() -> str | None:
 
 @contextmanager
 def proof_arithmetic(device: torch.device) -> Iterator[None]:
-    """IEEE products and no autocast inside; the user's settings come back afterwards.
+    """Compute with IEEE products and without autocast; restore the user's settings afterwards.
 
-    The settings belong to the whole process, so the process lock is held: a second thread that enters waits until this one is done
-    (`tiltproof.process_lock`). Inside of another proof of this thread everything is set again, since code in between (a progress callback)
-    may have changed it. Whether the libraries below torch do what the settings say is asked of them by products whose results are
-    known (`_ask`). What needs this arithmetic calls `require_proof`.
+    The settings are process-wide, so this holds the process lock: a second thread waits (`tiltproof.process_lock`). A nested block sets
+    everything again, since code in between (a progress callback) may have changed it. Products with known results check that the
+    libraries below torch follow the settings (`_ask`). Code that needs this arithmetic calls `require_proof`.
     """
     _refuse_other_arithmetic(device)
     with exclusive():
@@ -85,7 +84,7 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
         try:
             for owner, name, strict in switches:
                 setattr(owner, name, strict)
-            # NNPACK, which torch turns to where oneDNN is switched off, convolves by Winograd and FFT
+            # without oneDNN torch uses NNPACK, which convolves with Winograd and FFT
             with torch.backends.nnpack.flags(enabled=False), no_autocast():
                 if str(device) not in session.asked:
                     _ask(device)
@@ -102,10 +101,9 @@ def proof_arithmetic(device: torch.device) -> Iterator[None]:
 
 
 def require_proof() -> None:
-    """Raise unless the proof's arithmetic is in force, in this thread and with all its settings.
+    """Raise unless this thread is inside `proof_arithmetic` and all its settings are in force.
 
-    Called where a bound is computed and where constants of a proof are: whatever was computed under other settings, by a thread or a
-    worker that forgot to enter `proof_arithmetic`, is never part of a proof.
+    Called wherever bounds or constants of a proof are computed, so that nothing computed under other settings becomes part of one.
     """
     if arithmetic_now() != PROOF:
         raise RuntimeError("a bound was to be computed outside of the proof's arithmetic; please report this")
@@ -114,7 +112,7 @@ def require_proof() -> None:
 
 @contextmanager
 def no_autocast() -> Iterator[None]:
-    """Autocast is off for every kind of device: a module may compute constants on another one than its inputs are on."""
+    """Disable autocast for every device type: a module may compute constants on another device than its inputs'."""
     with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         yield
 
@@ -134,14 +132,14 @@ def _refuse_changed(switches: list[tuple[Any, str, Any]]) -> None:
 
 
 FEWER_BITS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""oneDNN reads both at its first use, and then makes float32 products of bf16 or TF32 numbers where a processor has units for these."""
+"""Environment variables that oneDNN reads at its first use; other modes than STRICT allow bf16 or TF32 products."""
 
 EMULATION = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
-"""Set to 1, they make cuBLAS compose products of bf16 or fixed-point pieces, on GPUs that have few other units."""
+"""Environment variables; set to 1, they make cuBLAS emulate products with bf16 or fixed-point pieces."""
 
 
 def _refuse_other_arithmetic(device: torch.device) -> None:
-    """What is known to ask the libraries for other arithmetic; what they really do is asked of them (`_ask`)."""
+    """Refuse known requests for other arithmetic; `_ask` tests what the libraries really do."""
     for name in FEWER_BITS:
         mode = os.environ.get(name, "STRICT").upper()
         if mode != "STRICT":
@@ -152,12 +150,11 @@ def _refuse_other_arithmetic(device: torch.device) -> None:
 
 
 def _ask(device: torch.device) -> None:
-    """Raise unless products on this device keep every bit of float32 and float64 numbers.
+    """Raise unless products on this device use every bit of float32 and float64 numbers.
 
-    A library may have been told to use fewer bits by means that leave no trace in torch's settings, such as a variable that was set when
-    oneDNN was first used and unset later. Each sum here has a single product that is not zero, of two odd numbers of 24 (53) bits, so its
-    result is the rounded product. Products of bf16 or TF32 numbers, one or several of them for each product, and Winograd's and FFT's sums
-    are otherwise.
+    A library may use fewer bits without a trace in torch's settings, e.g. because of a variable that was set when oneDNN was first used and
+    unset later. Each sum here has a single nonzero product, of two odd 24-bit (53-bit) numbers, so its result is the rounded product.
+    Products of bf16 or TF32 numbers, emulation by several of them, Winograd and FFT give other results.
     """
     for dtype, bits in ((torch.float32, 24), (torch.float64, 53)):
         wrong = [name for name, right in _answers(device, dtype, bits) if not right]
@@ -172,15 +169,15 @@ def _ask(device: torch.device) -> None:
 
 
 CANARY_CHANNELS, CANARY_SIZE = 32, 8
-"""Enough of both for the kernels that libraries use for large layers."""
+"""Large enough for the kernels that libraries use for large layers."""
 
 
 def _answers(device: torch.device, dtype: torch.dtype, bits: int) -> Iterator[tuple[str, bool]]:
-    """Each kind of product that bounds are made of, and whether it is the product of its two numbers, rounded once."""
+    """Each kind of product in the bounds, and whether it equals the product of the two numbers, rounded once."""
     count, size, window = CANARY_CHANNELS, CANARY_SIZE, Window((1, 1), (1, 1), (1, 1), 1)
 
     def odd_numbers(amount: int) -> Tensor:
-        """Numbers that need all of their bits, made on the host, and the same each time."""
+        """Numbers that need all their bits; computed on the host, deterministic."""
         drawn = torch.arange(amount, dtype=torch.int64, device="cpu") * 2654435761 % 2 ** (bits - 1)
         return (2 ** (bits - 1) + drawn | 1).to(dtype).to(device)
 
@@ -190,13 +187,13 @@ def _answers(device: torch.device, dtype: torch.dtype, bits: int) -> Iterator[tu
     )
     w = factors[:count]
     with torch.no_grad():
-        # kernels that take each channel w times
+        # kernels that multiply each channel by w
         center, scaled = F.pad(torch.diag(w).view(count, count, 1, 1), (1, 1, 1, 1)), x * w.view(-1, 1, 1)
         yield "convolutions", torch.equal(conv2d(x, center, window), scaled)
         yield "transposed convolutions", torch.equal(conv2d_transposed(x, center, window, (size, size)), scaled)
         kernel = x[0, :, :3, :3].expand(count, -1, -1, -1).contiguous()
         at = torch.zeros_like(x)
-        at[:, 0, 4, 4] = w[1]  # shows one channel of every kernel, turned round
+        at[:, 0, 4, 4] = w[1]  # reveals one channel of every kernel, flipped
         shown, expected = conv2d(at, kernel, window)[:, :, 3:6, 3:6], kernel[:1, :1].flip(2, 3) * w[1]
         yield "convolutions of weights", torch.equal(shown, expected.expand_as(shown))
         rows, diagonal = x.flatten(2).transpose(1, 2).flatten(0, 1).contiguous(), torch.diag(w)
@@ -210,7 +207,7 @@ def _answers(device: torch.device, dtype: torch.dtype, bits: int) -> Iterator[tu
 
 @contextmanager
 def training_arithmetic() -> Iterator[None]:
-    """Inside, convolutions may use any algorithm the device has: for bounds in a loss, which prove nothing."""
+    """Allow any convolution algorithm: for bounds in a loss, which prove nothing."""
     token = _arithmetic.set(TRAINING)
     try:
         yield
@@ -219,9 +216,9 @@ def training_arithmetic() -> Iterator[None]:
 
 
 def _switches() -> list[tuple[Any, str, Any]]:
-    """Where torch keeps its leave to compute float32 with fewer bits, and the value that takes it away.
+    """torch's settings that allow float32 products with fewer bits, and the value that forbids it.
 
-    Torch 2.9 brought one text setting per backend and warns where old and new ones are mixed, so only one kind is used.
+    Torch 2.9 introduced one text setting per backend and warns about a mix of old and new settings, so only one kind is used.
     """
     backends = torch.backends
     if hasattr(backends, "fp32_precision"):
@@ -232,8 +229,8 @@ def _switches() -> list[tuple[Any, str, Any]]:
 
 @contextmanager
 def tracing_settings() -> Iterator[None]:
-    """Around torch.export, which saves and restores the old switch for cuDNN; torch refuses to read that where it contradicts the new
-    ones of single operations, as in a proof. Nothing is computed there that a proof uses."""
+    """Settings for torch.export, which saves and restores cuDNN's old switch; torch refuses to read it while it contradicts the new ones,
+    as in a proof. Nothing computed in here is part of a proof."""
     cudnn: Any = torch.backends.cudnn
     try:
         _ = cudnn.allow_tf32
@@ -252,7 +249,7 @@ def tracing_settings() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Window:
-    """Geometry of a convolution: all but the numbers of channels."""
+    """Geometry of a convolution, without the numbers of channels."""
 
     stride: tuple[int, int]
     padding: tuple[int, int]
@@ -268,7 +265,7 @@ class Window:
 
 
 class Once(Protocol):
-    """Makes a thing, or finds the one of this name made before (`Operation.once`)."""
+    """Computes a value, or returns the cached one of this name (`Operation.once`)."""
 
     def __call__(self, name: str, make: Callable[[], Tensor]) -> Tensor: ...
 
@@ -278,7 +275,7 @@ def _now(name: str, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG001 (ther
 
 
 def conv2d(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
-    """Convolution without bias whose every output is one sum of products; ``once`` may know its matrix, by this ``name``."""
+    """Convolution without bias in which every output is one sum of products; ``once`` may cache its matrix under ``name``."""
     if x.device.type == "cpu" or arithmetic_now() == TRAINING:
         return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
     return conv2d_as_product(x, weight, window, once, name)
@@ -298,17 +295,17 @@ def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int
 
 
 def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: str = "") -> Tensor:
-    """Copy windows into the rows of a matrix, then products for the whole batch: of whole windows, or of their lines, which are fewer
-    copies and some products, added up (`_zonotope`).
+    """Convolution by im2col and matrix products for the whole batch: of whole windows, or of strips of their lines, which copies less and
+    adds several products (`_strips`).
 
-    Channels come last in memory, on the way out and best on the way in: a line of a window is then one piece. Products are made in place
-    and not with `out=`, which has no gradient.
+    Channels come last in memory, in the result and preferably in the input, so that a line of a window is contiguous. Products are in
+    place rather than with `out=`, which has no gradient.
     """
     (high, wide), outputs = weight.shape[2:], len(weight)
     height, width = window.output_size(x.shape[2:], (high, wide))
     matrix = once(f"{name}matrix", lambda: _matrix(weight, window.groups))
     whole = Reach((high, wide), window.stride, window.dilation, window.padding, height, width)
-    reach = _zonotope(x, whole, outputs) if window.groups == 1 else whole
+    reach = _strips(x, whole, outputs) if window.groups == 1 else whole
     out = x.new_empty(len(x), height * width, outputs)
     most = _rows_at_a_time(reach.entries(x), x)
     for begin in range(0, len(x), most):
@@ -323,18 +320,18 @@ def conv2d_as_product(x: Tensor, weight: Tensor, window: Window, once: Once = _n
     return out.view(len(x), height, width, outputs).permute(0, 3, 1, 2)
 
 
-def _zonotope(x: Tensor, whole: Reach, outputs: int) -> Reach:
-    """As many lines of the windows at a time as windows move down, so that each line of an image is copied once: the k-th such strip of a
-    window is the first one of the window k lines of windows below. ``whole`` where that would be no less work.
+def _strips(x: Tensor, whole: Reach, outputs: int) -> Reach:
+    """Copy strips as high as the vertical stride, so that each line of an image is copied once: the k-th strip of a window is the
+    first strip of the window k rows of windows below. Returns ``whole`` if that is no less work.
 
-    What is counted is numbers read and written again: entries copied, and outputs that one more product is added to; products read each
-    window's entries once either way. With kernel 4, stride 2, 32 channels to 64 and 14 x 14 pixels, an image has 7 x 7 x 16 x 32 = 25,088
+    Work is memory traffic: entries copied, and outputs that one more product is added to; products read each window's entries once either
+    way. With kernel 4, stride 2, 32 channels to 64 and 14 x 14 pixels, an image has 7 x 7 x 16 x 32 = 25,088
     entries in whole windows, and 8 x 7 x 8 x 32 = 14,336 in strips, with 7 x 7 x 64 = 3,136 outputs added to once.
     """
     (high, wide), step, above, places = whole.kernel, whole.stride[0], whole.padding[0], whole.block * whole.wide
     products = -(-high // step)
-    # strips of an image, below each other; those that begin no lower than its last line; and those that end above its first: they are
-    # empty, and the image before may end in them
+    # strips of an image from top to bottom; those that begin at or above its last line; those that end above its first line, which are
+    # empty, so the image before may end in them
     lines, full, empty = whole.block + products - 1, -(-(x.shape[2] + above) // step), above // step
     block = min(lines, max(full, lines - empty))
     strips = replace(whole, kernel=(step, wide), block=block, tail=lines - block)
@@ -346,8 +343,8 @@ def _zonotope(x: Tensor, whole: Reach, outputs: int) -> Reach:
 def _add_lines(target: Tensor, rows: Tensor, matrices: Sequence[Tensor], reach: Reach) -> None:
     """target [N, outputs of a channel, channels] becomes the sum over k of the windows' k-th strips times matrices[k].
 
-    One product for each image, or for each place where those are few. Each of an output's n terms is rounded once when it is
-    multiplied, and takes part in n - 1 additions at most, of its strip's terms and of strips: gamma_n, as of any sum.
+    One product per image, or per position if there are few positions. Each of an output's n terms is rounded once in its product and takes
+    part in at most n - 1 additions, within its strip and of strips: gamma_n, as for any sum.
     """
     (images, places), size = target.shape[:2], rows.shape[1]
     by_place = places < min(images, LEAST_OUTPUTS)
@@ -361,15 +358,15 @@ def _add_lines(target: Tensor, rows: Tensor, matrices: Sequence[Tensor], reach: 
 
 
 def _matrix(weight: Tensor, groups: int) -> Tensor:
-    """[groups, window, outputs], the channels of a window last."""
+    """The weight as [groups, window, outputs], channels last within a window."""
     return weight.unflatten(0, (groups, -1)).permute(0, 3, 4, 2, 1).flatten(1, 3)
 
 
 def conv2d_transposed_as_product(
     a: Tensor, weight: Tensor, window: Window, size: tuple[int, int], once: Once = _now
 ) -> Tensor:
-    """Without strides a convolution with the kernel turned round; else one matrix product, and each kernel position's share is
-    added where it came from (`fold`: plain sums).
+    """Transposed convolution. Without strides: a convolution with the flipped kernel. Otherwise one matrix product, and each kernel
+    position's contribution is added where it came from (`fold`: plain sums).
     """
     kernel, groups = weight.shape[2:], window.groups
     around = [window.dilation[k] * (kernel[k] - 1) - window.padding[k] for k in (0, 1)]

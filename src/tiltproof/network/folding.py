@@ -1,10 +1,10 @@
-"""A scale taken into the convolution or the scale before it: one pass over the numbers instead of two, and the same real-valued function.
+"""Fold a scale into the convolution or the scale before it: one pass over memory instead of two, and the same real-valued function.
 
-s (W x + b) + t = (s W) x + (s b + t), channel by channel, of a batch norm; of a normalisation, which subtracts and then divides, W is a
-scale too. The products are made in float64 and rounded to the bounds' dtype, so each weight carries a few roundings of its own, which
-the rule is told of (``roundings``); those of the new shift are relative to |s b| plus what those of t are relative to (``shift_size``).
-Only for bounds of real-valued networks: evaluations in floating point take both steps. A normalisation does not go into the
-convolution after it: what cancels in x - m would cancel no longer, and its roundings would be several times larger.
+s (W x + b) + t = (s W) x + (s b + t) for each channel: of a batch norm; of a normalization, which subtracts and then divides, W is a
+scale too. Products are computed in float64 and rounded to the bounds' dtype, so each weight carries a few roundings, which the rule
+adds to its own (``roundings``); those of the new shift are relative to |s b| plus the size for t (``shift_size``). Only bounds of
+real-valued networks are folded: a floating-point evaluation performs both steps. A normalization is not folded into the convolution
+after it: x - m would no longer cancel, and its roundings would be several times larger.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch import Tensor
 from tiltproof.network.graph import Operation, tame, vanishes
 
 ROUNDINGS = 8
-"""Of a folded weight, in its dtype: 4 that scales have always been allowed for, of the product, of the dtype."""
+"""Roundings of a folded weight in its dtype: 4 of the scale, the product, the dtype; the rest is margin."""
 OF_SCALES = 6
-"""Of two scales' product, beside those that its rule allows for one scale and the dtype: 4 of the other scale, of the product, and, of the
-shift, of the sum with the other one's."""
+"""Roundings of the product of two scales, beyond those that the rule allows for one scale: 4 of the other scale, the product, and, for the
+shift, the sum."""
 
 
 def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list[Operation]:
-    """The same network, in which scales are gone that follow a convolution or a scale nobody else reads; the caller reads ``output``."""
+    """Fold each scale that follows a convolution or a scale with no other reader; the caller reads ``output``."""
     readers = Counter(name for operation in operations for name in operation.inputs)
     readers[output] += 1
     result: dict[str, Operation] = {}
@@ -41,7 +41,7 @@ def folded(operations: list[Operation], output: str, dtype: torch.dtype) -> list
 
 
 def _by_channel(operation: Operation) -> bool:
-    """Whether the constants of a scale differ by channel only."""
+    """Whether the constants of a scale depend on the channel alone."""
     constants = [operation.settings.get(key) for key in ("scale", "shift", "shift_size")]
     return all(x is None or x.ndim < 3 or tuple(x.shape[-2:]) == (1, 1) for x in constants) and all(
         x is None or x.ndim >= 3 or x.numel() == 1 for x in constants
@@ -57,7 +57,7 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
 
     factor = by_channel(scale.settings["scale"])
     weight, each = settings["weight"].double(), factor.view(-1, 1, 1, 1)
-    # of numbers that are not zero; what is left of it may be zero
+    # a nonzero product that is subnormal or zero in the dtype
     vanished = (weight != 0) & (each != 0) & ((weight * each).abs() < torch.finfo(dtype).tiny)
     settings["weight"] = (weight * each).to(dtype)
     shift = size = torch.zeros_like(factor)
@@ -80,14 +80,14 @@ def _fold(convolution: Operation, scale: Operation, dtype: torch.dtype) -> Opera
 
 
 def _ordinary(first: Operation, second: Operation) -> bool:
-    """Whether the factors of two scales and their products are numbers such as networks have: a product of tiny ones may vanish, and
-    beside huge ones an evaluation, with which the network is compared when it is read, may overflow."""
+    """Whether the factors of two scales and their products are tame: a product of tiny factors may underflow, and with huge ones the
+    evaluation that the network is compared with may overflow."""
     weight, factor = first.settings["scale"].double(), second.settings["scale"].double()
     return all(tame(x) for x in (weight, factor, torch.where((weight != 0) & (factor != 0), weight * factor, 1.0)))
 
 
 def _of_two(first: Operation, second: Operation, dtype: torch.dtype) -> Operation:
-    """In float64, as a scale's constants always are."""
+    """Multiply two scales, in float64, as a scale's constants always are."""
     weight, factor = first.settings["scale"].double(), second.settings["scale"].double()
     settings = {"scale": weight * factor, "shift": None}
     settings["roundings"] = OF_SCALES + sum(each.settings.get("roundings", 0) for each in (first, second))
@@ -99,7 +99,7 @@ def _of_two(first: Operation, second: Operation, dtype: torch.dtype) -> Operatio
 
 
 def _shift(scale: Operation, like: Tensor) -> tuple[Tensor, Tensor]:
-    """A scale's shift, and what its roundings are relative to."""
+    """A scale's shift and the size that its roundings are relative to."""
     shift, size = scale.settings["shift"], scale.settings.get("shift_size")
     shift = torch.zeros_like(like) if shift is None else shift.double()
     return shift, shift.abs() if size is None else size.double()

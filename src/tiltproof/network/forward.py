@@ -1,4 +1,4 @@
-"""Bounds of a network's outputs and margins, going forward."""
+"""Forward pass: affine forms of a network's outputs and margins."""
 
 from __future__ import annotations
 
@@ -40,21 +40,20 @@ def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
     return labels.long()
 
 
-HARDLY = {1: 1e-3, 2: 0.03}
-"""By their numbers, the share of the radii below which symbols are given up: 2 e^2 - 1, which parabolas at ReLUs need, and the hinge."""
+NEGLIGIBLE = {1: 1e-3, 2: 0.03}
+"""Index of a symbol -> fraction of the radii below which it is pruned: 2 e^2 - 1, which quadratic ReLU uses, and the hinge."""
 
 
 def run(
     network: Network, bounds: AffineForm, lasting: int | None = None, outputs: bool = True
 ) -> dict[str, AffineForm]:
-    """The form of every operation's output, by name; ``network`` is live. Without ``outputs``, not of the last linear layer's, which
-    neither `margins` nor `refine` look at.
+    """Form of every operation's output, by name; ``network`` comes from `Network.network_as`.
 
-    ``lasting``: symbols after the first so many go into the radii (|G_k e_k| <= |G_k|), the last first, from where on they hardly
-    matter beside them.
+    Without ``outputs`` the last linear layer is left out, which neither `margins` nor `refine` needs. ``lasting``: never prune the first
+    ``lasting`` symbols; later ones are absorbed into the radii (|G_k e_k| <= |G_k|), the last first, once they are negligible.
 
-    Where evaluations in float32 are spoken of, the image's pixels are rounded to float32 first. No radius is below SMALLEST on
-    the way in, nor after any rule, so that the products of radii with weights cover what flushing tiny numbers to zero may take.
+    With float32 semantics the pixels are rounded to float32 first. No radius is below SMALLEST at the input or after any rule, so that
+    products of radii with weights cover what flushing tiny numbers to zero may lose.
     """
     if bounds.unit:
         network.require_proof()
@@ -73,17 +72,17 @@ def run(
 
 
 def _mattering(form: AffineForm, lasting: int) -> int:
-    """How many of the form's symbols to keep."""
+    """Number of the form's symbols to keep."""
     slopes, dims = form.slopes[lasting:], tuple(range(1, form.stack.ndim))
     *sizes, radius = torch.stack([*torch.linalg.vector_norm(slopes, 1, dims), form.radius.sum()]).tolist()
     kept = form.symbols
-    while kept > lasting and sizes[kept - lasting - 1] < HARDLY.get(kept - 1, 0.0) * radius:
+    while kept > lasting and sizes[kept - lasting - 1] < NEGLIGIBLE.get(kept - 1, 0.0) * radius:
         kept -= 1
     return kept
 
 
 def _without(form: AffineForm, kept: int) -> AffineForm:
-    """The same set or a little more, over the first ``kept`` symbols."""
+    """Absorb all but the first ``kept`` symbols into the radius."""
     if form.symbols <= kept:
         return form
     extra = form.slopes[kept:].abs().sum(0)
@@ -92,16 +91,14 @@ def _without(form: AffineForm, kept: int) -> AffineForm:
 
 
 MOST_CLASSES = 32
-"""Up to so many, the differences of all classes are made for every row, which then takes its label's: more products, fewer steps."""
+"""Up to this many classes, compute all differences for every row and select the label's: more products, fewer steps."""
 
 MOST_ENTRIES_GPU, MOST_ENTRIES_CPU = 2**24, 2**20
-"""Of weight differences that are made at a time, for rows that have each their own: few steps, or what stays in caches."""
+"""Entries of weight differences per batch of rows: few launches on a GPU, fits caches on a CPU."""
 
 
 def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> AffineForm:
-    """f_label - f_j for all j. A last linear layer is replaced by its row differences, so that what two classes share
-    cancels.
-    """
+    """f_label - f_j for all j. Row differences replace a last linear layer, so that what two classes share cancels."""
     last = network.last_linear
     form = forms[network.output if last is None else last.inputs[0]]
     if form.unit:
@@ -119,11 +116,11 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
         chunks = torch.arange(len(form), device=own.device).split(max(1, most // weight.numel()))
         parts = [ROW_BY_ROW.forward(_row_differences(last, labels[rows]), [form[rows]]) for rows in chunks]
         stack, radius = torch.cat([part.stack for part in parts], 1), torch.cat([part.radius for part in parts])
-    if form.unit:  # a difference of weights that is flushed to zero; in an evaluation, either of the weights
+    if form.unit:  # a difference of weights that is flushed to zero; in an evaluation, either weight
         lost = 4 * UNDERFLOW if network.evaluation and last.vanishing else SMALLEST[radius.dtype]
         radius = radius + lost * farthest(form).sum(1, keepdim=True)
     if network.evaluation:
-        # each output is evaluated by itself: both errors of a difference are taken off
+        # an evaluation rounds each output separately: subtract both errors
         size = F.linear(farthest(form) + UNDERFLOW, weight.abs(), None if bias is None else bias.abs())
         error = size * (gamma(weight.shape[1] + 8, network.evaluation) * (1 + 2.0**-10))
         largest = torch.maximum(size, size.gather(1, own))
@@ -133,9 +130,7 @@ def margins(network: Network, forms: dict[str, AffineForm], labels: Tensor) -> A
 
 
 def _row_differences(last: Operation, labels: Tensor | None = None) -> Operation:
-    """f_label - f_j for all j as an operation of its own, with weights of their own for each of the labels; without labels, those of
-    all classes one after the other.
-    """
+    """The operation f_label - f_j for all j: weights for each label, or, without ``labels``, of all classes in sequence."""
     weight, bias = last.settings["weight"], last.settings["bias"]
     mine = slice(None) if labels is None else labels
     weight = weight[mine].unsqueeze(1) - weight
@@ -143,7 +138,7 @@ def _row_differences(last: Operation, labels: Tensor | None = None) -> Operation
     settings = {
         "weight": weight.flatten(0, 1) if labels is None else weight,
         "bias": bias.flatten() if labels is None and bias is not None else bias,
-        "roundings": 2,  # one of each difference, which the shift's slack covers for the bias
+        "roundings": 2,  # of each difference of weights; the shift's slack covers the bias
     }
     kept: dict[str, Any] | None = None if last.kept is None else {}
     return Operation(last.name, "linear", last.inputs, settings, last.shape, vanishing=last.vanishing, kept=kept)
@@ -158,8 +153,7 @@ def _differences(form: AffineForm, labels: Tensor) -> AffineForm:
 
 
 def separate_margins(form: AffineForm, labels: Tensor) -> Tensor:
-    """The paper's criterion: lower bound of the label's output minus the upper bound of each other, [P, K]
-    (label: infinity)."""
+    """The FGV paper's criterion: lower bound of the label's output minus upper bound of each other output, [P, K] (label: infinity)."""
     lower, upper = form.lower, form.upper
     difference = lower.gather(1, labels.unsqueeze(1)) - upper
     difference = difference - difference.abs() * (2 * form.unit)

@@ -1,4 +1,4 @@
-"""A model as a list of operations on bounds, with live references to its parameters."""
+"""A network as a list of operations, with references to the module's parameters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tiltproof.network.arithmetic import PROOF, arithmetic_now, require_proof
 
 @dataclass(frozen=True)
 class Reference:
-    """Stands for a tensor that does not depend on the input: a parameter, a buffer, or something computed from them."""
+    """Refers to a tensor that does not depend on the input: a parameter, a buffer, or a value computed from them."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One step: ``kind`` names its rule, ``inputs`` the operations it reads, ``settings`` all the rest."""
+    """One operation: ``kind`` names its rule, ``inputs`` the operations it reads, ``settings`` everything else."""
 
     name: str
     kind: str
@@ -30,17 +30,17 @@ class Operation:
     settings: dict[str, Any]
     shape: tuple[int, ...]  # of the output, without the batch dimension
     evaluation: float = 0.0
-    """Unit roundoff of the evaluation that bounds speak of: 0 for real numbers; 2^-24 for any float32 evaluation,
-    whose rounding errors then belong to what a rule has to contain."""
+    """Unit roundoff of the certified evaluation: 0 for real numbers; 2^-24 for any float32 evaluation, whose rounding errors the rules must
+    then enclose."""
     vanishing: bool = False
-    """A constant of it is too small for the dtype to hold it to a relative precision, or may be flushed to zero."""
+    """One of its constants is subnormal in the dtype, or may be flushed to zero."""
     fragile: bool = False
-    """Evaluations are spoken of, and with its constants one may overflow, divide by zero or underflow on the way: nothing is proved."""
+    """An evaluation may overflow, divide by zero or underflow with these constants: nothing is proved."""
     kept: dict[str, Any] | None = field(default=None, compare=False, repr=False)
-    """See `once`; None where constants may change."""
+    """Cache of `once`; None if constants may change."""
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What depends on the constants alone; in a proof, where they stay what they are, it is made once."""
+        """Compute a value that depends on the constants alone; in a proof, where they do not change, only once."""
         if self.kept is None:
             return make()
         if name not in self.kept:
@@ -49,12 +49,12 @@ class Operation:
 
     @property
     def products(self) -> int:
-        """How many an image takes, where they are many: those of a convolution or a linear layer."""
+        """Number of multiplications per image, for convolutions and linear layers."""
         weight = self.settings.get("weight")
         return math.prod(self.shape) * weight[0].numel() if isinstance(weight, Tensor) else 0
 
     def resolve(self, constants: dict[str, Tensor], evaluation: float, dtype: torch.dtype | None) -> Operation:
-        """The same operation with every reference replaced by the tensor it stands for now."""
+        """The same operation with the current tensor in place of every reference."""
         settings = {
             key: constants[value.name] if isinstance(value, Reference) else value
             for key, value in self.settings.items()
@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass
 class Network:
-    """Operations in an order that can be run; ``input`` and ``output`` are names."""
+    """Operations in topological order; ``input`` and ``output`` are names."""
 
     input: str
     output: str
@@ -77,27 +77,26 @@ class Network:
     leaves: dict[str, Callable[[], Tensor]] = field(default_factory=dict)
     computed: list[tuple[str, Callable[[dict[str, Tensor]], Any]]] = field(default_factory=list)
     evaluation: float = 0.0  # as in `Operation`
-    arithmetic: str | None = None  # in which a live network's constants were computed
+    arithmetic: str | None = None  # in which the constants were computed
 
     def network_as(
         self, dtype: torch.dtype | None = None, evaluation: float = 0.0, instead: Mapping[int, Tensor] | None = None
     ) -> Network:
-        """The network with today's parameter values in place of references (gradients flow to them).
+        """The network with the current parameter values in place of references (gradients flow to them).
 
-        ``dtype`` is that of the bounds; it may only be wider than the parameters' own, so that the conversion is exact. Proofs give it;
-        training leaves it out and is spared the look at every constant. With it the network has copies of its own: what is derived from
-        constants once (`Operation.once`) would not notice that a parameter is changed in place. ``evaluation`` is the unit
-        roundoff of the evaluations that bounds are to speak of, 0 for real numbers. ``instead``: tensors that take the place of
-        parameters or buffers, by the id of what they replace; for training alone.
+        ``dtype``: of the bounds; it must not be narrower than the parameters' own, so that the conversion is exact. Proofs pass it, and get
+        copies of all constants, since cached values (`Operation.once`) would not notice a parameter that changes in place. Training omits
+        it and skips the inspection of every constant. ``evaluation``: unit roundoff of the certified evaluation, 0 for real numbers.
+        ``instead``: for training, tensors that replace parameters or buffers, by the id of what they replace.
 
-        The network remembers in which arithmetic its constants were computed: those of a proof are, or it is refused (`forward.run`).
+        The network records the arithmetic its constants were computed in; a proof refuses constants from outside of it (`forward.run`).
         """
         if dtype is not None:
             require_proof()
         constants: dict[str, Any] = {name: get() for name, get in self.leaves.items()}
         if instead:
             constants = {name: instead.get(id(value), value) for name, value in constants.items()}
-        for name, compute in self.computed:  # in the parameters' own precision, so that it is the same network in any
+        for name, compute in self.computed:  # in the parameters' own precision, so the network is the same in any dtype
             constants[name] = compute(constants)
         if dtype is not None:
             constants = {name: _own(_widened(x, dtype), x) for name, x in constants.items()}
@@ -111,7 +110,7 @@ class Network:
         )
 
     def require_proof(self) -> None:
-        """Raise unless both this network's constants and what is computed now are a proof's."""
+        """Raise unless the constants were, and bounds now are, computed in the proof's arithmetic."""
         require_proof()
         if self.arithmetic != PROOF:
             raise RuntimeError("constants were computed outside of the proof's arithmetic; please report this")
@@ -122,16 +121,16 @@ class Network:
 
     @property
     def last_linear(self) -> Operation | None:
-        """The linear layer that gives the outputs, if one does: margins are made of its rows' differences, not of its outputs."""
+        """The linear layer that computes the outputs, if there is one: margins use differences of its rows."""
         last = self.operations[-1] if self.operations else None
         return last if last is not None and last.name == self.output and last.kind == "linear" else None
 
     def output_shape(self) -> tuple[int, ...]:
-        """Of one image's output."""
+        """Shape of one image's output."""
         return next((operation.shape for operation in self.operations if operation.name == self.output), self.shape)
 
     def dtype(self) -> torch.dtype:
-        """The parameters' floating-point type (float32 for a network without any)."""
+        """Floating-point type of the parameters (float32 without any)."""
         for get in self.leaves.values():
             if get().is_floating_point():
                 return get().dtype
@@ -142,13 +141,13 @@ LARGEST_CONSTANT = 2.0**40
 
 
 def tame(constants: Tensor) -> bool:
-    """Whether each is zero, or a normal float32 number that is not huge (docs/what-is-certified.md)."""
+    """Whether every entry is zero or a normal float32 number that is not huge (docs/what-is-certified.md)."""
     size = constants.detach().abs()
     return bool(((size == 0) | ((size >= torch.finfo(torch.float32).tiny) & (size <= LARGEST_CONSTANT))).all())
 
 
 def vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:
-    """Whether a number of this tensor, not zero, lies below the normal numbers of the dtype (or of float32, if evaluations in it count)."""
+    """Whether a nonzero entry is below the normal numbers of the dtype (of float32, with float32 semantics)."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return False
     least = torch.finfo(torch.float32 if evaluation else dtype).tiny
@@ -157,7 +156,7 @@ def vanishes(value: Any, evaluation: float, dtype: torch.dtype) -> bool:
 
 
 def _own(widened: Any, given: Any) -> Any:
-    """Never the caller's tensor itself."""
+    """A copy, never the caller's tensor itself."""
     return widened.clone() if widened is given and isinstance(given, Tensor) else widened
 
 

@@ -1,9 +1,9 @@
-"""Products of float32 rows with a matrix, in proofs on a CPU: by oneDNN, which convolutions use too.
+"""Matrix products of float32 rows on a CPU by oneDNN, which torch's convolutions use too.
 
-torch multiplies matrices by MKL, which leaves half of what AMD's processors can do: of a layer from 3,136 inputs to 250, one thread of an
-EPYC made 107 GFLOP/s by MKL and 245 by oneDNN. Either result is one float32 sum of products for each entry, in some order, so bounds
-are made in the same way for both. Nothing but the environment tells this operation of oneDNN to use fewer bits, and there
-`arithmetic.proof_arithmetic` refuses to prove anything; before it is used it has to show that it does not.
+torch multiplies matrices with MKL, which reaches half of the speed of AMD processors: for a layer from 3,136 inputs to 250, one thread
+of an EPYC reached 107 GFLOP/s with MKL and 245 with oneDNN. Either result is one float32 sum of products for each entry, in some
+order, so the bounds hold for both. Only the environment can tell this oneDNN operation to use fewer bits; `arithmetic.proof_arithmetic`
+then refuses to prove anything, and a self-check runs before the first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from tiltproof.kernels.registry import matches_reference
 
 FEWEST = 2**20
-"""Products from which on it pays to hand tensors over."""
+"""Multiplications from which on the conversion of tensors pays."""
 _trust: dict[str, bool] = {}
 
 
@@ -25,7 +25,7 @@ def product(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _can(x: Tensor, matrix: Tensor) -> bool:
-    """Whether oneDNN is there, does as it is asked, and has enough to do to be worth it."""
+    """Whether oneDNN is available and exact, and the product large enough."""
     return (
         x.device.type == "cpu"
         and x.dtype == matrix.dtype == torch.float32
@@ -37,7 +37,7 @@ def _can(x: Tensor, matrix: Tensor) -> bool:
 
 
 def onednn_is_right() -> bool:
-    """Whether oneDNN is there and passed its self-check, which is made once a process."""
+    """Whether oneDNN is available and passed its self-check, which runs once per process."""
     return (
         torch.backends.mkldnn.is_available()
         and bool(torch.backends.mkldnn.enabled)
@@ -51,7 +51,7 @@ def by_onednn(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def _exact() -> bool:
-    """Whether nothing is lost of 24-bit numbers on either side, and of sums that float32 holds; and what is not a number stays none."""
+    """Self-check: exact for 24-bit numbers on either side and for sums that float32 can represent; NaN and infinity propagate."""
     generator, count = torch.Generator().manual_seed(0), 160
 
     def numbers(most: int, rows: int) -> Tensor:

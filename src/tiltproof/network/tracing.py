@@ -1,4 +1,9 @@
-"""A module in eval mode for a while, and as it was afterwards, each submodule by itself."""
+"""Trace a torch module to a `Network` with torch.export.
+
+torch.export rather than torch.fx: it runs the module's real forward (Python control flow, ``len(x)``, shape checks, any mix of modules,
+functions and methods) and returns a single vocabulary, ATen, in functional form. No in-place operation is left whose hidden writes a
+bound could miss. Parameters stay the module's own tensors, so training can bound the network while it changes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ from tiltproof.process_lock import exclusive
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    with exclusive():  # a module has one mode for all threads
+    with exclusive():  # a module's mode is shared by all threads
         before = {module: module.training for module in model.modules()}
         try:
             model.eval()
@@ -34,19 +39,16 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
                 module.training = training
 
 
-# In-place operations on something that has another name.
-#
-# torch.export rewrites in-place operations as ordinary ones and follows views while it does so. It does not know that dropout in eval mode
-# returns its very input: to it that is a copy. A write through one of the two names would then be missed under the other, so such a
-# module is refused.
+# Aliases: torch.export rewrites in-place operations functionally and follows views. It takes dropout for a copy, but in eval mode dropout
+# returns its input itself. A write through one of the two names would be missed under the other, so such a module is refused.
 
 
 MAYBE_THE_SAME = ("dropout", "contiguous", "reshape", "flatten", "to", "type_as", "alias", "detach", "clone")
-"""Operations whose result may be their input although their schema does not say so (clone: so that nothing is missed)."""
+"""Operations whose result may alias their input although the schema does not say so (clone: to be safe)."""
 
 
 def refuse_hidden_writes(graph: Graph) -> None:
-    """Look for a write after a dropout, into storage that is read later under a name the write did not go through."""
+    """Refuse an in-place write after a dropout to storage that is read later under another name."""
     order = {node: number for number, node in enumerate(graph.nodes)}
     root: dict[Node, Node] = {}
     for node in graph.nodes:
@@ -86,21 +88,13 @@ def _same_storage(target: Any) -> bool:
     return listed or any(name in schema.name.removeprefix("aten::") for name in MAYBE_THE_SAME)
 
 
-# From a torch module to a list of operations, through torch.export.
-#
-# Why torch.export and not torch.fx: it runs the module's real forward (Python control flow, ``len(x)``, shape checks,
-# any mix of modules, functions and methods) and hands back one vocabulary, ATen, in functional form; after that no
-# in-place operation is left, whose hidden writes a bound could miss. Parameters stay the module's own tensors, so
-# training can bound the live network.
-
-
 TRACE_BATCH = 2
-"""Batch size used while tracing; operations are then rewritten for any batch."""
+"""Batch size while tracing; the operations then hold for any batch size."""
 
 
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """Trace a module (in eval mode) on images of ``shape`` [C, H, W] with the device and dtype of ``like``."""
-    # an image of the user's: a layer that takes its first batch for its parameters is found out, but not misled
+    # the user's own image: a layer that initializes its parameters from its first batch is detected, but not misled
     example = like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
     runs = False
     try:
@@ -114,7 +108,7 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
             program = torch.export.export(model, (example,), strict=False)
             refuse_hidden_writes(program.graph)
             if _plain(program.graph):
-                program.graph.eliminate_dead_code()  # as decomposing does; nothing is written, so what has no users does nothing
+                program.graph.eliminate_dead_code()  # as decomposition does; no operation writes, so unused ones have no effect
             else:
                 program = program.run_decompositions({})
     except InputError:
@@ -133,7 +127,7 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
 
 
 def _plain(graph: torch.fx.Graph) -> bool:
-    """Whether nothing is written in place and all operations are known as they stand, so that the longest step is not needed."""
+    """Whether no operation writes in place and all have converters, so that the slow decomposition can be skipped."""
     targets = [node.target for node in graph.nodes if node.op == "call_function"]
     known = (target is operator.getitem or str(target).removeprefix("aten.") in CONVERTERS for target in targets)
     return not any(map(writes, targets)) and all(known)
@@ -141,8 +135,8 @@ def _plain(graph: torch.fx.Graph) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch logs whole graphs when tracing fails; the error that follows says what matters."""
-    with exclusive():  # all of this is the process's
+    """Silence torch, which logs whole graphs when tracing fails; the error says what matters."""
+    with exclusive():  # process-wide state
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
@@ -223,7 +217,7 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
             do=f"supported operations: {supported()}",
         ) from None
     settings = dict(built.settings)
-    for key, compute in built.derived.items():  # constants worked out from live ones, e.g. batch norm's scale
+    for key, compute in built.derived.items():  # constants computed from parameters, e.g. batch norm's scale
         name = f"{node.name}.{key}"
         network.computed.append((name, compute))
         settings[key] = Reference(name)
@@ -232,7 +226,7 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
 
 
 def _constant(node: torch.fx.Node) -> Callable[[dict[str, Any]], Any]:
-    """A node that no input reaches is computed as it stands, from live parameters."""
+    """A node that does not depend on the input, computed from the current parameters."""
 
     def compute(constants: dict[str, Any]) -> Any:
         args = torch.fx.node.map_arg(node.args, lambda other: constants[other.name])

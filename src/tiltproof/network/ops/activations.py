@@ -56,12 +56,11 @@ class Relu(Rule):
         return result if negative else self._quadratic(a, form, result)
 
     def _quadratic(self, a: Tensor, form: AffineForm, result: BackwardResult) -> BackwardResult:
-        """w relu(x) >= w x / 2 + w (shift + tilt e + curvature (2 e^2 - 1)) - |w| rest (`bounds.curvature`), where that loses less
-        than lines do
-        on the average: half the chord's offset above; below, half of what lies under the shorter end. There it takes the lines' place
-        in ``result``, which is changed.
+        """w relu(x) >= w x / 2 + w (shift + tilt e + curvature (2 e^2 - 1)) - |w| rest (`enclosures.quadratic_relu`).
 
-        All terms of an entry are at most 4 |w| max|x|, and so are rest and what the line added to the constant, which is taken off again.
+        Replaces the lines in ``result``, which it modifies, wherever it loses less on average: than half the chord's offset above, and
+        below, than half the area under the shorter end. All terms of an entry are at most 4 |w| max|x|, and so are rest and the constant
+        of the replaced line, which is subtracted again.
         """
         found = quadratic_relaxation(form)
         if found is None:
@@ -247,7 +246,7 @@ def relu6(shape: Any, x: Any) -> Built:
 
 
 LIBRARY = 32
-"""Units roundoff, relative to 1, by which a float32 sigmoid or tanh of a library is assumed to be off at most."""
+"""Assumed largest error of a library's float32 sigmoid or tanh, in units roundoff relative to 1."""
 
 
 class SShaped(Banded):
@@ -263,7 +262,7 @@ class SShaped(Banded):
         raise NotImplementedError
 
     def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
-        """Slope s and both offsets, in float64; 2^-40 is far more than the library functions' error there."""
+        """Slope s and both offsets, in float64; 2^-40 far exceeds the error of float64 library functions."""
         lower, upper = form.lower.double(), form.upper.double()
         at_lower, at_upper = self.value(lower), self.value(upper)
         slope = torch.minimum(self.derivative(at_lower), self.derivative(at_upper))

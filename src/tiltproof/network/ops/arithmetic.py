@@ -33,8 +33,7 @@ from tiltproof.network.ops.converters import Built, Input, Refused, converter, r
 class Scale(LinearRule):
     """y = scale * x + shift with constants: normalization, arithmetic with constants, batch norm in eval mode.
 
-    The constants arrive in float64; rounding them to the bounds' dtype is one of the 4 roundings that ``terms``
-    allows for.
+    The constants are float64; rounding them to the bounds' dtype is one of the roundings that ``terms`` counts.
     """
 
     def _scale(self, operation: Operation, like: Tensor) -> Tensor:
@@ -50,7 +49,7 @@ class Scale(LinearRule):
         return a * self._scale(operation, a)
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        more = 8 + operation.settings.get("roundings", 0)  # of constants that were multiplied beforehand
+        more = 8 + operation.settings.get("roundings", 0)  # of folded constants
         return more, more
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
@@ -60,7 +59,7 @@ class Scale(LinearRule):
         return operation.once(f"shift {like.dtype}", lambda: shift.to(like.dtype).expand(operation.shape))
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        """Of an evaluation: its constants are at most 2^40, and with |x| < 2^60 no order of its few steps overflows."""
+        """float32 semantics: constants are at most 2^40, so with |x| < 2^60 no order of the steps overflows."""
         result = super().forward(operation, inputs)
         if operation.evaluation:
             result.radius = torch.where(farthest(inputs[0]) < 2.0**60, result.radius, torch.inf)
@@ -91,12 +90,12 @@ def batch_norm(
         return start - product
 
     def size(constants: dict[str, Tensor]) -> Tensor:
-        """What the shift's own rounding is relative to: its two parts may nearly cancel."""
+        """The size that roundings of the shift are relative to: its two parts may nearly cancel."""
         start, product = parts(constants)
         return start.abs() + product.abs()
 
     def constants_used(constants: dict[str, Tensor]) -> Tensor:
-        """All that an evaluation may multiply, add or divide by; the factor makes the limit for 1 / sqrt(variance) 2^20."""
+        """Everything an evaluation may multiply, add or divide by; the factor limits 1 / sqrt(variance) to 2^20."""
         spread = _value(variance, constants) + epsilon
         used = [_value(mean, constants), spread, spread.rsqrt() * 2.0**20]
         return torch.cat(
@@ -163,14 +162,14 @@ def _scaled(
 
 
 def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
-    """A live constant in float64; a Python number, such as a parameter's item(), stands for exactly the float64 number it is."""
+    """A constant in float64; a Python number, such as a parameter's item(), is exactly that float64 number."""
     if isinstance(constant, Reference):
         constant = constants[constant.name]
     if isinstance(constant, Tensor):
         return constant.double()
     return torch.full(
         (), constant, dtype=torch.float64, device=_device(constants)
-    )  # filled there: no copy from the host
+    )  # filled on the device: no copy from the host
 
 
 def _device(constants: dict[str, Tensor]) -> torch.device | None:

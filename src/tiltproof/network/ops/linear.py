@@ -54,14 +54,14 @@ class Linear(LinearRule):
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs = operation.settings["weight"].shape
-        more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
+        more = operation.settings.get("roundings", 0)  # of computed weights
         return inputs + more, outputs + more
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return operation.settings["bias"]
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
-        """Without a product with |W|: sum_j |a_j| sum_i |W_ji| |x_i| <= (sum_j |a_j| |W_j|_2) |x|_2, and |x|_2 is one number a box."""
+        """Avoids a product with |W|: sum_j |a_j| sum_i |W_ji| |x_i| <= (sum_j |a_j| |W_j|_2) |x|_2, with one |x|_2 per box."""
         (form,) = inputs
         if not form.unit or operation.evaluation:
             return super().backward(operation, a, inputs)
@@ -69,7 +69,7 @@ class Linear(LinearRule):
         count = backward_gamma(terms[1] + 8, row_size(a), form.unit)
         numbers = operation.once(f"sizes {count}", lambda: self._numbers(operation, count))
         wide = a.double()
-        # of the sums of |a_j| times these numbers, the first goes with |x|_2
+        # sums of |a_j| times each column; the first is multiplied by |x|_2
         first, second = (wide.abs() @ numbers).unbind(1)
         norms = form_norm(form)
         return BackwardResult(
@@ -81,7 +81,7 @@ class Linear(LinearRule):
         )
 
     def _numbers(self, operation: Operation, count: float) -> Tensor:
-        """Of each output j, what a unit of |a_j| costs: ``count`` |W_j|_2 for each unit of |x|_2; and `FLOOR` and ``count`` times |b_j|."""
+        """Rounding error per unit of |a_j|, for each output j: ``count`` |W_j|_2 per unit of |x|_2; and `FLOOR` + ``count`` |b_j|."""
         weight, bias = operation.settings["weight"].double(), operation.settings["bias"]
         least = torch.zeros_like(weight[:, 0]) if bias is None else bias.double().abs()
         return torch.stack(
@@ -98,10 +98,10 @@ def linear(shape: Any, x: Any, weight: Any, bias: Any = None) -> Built:
 
 
 class RowByRow(Linear):
-    """y = W_p x + b_p: weights [P, outputs, inputs] of their own for each row p, and biases [P, outputs]."""
+    """y = W_p x + b_p: weights [P, outputs, inputs] and biases [P, outputs] that differ by row p."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
-        """``x``: some times P rows."""
+        """``x``: a multiple of P rows."""
         weight = operation.settings["weight"]
         count = len(weight)
         return self._product(weight, x.unflatten(0, (len(x) // max(1, count), count))).flatten(0, 1)
@@ -119,7 +119,7 @@ class RowByRow(Linear):
 
 
 ROW_BY_ROW = RowByRow()
-"""No kind of operation has it: margins are made with it, going forward alone."""
+"""The forward rule of margins whose labels differ by row; no kind of operation uses it."""
 
 
 @rule("conv2d")
@@ -142,8 +142,8 @@ class Conv2d(LinearRule):
         return a.sum((2, 3), dtype=torch.float64) @ operation.once("wide bias", operation.settings["bias"].double)
 
     def sizes(self, operation: Operation, form: AffineForm) -> Tensor:
-        """No product with |W| needed, but a convolution of one channel: with W_j the matrix at position j of the kernel,
-        sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; of groups the largest counts.
+        """A single-channel convolution instead of a product with |W|: with W_j the matrix at kernel position j,
+        sum_k |a_k| sum_c |W_jkc| |x_c| <= |a|_2 |W_j|_F |x|_2; the largest over groups.
         """
         kernel = operation.once("kernel", lambda: self._kernel(operation))
         window = replace(operation.settings["window"], groups=1)
@@ -157,9 +157,9 @@ class Conv2d(LinearRule):
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         outputs, inputs, height, width = operation.settings["weight"].shape
-        more = operation.settings.get("roundings", 0)  # of the weights themselves, where they were computed
+        more = operation.settings.get("roundings", 0)  # of computed weights
         window = operation.settings["window"]
-        if window.dilation == (1, 1):  # strides: an input meets only so many of the kernel's positions
+        if window.dilation == (1, 1):  # with strides, an input meets this many kernel positions
             height_met, width_met = -(-height // window.stride[0]), -(-width // window.stride[1])
         else:
             height_met, width_met = height, width

@@ -17,7 +17,7 @@ from tiltproof.network.ops.converters import Built, Refused, converter, pair
 
 
 class Average(LinearRule):
-    """Means over windows: weights are positive, so |L| = L; the transpose comes from automatic differentiation."""
+    """Averages: weights are positive, so |L| = L; automatic differentiation gives the transpose."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -30,7 +30,7 @@ class Average(LinearRule):
         return transpose(a.contiguous())[0]
 
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
-        """A window is no larger than the image, and an entry lies in no more windows than there are, which may be more."""
+        """A window is no larger than the image, and an entry lies in at most all windows, of which there may be more than entries."""
         return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
 
     def divisor(self, operation: Operation, shape: torch.Size) -> int:
@@ -79,7 +79,7 @@ def adaptive_avg_pool2d(shape: Any, x: Any, output_size: Any) -> Built:
 
 @rule("mean")
 class Mean(Average):
-    """Mean over chosen dimensions (global average pooling written by hand)."""
+    """Mean over some dimensions, such as global average pooling."""
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         return x.mean(operation.settings["dim"], keepdim=operation.settings["keepdim"])
@@ -100,7 +100,7 @@ def mean(shape: Any, x: Any, dim: Any, keepdim: bool = False, dtype: Any = None)
 @rule("max_pool2d")
 class MaxPool2d(Rule):
     """y = max_i x_i over a window. With m the entry of the highest center and E >= max_i (x_i - x_m), E >= 0:
-    x_m <= y <= x_m + E. The differences x_i - x_m are taken as affine forms, so what moves together cancels.
+    x_m <= y <= x_m + E. The differences x_i - x_m are affine forms, so shared symbols cancel.
     """
 
     def _leader(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor]:
@@ -114,7 +114,7 @@ class MaxPool2d(Rule):
         best_radius = form.radius.flatten(2).gather(2, index)
 
         def windows(x: Tensor, outside: float) -> Tensor:
-            """[N, C, H, W] -> [N, C, entries, windows]; what the padding adds is ``outside``."""
+            """[N, C, H, W] -> [N, C, entries, windows]; padding has the value ``outside``."""
             (top, left), (kh, kw) = s["padding"], s["kernel_size"]
             x = F.pad(x, (left, left, top, top), value=outside)
             x = F.unfold(x, (kh, kw), s["dilation"], 0, s["stride"])

@@ -83,7 +83,7 @@ def slice_(shape: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None,
 
 @rule("pad")
 class Pad(MoveRule):
-    """Zeros around the image: of the center, the slopes and the radius alike."""
+    """Zeros around the image; center, slopes and radius there are zero."""
 
     def move(self, operation: Operation, x: Tensor) -> Tensor:
         return F.pad(x, operation.settings["pad"])
@@ -105,7 +105,7 @@ def constant_pad(shape: Any, x: Any, sizes: Any, value: Any = 0) -> Built:
 
 @rule("concat")
 class Concat(Rule):
-    """Branches side by side."""
+    """Concatenation of branches."""
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         dim = operation.settings["dim"]
