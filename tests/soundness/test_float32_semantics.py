@@ -241,6 +241,10 @@ def test_an_overflow_on_the_way_is_no_proof():
     model[1].weight.copy_(torch.tensor([[3e38, -3e38, -3e38, 3e38], [0, 0, 0, 0]]))
     model[1].bias.copy_(torch.tensor([1e36, 0.0]))
     problem = model, torch.full((1, 1, 2, 2), 0.9), torch.tensor([0])
+    if not model(problem[1]).isfinite().all():  # this machine's library takes the unlucky order
+        with pytest.raises(InputError, match="are not finite numbers"):
+            certify(*problem, "B(1e-12)")
+        return
     assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
     assert certify(*problem, "B(1e-12)", semantics="float32", budget=Budget(boxes=64)).verdicts == [Verdict.UNKNOWN]
 
