@@ -1,10 +1,10 @@
-"""Every failure text of the package, in one form: what is wrong, what was got, why it is likely, what to do."""
+"""Every error message of the package has one form: what is wrong, what was given, the likely cause, what to do."""
 
 from __future__ import annotations
 
 
 def shown(value: object, most: int = 200) -> str:
-    """Something out of a file that may be damaged or hostile, short and printable, for a message.
+    """Text from a file that may be damaged or hostile, shortened and made printable for a message.
 
     >>> shown("a\x1b[2J"), shown("long" * 9, most=6)
     ('a?[2J', 'longlo...')
@@ -15,19 +15,23 @@ def shown(value: object, most: int = 200) -> str:
 
 
 class InputError(ValueError):
-    """Something handed to tiltproof cannot be used; the command line turns it into exit code 2."""
+    """An input that tiltproof cannot use; on the command line, exit code 2.
+
+    >>> print(InputError("unknown method", got="magic", do="use affine"))
+    unknown method. Got: magic. What to do: use affine.
+    """
 
     def __init__(self, what: str, *, got: object = None, why: str = "", do: str = "") -> None:
         self.what, self.got, self.why, self.do = what, got, why, do
-        text = what if what.endswith("...") else what.rstrip(".")
+        parts = [what]
         if got is not None:
-            text += f". Got: {got}"
+            parts.append(f"Got: {got}")
         if why:
-            text += f". Likely cause: {why}"
+            parts.append(f"Likely cause: {why}")
         if do:
-            text += f". What to do: {do}"
-        super().__init__(text if text.endswith("?") else text + ".")
+            parts.append(f"What to do: {do}")
+        super().__init__(" ".join(part if part.endswith((".", "?")) else part + "." for part in parts))
 
 
 class UnsupportedOperation(InputError):
-    """The network contains an operation that has no bound rule."""
+    """The network contains an operation without a bound rule."""

@@ -1,6 +1,6 @@
-"""Ctrl-C while the program imports torch, which takes seconds: one line and exit code 130 instead of a traceback out of an import.
+"""Ctrl-C while the program imports torch, which takes seconds: one line and exit code 130 instead of a traceback.
 
-The package imports this module before anything else; it needs the standard library alone. Nothing changes for other programs.
+The package imports this module first; it needs the standard library alone and changes nothing for other programs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NAMES = ("tiltproof", "tiltproof.exe", "tiltproof-script.py")
 
 
 def is_the_program() -> bool:
-    """Whether this process is ``tiltproof`` or ``python -m tiltproof``, and not another program or a worker that it started.
+    """Whether this process is ``tiltproof`` or ``python -m tiltproof``, not another program or a worker process.
 
-    While Python looks for the module of ``-m``, that stands for the program's name.
+    While Python looks for the module of ``-m``, ``sys.argv[0]`` is "-m".
     """
     name, given = sys.argv[0] if sys.argv else "", sys.orig_argv
     if name == "-m":
@@ -26,21 +26,16 @@ def is_the_program() -> bool:
     return os.path.basename(name) in NAMES and name in given  # noqa: PTH119
 
 
-def say_interrupted() -> int:
-    """The line, and the exit code."""
-    os.write(2, b"interrupted\n")
-    return INTERRUPTED
-
-
 def finish_start() -> None:
-    """Everything is imported: Ctrl-C is an exception again."""
+    """A command begins: Ctrl-C is an exception again."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    # an exception could be caught or reworded by whatever is being imported; there is nothing to clean up yet
-    os._exit(say_interrupted())
+    # An exception could be caught or reworded by the module being imported; there is nothing to clean up yet.
+    os.write(2, b"interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def _begin() -> None:

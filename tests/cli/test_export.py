@@ -17,7 +17,7 @@ def run(certify):
 @pytest.mark.usefixtures("run")
 def test_results_of_a_run(tiltproof, workspace):
     result = tiltproof("export", "run", "--csv", "run.csv", "--jsonl", "run.jsonl", *VNNLIB[2:])
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, result.output) == (0, "run.csv: 5 rows\nrun.jsonl: 5 rows\n")
     rows = [json.loads(line) for line in (workspace / "run.jsonl").read_text().splitlines()]
     assert [row["result"] for row in rows] == ["safe", "safe", "unsafe", "unsafe", "safe"]
     assert rows[3]["verdict"] == "misclassified"
@@ -87,7 +87,7 @@ BAD = [
 @pytest.mark.usefixtures("run")
 def test_what_is_misclassified_is_confirmed_or_unknown(tiltproof, workspace):
     result = tiltproof("export", "run", "--jsonl", "run.jsonl")
-    assert (result.exit_code, result.stdout) == (0, "")
+    assert (result.exit_code, result.stdout) == (0, "run.jsonl: 5 rows\n")
     assert result.stderr.startswith("notice: 1 misclassified image is exported as unknown")
     assert "give --model and --data" in result.stderr
     words = [json.loads(line)["result"] for line in (workspace / "run.jsonl").read_text().splitlines()]

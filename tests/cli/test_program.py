@@ -111,6 +111,36 @@ def test_ctrl_c_while_torch_is_imported(importing, arguments):
     assert (running.returncode, stderr) == (130, "interrupted\n")
 
 
+BETWEEN = """
+import os, signal, sys, time
+from tiltproof.cli import main
+from tiltproof.cli.app import Program
+
+def make_context(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
+
+Program.make_context = make_context
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_between_the_imports_and_the_command(tmp_path):
+    """The parser would end with its own exit code and without a word."""
+    (tmp_path / "tiltproof").write_text(BETWEEN)
+    done = subprocess.run(
+        [sys.executable, "tiltproof", "models"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(tiltproof.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.parametrize(
     "arguments", [("mine",), ("-c", "import tiltproof"), ("-c", "import tiltproof", "-m", "tiltproof")]
 )

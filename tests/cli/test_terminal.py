@@ -96,7 +96,12 @@ ROWS = [
         COUNT | {"export.command live_count"},
         needs=("certify", *NETWORK, *TRANSFORM, "--out", "run"),
     ),
-    Row(("export", "run", "--csv", "run.csv"), (), needs=("certify", *NETWORK, *TRANSFORM, "--out", "run")),
+    Row(
+        ("export", "run", "--csv", "run.csv"),
+        ("run.csv: 5 rows",),
+        needs=("certify", *NETWORK, *TRANSFORM, "--out", "run"),
+    ),
+    Row(("export", "run", "--jsonl", "-"), ('"unsafe"',), needs=("certify", *NETWORK, *TRANSFORM, "--out", "run")),
     Row(("certify", *NETWORK, *TRANSFORM, "--json", "-"), ('"certified": 3',)),
     Row(("attack", *NETWORK, *TRANSFORM), ("5 images, 4 correct: 1 falsified",)),
     Row(("bound", "--data", "photos", "--transform", "R(2)", "--out", "bounds.png"), ("bounds.png: widest pixel",)),

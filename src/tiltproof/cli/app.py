@@ -22,7 +22,7 @@ from tiltproof.cli import attack, bound, certify, check, demo, export, models, r
 from tiltproof.cli.options import LETTERS_HELP, Command, epilog
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.manifest import package_version
-from tiltproof.startup import INTERRUPTED, finish_start, say_interrupted
+from tiltproof.startup import INTERRUPTED, finish_start
 
 BAD_INPUT, INTERNAL_ERROR, PIPE_CLOSED, TERMINATED = 2, 70, 141, 143
 PACKAGE = Path(tiltproof.__file__).parent
@@ -39,6 +39,7 @@ class Program(TyperGroup):
         with warnings.catch_warnings(), terminable():
             warnings.showwarning = _notice
             try:
+                finish_start()
                 return super().invoke(ctx)
             except (typer.Exit, typer.Abort, PARSER_ERROR):
                 raise
@@ -184,8 +185,4 @@ for name, module in COMMANDS.items():
 
 def main() -> None:
     """The entry point of the installed program."""
-    try:
-        finish_start()
-        app(prog_name="tiltproof")
-    except KeyboardInterrupt:  # outside a command
-        sys.exit(say_interrupted())
+    app(prog_name="tiltproof")

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.inputs import check_writable, load_selection, write_picture
+from tiltproof.cli.inputs import check_writable, write_figure
+from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import bound_pixels
 from tiltproof.reports import bounds_plot
@@ -39,11 +40,14 @@ def command(
     """
     chosen = parse(transform, padding)
     if out.suffix.lower() != ".png":
-        raise InputError("the picture is written as PNG", got=out, do="end the file name in .png")
+        raise InputError("the figure is written as PNG", got=out, do="end the file name in .png")
     check_writable(out)
-    images, labels, _ = load_selection(data, data_root, index, index + 1, None)
-    form = bound_pixels(images, chosen, method=method)
-    title = f"Image {index} of {data} (label {int(labels[0])}) under {chosen}, method {method}"
+    images, labels = load_data(data, data_root)
+    if not 0 <= index < len(images):
+        raise InputError(f"{data} has images 0 to {len(images) - 1}", got=f"--index {index}")
+    image = images[index]
+    form = bound_pixels(image[None], chosen, method=method)
+    title = f"Image {index} of {data} (label {int(labels[index])}) under {chosen}, method {method}"
     lower, upper = form.lower[0].numpy(), form.upper[0].numpy()
-    write_picture(out, bounds_plot(images[0].numpy(), lower, upper, title))
+    write_figure(out, bounds_plot(image.numpy(), lower, upper, title))
     typer.echo(f"{out}: widest pixel {(upper - lower).max():.4f}")

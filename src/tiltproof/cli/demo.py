@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import live_progress, print_summary
-from tiltproof.cli.inputs import make_folder, write_picture
+from tiltproof.cli.inputs import make_folder, write_figure
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
 from tiltproof.network import bound_network
@@ -68,13 +68,13 @@ def command(
 
     form = bound_pixels(image, SMALL_BOX)
     title = f"Pixel bounds of {subject} over {SMALL_BOX}: every angle from 10 to 11 degrees at once"
-    picture = bounds_plot(image[0].numpy(), form.lower[0].numpy(), form.upper[0].numpy(), title)
-    write_picture(out / "pixel-bounds.png", picture)
+    figure = bounds_plot(image[0].numpy(), form.lower[0].numpy(), form.upper[0].numpy(), title)
+    write_figure(out / "pixel-bounds.png", figure)
 
     boxes = proved_margins(model, image, label, TRANSFORM, BOXES)
     angles, margins = sampled_margins(model, image, label, TRANSFORM, SAMPLES)
     title = f"Margin of {subject} over the angle: {BOXES} boxes of {60 / BOXES:g} degrees"
-    write_picture(out / "margin.png", margin_plot(angles, margins, boxes, title, "rotation (degrees)"))
+    write_figure(out / "margin.png", margin_plot(angles, margins, boxes, title, "rotation (degrees)"))
 
     report = write_report(out / "run", model, images, labels, out=out / REPORT, details=DETAILS)
 

@@ -1,4 +1,4 @@
-"""One line that is kept up to date on a terminal, and what is said when a run is interrupted; the commands say what stands in it."""
+"""What commands print: a live progress line on a terminal, occasional lines in a log, and tables of results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tiltproof.runtime.batch_size import shown_size
 from tiltproof.verify.results import Progress
 
 Report = TypeVar("Report")
-EVERY_SECONDS = 30
+LOG_SECONDS = 30
 
 
 class Line(NamedTuple):
-    """What a report comes to: what is being done, how much of it, and the rest of the line."""
+    """One report: the activity, how much of it is done, and the rest of the line."""
 
     doing: str
     completed: float
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 class Counted(ProgressColumn):
-    """How many of how many ``things``; nothing as long as their number is not known."""
+    """The count done and the total, with a unit; nothing while the total is unknown."""
 
     def __init__(self, things: str = "") -> None:
         self.things = things
@@ -51,7 +51,7 @@ def live_line(
     total: float | None,
     *columns: ProgressColumn,
 ) -> Iterator[Callable[[Report], None]]:
-    """A callback that shows each report: ``first`` is being done until there is one; ``columns`` stand between bar and status."""
+    """A callback that shows each report; ``first`` is the activity before the first one, ``columns`` go between bar and status."""
     shape = (TextColumn("{task.description}"), BarColumn(bar_width=None), *columns, TextColumn("{task.fields[status]}"))
     with LiveDisplay(*shape, transient=True, expand=True) as display:
         task = display.add_task(first, total=total, status="")
@@ -65,7 +65,7 @@ def live_line(
 
 @contextmanager
 def live_count(quiet: bool, doing: str, things: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A callback for (done, of how many), shown as a bar of so many ``things`` on a terminal; None elsewhere."""
+    """A callback for (done, total), shown as a bar with the unit ``things`` on a terminal; None elsewhere."""
     if quiet or not sys.stdout.isatty():
         yield None
         return
@@ -77,14 +77,14 @@ def live_count(quiet: bool, doing: str, things: str) -> Iterator[Callable[[int, 
         yield lambda done, total: update((done, total))
 
 
-class HalfMinutes:
-    """For logs: whether another half minute has passed since something was said."""
+class LogLine:
+    """For logs: a line on stderr at most every half minute, the first after half a minute."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
 
-    def passed(self) -> bool:
-        return time.monotonic() - self.last >= EVERY_SECONDS
+    def due(self) -> bool:
+        return time.monotonic() - self.last >= LOG_SECONDS
 
     def say(self, text: str) -> None:
         self.last = time.monotonic()
@@ -93,14 +93,11 @@ class HalfMinutes:
 
 @contextmanager
 def kept_after_interruption(text: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C or SIGTERM inside ends the run with this text: what became of its results."""
+    """Let Ctrl-C or SIGTERM inside end the command with this text, which says what became of its results."""
     try:
         yield
     except KeyboardInterrupt as error:
         raise type(error)(text()) from None
-
-
-# Live progress of a run: one changing line on a terminal, a line now and then in a log.
 
 
 PHASES = {"attack": "attacking", "prove": "proving"}
@@ -109,11 +106,11 @@ COUNTS = ("certified", "falsified", "unknown")
 
 @contextmanager
 def live_progress(images: int, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
-    """A callback for `certify` and `certify_range`: one line kept up to date on a terminal, a line on stderr now and then elsewhere."""
+    """A callback for `certify` and `certify_range`: a progress bar on a terminal, elsewhere a line on stderr every half minute."""
     if quiet:
         yield None
     elif not sys.stdout.isatty():
-        yield Occasionally()
+        yield RunLog()
     else:
         with live_line(_line, PHASES["attack"], images, Counted()) as update:
             yield update
@@ -123,16 +120,16 @@ def _line(progress: Progress) -> Line:
     return Line(PHASES.get(progress.phase, progress.phase), progress.done, progress.images, status(progress))
 
 
-class Occasionally(HalfMinutes):
-    """For logs: says nothing about a short run, and then one line every half minute."""
+class RunLog(LogLine):
+    """One line every half minute; none for a short run."""
 
     def __call__(self, progress: Progress) -> None:
-        if self.passed():
+        if self.due():
             self.say(f"{progress.done:,}/{progress.images:,} images | {status(progress)}")
 
 
 def status(progress: Progress) -> str:
-    """Verdicts so far, boxes a second and the time left, in one line.
+    """One line: verdicts so far, boxes per second, time left.
 
     >>> status(Progress(images=100, done=40, certified=38, falsified=1, unknown=0, misclassified=1, boxes=9000,
     ...                 seconds=4.0, phase="prove", seconds_left=6.2))
@@ -147,21 +144,18 @@ def status(progress: Progress) -> str:
     return " | ".join(parts)
 
 
-# The summaries people read, as tables.
-
-
 VERDICTS = {
     "certified": "proved for every parameter of the range",
     "falsified": "a transformation breaks the answer",
-    "unknown": "not decided by the budget or the splits",
+    "unknown": "not decided within the budget or the splits",
     "misclassified": "wrong before any transformation",
 }
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """How many images got which verdict, and what it cost."""
+    """Print the number of images per verdict, and the cost."""
     images = summary["images"]
-    table = Table(title=f"{summary['transform']}, method {summary['method']}", title_justify="left")
+    table = _titled(summary)
     table.add_column("verdict")
     table.add_column("images", justify="right")
     table.add_column("percent", justify="right")
@@ -178,14 +172,14 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 def print_ranges(summary: Mapping[str, Any]) -> None:
-    """How wide the proved ranges are, how much of that is reached for certain, and what it cost."""
+    """Print how wide the proved ranges and the inner ranges are, and the cost."""
     images, seconds = summary["images"], summary["seconds"]
-    table = Table(title=f"{summary['transform']}, method {summary['method']}", title_justify="left")
+    table = _titled(summary)
     table.add_column("output range")
     table.add_column("mean", justify="right")
     table.add_column("meaning", style="dim")
     table.add_row("proved width", _figure(summary["mean_width"]), f"largest {_figure(summary['largest_width'])}")
-    table.add_row("reached width", f"{summary['mean_inner_width']:.4g}", "no proof can give less")
+    table.add_row("inner width", f"{summary['mean_inner_width']:.4g}", "reached: no proof can give less")
     if "mean_absolute_error" in summary:
         table.add_section()
         table.add_row("error", f"{summary['mean_absolute_error']:.4g}", "absolute, on the untransformed image")
@@ -200,8 +194,13 @@ def print_ranges(summary: Mapping[str, Any]) -> None:
     _print_memory(console, summary)
 
 
+def _titled(summary: Mapping[str, Any]) -> Table:
+    semantics = "" if summary["semantics"] == "real" else f", semantics {summary['semantics']}"
+    return Table(title=f"{summary['transform']}, method {summary['method']}{semantics}", title_justify="left")
+
+
 def _print_memory(console: Console, summary: Mapping[str, Any]) -> None:
-    """Under ``--memory``: the peak, and what batches were sized for."""
+    """With ``--memory``, print the peak and the size that batches were chosen for."""
     settings = summary["settings"]
     if "memory_peak" in settings:
         peak, limit = (shown_size(settings[name]) for name in ("memory_peak", "memory_limit"))
@@ -213,7 +212,7 @@ def _figure(value: float | None) -> str:
 
 
 def print_rows(columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain table; ``columns`` maps each heading to its justification, ``left`` or ``right``."""
+    """Print a plain table; ``columns`` maps each heading to ``left`` or ``right``."""
     table = Table(box=SIMPLE_HEAD)
     for heading, justify in columns.items():
         table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")

@@ -152,10 +152,10 @@ def command(
             if images is None:
                 raise InputError("--images is missing", do="say which images to write, e.g. --images 0,3")
             assert chosen is not None
-            pictures, labels = everything
-            numbers = parse_images(images, len(pictures))
+            all_images, labels = everything
+            numbers = parse_images(images, len(all_images))
             common |= {"splits": parse_splits(splits) or 1, "numbers": numbers, "method": method or "hull"}
-            written = export_vnnlib(network, pictures[numbers], labels[numbers], chosen, out, **common)
+            written = export_vnnlib(network, all_images[numbers], labels[numbers], chosen, out, **common)
     if not quiet:
         typer.echo(sentence(written))
 
@@ -211,10 +211,11 @@ def _results(
     run = read_finished(folder)
     images = None if everything is None or run.regression else images_of_run(run, *everything)[0]
     rows = result_rows(folder, tolerance, model=None if images is None else network, images=images)
-    if csv is not None:
-        write_atomically(csv, as_csv(rows))
-    if jsonl is not None:
-        write_atomically(jsonl, as_jsonl(rows))
+    for path, as_text in ((csv, as_csv), (jsonl, as_jsonl)):
+        if path is not None:
+            write_atomically(path, as_text(rows))
+            if not quiet:
+                typer.echo(f"{path}: {len(rows):,} {'row' if len(rows) == 1 else 'rows'}")
     unconfirmed = len(open_to_confirm(run)) if network is None else 0
     if unconfirmed and not quiet:
         which = "1 misclassified image is" if unconfirmed == 1 else f"{unconfirmed:,} misclassified images are"

@@ -1,4 +1,4 @@
-"""From the texts a user types to the objects the public functions take; what cannot be used is an `InputError`."""
+"""Turn what a user typed into the arguments of public functions, and write result files; unusable input raises `InputError`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Transform, parse
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """The options that were given; the rest keep the defaults of the function they are for."""
+    """The options that were given; the others keep the defaults of the function called."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def model_and_transform(
     model: str, arch: str | None, allow_pickle: bool, transform: str | None, padding: str | None
 ) -> tuple[nn.Module, Transform]:
-    """The network, and the transformation that was asked for or else the one that the model's card says it was trained for.
+    """The network, and the transformation given or else the one on the model's card.
 
-    A text is parsed first, which costs nothing. Without one, the model has to be there before its card is missed.
+    The text is parsed first because that is cheap. Without a text the model is loaded first: a wrong ``--model`` must not
+    be reported as a missing ``--transform``.
     """
     asked = None if transform is None else parse(transform, padding)
     network = load_model(model, arch, allow_pickle)
@@ -48,7 +52,7 @@ def _of_card(model: str) -> str:
 
 
 def parse_splits(text: str | None) -> int | tuple[int, ...] | None:
-    """``240`` (every parameter) or ``10,20`` (one number a parameter).
+    """Parse ``240`` (for every parameter) or ``10,20`` (one number per parameter).
 
     >>> parse_splits("240"), parse_splits("10, 20"), parse_splits(None)
     (240, (10, 20), None)
@@ -59,13 +63,13 @@ def parse_splits(text: str | None) -> int | tuple[int, ...] | None:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            "--splits takes whole numbers", got=text, do="write 240, or one number a parameter: 10,20"
+            "--splits takes whole numbers", got=text, do="write 240, or one number per parameter: 10,20"
         ) from None
     return numbers if len(numbers) > 1 else numbers[0]
 
 
 def images_of_run(run: FinishedRun, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A run's own images and labels out of its data set."""
+    """Select a run's own images and labels from its data set."""
     end = run.first + len(run.results)
     if not 0 <= run.first < end <= len(images):
         raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"data with {len(images)} images")
@@ -96,18 +100,12 @@ def load_selection(
     return images[start:end], labels[start:end], start
 
 
-# Results on disk: checked to be writable before a run begins, and never left half written.
-
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 STDOUT = Path("-")
-"""The name that stands for standard output, on which nothing else is then written."""
+"""Stands for standard output, where nothing else is then printed."""
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a file that could not be written at the end of the run, before it begins; folders that are missing are made then."""
+    """Raise before a run begins if its result file could not be written at the end; missing folders are made then."""
     if path is None:
         return
     try:
@@ -122,13 +120,13 @@ def check_writable(path: Path | None) -> None:
     if not right:
         raise InputError(
             "the result file cannot be written there",
-            got=f"{path}, which is a folder" if path.is_dir() else f"{path}, whose folder takes no files",
+            got=f"{path}, which is a folder" if path.is_dir() else f"{path}, whose folder is not writable",
             do="give a file name in a folder that you may write to",
         )
 
 
 def check_text_file(path: Path | None) -> None:
-    """The same for a file of text, which may also be STDOUT."""
+    """The same for a text file, which may also be STDOUT."""
     if path != STDOUT:
         check_writable(path)
 
@@ -142,7 +140,7 @@ def _takes_files(folder: Path) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder; whatever it holds stays."""
+    """Make the folder; its files stay."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -155,9 +153,9 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write beside the target and rename, so that a reader sees the old file or the whole new one.
+    """Write a temporary file and rename it, so that a reader sees the old file or the whole new one.
 
-    A link is followed to its file; to STDOUT, or into a pipe or a device such as /dev/stdout, the text is simply written.
+    A link is followed to its file. STDOUT, a pipe or a device such as /dev/stdout is written to directly.
     """
     if path == STDOUT:
         typer.echo(text, nl=False)
@@ -172,10 +170,10 @@ def write_atomically(path: Path, text: str) -> None:
         raise InputError("the result file cannot be written", got=f"{path} ({error.strerror})") from None
 
 
-def write_picture(path: Path, picture: Image) -> None:
-    """Save a picture in the format its name asks for."""
+def write_figure(path: Path, figure: Image) -> None:
+    """Save a figure in the format of its suffix."""
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
-        picture.save(path)
+        figure.save(path)
     except OSError as error:
-        raise InputError("the picture cannot be written", got=f"{path} ({error.strerror or error})") from None
+        raise InputError("the figure cannot be written", got=f"{path} ({error.strerror or error})") from None

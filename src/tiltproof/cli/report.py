@@ -68,12 +68,12 @@ def command(
     network = (
         _noted(lambda: _noted_model(run), "model", notices) if model is None else load_model(model, arch, allow_pickle)
     )
-    pictures = (
+    of_run = (
         _noted(lambda: _noted_data(run, data_root), "data", notices)
         if data is None
         else images_of_run(run, *load_data(data, data_root))
     )
-    images, labels = (None, None) if pictures is None else pictures
+    images, labels = (None, None) if of_run is None else of_run
     with live_count(quiet, "drawing", "images") as progress, kept_after_interruption(lambda: "no report was written"):
         path = write_report(
             folder,

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.display import HalfMinutes, Line, kept_after_interruption, live_line
+from tiltproof.cli.display import Line, LogLine, kept_after_interruption, live_line
 from tiltproof.cli.options import EFFORT, PROBLEM, RESULTS
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
@@ -27,7 +27,7 @@ def live_training(quiet: bool = False) -> Iterator[Callable[[TrainProgress], Non
     if quiet:
         yield None
     elif not sys.stdout.isatty():
-        yield Occasionally()
+        yield TrainingLog()
     else:
         with live_line(_line, PHASES["train"], None) as update:
             yield update
@@ -37,13 +37,13 @@ def _line(progress: TrainProgress) -> Line:
     return Line(PHASES.get(progress.phase, progress.phase), progress.step, progress.steps, status(progress))
 
 
-class Occasionally(HalfMinutes):
-    """For logs: one line every half minute and at each change of phase."""
+class TrainingLog(LogLine):
+    """One line every half minute and at each change of phase."""
 
     phase = "train"
 
     def __call__(self, progress: TrainProgress) -> None:
-        if self.passed() or progress.phase != self.phase:
+        if self.due() or progress.phase != self.phase:
             self.phase = progress.phase
             self.say(f"{PHASES.get(progress.phase, progress.phase)} | {status(progress)}")
 
@@ -173,7 +173,9 @@ def command(
     if not silent:
         typer.echo(sentence(result))
         task = " --task regression" if chosen.data.name in SIGNED_LABELS else ""
-        typer.echo(f"next: tiltproof certify{task} --model {folder / 'model.safetensors'} --data {chosen.data.name}")
+        root = "" if data_root is None else f" --data-root {data_root}"
+        model = folder / "model.safetensors"
+        typer.echo(f"next: tiltproof certify{task} --model {model} --data {chosen.data.name}{root}")
 
 
 def sentence(result: TrainResult) -> str:

@@ -99,23 +99,29 @@ def command(
     check_method(method, chosen)
     given, proportions = parse_numbers("--nu", nu), parse_numbers("--start", start)
     check_text_file(json_file)
-    pictures = choose_images(data, data_root, images, everything, seed).to(place)
+    chosen_images = choose_images(data, data_root, images, everything, seed).to(place)
     begin = time.perf_counter()
     if given is None:
         assert epsilon is not None
-        given = tune(pictures, chosen, epsilon, proportions, method, samples, seed)
+        given = tune(chosen_images, chosen, epsilon, proportions, method, samples, seed)
     columns = [name for name in COLUMNS if _has_bounds(name, chosen)]
-    widths = {name: pixel_widths(pictures, chosen, given, name, samples, seed) for name in columns}
+    widths = {name: pixel_widths(chosen_images, chosen, given, name, samples, seed) for name in columns}
     seconds = time.perf_counter() - begin
     if json_file is not None:
-        content = {"data": data, "transform": str(chosen), "images": len(pictures), "samples": samples, "seed": seed}
+        content = {
+            "data": data,
+            "transform": str(chosen),
+            "images": len(chosen_images),
+            "samples": samples,
+            "seed": seed,
+        }
         content |= {"method": method, "epsilon": epsilon, "nu": list(given), "mu": widths[method].maximum}
         content |= {"splits": splits_for(chosen, given), "seconds": seconds}
         write_json(json_file, content | {"widths": {name: asdict(row) for name, row in widths.items()}})
     if json_file == STDOUT:
         return
     _print(chosen, given, widths, method, epsilon)
-    typer.echo(f"{len(pictures):,} images, {samples} boxes, {seconds:.1f} s")
+    typer.echo(f"{len(chosen_images):,} images, {samples} boxes, {seconds:.1f} s")
 
 
 def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
@@ -149,10 +155,10 @@ def choose_images(data: str, root: Path | None, count: int | None, everything: b
         raise InputError("--images and --all exclude each other", got=f"--images {count} --all", do="give one")
     if count is not None and count < 1:
         raise InputError("--images must be at least 1", got=count)
-    pictures, _ = load_data(data, root, "train" if data in WITH_TRAINING_IMAGES else "test")
-    count = len(pictures) if everything else min(count or DEFAULT_IMAGES, len(pictures))
-    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))
-    return pictures[order[:count].sort().values]
+    chosen_images, _ = load_data(data, root, "train" if data in WITH_TRAINING_IMAGES else "test")
+    count = len(chosen_images) if everything else min(count or DEFAULT_IMAGES, len(chosen_images))
+    order = torch.randperm(len(chosen_images), generator=torch.Generator().manual_seed(seed))
+    return chosen_images[order[:count].sort().values]
 
 
 def splits_for(transform: Transform, nu: tuple[float, ...]) -> list[int]:
