@@ -70,7 +70,7 @@ def transformations() -> str:
     sections = []
     for part in LETTERS.values():
         text = inspect.getdoc(part) or ""
-        summary, convention = text.partition("\n\n")[0], text.partition("Convention")[2]
+        summary, convention = text.partition("\n\n")[0], text.partition("Convention")[2].partition("\n\n")[0]
         block = f"\n\n```text\n{inspect.cleandoc(convention)}\n```" if convention else ""
         sections.append(f"### {part.__name__}\n\n{summary}{block}")
     return "\n\n".join(["\n".join(rows), *sections])

@@ -177,3 +177,12 @@ def test_what_is_fixed_is_part_of_the_transformation():
     assert str(parse("Bl(2)").over(0, 1)) == "Bl(1@6)"  # the same function over a smaller range
     assert str(parse("Mb(1:5@30)").over(0, 1)) == "Mb(1@30)"
     assert str(parse("Bl(0:2@6)")) == "Bl(2)"
+
+
+def test_a_users_class_does_not_take_a_letter():
+    class Mine(Rotation):
+        letter = "R"
+
+    assert LETTERS["R"] is Rotation
+    assert Mine(3) != Rotation(3)
+    assert next(iter(LETTERS)) == "R", "geometric ones come first in messages and tables"

@@ -1,9 +1,8 @@
 """The transformations whose effect on a network can be bounded, their composition, and the text notation."""
 
-# isort: off - the order in which classes register is the order of their letters in messages and tables
+# Classes register when they are defined: this is the order of their letters in messages and tables.
+# isort: off
 from tiltproof.transforms.base import LETTERS, Compose, Part, Photometric, Pixelwise, Spatial, Transform
-from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
-from tiltproof.transforms.camera import Camera, Pitch, Roll, Yaw
 from tiltproof.transforms.geometric import (
     Rotation,
     Scaling,
@@ -14,8 +13,10 @@ from tiltproof.transforms.geometric import (
     TranslationU,
     TranslationV,
 )
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.camera import Camera, Pitch, Roll, Yaw
 from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
+from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
+from tiltproof.transforms.notation import parse
 
 # isort: on
 

@@ -84,17 +84,17 @@ MAX_LENGTH = 128
 class GaussianBlur(Filter):
     """Blur by a Gaussian of this standard deviation in pixels: ``GaussianBlur(2)`` is 0 to 2; text ``Bl(2)``, ``Bl(0.5:2)``.
 
-    Parameters
-    ----------
-    low_pixels, high_pixels : float
-        Ends of the range; a single number x means 0 to x.
-
     Convention
         formula:  x'_ij = sum_mn w_m w_n x_{i+m, j+n} over whole m, n from -r to r with w_k = exp(-k^2 / (2 s^2)) / Z, Z such that
                   the 2 r + 1 weights add up to 1; for s = 0 the image itself, which is the limit
         radius:   r is fixed for the whole range: 3 times its upper end, rounded up; another one follows an @: ``Bl(0:1@6)``
         clamp:    none needed: x' is a weighted mean
         padding:  from the composition (zeros by default); the blur sees it outside the image
+
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means 0 to x.
     """
 
     letter, unit = "Bl", "pixels"
@@ -142,13 +142,6 @@ class GaussianBlur(Filter):
 class MotionBlur(Filter):
     """Blur along a path of this length in pixels: ``MotionBlur(5)`` is 0 to 5, to the side; text ``Mb(5)``, ``Mb(1:5@30)``.
 
-    Parameters
-    ----------
-    low_pixels, high_pixels : float
-        Ends of the range; a single number x means 0 to x.
-    angle_degrees : float
-        Direction of the path, counter-clockwise from the right.
-
     Convention
         formula:  x' = sum_k w_k x(u + k cos(a), v + k sin(a)) over whole k, with bilinear interpolation at these points and
                   w_k = 1/l times the integral of max(0, 1 - |t - k|) over t from -l/2 to l/2: the mean along a path of length l
@@ -158,6 +151,13 @@ class MotionBlur(Filter):
         axes:     u to the right, v upwards; a turns counter-clockwise from u
         clamp:    none needed: x' is a weighted mean
         padding:  from the composition (zeros by default); the blur sees it outside the image
+
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means 0 to x.
+    angle_degrees : float
+        Direction of the path, counter-clockwise from the right.
     """
 
     letter, unit = "Mb", "pixels"

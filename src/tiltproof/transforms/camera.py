@@ -72,17 +72,17 @@ class Camera(Spatial):
 class Yaw(Camera):
     """Turn the camera sideways by an angle in degrees: ``Yaw(5, focal_pixels=300)`` is -5 to 5; text ``Yaw(5@300)``.
 
-    Parameters
-    ----------
-    low_degrees, high_degrees : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         axes:     u to the right, v upwards, origin at the image's center, on the line of sight
         sign:     positive turns the camera to the right, so the content moves to the left
         inverse:  u' = (u cos(a) + f sin(a)) / w, v' = v / w with w = cos(a) - (u / f) sin(a), which must stay above 1/16
                   for every pixel; a range for which it does not is refused
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter = "Yaw"
@@ -96,19 +96,19 @@ class Yaw(Camera):
 class Pitch(Camera):
     """Turn the camera up and down by an angle in degrees: ``Pitch(5, focal_pixels=300)``; text ``Pitch(5@300)``.
 
-    Parameters
-    ----------
-    low_degrees, high_degrees : float
-        Ends of the range; a single number x means -x to x.
-    focal_pixels : float
-        The camera's focal length in pixels, 0.01 to 1e6.
-
     Convention
         axes:     u to the right, v upwards, origin at the image's center, on the line of sight
         sign:     positive turns the camera upwards, so the content moves down
         inverse:  u' = u / w, v' = (v cos(a) + f sin(a)) / w with w = cos(a) - (v / f) sin(a), which must stay above 1/16
                   for every pixel; a range for which it does not is refused
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
+    focal_pixels : float
+        The camera's focal length in pixels, 0.01 to 1e6.
     """
 
     letter = "Pitch"
@@ -122,17 +122,17 @@ class Pitch(Camera):
 class Roll(Rotation):
     """Turn the camera about its line of sight by an angle in degrees: ``Roll(5)`` is -5 to 5; text ``Roll(5)``.
 
-    Parameters
-    ----------
-    low_degrees, high_degrees : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle of the image; independent of the focal length
         axes:     u to the right, v upwards
         sign:     positive turns the camera clockwise, so the content turns counter-clockwise, as with ``R``
         inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter = "Roll"

@@ -12,17 +12,17 @@ from tiltproof.transforms.homography import Matrix
 class Rotation(Spatial):
     """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30; text ``R(30)``, asymmetric ``R(-10:25)``.
 
-    Parameters
-    ----------
-    low_degrees, high_degrees : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle of the image, between the pixels when the size is even
         axes:     u to the right, v upwards
         sign:     positive turns the image counter-clockwise
         inverse:  u' = u cos(a) + v sin(a), v' = v cos(a) - u sin(a)
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "R", "degrees"
@@ -49,16 +49,16 @@ class Rotation(Spatial):
 class TranslationU(Spatial):
     """Shift horizontally by a (fractional) number of pixels: ``TranslationU(2)``; text ``Tu(2)``.
 
-    Parameters
-    ----------
-    low_pixels, high_pixels : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         axes:     u to the right
         sign:     positive moves the image content to the right
         inverse:  u' = u - t, v' = v
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "Tu", "pixels"
@@ -74,16 +74,16 @@ class TranslationU(Spatial):
 class TranslationV(Spatial):
     """Shift vertically by a (fractional) number of pixels: ``TranslationV(2)``; text ``Tv(2)``.
 
-    Parameters
-    ----------
-    low_pixels, high_pixels : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         axes:     v upwards
         sign:     positive moves the image content up
         inverse:  u' = u, v' = v - t
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_pixels, high_pixels : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "Tv", "pixels"
@@ -99,16 +99,16 @@ class TranslationV(Spatial):
 class Scaling(Spatial):
     """Scale by a percentage: ``Scaling(5)`` is -5 % to +5 %; text ``Sc(5)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle of the image
         sign:     positive enlarges the content, by the factor 1 + percent / 100
         inverse:  u' = u / (1 + s), v' = v / (1 + s) with s = percent / 100
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "Sc", "percent"
@@ -134,17 +134,17 @@ class Scaling(Spatial):
 class ScalingU(Scaling):
     """Scale the width by a percentage: ``ScalingU(5)`` is -5 % to +5 %; text ``Scu(5)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle column stays in place
         axes:     u to the right
         sign:     positive makes the content wider, by the factor 1 + percent / 100
         inverse:  u' = u / (1 + s), v' = v with s = percent / 100
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter = "Scu"
@@ -157,17 +157,17 @@ class ScalingU(Scaling):
 class ScalingV(Scaling):
     """Scale the height by a percentage: ``ScalingV(5)`` is -5 % to +5 %; text ``Scv(5)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle row stays in place
         axes:     v upwards
         sign:     positive makes the content taller, by the factor 1 + percent / 100
         inverse:  u' = u, v' = v / (1 + s) with s = percent / 100
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter = "Scv"
@@ -180,17 +180,17 @@ class ScalingV(Scaling):
 class Shearing(Spatial):
     """Shear horizontally by a percentage: ``Shearing(2)`` is -2 % to +2 %; text ``Sh(2)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle row stays in place
         axes:     u to the right, v upwards
         sign:     positive moves the upper half to the right, by percent / 100 pixels for each row above the center
         inverse:  u' = u - (percent / 100) v, v' = v
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "Sh", "percent"
@@ -206,17 +206,17 @@ class Shearing(Spatial):
 class ShearingV(Spatial):
     """Shear vertically by a percentage: ``ShearingV(2)`` is -2 % to +2 %; text ``Shv(2)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         center:   the middle column stays in place
         axes:     u to the right, v upwards
         sign:     positive moves the right half up, by percent / 100 pixels for each column right of the center
         inverse:  u' = u, v' = v - (percent / 100) u
         padding:  from the composition (zeros by default)
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "Shv", "percent"

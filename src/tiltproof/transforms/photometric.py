@@ -14,16 +14,16 @@ from tiltproof.transforms.base import Photometric, Pixelwise
 class Brightness(Pixelwise):
     """Add an absolute amount to every pixel: ``Brightness(0.01)`` is -0.01 to +0.01; text ``B(0.01)``.
 
-    Parameters
-    ----------
-    low_amount, high_amount : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         formula:  x' = x + amount on pixels in [0, 1]
         clamp:    to [0, 1], once, after the last of consecutive contrast and brightness changes
         sign:     positive brightens
         padding:  none; it also acts on padding that an earlier part added
+
+    Parameters
+    ----------
+    low_amount, high_amount : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "B", "units of pixel value"
@@ -39,16 +39,16 @@ class Brightness(Pixelwise):
 class Contrast(Pixelwise):
     """Change contrast by a percentage: ``Contrast(5)`` is -5 % to +5 %; text ``C(5)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         formula:  x' = (1 + percent / 100) x on pixels in [0, 1]
         clamp:    to [0, 1], once, after the last of consecutive contrast and brightness changes
         sign:     positive brightens bright pixels; black stays black
         padding:  none; it also acts on padding that an earlier part added
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "C", "percent"
@@ -65,16 +65,16 @@ class Contrast(Pixelwise):
 class Gamma(Photometric):
     """Change the exponent by a percentage: ``Gamma(20)`` is the powers 0.8 to 1.2; text ``G(20)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         formula:  x' = x^g with g = 1 + percent / 100 > 0, on pixels in [0, 1]; 0 stays 0 and 1 stays 1
         clamp:    none needed: x' is in [0, 1]
         sign:     positive darkens
         padding:  none; it also acts on padding that an earlier part added
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "G", "percent"
@@ -146,17 +146,17 @@ def mixed(image: Any, terms: list[tuple[Any, Thousandths]]) -> Any:
 class Saturation(ColourMatrix):
     """Change saturation by a percentage: ``Saturation(30)`` is -30 % to +30 %; text ``S(30)``.
 
-    Parameters
-    ----------
-    low_percent, high_percent : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         formula:  x' = Y + (1 + percent / 100) (x - Y) for each of red, green, blue, with the luma
                   Y = 0.213 red + 0.715 green + 0.072 blue (the W3C's ``saturate()``, on pixel values as stored)
         clamp:    to [0, 1], as a stage of its own
         sign:     positive makes colors stronger; -100 is gray, below it colors become their complements
         padding:  none; it also acts on padding that an earlier part added
+
+    Parameters
+    ----------
+    low_percent, high_percent : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "S", "percent"
@@ -173,11 +173,6 @@ class Saturation(ColourMatrix):
 class Hue(ColourMatrix):
     """Rotate the hue by an angle in degrees: ``Hue(20)`` is -20 to 20; text ``H(20)``.
 
-    Parameters
-    ----------
-    low_degrees, high_degrees : float
-        Ends of the range; a single number x means -x to x.
-
     Convention
         formula:  x' = (L + cos(a) (I - L) + sin(a) K) x for the vector x of red, green, blue; every row of L is
                   (0.213, 0.715, 0.072), and K has the rows (-0.213, -0.715, 0.928), (0.143, 0.140, -0.283),
@@ -186,6 +181,11 @@ class Hue(ColourMatrix):
         clamp:    to [0, 1], as a stage of its own
         sign:     positive turns red towards green; gray does not change
         padding:  none; it also acts on padding that an earlier part added
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
     """
 
     letter, unit = "H", "degrees"
