@@ -1,4 +1,4 @@
-"""Certify images of your own: a folder with the pictures and a labels.csv beside them."""
+"""Certify your own images: a folder with image files and a labels.csv."""
 
 import csv
 from pathlib import Path
@@ -7,7 +7,7 @@ from PIL import Image
 
 import tiltproof
 
-# Your folder. Here three digits of the bundled sample stand for your pictures: PNG or JPEG, all of one size.
+# Three digits of the bundled sample stand for your images: PNG or JPEG files of one size.
 folder = Path("my-images")
 folder.mkdir(exist_ok=True)
 images, labels = tiltproof.data.load("mnist-sample")
@@ -19,13 +19,13 @@ for k in range(3):
 with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as file:
     csv.writer(file).writerows([("filename", "label"), *rows])
 
-# From here on it is your own program. On the command line the folder is --data my-images.
+# Your program starts here. On the command line the folder is --data my-images.
 images, labels = tiltproof.data.load(folder)
 model = tiltproof.models.load("mnist-r30")
 certificate = tiltproof.certify(model, images, labels, "R(30)", out="my-run", overwrite=True)
 for (name, label), verdict in zip(rows, certificate.verdicts, strict=True):
     print(f"{name} ({label}): {verdict}")
 
-# The run folder is evidence: the checker proves it again and shares no code with the prover.
+# The checker proves the run folder again and shares no code with the prover.
 report = tiltproof.check("my-run", model, images, labels)
 print(f"checked: {report.certified} certified images, {report.boxes} boxes")

@@ -1,4 +1,4 @@
-"""Certify a network of your own: any torch.nn.Module of supported operations, normalisation inside."""
+"""Certify your own network: any torch.nn.Module of supported operations, normalization inside."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ import tiltproof
 
 
 class MyNetwork(nn.Module):
-    """Takes pixels in [0, 1]: what prepares them belongs inside, so that it is part of the proof."""
+    """Takes pixels in [0, 1]: normalization belongs inside, so that it is part of the proof."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,4 +32,4 @@ model.eval()
 certificate = tiltproof.certify(model, images[:10], labels[:10], "R(5), B(0.02)")
 for result in certificate.results:
     print(f"image {result.image}: {result.verdict}, margin {result.margin:.3f}, {result.boxes} boxes")
-print(certificate.summary()["certified"], "of", len(certificate.results), "certified for every angle up to 5 degrees")
+print(certificate.summary()["certified"], "of", len(certificate.results), "certified for", certificate.transform)

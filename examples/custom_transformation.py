@@ -1,4 +1,4 @@
-"""A transformation of your own: write its formula once, and it can be applied, attacked and certified."""
+"""A custom transformation: write its formula once, and it can be applied, attacked and certified."""
 
 from typing import Any
 
@@ -7,18 +7,18 @@ from tiltproof.transforms import Pixelwise
 
 
 class Fog(Pixelwise):
-    """Mix every pixel with grey: x' = (1 - f) x + f grey with f = percent / 100; ``Fog(0, 20)`` is 0 to 20 percent.
+    """Mix every pixel with gray: x' = (1 - f) x + f gray with f = percent / 100; ``Fog(0, 20)`` is 0 to 20 percent.
 
-    The formula must use + - * / (and sin, cos, reciprocal, deg2rad) alone: it runs on tensors, on intervals and on affine
-    forms, and that is what makes the proof one about this very formula.
+    The formula may use only + - * / (and sin, cos, reciprocal, deg2rad): it runs on tensors, intervals and affine forms, so the
+    proof is about exactly this formula.
     """
 
     letter, unit = "Fog", "percent"
-    grey = 0.75
+    gray = 0.75
 
-    def pixels(self, picture: Any, value: Any) -> Any:
+    def pixels(self, image: Any, value: Any) -> Any:
         fog = value / 100
-        return picture * (1 - fog) + fog * self.grey
+        return image * (1 - fog) + fog * self.gray
 
 
 model = tiltproof.models.load("mnist-r30")

@@ -1,11 +1,11 @@
-"""Regression: prove a range that a network's output never leaves, whatever the transformation."""
+"""Regression: prove a range that a network's output never leaves under a range of transformations."""
 
 import torch
 from torch import nn
 
 import tiltproof
 
-# The task: where is the ink? The right answer is the mean column of a digit's pixels, from -13.5 to 13.5.
+# The task: predict the mean column of a digit's pixels, weighted by brightness, from -13.5 to 13.5.
 images, _ = tiltproof.data.load("mnist-sample")
 columns = torch.arange(28) - 13.5
 values = (images * columns).sum((1, 2, 3)) / images.sum((1, 2, 3))
@@ -26,5 +26,5 @@ certificate = tiltproof.certify_range(model, images[:5], shift, values[:5], exce
 for result in certificate.results:
     (low,), (high,) = result.lower, result.upper  # one output
     (reached_low,), (reached_high,) = result.inner_lower, result.inner_upper
-    print(f"image {result.image}: {result.prediction[0]:.2f} (right: {result.value[0]:.2f})")
-    print(f"  proved: [{low:.2f}, {high:.2f}], reached for certain: [{reached_low:.2f}, {reached_high:.2f}]")
+    print(f"image {result.image}: {result.prediction[0]:.2f} (true: {result.value[0]:.2f})")
+    print(f"  proved: [{low:.2f}, {high:.2f}], inner range: [{reached_low:.2f}, {reached_high:.2f}]")

@@ -1,16 +1,16 @@
-"""Train a network that can be proved, then prove it: a recipe, the package's loop, a certificate."""
+"""Train a provable network and certify it: a recipe, the bundled training loop, a certificate."""
 
 import tiltproof
 from tiltproof.training import train
 
-# The bundled sample has 100 images, enough to see every step. Leave images and labels out to train on all of MNIST.
+# The bundled sample has 100 images, enough to show every step. Omit images and labels to train on all of MNIST.
 images, labels = tiltproof.data.load("mnist-sample")
 recipe = tiltproof.training.read_recipe("mnist-r30").with_settings(
     [
-        "transform=R(10)",  # what the network is to withstand
+        "transform=R(10)",  # the range to train for
         "train.epochs=15",
         "train.batch_size=25",
-        "loss.samples=2",  # trained on the worse of two random angles
+        "loss.samples=2",  # train on the worse of two random angles
     ]
 )
 result = train(recipe, images=images, labels=labels, out="runs/example", device="cpu")
