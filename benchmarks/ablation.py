@@ -1,7 +1,4 @@
-"""What the ablations of training share: recipes of fewer epochs, networks that are trained once, and what is certified of them.
-
-No program by itself: see `training_methods.py` and `nu_ablation.py`.
-"""
+"""Shared by `training_methods.py` and `nu_ablation.py`: shortened recipes, networks trained once, and their certification."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ COST, MEASURED = "cost.json", "measured.json"
 
 
 def device_name(device: str) -> str:
-    """As a table says where its times come from."""
+    """The device as a table names it."""
     return torch.cuda.get_device_name() if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
 
 
@@ -47,23 +44,23 @@ def add_options(parser: argparse.ArgumentParser, epochs: int) -> None:
         "--paper-images",
         type=int,
         default=100,
-        help="test images certified by the paper's verifier and splits; 0: none",
+        help="test images certified by CGT's verifier and splits; 0: none",
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--memory", help="most memory of a certification, such as 2GB (default: what there is)")
+    parser.add_argument("--memory", help="memory limit of a certification, such as 2GB (default: available memory)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="a look at the program in minutes on two CPU cores")
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The arguments, cut down and said to be so in a quick run."""
+    """The arguments, reduced in a quick run, with a notice."""
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.epochs = QUICK_EPOCHS
         arguments.images, arguments.paper_images = min(arguments.images, 20), min(arguments.paper_images, 10)
         arguments.boxes = min(arguments.boxes, 100)
         print(
-            f"quick run: {QUICK_EPOCHS} epochs on few images, at most {QUICK_SPLITS} of the paper's splits a parameter. "
+            f"quick run: {QUICK_EPOCHS} epochs on few images, at most {QUICK_SPLITS} of CGT's splits per parameter. "
             "It shows that the program works; its figures mean nothing."
         )
     return arguments
@@ -92,7 +89,7 @@ def shortened(recipe: Recipe, arguments: argparse.Namespace) -> Recipe:
 
 
 def network(recipe: Recipe, name: str, arguments: argparse.Namespace) -> tuple[nn.Module, dict, Path]:
-    """(the network, what its training cost, its folder): trained, gone on with, or found finished, in a folder of its own."""
+    """(the network, its training cost, its folder): trained, resumed, or loaded if finished."""
     kind = "quick" if arguments.quick else f"{recipe.train.epochs}-epochs"
     folder = arguments.out / f"{name}-{kind}"
     if not (folder / CARD).exists():
@@ -148,7 +145,7 @@ def cost(log: list[dict], recipe: Recipe, peak_mb: float | None, device: str) ->
 def certified(
     model: nn.Module, recipe: Recipe, folder: Path, arguments: argparse.Namespace, splits: tuple[int, ...]
 ) -> dict:
-    """Percentages by our verifier and by the paper's with its splits; kept in the folder for the next time."""
+    """Percentages by our verifier and by CGT's with its splits; cached in the folder."""
     asked = {
         "images": arguments.images,
         "boxes": arguments.boxes,
@@ -187,7 +184,7 @@ def report(arguments: argparse.Namespace, headings: str, lines: Iterable[dict], 
     """A line of the table as soon as its network is there, and all of them in --json."""
     images, few = f"{arguments.images:,}", f"{arguments.paper_images:,}"
     print(
-        f"paper / here ({device_name(arguments.device)}); first {images} test images; fgv is the paper's verifier, on {few}"
+        f"paper / here ({device_name(arguments.device)}); first {images} test images; fgv is CGT's verifier, on {few}"
     )
     print(headings, flush=True)
     done = []

@@ -1,10 +1,10 @@
-"""How finely a range must be cut for a network: the share of (image, box) pairs proved against boxes per image, method by method.
+"""How finely a range must be cut for a network: the fraction of (image, box) pairs proved against boxes per image, by method.
 
     python benchmarks/deep.py RUN [--data-root DIR] [--device cuda] [--images N] [--pairs N] [--grids 512,2048] [--json FILE]
 
-RUN is the folder of a finished training run whose transform has one parameter. Pairs are random: an image that no one of 41 sampled
-parameters makes the network get wrong, and a box of a uniform grid. Columns: forward bounds alone, with the backward pass, and both with
-quadratic forms (second order in the parameter, and a kink); all in float64, and for comparison forward bounds in float32.
+RUN is the folder of a finished training run whose transformation has one parameter. Pairs are random: an image that is
+classified correctly at 41 sampled parameters, and a box of a uniform grid. Columns: forward bounds alone, with the
+backward pass, and both with quadratic forms; all in float64, and for comparison forward bounds in float32.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def robust(
 
 
 def row(prover: Prover, rows: torch.Tensor, grid: int, pairs: int, batch: int) -> dict:
-    """Shares proved on a grid of so many boxes."""
+    """Fractions proved on a grid of this many boxes."""
     found: dict[str, float] = {"boxes": grid}
     for name, dtype, quadratic in (
         ("float32", torch.float32, False),

@@ -1,13 +1,14 @@
-"""How much faster the demo's job has become: `certify` at an earlier commit over `certify` here, as a ratio in one run.
+"""Speed of the demo's job: `certify` at an earlier commit over `certify` here, as a ratio within one run.
 
     python benchmarks/demo_ratio.py [--before COMMIT] [--after COMMIT] [--rounds 5] [--networks mnist-r30 ...] [--images N]
         [--device cpu] [--threads N] [--cpu-seconds] [--json FILE]
 
-The job: every bundled picture through `certify(model, images, labels, transform)`, as `tiltproof demo` does it for mnist-r30. Both
-sides get today's bundled weights and pictures (networks were trained again on the way) and the same interpreter; each time is
-of a fresh process, after a warm-up on a few images. Rounds alternate which side goes first. The ratio is that of each round's two
-times, so that what slows the machine for a while slows both; printed are the median and the range. Verdicts must be the same on both
-sides; where they are not, the images are named and the exit code is 1. --after takes a commit too; without it, the working tree.
+The job certifies every bundled image with `certify(model, images, labels, transform)`, as `tiltproof demo` does for
+mnist-r30. Both sides use today's bundled weights and images (networks were retrained in between) and the same
+interpreter. Each time is that of a fresh process, after a warm-up on a few images. Rounds alternate which side runs
+first. The ratio is that of the two times of a round, so that a slow phase of the machine affects both; the median and
+the range are printed. If the verdicts of the two sides differ, the images are named and the exit code is 1. --after
+also takes a commit; without it, the working tree is measured.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Failed(Exception):
 
 
 def tree(commit: str | None, folder: Path) -> Path:
-    """The ``src`` of a commit, unpacked into ``folder``; of the working tree, where it lies."""
+    """The ``src`` of a commit, unpacked into ``folder``; for the working tree, its own."""
     if commit is None:
         return ROOT / "src"
     try:
@@ -157,7 +158,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", default=["mnist-r30"], choices=list(CARDS))
     parser.add_argument("--transform", help="default: the network's own")
     parser.add_argument("--data", help="a bundled sample or a folder with labels.csv (default: the network's sample)")
-    parser.add_argument("--images", type=int, help="the first so many (default: all)")
+    parser.add_argument("--images", type=int, help="only the first N (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of the CPU; default: torch's")

@@ -2,9 +2,9 @@
 
     python benchmarks/files_entered.py [--images N] [--list] [--json FILE]
 
-A reader who wants to follow a proof has to open these files. They are counted with ``sys.setprofile`` during the call alone, in a fresh
-process for each case, so that no cache hides a function; importing the package is not counted. The job is the demo's: mnist-r30 on
-bundled digits under R(30). --list names the files and their functions.
+A reader who wants to follow a proof has to open these files. They are counted with ``sys.setprofile`` during the call
+alone, in a fresh process for each case, so that no cache hides a function; importing the package is not counted. The
+job is the demo's: mnist-r30 on bundled digits under R(30). --list names the files and their functions.
 """
 
 from __future__ import annotations

@@ -1,27 +1,31 @@
-"""How far from the device's floor proofs run: seconds over what their arithmetic or traffic would take at the measured ceilings.
+"""Seconds of proofs over the roofline lower bound: what their arithmetic and traffic take at the measured ceilings.
 
     python benchmarks/floor.py [--device cuda] [--rows ...] [--images N] [--repeats 5] [--json FILE] [--baseline FILE] [--store FILE]
-    python benchmarks/floor.py --threads 1 --cpu-seconds                           # on a machine that others use too
-    python benchmarks/floor.py --networks DIR --data-root DIR [--device cuda]      # the authors' own networks
-    python benchmarks/floor.py --run FOLDER ... --data-root DIR                    # networks that were trained here
+    python benchmarks/floor.py --threads 1 --cpu-seconds                           # on a shared machine
+    python benchmarks/floor.py --networks DIR --data-root DIR [--device cuda]      # the CGT authors' networks
+    python benchmarks/floor.py --run FOLDER ... --data-root DIR                    # networks trained here
 
-Without --networks the bundled networks are certified, on bundled samples, or with --data-root on the data sets. ``cnn7`` and
-``cnn7-float64`` are an untrained CNN7 for 32 x 32 RGB pictures (a trained one: --run): nothing is certified, a given number of pairs of an
-image and a box goes through the prover, forward and backward, to see how fast bounds propagate.
+Without --networks the bundled networks are certified, on bundled samples or, with --data-root, on the data sets.
+``cnn7`` and ``cnn7-float64`` are an untrained CNN7 for 32 x 32 RGB images (a trained one: --run): nothing is certified;
+a given number of (image, box) pairs goes through the prover, forward and backward, to measure the speed of bound
+propagation.
 
-boxes: bounded by the search; f64: those of them in float64; margins: taken backward one by one; MFLOP and kB: of a box, its margins
-included; floor: of all boxes, by the formulae of `floor_work.py`; seconds: of the whole of `certify`, median and range of --repeats runs;
-ratio: seconds / floor. Attack, reading the network, pilots and search count in the seconds and not in the floor, as does whatever
-is computed or copied beyond the least. ``forward`` and ``backward`` are the shares of the matrix ceiling that these passes reach,
-``pixels`` is the share of the copy ceiling that pixel bounds with their coordinates reach. These shares, and the breakdown below the
-table, are from a run of their own, in which the clock waits for the device at every change of stage.
+boxes: boxes bounded by the search; f64: those of them in float64; margins: margins refined backward; MFLOP and kB: per
+box, including its margins; floor: the lower bound for all boxes, by the formulas of `floor_work.py`; seconds: the whole
+of `certify`, median and range of --repeats runs; ratio: seconds / floor. Attack, tracing, pilot runs and search count
+in the seconds and not in the floor, as does all work beyond the minimum. ``forward`` and ``backward`` are the fractions
+of the matrix ceiling that these passes reach; ``pixels`` is the fraction of the copy ceiling that pixel bounds with
+their coordinates reach. These fractions, and the breakdown below the table, come from a separate run in which the clock
+waits for the device at every change of stage.
 
-Ceilings are measured before, between and after the rows, and the best counts: a large float32 product without TF32, a float64 one, a
-large copy. On a CPU forms that fit into caches move faster than the copy, so a floor that is made of bytes may be passed there.
+Ceilings are measured before, between and after the rows, and the best counts: a large float32 product without TF32, a
+float64 one, and a large copy. On a CPU, forms that fit into caches move faster than the copy, so a memory-bound floor
+may be undercut there.
 
-A baseline (--store writes one) holds the ratios of an earlier run; the one in the repository is of --threads 1 --cpu-seconds.
-``then -> now`` compares medians; it is called slower or faster only where the ranges of both runs do not meet. Ratios to ceilings carry
-over to other machines to a degree only: caches, the number of cores and what else a machine does move seconds and ceilings differently.
+A baseline (--store writes one) holds the ratios of an earlier run; the one in the repository is for --threads 1
+--cpu-seconds. ``then -> now`` compares medians; a row is called slower or faster only if the ranges of both runs do not
+overlap. Ratios to ceilings are only roughly comparable between machines: caches, the number of cores and the load
+affect seconds and ceilings differently.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ def row_of(found: dict, ceilings: dict[str, float]) -> dict:
 
 
 def processor() -> str:
-    """The CPU's name, where the system says it."""
+    """The CPU's name, if the system reports it."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text().splitlines() if file.exists() else []
     names = [text.split(":", 1)[1].strip() for text in lines if text.startswith("model name")]

@@ -1,4 +1,4 @@
-"""The rows of `floor.py`: a network, its pictures and its range, and the job that is timed. No program by itself."""
+"""The rows of `floor.py`: a network, its images, its range, and the timed job."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Case:
         return None
 
     def job(self, part: int | None = None) -> Callable[[], dict]:
-        """What is timed, on all images (pairs) or the first few; returns what came out."""
+        """The timed job, on all images (pairs) or the first few; returns its result."""
         inputs = self.model, self.images[:part], self.labels[:part], self.transform
         return lambda: tiltproof.certify(*inputs).summary()
 
 
 @dataclass
 class Propagation(Case):
-    """Random pairs of an image and a box of a fine grid, each bounded once and taken backward for its worst class."""
+    """Random pairs of an image and a box of a fine grid, each bounded once and refined backward for its worst class."""
 
     count: int = 0
     dtype: torch.dtype = torch.float32

@@ -1,4 +1,4 @@
-"""What `floor.py` prints: the table, where the seconds go, and how both compare with an earlier run. No program by itself."""
+"""The output of `floor.py`: the table, the breakdown of the seconds, and the comparison with an earlier run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADS |= {"ratio": 8, "forward": 10, "backward": 10, "pixels": 9}
 
 
 def compared(rows: list[dict], baseline: dict) -> list[dict]:
-    """Rows that both runs have, of the same work; slower or faster only where the ranges do not meet."""
+    """Rows that both runs have, of the same work; slower or faster only if the ranges do not overlap."""
     same = ("row", "source", "transform", "images", "pairs")
     before = {tuple(row[key] for key in same): row for row in baseline["rows"]}
     result = []
@@ -79,7 +79,7 @@ def show(found: dict) -> None:
         ]
         cells += [f"{min(times):.3g}-{max(times):.3g}", statistics.median(row["ratios"]) if row["ratios"] else None]
         print(line(cells + shares, widths))
-    print("\nwhere the seconds go (a run of its own)")
+    print("\nwhere the seconds go (a separate run)")
     widths = [24, 10] + [13] * len(STAGES) + [12]
     print(line(["row", "seconds", *STAGES, "pilot_boxes"], widths))
     for row in rows:

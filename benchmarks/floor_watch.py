@@ -1,8 +1,8 @@
-"""Where the seconds of a proof go, and what was bounded: wraps the package's functions from outside; shared by `floor.py`.
+"""Seconds per stage of a proof and the amount of work, for `floor.py`: wraps the package's functions from outside.
 
-No program by itself. A stage's seconds are its own, without those of the stages it calls; what no stage claims is search. Attack and
-reading the network use bounds as well: those are theirs. On a GPU the clock waits for the device at every change of stage, so
-a watched run is slower than one that is timed.
+A stage's seconds exclude those of the stages it calls; what belongs to no stage is search. Attack and tracing also
+compute bounds, which count as theirs. On a GPU the clock waits for the device at every change of stage, so a watched
+run is slower than a timed one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What bounds cost at the least, counted from the network, and what a device can do at most, measured; shared by `floor.py`.
 
-No program by itself. Formulae, for a pair of an image and a box; d: symbols, so a form has d + 2 planes (center, d slopes, radius);
-b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out, n_in: entries of an operation's output and inputs:
+No program by itself. Formulae, for a pair of an image and a box; d: symbols, so a form has d + 2 planes (center, d
+slopes, radius); b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out, n_in: entries of an
+operation's output and inputs:
 
     pixels     bytes  = b_picture n_pixels + (d + 2) b n_pixels                      the picture read, its form written, nothing between
     forward    flop   = sum over convolutions and linear layers of 2 n_out k (d + 2)     k: products of an output
@@ -11,10 +12,10 @@ b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out,
                         nor a mere sum, mean or move (its relaxation reads the form), and (d + 3) b n_pixels at the pixels;
                         an operation counts for the margins that were pulled through it
 
-d is what each operation's form really carries: float64 bounds begin with more symbols and drop them. Arithmetic that is no matrix product
-costs nothing here, nor do reshapes, constant scales (they fold into a product), weights (read once a batch), coordinates, error terms;
-margins take the place of the last layer, which counts once.
-Each stage's floor is the larger of flop / matrix ceiling and bytes / copy ceiling, as if all else were hidden behind it.
+d is what each operation's form really carries: float64 bounds begin with more symbols and drop them. Arithmetic that is
+no matrix product costs nothing here, nor do reshapes, constant scales (they fold into a product), weights (read once a
+batch), coordinates, error terms; margins take the place of the last layer, which counts once. Each stage's floor is the
+larger of flop / matrix ceiling and bytes / copy ceiling, as if all else were hidden behind it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What provability costs: one recipe trained with more and less of what makes networks provable, and the front they form.
+"""The cost of provability: one recipe with different weights of the terms that make networks provable, and the Pareto front.
 
     python benchmarks/front.py --data-root DIR --out FOLDER [--recipe cifar10-r2-sh2] [--epochs 40] [--images 1000] [--device cuda]
 
-Trains the recipe once for each line of POINTS below (a fifth of the training images held out), certifies the first held-out images, and
-writes FOLDER/front.json and FOLDER/front.png. Networks that are done already are not trained again, so a stopped run goes on.
+Trains the recipe once for each line of POINTS below (a fifth of the training images held out), certifies the first
+held-out images, and writes FOLDER/front.json and FOLDER/front.png. Finished networks are not trained again, so a
+stopped run can be continued.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ POINTS = {
 
 
 def measured(name: str, arguments: argparse.Namespace) -> dict:
-    """Train one network, or take the one that is there, and certify held-out images."""
+    """Train one network, or load it if finished, and certify held-out images."""
     recipe = read_recipe(arguments.recipe)
     scale = arguments.epochs / recipe.train.epochs
     settings = [

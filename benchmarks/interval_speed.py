@@ -1,17 +1,19 @@
-"""Interval bounds of rotated pictures, how long they take: the paper's two tables against Semantify-NN, with our own times.
+"""Seconds for interval bounds of rotated images: CGT's two tables against Semantify-NN, with our own times.
 
     python benchmarks/interval_speed.py [--rows mnist cifar10 tinyimagenet] [--device cuda] [--threads N] [--repeats 5] [--quick]
         [--json FILE]
 
-First table: one training batch at once on --device (256 pictures of MNIST, 128 of the others), and its bounds through the paper's
-network. Second: the same pictures one at a time on the CPU. The box is the paper's training box around half of the largest angle.
+First table: one training batch at once on --device (256 images of MNIST, 128 of the others), and its bounds through
+CGT's network. Second: the same images one at a time on the CPU. The box is CGT's training box around half of the
+largest angle.
 
-``sequential`` is `sequential_rotation.py`, pixel after pixel on one core, in Python and in C. It is not Semantify-NN, whose printed times
-stand beside; speedups are over the Python loop, and in brackets over the C loop, which is what remains without the slow language.
-``fgv`` is the paper's Algorithm 1 in this package, ``affine`` our default, which keeps the angle as a symbol, for a box of each picture's
-own; in ``affine shared`` one box serves the batch, as in the other columns. All of ours absorb rounding. Pixels are random: times do not
-depend on them. Times are medians of --repeats, in seconds on this device; what is done picture by picture is timed on --pictures of them
-and multiplied. Only ratios within one run mean anything elsewhere.
+``sequential`` is `sequential_rotation.py`, pixel after pixel on one core, in Python and in C. It is not Semantify-NN,
+whose published times are printed next to it; speedups are over the Python loop and, in brackets, over the C loop, which
+excludes the cost of the language. ``fgv`` is CGT's Algorithm 1 in this package, ``affine`` our default, which keeps the
+angle as a symbol, with a distinct box per image; in ``affine shared`` one box serves the batch, as in the other
+columns. All of ours account for rounding. Pixels are random, because times do not depend on them. Times are medians of
+--repeats, in seconds on this device; single images are timed on --pictures of them and scaled to the batch. Only ratios
+within one run can be compared with other machines.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tiltproof.transforms import parse
 
 
 class Row(NamedTuple):
-    """A batch, the half width of the paper's training box in degrees, and what the paper prints, in seconds."""
+    """A batch, the half width of CGT's training box in degrees, and CGT's seconds."""
 
     architecture: str
     shape: tuple[int, int, int]
@@ -75,7 +77,7 @@ def seconds(work: Callable[[], object], device: str, repeats: int) -> float:
 
 
 def shared(images: torch.Tensor, row: Row, low: float, high: float) -> AffineForm:
-    """Affine bounds where all pictures share the box: as channels of one picture they share the work on coordinates too."""
+    """Affine bounds if all images share the box: as channels of one image they also share the coordinates."""
     picture = images.double().reshape(1, -1, *images.shape[-2:])
     ends = [torch.tensor([[end]], dtype=torch.float64, device=images.device) for end in (low, high)]
     form = pair_bounds(

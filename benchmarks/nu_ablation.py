@@ -1,16 +1,16 @@
-"""How large the boxes of training should be: the paper's table of nu, clean and certified accuracy for five sizes, its figures and ours.
+"""The size of training boxes: CGT's table of nu, clean and certified accuracy for five sizes, its figures and ours.
 
     python benchmarks/nu_ablation.py --data-root DIR --out FOLDER [--rows cifar10-r2-sh2] [--sizes ...] [--epochs 40]
         [--images 1000] [--boxes 4000] [--paper-images 100] [--device cuda] [--memory 2GB] [--json FILE] [--quick]
 
-The paper's recipe of the row, trained once for each final size of nu: c, c + g/2, o, o + g/2 and o + g, where c is the size at
-certification, o that of the paper's main results and g = o - c. All are trained on the whole training set, with --epochs instead of the
-paper's 120 (CIFAR-10) and 160 (Tiny ImageNet); 0 trains for as long as the recipes say. --rows tinyimagenet-sc2 is the paper's other row,
-whose networks take several times longer.
+CGT's recipe of the row, trained once for each final size of nu: c, c + g/2, o, o + g/2 and o + g, where c is the size
+at certification, o that of CGT's main results and g = o - c. All are trained on the whole training set, with --epochs
+instead of CGT's 120 (CIFAR-10) and 160 (Tiny ImageNet); 0 keeps the recipe's number. --rows tinyimagenet-sc2 is CGT's
+other row, whose networks take several times longer.
 
-Certified: by the paper's verifier and splits (fgv; size c for all) on the first --paper-images test images, and by our default on the
-first --images, of which clean is measured too. Each network has a folder below FOLDER: finished ones are not trained again, and what was
-stopped goes on, so the same command may be given until it is done.
+Certified: by CGT's verifier and splits (fgv; size c for all) on the first --paper-images test images, and by our
+default on the first --images, on which clean accuracy is measured too. Each network has a folder below FOLDER: finished
+ones are not trained again and stopped ones are resumed, so the same command can be repeated until it is finished.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def half_widths(row: str, size: str) -> list[float]:
 
 
 def measured(row: str, size: str, arguments: argparse.Namespace) -> dict:
-    """One column of the paper's table."""
+    """One column of CGT's table."""
     nu = half_widths(row, size)
     recipe = shortened(read_recipe(f"{row}-paper").with_settings([f"loss.nu={nu}"]), arguments)
     assert recipe.certify.splits is not None
@@ -55,7 +55,7 @@ def measured(row: str, size: str, arguments: argparse.Namespace) -> dict:
 
 
 def show(line: dict) -> str:
-    """The paper's figure / ours, and what the paper does not have."""
+    """CGT's figure / ours, and columns that CGT does not have."""
     certified_paper, clean_paper = PAPER[line["row"]][line["size"]]
     theirs, ours = line["paper"], line["ours"]
     nu = ", ".join(f"{half:g}" for half in line["nu"])

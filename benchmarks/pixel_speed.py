@@ -1,16 +1,17 @@
-"""Pixel bounds of the affine method: eager torch against the fused kernels, and against what memory allows.
+"""Pixel bounds of the affine method: eager torch against the fused kernels, and against the memory bandwidth.
 
     python benchmarks/pixel_speed.py [--device cuda] [--gigabytes 1] [--repeat 20] [--boxes own shared] [--json FILE]
-    python benchmarks/pixel_speed.py --block 32 --warps 1 --registers 64 --shared 16   # how the kernel is started
+    python benchmarks/pixel_speed.py --block 32 --warps 1 --registers 64 --shared 16   # how the kernel is launched
 
-For each picture size and transformation, over as many pairs as fill --gigabytes of results: milliseconds of one call of `pair_bounds`, with
-everything that the host does for it, and of the kernels alone, whatever the host does; the least traffic (each pair's picture read once, in
-the result's dtype, as a copy is made once for all calls, and its form written once) per second of each, and its share of the bandwidth of a
-plain copy, measured here. Results in float32, as a prover wants them first, and in float64. Random pictures. A CPU has only the eager
-figures.
+For each image size and transformation, over as many pairs as fill --gigabytes of results: milliseconds of one call of
+`pair_bounds`, including all host work, and of the kernels alone; the least traffic (each pair's image read once, in the
+result's dtype, as a copy is made once for all calls, and its form written once) per second of each, and its fraction of
+the bandwidth of a plain copy, measured here. Results in float32, with which a prover starts, and in float64. Images are
+random. A CPU has only the eager figures.
 
-``own``: every pair has a box of its own, as late in a search. ``shared``: all pictures have the same 16 boxes, one picture after the other,
-as a search begins; where pixels look is then found once for several pictures. ``ps``: the device's picoseconds for one pixel of a channel.
+``own``: every pair has a distinct box, as late in a search. ``shared``: all images have the same 16 boxes, one image
+after the other, as at the start of a search; source positions are then computed once for several images. ``ps``:
+picoseconds of the device per pixel and channel.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PICTURES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224
 BOXES = {"R(10)": (0.01, 0.2), "R(2), Sh(2)": (0.01, 0.05)}
 """Half widths of the boxes, in degrees and percent."""
 GRID = 16
-"""Boxes of each picture, where they are shared."""
+"""Boxes per image, if they are shared."""
 
 CONFIGURATION = {
     "block": (("BLOCK", "SMALL_BLOCK"), "pixels of one program"),
@@ -69,7 +70,7 @@ def seconds(work, repeat: int, device: torch.device) -> float:
 
 
 def kernel_seconds(work, repeat: int) -> float:
-    """Of one call among many that are queued: what the device needs, if the host is not slower."""
+    """Milliseconds of one call among many queued ones: the device's time, unless the host is slower."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     work()
     torch.cuda.synchronize()

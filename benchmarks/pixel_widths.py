@@ -1,12 +1,12 @@
-"""Pixel widths over boxes theta +- nu: the paper's table, and the same quantity by our three methods.
+"""Pixel widths over boxes theta +- nu: CGT's table, and the same quantity by our three methods.
 
     python benchmarks/pixel_widths.py --data-root DIR [--rows ...] [--images 1000] [--samples 10] [--device cpu] [--json FILE]
 
-For each row the training and the certification interval; for each of them the average and the maximum width. ``fgv``
-is the paper's method and ought to give the paper's figure; ``hull`` and ``affine`` are ours, ``remainder`` is the part
-of the affine width that is not explained by the parameters. Tiny ImageNet: the middle 56 x 56 pixels of training images, as at test time
-(the paper's networks see crops of that size); its R(5) widths at certification are those of an interval of 0.002, not of the 0.001 that
-the paper names, so that row deviates by half. The paper's row for driving is left out: its frames are not ours.
+For each row the training and the certification interval; for each of them the average and the maximum width. ``fgv`` is
+CGT's method and should reproduce CGT's figure; ``hull`` and ``affine`` are ours, ``remainder`` is the part of the
+affine width that the parameters do not explain. Tiny ImageNet: the central 56 x 56 pixels of training images, as at
+test time (CGT's networks see crops of that size); CGT's R(5) widths at certification are those of an interval of 0.002,
+not of the 0.001 that it names, so that row deviates by half. CGT's row for driving is omitted: its frames are not ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METHODS = ("fgv", "hull", "affine")
 
 @dataclass(frozen=True)
 class Row:
-    """Certification interval sizes, and (average, maximum) of the paper's widths for training and certification."""
+    """Certification interval sizes, and (average, maximum) of CGT's widths for training and certification."""
 
     sizes: tuple[float, ...]
     training: tuple[float, float]
@@ -96,7 +96,7 @@ def main() -> None:
                 if "affine" in widths:
                     cells.append(f"{getattr(widths['affine'], 'remainder_' + width):.4g}")
                 print(f"{name:26s} {interval:14s} {width:8s}" + "".join(f"{cell:>11s}" for cell in cells), flush=True)
-    print(f"largest deviation of fgv from the paper: {worst:.1f} %")
+    print(f"largest deviation of fgv from CGT: {worst:.1f} %")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

@@ -1,11 +1,11 @@
-"""Certify the paper authors' own networks on full test sets, by this package's default and by the paper's verifier.
+"""Certify the CGT authors' networks on full test sets, by this package's default and by CGT's verifier.
 
     python benchmarks/reference_networks.py --networks DIR --data-root DIR [--device cuda] [--method affine fgv] [--rows ...] [--limit N]
         [--semantics real|float32] [--repeats 3] [--out RUNS]
 
-DIR of --networks holds the four safetensors files and, for two of them, the list of images that the authors' own code certified. Prints a
-line per row and, for fgv, how many images differ from that list; --json FILE keeps everything. --repeats N: seconds are the median of N
-runs after a first one, which compiles kernels.
+DIR of --networks holds the four safetensors files and, for two of them, the list of images that the authors' code
+certified. Prints one line per row and, for fgv, how many images differ from that list; --json FILE stores everything.
+--repeats N: seconds are the median of N runs after a warm-up run, which compiles kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import tiltproof
 from tiltproof.models import ARCHITECTURES
 
-ROWS = {  # network: data set, architecture, transformation, the paper's splits, the paper's certified percentage
+ROWS = {  # network: data set, architecture, transformation, CGT's splits, CGT's certified percentage
     "mnist-r30": ("mnist", "mnist_cnn", "R(30)", (240,), 94.2),
     "mnist-sc5-r5-c5-b001": ("mnist", "mnist_cnn", "Sc(5), R(5), C(5), B(0.01)", (20, 80, 2, 1), 92.6),
     "cifar10-r10": ("cifar10", "cifar10_cnn", "R(10)", (100_000,), 63.2),
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--samples", type=int, default=24, help="of the attack before any proof, as of tiltproof certify"
     )
-    parser.add_argument("--repeats", type=int, default=0, help="seconds are the median of so many more runs")
+    parser.add_argument("--repeats", type=int, default=0, help="seconds are the median of N more runs")
     parser.add_argument("--semantics", default="real", choices=["real", "float32"])
     parser.add_argument(
         "--out", type=Path, help="keep each run as a folder DIR/NETWORK-METHOD that `tiltproof check` reads"

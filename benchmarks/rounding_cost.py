@@ -1,9 +1,10 @@
-"""What it costs to absorb rounding: seconds and certified images of the default path, and of the same path without slack.
+"""The cost of accounting for rounding: seconds and certified images of the default path, and of the same path without
+allowances.
 
     python benchmarks/rounding_cost.py --networks DIR --data-root DIR [--device cuda] [--rows ...] [--limit N] [--repeat 3]
 
-The path without slack proves nothing to the last bit; it exists only here, by handing the prover pixel forms whose unit
-roundoff is declared to be zero.
+The path without allowances proves nothing; it exists only here, by giving the prover pixel forms whose unit roundoff is
+declared zero.
 """
 
 from __future__ import annotations

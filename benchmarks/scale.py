@@ -1,16 +1,16 @@
-"""What certification costs as pictures, parameters and networks grow, and large pictures certified within a limit on memory.
+"""The cost of certification against image size, parameters and layers, and large images certified within a memory limit.
 
     python benchmarks/scale.py [--device cuda] [--memory 2GB] [--images 2] [--out FOLDER] [--json FILE] [--quick]
 
-First some pictures of 224 x 224 x 3 (bundled CIFAR-10 images, enlarged) are certified from end to end, with a ResNet-18 whose own answers
-are the labels. Its weights are random, those of each output scaled to sum up to 1 in size: bounds of a network that nobody trained
-grow by that sum from layer to layer. So this says what certification costs, nothing about robustness; R(0.001) is small enough
-to be proved.
+First some images of 224 x 224 x 3 (bundled CIFAR-10 images, enlarged) are certified from end to end, with a ResNet-18
+whose own predictions are the labels. Its weights are random, and the absolute weights of each output are scaled to sum
+to 1, because bounds of an untrained network grow by that sum from layer to layer. So this shows what certification
+costs and nothing about robustness; R(0.001) is small enough to be proved.
 
-Then seconds and memory of a pair of an image and a box, in float32, stage by stage, against the number of pixels, of parameters and of
-layers, with exponents of growth: of a straight line through the logarithms, and of the last step. Wide: pixel bounds of a box of R(30).
-``--out`` writes a plot of each. On a CPU seconds are those that the processor spent, of all threads together, and memory is the growth of
-the resident set.
+Then seconds and memory of an (image, box) pair, in float32, stage by stage, against the number of pixels, of parameters
+and of layers, with exponents of growth: of a straight line through the logarithms, and of the last step. Wide: pixel
+bounds of a box of R(30). ``--out`` writes a plot of each. On a CPU, seconds are CPU seconds of all threads together,
+and memory is the growth of the resident set.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PARAMETERS = (
 )
 STAGES = ("pixels", "forward", "backward", "wide")
 WIDTH, RANGE, WIDE = 0.1, "R(0.001)", 30.0
-"""Half width of the boxes that are timed, in degrees and percent; what is certified; and a box that spans many cells."""
+"""Half width of the timed boxes, in degrees and percent; the certified range; and a box that spans many cells."""
 
 
 class ResNet(nn.Module):
@@ -90,7 +90,7 @@ def pictures(count: int, size: int, device: str) -> Tensor:
 
 
 class Meter:
-    """Seconds and bytes of a call; on a CPU the peak of the resident set is begun anew for it, where Linux lets us."""
+    """Seconds and bytes of a call; on a CPU the peak of the resident set is reset first, if Linux permits."""
 
     def __init__(self, device: str) -> None:
         self.gpu, self.memory = torch.device(device).type == "cuda", Memory(torch.device(device))
@@ -192,11 +192,11 @@ def plot(curves: list[dict]) -> Sheet:
             ends = (min(xs) / 1.3, max(xs) * 1.3), (min(ys) / 2, max(ys) * 2)
             chart = Chart(sheet, place, *ends, (f"number of {each['name']}", label), logarithmic=True)
             for place_of, (stage, points) in enumerate(series.items()):
-                colour = (SAMPLED, PROVED, OPEN, FAINT)[place_of]
-                chart.line(points, colour)
-                chart.dots(points, colour, 3)
+                color = (SAMPLED, PROVED, OPEN, FAINT)[place_of]
+                chart.line(points, color)
+                chart.dots(points, color, 3)
                 words = f"{stage}: {each['exponents']['of all'][f'{stage} {unit}']:.2f}"
-                sheet.text(place[0] + 6, place[1] + 14 + 14 * place_of, words, 11, fill=colour)
+                sheet.text(place[0] + 6, place[1] + 14 + 14 * place_of, words, 11, fill=color)
     title = "The cost of a pair of an image and a box; numbers: exponents of its growth (1 is linear)"
     sheet.text(60, 16, title, 12, fill=INK)
     sheet.text(60, 552, "both axes logarithmic", 10, fill=FAINT)
@@ -223,7 +223,7 @@ def certified(arguments: argparse.Namespace) -> dict:
         "seconds": time.perf_counter() - began,
     }
     print(
-        f"{len(images)} pictures of {size} x {size} x 3, ResNet-18 of width {arguments.width} (random weights, its own answers), {RANGE}: "
+        f"{len(images)} images of {size} x {size} x 3, ResNet-18 of width {arguments.width} (random weights and own labels), {RANGE}: "
         f"{counts['certified']} certified, {counts['unknown']} unknown, {counts['boxes']} boxes, {figures['seconds']:.0f} s; "
         f"limit {shown_size(memory.limit or 0)}, peak {shown_size(peak)}"
     )
@@ -236,15 +236,15 @@ def main() -> None:
     parser.add_argument("--memory", default="2GB", help="limit of the run from end to end")
     parser.add_argument("--images", type=int, default=2)
     parser.add_argument("--boxes", type=int, default=64, help="most boxes an image")
-    parser.add_argument("--pairs", type=int, help="pairs at a time where cost is measured (default 2, 8 on a GPU)")
+    parser.add_argument("--pairs", type=int, help="pairs per measured batch (default 2, 8 on a GPU)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
-    parser.add_argument("--sizes", default="28,56,112,224,448", help="of pictures whose cost is measured")
-    parser.add_argument("--size", type=int, default=224, help="of pictures that are certified")
+    parser.add_argument("--sizes", default="28,56,112,224,448", help="of images whose cost is measured")
+    parser.add_argument("--size", type=int, default=224, help="of certified images")
     parser.add_argument("--out", type=Path, help="folder for the plot")
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--quick", action="store_true", help="small pictures and a slim network: shows that the program works"
+        "--quick", action="store_true", help="small images and a narrow network: shows that the program works"
     )
     arguments = parser.parse_args()
     if arguments.quick:

@@ -1,9 +1,10 @@
-"""The baseline of `interval_speed.py`: interval bounds of a rotated picture, one pixel after the other, on one CPU core.
+"""The baseline of `interval_speed.py`: interval bounds of a rotated image, one pixel after the other, on one CPU core.
 
-It stands for a sequential CPU implementation such as Semantify-NN's, and gives Algorithm 1's numbers (a test compares them). The same
-loops twice: in Python with plain floats and nothing vectorised, and in C, compiled when it is wanted, so that a ratio can be read
-without what Python alone costs. Neither absorbs rounding, which only makes them quicker. The coordinates and weights of an output
-pixel are found once for all channels, and only grid lines nearer than 1 are looked at.
+It stands for a sequential CPU implementation such as Semantify-NN's, and gives Algorithm 1's numbers (a test compares
+them). The same loops exist twice: in Python with plain floats and no vectorization, and in C, compiled on demand, so
+that a ratio can exclude the cost of Python. Neither accounts for rounding, which only makes them faster. The
+coordinates and weights of an output pixel are computed once for all channels, and only grid lines nearer than 1 are
+considered.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def weights(low: float, high: float, size: int) -> list[tuple[int, float, float]
 
 
 def rotated(picture: Tensor, low_degrees: float, high_degrees: float) -> tuple[Tensor, Tensor]:
-    """Lower and upper bounds [C, H, W] of all pixels of one picture over the angles, in plain Python."""
+    """Lower and upper bounds [C, H, W] of all pixels of one image over the angles, in plain Python."""
     pixels = picture.double().tolist()
     channels, height, width = picture.shape
     low, high = math.radians(low_degrees), math.radians(high_degrees)
@@ -109,7 +110,7 @@ void rotated(const double *pixels, int channels, int height, int width, double c
 
 
 class Compiled:
-    """The same function in C; ``Compiled.make()`` is None where there is no C compiler."""
+    """The same function in C; ``Compiled.make()`` is None without a C compiler."""
 
     def __init__(self, compiler: str) -> None:
         with tempfile.TemporaryDirectory() as folder:

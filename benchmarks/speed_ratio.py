@@ -1,10 +1,10 @@
-"""How much faster the affine verifier is than the paper's, as a ratio of seconds per image in one run on this machine.
+"""Speed of the affine verifier over CGT's, as a ratio of seconds per image in one run on this machine.
 
     python benchmarks/speed_ratio.py --networks DIR --data-root DIR [--images 100] [--boxes 40] [--device cpu]
 
-The paper's verifier (``fgv``) is timed on a random sample of its splits and extrapolated to all of them; it gets no
-attack and every image is taken through every sampled split, as in the paper. The affine verifier's time is the whole of
-`certify`: attack, search, everything.
+CGT's verifier (``fgv``) is timed on a random sample of its splits and extrapolated to all of them; it runs no attack,
+and every image is taken through every sampled split, as in CGT. The affine verifier's time is that of the whole
+`certify` call, attack and search included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tiltproof.verify.refinement import BackwardPolicy
 
 
 def fgv_seconds(model, images, labels, transform: str, splits: tuple[int, ...], sample: int) -> float:
-    """Seconds per image for all of the paper's splits, from ``sample`` of them."""
+    """Seconds per image for all of CGT's splits, from ``sample`` of them."""
     inputs = check_inputs(model, images, labels, transform)
     tiling = Tiling(inputs.transform, splits)
     boxes = tiling.first()
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--boxes", type=int, default=40, help="how many of the paper's splits are timed")
+    parser.add_argument("--boxes", type=int, default=40, help="number of CGT's splits to time")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     arguments = parser.parse_args()
     print(f"first {arguments.images} test images, {arguments.device}, {torch.get_num_threads()} threads")

@@ -1,14 +1,15 @@
-"""Certify steering networks on the 1,000 test frames: a table like the paper's for self-driving, and its picture.
+"""Certify steering networks on the 1,000 test frames: a table like CGT's for self-driving, and its figure.
 
     for r in driving-r2-regular driving-r2-dropout driving-r2-paper driving-r2; do tiltproof train $r --data-root DIR --out runs/$r; done
     python benchmarks/steering.py runs/driving-r2-* runs/driving-r2 --data-root DIR [--excess X] [--memory 2GB]
         [--json FILE] [--pictures FOLDER]
 
-Each argument is the folder of a finished training run. Angles are those of the steering wheel, in degrees. The standard error is that of
-the prediction, the certified one the largest that the proved range allows; the width is that of the proved range, beside it
-the range that evaluations are known to reach, below which no proof can come. --excess says how much wider than that the proved range may
-stay: less takes more boxes. Rows that --json holds already, of the same weights, frames, excess and device, are not measured again.
---pictures draws frames of the last run's network: frames.png, all over the test set, and strip.png, one after the other.
+Each argument is the folder of a finished training run. Angles are those of the steering wheel, in degrees. The standard
+error is that of the prediction, the certified error the largest that the proved range allows. The width is that of the
+proved range, next to that of the inner range, below which no proof can go. --excess is how much wider than the inner
+range the proved range may stay; less takes more boxes. Rows that --json already holds, with the same weights, frames,
+excess and device, are not measured again. --pictures draws frames of the last run's network: frames.png, from all over
+the test set, and strip.png, consecutive ones.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PAPER = "paper (its larger data set): CGT certified / standard MAE 1.50, width 5
 SAME = ("sha256", "frames", "excess", "device")
 """What a row has to have in common with one in the file to be that row."""
 DRAWN = 6
-"""Frames in each picture."""
+"""Frames per figure."""
 
 
 def main() -> None:
@@ -40,8 +41,8 @@ def main() -> None:
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--excess", type=float, default=0.02, help="as of tiltproof certify, whose default is 0.05")
-    parser.add_argument("--limit", type=int, help="only so many frames, from all over the test set")
-    parser.add_argument("--memory", help="most memory, such as 2GB (default: what there is)")
+    parser.add_argument("--limit", type=int, help="only N frames, from all over the test set")
+    parser.add_argument("--memory", help="memory limit, such as 2GB (default: available memory)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--pictures", type=Path)
     arguments = parser.parse_args()
@@ -71,14 +72,14 @@ def main() -> None:
 
 
 def spread(count: int, wanted: int | None) -> Tensor:
-    """``wanted`` of ``count`` numbers, evenly spread; all of them where None is given or so many are wanted."""
+    """``wanted`` of ``count`` numbers, evenly spread; all of them if None is given or there are not more."""
     if wanted is None or wanted >= count:
         return torch.arange(count)
     return (torch.arange(wanted) + 0.5).mul(count / wanted).long()
 
 
 def subject(folder: Path, frames: int, arguments: argparse.Namespace) -> dict:
-    """Of what network and how a row is measured."""
+    """The network of a row and how it is measured."""
     card = json.loads((folder / CARD).read_text())
     return {
         "name": card["name"],
@@ -119,7 +120,7 @@ def measured(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.N
 
 
 def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace) -> None:
-    """The paper's picture: right angles in green, predictions in blue, certified ranges as red fans."""
+    """CGT's figure: true angles in green, predictions in blue, certified ranges as red fans."""
     arguments.pictures.mkdir(parents=True, exist_ok=True)
     for name, title, rows in (
         ("frames", "Frames of the test set", spread(len(images), DRAWN)),
@@ -132,7 +133,7 @@ def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Names
         ]
         path = arguments.pictures / f"{name}.png"
         steering_plot(images[rows].cpu().numpy(), needles, title).save(path)
-        print(f"picture: {path}")
+        print(f"figure: {path}")
 
 
 if __name__ == "__main__":

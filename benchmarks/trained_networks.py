@@ -1,14 +1,14 @@
-"""Certify trained networks on full test sets: the figures of the model cards, and what it took.
+"""Certify trained networks on full test sets: the measurements of the model cards, and their cost.
 
     tiltproof train mnist-r30 --data-root DIR --out runs/mnist-r30
     python benchmarks/trained_networks.py runs/mnist-r30 ... --data-root DIR [--device cuda] [--limit N] [--boxes N] [--seconds S]
         [--memory 2GB] [--cards FOLDER] [--curve FILE]
 
-Each argument is the folder of a finished training run. Prints a line for each network: clean, certified, unfalsified, unknown,
-boxes per image, seconds. --cards writes NAME.safetensors and its card NAME.json, NAME being the recipe's, as they lie in
-src/tiltproof/models/weights; --curve FILE keeps, for each network, the share certified with at most so many boxes an image.
---seconds is a limit for each network: no image then takes more than twice the seconds that are left for it, and figures are of the images
-that were reached.
+Each argument is the folder of a finished training run. Prints one line per network: clean, certified, unfalsified,
+unknown, boxes per image, seconds. --cards writes NAME.safetensors and its card NAME.json, with the recipe's name, in
+the layout of src/tiltproof/models/weights. --curve FILE stores, for each network, the fraction certified with at most N
+boxes per image. --seconds limits the time for each network: no image then takes more than twice its share of the
+remaining seconds, and the figures cover the images that were reached.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PART = 2_500
 def within(
     seconds: float, budget: Budget, images: torch.Tensor, prove: Callable[[slice, Budget], Certificate]
 ) -> Certificate:
-    """Part after part until the seconds are over; an image that has had twice its share of what is left stays unknown."""
+    """Batch after batch until the time is over; an image that exceeds twice its share of the remaining time stays unknown."""
     end, needing, done = time.perf_counter() + seconds, 0.5, []
     for start in range(0, len(images), PART):
         left = end - time.perf_counter()
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--boxes", type=int, help="most boxes an image (default: the verifier's)")
     parser.add_argument("--seconds", type=float, help="most seconds a network, about (default: no limit)")
-    parser.add_argument("--memory", help="most memory, such as 2GB (default: what there is)")
+    parser.add_argument("--memory", help="memory limit, such as 2GB (default: available memory)")
     parser.add_argument("--cards", type=Path)
     parser.add_argument("--curve", type=Path)
     arguments = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Seconds and memory of an epoch of training: the paper's table of training statistics, and ours, with its recipes and with our own.
+"""Seconds and memory of a training epoch: CGT's table of training statistics and ours, with CGT's recipes and with our own.
 
     python benchmarks/training_cost.py [--rows ...] [--recipes paper ours] [--steps 50] [--device cuda] [--json FILE] [--quick]
 
-Steps of the real training loop with boxes at their full size, as after warm-up and ramp-up, timed after a few that do not count; an
-epoch is as many steps as the paper's training set has batches (driving: as ours has, the paper does not say how many it had). Pictures
-are random: times do not depend on them, and no data set is needed. MB: GPU memory at its peak, without the training set, which our loop
-keeps on the device (last column); none is known on a CPU. Times are of this device and the paper's of an A100 (four of them for the
-WideResNet), so only the order of magnitude compares.
+Times steps of the real training loop with boxes at their full size, as after warm-up and ramp-up, after a few untimed
+steps. An epoch has as many steps as CGT's training set has batches (driving: as ours has, because CGT does not state
+its number). Images are random, because times do not depend on them, and no data set is needed. MB: peak GPU memory
+without the training set, which our loop keeps on the device (last column); unknown on a CPU. Times are of this device
+and CGT's of an A100 (four of them for the WideResNet), so only the order of magnitude is comparable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tiltproof.transforms import parse
 
 
 class Pictures(NamedTuple):
-    """What a data set's training pictures are like; 0 classes: numbers are to be predicted."""
+    """Shape and classes of a data set's training images; 0 classes: regression."""
 
     shape: tuple[int, int, int]
     count: int
@@ -63,7 +63,7 @@ WARM_UP = 5
 
 
 def recipe_of(row: str, kind: str) -> Recipe | None:
-    """The recipe as after warm-up and ramp-up; None where there is none of this kind."""
+    """The recipe as after warm-up and ramp-up; None if there is none of this kind."""
     base = row.removesuffix("-wrn")
     name = f"{base}-paper" if kind == "paper" else base
     if name not in recipe_names() or (kind == "ours" and row != base):
@@ -120,15 +120,13 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["paper", "ours"], choices=["paper", "ours"])
     parser.add_argument("--steps", type=int, default=50, help="timed ones")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--quick", action="store_true", help="one step of 4 pictures each: shows that the program works"
-    )
+    parser.add_argument("--quick", action="store_true", help="one step of 4 images each: shows that the program works")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     arguments.batch, arguments.warm_up = (4, 1) if arguments.quick else (None, WARM_UP)
     if arguments.quick:
         arguments.steps = 1
-        print("quick run: one step of 4 pictures each. It shows that the program works; its figures mean nothing.")
+        print("quick run: one step of 4 images each. It only shows that the program works.")
     print(f"paper / here, {device_name(arguments.device)}")
     print(f"{'row':<27}{'recipe':<8}{'loss':<14}{'batch':>6}{'s/step':>10}{'s/epoch':>18}{'MB':>20}{'data MB':>9}")
     lines = []

@@ -1,16 +1,17 @@
-"""Five ways to train for the same proof: the paper's table of training methods, its figures and ours, and our own recipe below.
+"""Five training methods for the same proof: CGT's table of methods, its figures and ours, and our own recipe below.
 
     python benchmarks/training_methods.py --data-root DIR --out FOLDER [--rows mnist-tu2-tv2 cifar10-r10] [--methods ...] [--epochs 40]
         [--images 1000] [--boxes 4000] [--paper-images 100] [--device cuda] [--memory 2GB] [--json FILE] [--quick]
 
-CGT is the paper's loss, IBP+A a box around each augmented pixel, PGD+A a pixel-wise attack on augmented images, Augment. augmentation
-alone, all with the schedules of the paper's recipe and its epsilons and steps; "ours" is the recipe of the row's name. All are trained on
-the whole training set, with --epochs instead of the paper's 100 (MNIST) and 120 (CIFAR-10); 0 trains for as long as the recipes say.
+CGT is CGT's loss, IBP+A a box around each augmented pixel, PGD+A a pixel-wise attack on augmented images, Augment.
+augmentation alone, all with the schedules of CGT's recipe and its epsilons and steps; "ours" is the recipe of the row's
+name. All are trained on the whole training set, with --epochs instead of CGT's 100 (MNIST) and 120 (CIFAR-10); 0 keeps
+the recipe's number.
 
-Certified: by the paper's verifier and splits (fgv) on the first --paper-images test images, and by our default on the first
---images, of which clean is measured too. Seconds an epoch are of epochs after warm-up on this device; MB are GPU memory at its peak,
-without the data set (the paper: an A100). Each network has a folder below FOLDER: finished ones are not trained again, and what was
-stopped goes on, so the same command may be given until it is done.
+Certified: by CGT's verifier and splits (fgv) on the first --paper-images test images, and by our default on the first
+--images, on which clean accuracy is measured too. Seconds per epoch are of epochs after warm-up on this device; MB are
+peak GPU memory without the data set (CGT: an A100). Each network has a folder below FOLDER: finished ones are not
+trained again and stopped ones are resumed, so the same command can be repeated until it is finished.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ METHODS = (*KINDS, "ours")
 
 
 def recipe_of(row: str, method: str) -> Recipe:
-    """The paper's recipe with another loss, or our own."""
+    """CGT's recipe with another loss, or our own."""
     if method == "ours":
         return read_recipe(row)
     settings = [f"loss.kind={KINDS[method]}", *(f"loss.{key}={value}" for key, value in ATTACK[row].items())]
@@ -67,7 +68,7 @@ def cell(value: float | None, digits: int = 2) -> str:
 
 
 def show(line: dict) -> str:
-    """The paper's figure / ours, and what the paper does not have."""
+    """CGT's figure / ours, and columns that CGT does not have."""
     paper = PAPER[line["row"]].get(line["method"], (None,) * 4)
     theirs, ours = line["paper"] or {}, line["ours"]
     pairs = [

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/pictures, all from what the package itself computes.
+"""Draw the figures of docs/pictures, all from results of the package.
 
 python scripts/docs_pictures.py [FOLDER]
 """
@@ -26,7 +26,7 @@ def seven() -> torch.Tensor:
 
 
 def one_pixel() -> Sheet:
-    """A pixel over the angle, and three ways to enclose it: the paper's interval, the exact interval, the affine form."""
+    """A pixel over the angle, and three ways to enclose it: CGT's interval, the exact interval, the affine form."""
     image, (low, high) = seven(), (0.0, 8.0)
     angles = torch.linspace(low, high, 241, dtype=torch.float64)
     values = tiltproof.transforms.Rotation(30).apply(image.expand(len(angles), -1, -1, -1), angles[:, None])[
@@ -47,15 +47,15 @@ def one_pixel() -> Sheet:
     chart.area(band, PROVED, 0.35, PROVED)
     chart.line(corners, PROVED, 1, "5 4")
     chart.line(list(zip(angles.tolist(), values.tolist(), strict=True)), SAMPLED, 2.5)
-    for k, (colour, text) in enumerate(
+    for k, (color, text) in enumerate(
         (
             (SAMPLED, "the pixel itself"),
             (PROVED, f"affine form: c + G e ± r, r = {radius:.3f}"),
             ("#9a9ca3", f"exact interval, width {ends['hull'][1] - ends['hull'][0]:.2f}"),
-            ("#d6d7da", f"the paper's interval, width {ends['fgv'][1] - ends['fgv'][0]:.2f}"),
+            ("#d6d7da", f"CGT's interval, width {ends['fgv'][1] - ends['fgv'][0]:.2f}"),
         )
     ):
-        sheet.add("rect", x=556, y=44 + 36 * k, width=14, height=14, fill=colour)
+        sheet.add("rect", x=556, y=44 + 36 * k, width=14, height=14, fill=color)
         for line, part in enumerate(text.split(": ")):
             sheet.text(576, 55 + 36 * k + 14 * line, part, 11)
     return sheet
@@ -74,15 +74,15 @@ def second_order() -> Sheet:
     sheet = Sheet(760, 380)
     labels = ("width of the box in degrees", "mean width over all pixels")
     chart = Chart(sheet, (60, 34, 440, 290), (0.005, 1.5), (1e-8, 0.2), labels, logarithmic=True)
-    texts = {"fgv": "the paper's interval", "hull": "exact interval", "remainder": "affine form: remainder 2 r"}
-    for (name, points), colour in zip(widths.items(), (FAINT, INK, PROVED), strict=True):
-        chart.line(points, colour)
-        chart.dots(points, colour, 3)
+    texts = {"fgv": "CGT's interval", "hull": "exact interval", "remainder": "affine form: 2 r"}
+    for (name, points), color in zip(widths.items(), (FAINT, INK, PROVED), strict=True):
+        chart.line(points, color)
+        chart.dots(points, color, 3)
         across, down = chart.at(*points[0])
         (a, b), (c, d) = points[-4], points[-1]
         order = np.log(b / d) / np.log(a / c)
         sheet.text(
-            across + 14, down + (12 if name == "hull" else 0), f"{texts[name]} (order {order:.1f})", 11, fill=colour
+            across + 14, down + (12 if name == "hull" else 0), f"{texts[name]} (order {order:.1f})", 11, fill=color
         )
     return sheet
 
@@ -153,13 +153,13 @@ def bounds() -> Sheet:
     """A digit, its lower and upper bound over a box of angles, and the width between them."""
     image = seven()
     sheet = Sheet(720, 430)
-    for row, (name, text) in enumerate((("fgv", "the paper's intervals"), ("hull", "exact intervals"))):
+    for row, (name, text) in enumerate((("fgv", "CGT's intervals"), ("hull", "exact intervals"))):
         form = tiltproof.bound_pixels(image, "R(4:7)", name)
         lower, upper = (end[0, 0].clamp(0, 1).numpy() for end in (form.lower, form.upper))
         planes = [image[0, 0].numpy(), lower, upper]
         pictures = [(plane * 255).round().astype(np.uint8) for plane in planes] + [viridis(upper - lower)]
         sheet.text(20, 24 + 205 * row, f"{text} for R(4:7)")
-        titles = ("the picture", "lower bound", "upper bound", f"width, mean {(upper - lower).mean():.3f}")
+        titles = ("the image", "lower bound", "upper bound", f"width, mean {(upper - lower).mean():.3f}")
         for k, (picture, title) in enumerate(zip(pictures, titles, strict=True)):
             sheet.bitmap(20 + 175 * k, 34 + 205 * row, 150, picture)
             sheet.text(20 + 175 * k, 198 + 205 * row, title, 11, fill=FAINT)
@@ -170,11 +170,11 @@ GALLERY = {"R": 20.0, "Tu": 4.0, "Tv": 4.0, "Sc": 30.0, "Sh": 40.0, "C": -50.0, 
 
 
 def gallery() -> Sheet:
-    """What a positive (for contrast a negative) parameter of each of the paper's transformations does."""
+    """What a positive (for contrast a negative) parameter of each of CGT's transformations does."""
     image = seven()
     sheet = Sheet(760, 130)
     sheet.bitmap(10, 10, 84, (image[0, 0].numpy() * 255).round().astype(np.uint8))
-    sheet.text(10, 114, "the picture", 12)
+    sheet.text(10, 114, "the image", 12)
     for k, (letter, value) in enumerate(GALLERY.items(), start=1):
         moved = tiltproof.parse(f"{letter}({abs(value)})").apply(image, torch.tensor([value]))
         sheet.bitmap(10 + 94 * k, 10, 84, (moved[0, 0].numpy() * 255).round().astype(np.uint8))

@@ -1,4 +1,4 @@
-"""Just enough SVG to draw the pictures of the documentation: a sheet, charts with axes, small bitmaps."""
+"""Minimal SVG for the figures of the documentation: a sheet, charts with axes, small bitmaps."""
 
 from __future__ import annotations
 
