@@ -1,6 +1,6 @@
 """The cost of certification against image size, parameters and layers, and large images certified within a memory limit.
 
-    python benchmarks/scale.py [--device cuda] [--memory 2GB] [--images 2] [--out FOLDER] [--json FILE] [--quick]
+    python benchmarks/scale.py [--device cuda] [--memory 2GB] [--images 2] [--out FOLDER] [--json FILE] [--quick] [--no-curves]
 
 First some images of 224 x 224 x 3 (bundled CIFAR-10 images, enlarged) are certified from end to end, with a ResNet-18
 whose own predictions are the labels. Its weights are random, and the absolute weights of each output are scaled to sum
@@ -246,6 +246,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="small images and a narrow network: shows that the program works"
     )
+    parser.add_argument("--no-curves", action="store_true", help="certify the large images only")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.width, arguments.sizes, arguments.size, arguments.repeats, arguments.images = 4, "16,32", 32, 1, 1
@@ -263,13 +264,15 @@ def main() -> None:
 
     middle = sizes[len(sizes) // 2]
     depths = [(blocks, 2 + 8 * blocks) for blocks in ((1, 2) if arguments.quick else (1, 2, 4, 8))]
-    rows = {
-        "pixels": [{"x": size**2, "label": f"{size}^2"} | measured(size, wide=True) for size in sizes],
-        "parameters": [{"x": k, "label": str(k)} | measured(middle, text) for k, text in enumerate(PARAMETERS, 1)],
-        "layers": [{"x": layers, "label": str(layers)} | measured(middle, blocks=k) for k, layers in depths],
-    }
-    curves = [curve(name, found) for name, found in rows.items()]
-    if arguments.out is not None:
+    curves = []
+    if not arguments.no_curves:
+        rows = {
+            "pixels": [{"x": size**2, "label": f"{size}^2"} | measured(size, wide=True) for size in sizes],
+            "parameters": [{"x": k, "label": str(k)} | measured(middle, text) for k, text in enumerate(PARAMETERS, 1)],
+            "layers": [{"x": layers, "label": str(layers)} | measured(middle, blocks=k) for k, layers in depths],
+        }
+        curves = [curve(name, found) for name, found in rows.items()]
+    if arguments.out is not None and curves:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "scale.svg").write_text(str(plot(curves)), encoding="utf-8")
     if arguments.json is not None:
