@@ -36,13 +36,13 @@ GRID = 16
 """Boxes per image, if they are shared."""
 
 CONFIGURATION = {
-    "block": (("BLOCK", "SMALL_BLOCK"), "pixels of one program"),
-    "warps": (("WARPS",), "warps of one program"),
-    "registers": (("REGISTERS",), "registers of a thread, at most; 0: no limit"),
-    "shared": (("SHARED_PAIRS",), "pairs of one program, at most"),
-    "strip": (("STRIP", "LARGE_STRIP"), "blocks of one program, at most"),
-    "programs": (("PROGRAMS",), "programs that strips and shared pairs have to leave"),
-    "launched": (("LAUNCHED",), "programs that are started, at most"),
+    "--block": (("BLOCK", "SMALL_BLOCK"), "pixels of one program"),
+    "--warps": (("WARPS",), "warps of one program"),
+    "--registers": (("REGISTERS",), "registers of a thread, at most; 0: no limit"),
+    "--shared": (("SHARED_PAIRS",), "pairs of one program, at most"),
+    "--strip": (("STRIP", "LARGE_STRIP"), "blocks of one program, at most"),
+    "--programs": (("PROGRAMS",), "programs that strips and shared pairs have to leave"),
+    "--launched": (("LAUNCHED",), "programs that are started, at most"),
 }
 """Options that change how the kernel is launched: the constants they set."""
 
@@ -144,14 +144,14 @@ def main() -> None:
     parser.add_argument("--pictures", nargs="+", default=list(PICTURES), choices=list(PICTURES))
     parser.add_argument("--boxes", nargs="+", default=["own", "shared"], choices=["own", "shared"])
     for option, (constants, about) in CONFIGURATION.items():
-        parser.add_argument(f"--{option}", type=int, help=f"{about} (see {', '.join(constants)} in kernels/pixels.py)")
+        parser.add_argument(option, type=int, help=f"{about} (see {', '.join(constants)} in kernels/pixels.py)")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     on_gpu = device.type == "cuda"
     gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
     for option, (constants, _) in CONFIGURATION.items():
-        value = vars(arguments)[option]
+        value = vars(arguments)[option.removeprefix("--")]
         for constant in constants if value is not None else ():
             configure(constant, value)
     copied = copy_bandwidth(device, gigabytes)

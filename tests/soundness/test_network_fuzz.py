@@ -95,8 +95,8 @@ GROSS = [
     ("network/forward.py", "form.radius.gather(1, own) + form.radius", "form.radius.gather(1, own)"),
     ("network/forward.py", "widen(form.radius + extra,", "widen(form.radius,"),
     ("network/backward.py", "torch.stack([row_norm(a.detach()), first - second,", "torch.stack([row_norm(a.detach()), first + second,"),
-    ("network/backward.py", "bound = bound - moves.sum(0)", "pass"),
-    ("network/backward.py", "self.constant + met[0][0] - spread, self.error", "self.constant + met[0][0], self.error"),
+    ("network/backward.py", "bound = bound - by_symbol.sum(0)", "pass"),
+    ("network/backward.py", "self.constant + planes[0] - spread, self.error", "self.constant + planes[0], self.error"),
 ]  # fmt: skip
 
 

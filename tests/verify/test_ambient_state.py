@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 import torch
@@ -293,11 +294,11 @@ def test_a_check_waits_for_a_proof(tmp_path):
     prove("out", tmp_path)
     model, inside, seen = network(), threading.Event(), []
 
-    def check():
+    def check_it():
         inside.wait(60)
         seen.append(check(tmp_path / "run", model, IMAGES, LABELS).certified)
 
-    thread = threading.Thread(target=check)
+    thread = threading.Thread(target=check_it)
     thread.start()
 
     def progress(_):
@@ -317,11 +318,12 @@ class Watched(LowRank):
     def forward(self, x):
         if type(x) is torch.Tensor or type(x).__name__ == "Form":
             values = {owner.fp32_precision for owner in (torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul)}
-            SEEN.append((values, torch.is_autocast_enabled("cpu"), self.training))
+            SEEN.calls.append((values, torch.is_autocast_enabled("cpu"), self.training))
         return super().forward(x)
 
 
-SEEN: list[tuple[set[str], bool, bool]] = []
+SEEN = ModuleType("seen")  # what a module keeps is not taken for state of the network
+SEEN.calls = []
 
 
 @pytest.mark.skipif(not NEW_SETTINGS, reason="this torch has the older switches only")
@@ -335,11 +337,11 @@ def test_every_evaluation_is_under_the_proofs_settings(tmp_path):
             lambda: tiltproof.attack(model, IMAGES, LABELS, "R(20)", samples=4, steps=1),
             lambda: tiltproof.bound_network(model, tiltproof.bound_pixels(IMAGES, "R(1)"), LABELS),
         ):
-            SEEN.clear()
+            SEEN.calls.clear()
             work()
-            assert SEEN
+            assert SEEN.calls
             # before the proof's precision settings the module is only tried and traced
-            assert all(seen == ({"ieee"}, False, False) for seen in SEEN), SEEN
+            assert all(seen == ({"ieee"}, False, False) for seen in SEEN.calls), SEEN.calls
 
 
 @pytest.mark.skipif(not NEW_SETTINGS, reason="this torch has the older switches only")

@@ -122,11 +122,11 @@ def test_running_out_of_memory_halves_the_batch(small, monkeypatch):
 
     plain, sizes = Prover.bound, []
 
-    def scarce(self, images, low, high, dtype=None):
+    def scarce(self, images, low, high, policy=None, dtype=None):
         sizes.append(len(images))
         if len(images) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory (pretended)")
-        return plain(self, images, low, high, dtype)
+        return plain(self, images, low, high, policy, dtype)
 
     expected = tiltproof.certify(*small, "R(4)")
     monkeypatch.setattr(Prover, "bound", scarce)

@@ -8,6 +8,7 @@ from torch import nn
 
 from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check, parse
 from tiltproof.losses import Certified, WorstOf
+from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve
 
 TEXTS = [
@@ -52,8 +53,8 @@ def test_verdicts_hold_and_are_proved_again(text, tmp_path):
         if verdict is Verdict.FALSIFIED:
             theta = torch.tensor(certificate.counterexamples[k], dtype=torch.float64)
             assert margins_at(net, images, labels, transform, theta)[k] < 0
-    report = check(tmp_path / "run", net, images, labels)
-    assert report.certified == certificate.verdicts.count(Verdict.CERTIFIED)
+    proved_again = check(tmp_path / "run", net, images, labels)
+    assert proved_again.certified == certificate.verdicts.count(Verdict.CERTIFIED)
     page = report(tmp_path / "run", net, images, labels).read_text(encoding="utf-8")
     assert "scaling" in page or "shearing" in page or "camera yaw" in page
 

@@ -64,7 +64,7 @@ def noted(grid, wanted, luck):
     """Record the boxes of each image in random order."""
     notes = [(image, *node, axis) for image, each in enumerate(wanted) for node, axis in each.items()]
     luck.shuffle(notes)
-    splits, d = SplitLog(len(wanted)), len(grid)
+    splits, d = SplitLog.of(len(wanted)), len(grid)
     for part in (notes[::2], notes[1::2]):
         if part:
             table = torch.tensor(part)
@@ -133,7 +133,7 @@ def test_many_cells(grid):
 )
 def test_boxes_that_are_no_tree(notes):
     table = torch.tensor([(*node, axis) for node, axis in notes[1]])
-    splits = SplitLog(2)
+    splits = SplitLog.of(2)
     splits.note(torch.ones(len(table), dtype=torch.int64), Boxes(table[:, :2], table[:, 2:4]), table[:, 4])
     with pytest.raises(RuntimeError, match="no tree"):
         splits.trees((3, 2))
@@ -142,16 +142,16 @@ def test_boxes_that_are_no_tree(notes):
 def test_too_fine_to_be_counted():
     zero, fine = torch.zeros(1, dtype=torch.int64), (2**31, 2**31)
     for grid, level in ((fine, (0, 0)), ((1, 1), (60, 0))):
-        splits = SplitLog(1)
+        splits = SplitLog.of(1)
         splits.note(zero, Boxes(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([level])), zero)
         with pytest.raises(RuntimeError, match="too fine"):
             splits.trees(grid)
-    assert SplitLog(1).trees(fine) == ([f"{2**62}."], [0])
+    assert SplitLog.of(1).trees(fine) == ([f"{2**62}."], [0])
 
 
 def test_splits_of_forgotten_images_are_thrown_away(monkeypatch):
     monkeypatch.setattr(splits_module, "MANY", 4)
-    splits = SplitLog(3)
+    splits = SplitLog.of(3)
     splits.many = 4
     zero = torch.zeros(3, 1, dtype=torch.int64)
     for index in range(4):
