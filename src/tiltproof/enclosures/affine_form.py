@@ -36,7 +36,7 @@ class AffineForm:
         self.lengths: Tensor | None = None  # of the values at each position, once somebody has worked them out
         self.norms: Tensor | None = None  # of all values of each row, likewise
         self._magnitude: Tensor | None = None
-        self.kinks: Tensor | None = None  # entries with a kink inside the box, once somebody has looked (`bounds.bow`)
+        self.kinks: Tensor | None = None  # entries with a kink inside the box, once computed (`quadratic_relu.kinked`)
 
     @classmethod
     def constant(cls, value: Tensor, symbols: int = 0, unit: float | None = None) -> AffineForm:

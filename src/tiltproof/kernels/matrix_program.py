@@ -1,9 +1,8 @@
-"""The entries of each pair's matrices as one table, for the kernel of `fused_pixels.py`.
+"""The entries of each pair's matrices as one table, for the kernels that `pixels.py` launches.
 
-Parts write their formulas once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal`` (transforms/base.py). Here such a
-formula is written down as a list of steps, which one kernel (`triton/matrix_entries.py`) then does for all pairs: a few numbers
-each, for which
-torch would need hundreds of launches.
+Parts write their formulas once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal`` (`transforms/base.py`). Here such
+a formula is traced to a list of steps, which one kernel (`triton/matrix_entries.py`) then runs for all pairs: a few numbers per
+pair, for which torch would need hundreds of launches.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ def trace(transform: Transform, run: list[int], quadratic: bool = False) -> Entr
 
 
 def _read(matrix: Matrix, tape: Tape) -> tuple[int, list[int]] | None:
-    """Code of a matrix (`position_kernel.GENERAL`) and the places of its other entries."""
+    """Code of a matrix (`GENERAL` in `triton/coordinates.py`) and the places of its other entries."""
     if not keeps_plane(matrix) or any(_is(row[0], 0) and _is(row[1], 0) for row in matrix[:2]):
         return None
     code, places = 0, []
@@ -211,5 +210,5 @@ def _read(matrix: Matrix, tape: Tape) -> tuple[int, list[int]] | None:
 
 
 def _is(entry: object, number: int) -> bool:
-    """As `matrices.times` sees it."""
+    """Whether `homography.times` treats the entry as exactly this number."""
     return isinstance(entry, int) and entry == number

@@ -1,13 +1,13 @@
-"""What the kernels of `fused_pixels.py` have to show on a device before their bounds are believed there.
+"""Self-check of the kernels that `kernels/pixels.py` launches: what they must pass on a device before their bounds are used there.
 
-Pictures of noise, and boxes from the transform's whole range down to a single point, by factors of three. Each pixel's form must
+Images of noise, and boxes from the transform's whole range down to a single point, by factors of three. Each pixel's form must
 
 - contain the pixel of sampled parameters: |p(e) - c - sum_k s_k e_k| <= radius, with p computed in float64; where forms are quadratic, with
   2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
   the reference's hull; over the boxes of the forms alone, or where those meet the intervals', as the kernels decide. Where the reference
-  looks at no single points (`bounds.wide`) it may be less; and where it gave up all slopes of a box because of one pixel, a form with
-  slopes has the samples alone to answer to;
+  does not evaluate single points (`pixels/range_extrema.py`) it may be less; and where it gave up all slopes of a box because of one
+  pixel, a form with slopes is compared with the samples alone;
 - be the same, bit for bit, when other pairs share its box, or nearly do.
 """
 

@@ -2,7 +2,7 @@
 
 Why a module and not a second reader into bounds: whatever is proved must be what is attacked, what a run folder's digests are
 about and what the checker follows, and all of these take a module. So a file is read once, into a flat list of plain torch
-functions (`steps.OnnxModule`); ``network/`` reads that list as it reads any module's, node for operation, and no library translates
+functions (`module.OnnxModule`); ``network/`` reads that list as it reads any module's, node for operation, and no library translates
 in between. What a node says that is not understood is refused by its op and its name, never skipped; and what was read must
 agree with onnxruntime before it is used.
 """

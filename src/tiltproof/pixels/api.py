@@ -141,10 +141,10 @@ def pair_bounds(
     quadratic: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> AffineForm:
-    """Bounds for pairs: picture ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout, and at last in ``dtype``.
+    """Bounds for pairs: image ``rows_of[p]`` under the parameter box [low[p], high[p]]; computed in float64, returned in ``dtype``.
 
-    ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``quadratic``: where there is one parameter only, and
-    it moves pixels, affine forms get up to two symbols more (`bounds.quadratic`): tighter, and dearer for whatever follows.
+    ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``quadratic``: if there is only one parameter and it
+    moves pixels, affine forms get up to two more symbols (`pixels/quadratic.py`): tighter, but more expensive for every later stage.
     """
     check_method(method, transform)
     if method == "affine":
@@ -285,7 +285,7 @@ CACHED_ENTRIES = 2**14
 
 def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
     """Exact minimum and maximum of the picture over each pixel's coordinate box, channels first [P, C, H, W]; a little less than
-    exact where a box spans many cells (`bounds.wide`)."""
+    exact where a box spans many cells (`range_extrema.wide_hull`)."""
     wide = _too_wide(pictures, place, padding)
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)

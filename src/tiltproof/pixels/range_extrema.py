@@ -26,7 +26,7 @@ def lines(box: Interval, size: int) -> tuple[Tensor, Tensor]:
 
 
 def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding: str) -> Tensor | None:
-    """Where a box meets more than MOST_CELLS along an axis, as `cells.axis` counts them or fewer, [P, H, W]; None if none does."""
+    """Where a box meets more than MOST_CELLS along an axis, as `bilinear.axis` counts them or fewer, [P, H, W]; None if none does."""
     # a box of width w meets at most ceil(w) + 1 cells; a NaN is not at most anything
     if all(bool((box.upper - box.lower).max() <= MOST_CELLS - 1) for box in (columns, rows)):
         return None

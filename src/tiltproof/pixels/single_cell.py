@@ -1,4 +1,4 @@
-"""Pixel forms on a CPU: one formula for boxes that lie in one cell or see a single value, and only for the others a look at all points.
+"""Pixel forms on a CPU: one formula for boxes that lie in one cell or see a single value; all points are evaluated only for the others.
 
 In one cell p = q + a t + b s + d t s, where t and s are distances from the cell's first lines, q its first pixel, a and b the differences
 to the next column and row, and d the difference of these. Around the box's middle (m, n), with t = m + x and s = n + y:
@@ -6,11 +6,12 @@ to the next column and row, and d the difference of these. Around the box's midd
     p = (q + a m + b n + d m n) + (a + d n) x + (b + d m) y + d x y,    |d x y| <= |d| h_t h_s
 
 where h_t and h_s are half the box's sides. That is the residual's exact hull for the secant slopes g_u = a + d n and g_v = b + d m, as
-`resample` finds it from four corners. With u_c and v_c the centers of the positions' forms, x = (u - u_c) + (u_c - first line) - m, so the
-form's center is q + b n + g_u (u_c - first line) + g_v (v_c - first line - n), and the rest of x and y is in the positions' forms.
+`affine_of_exact` finds it from four corners. With u_c and v_c the centers of the positions' forms,
+x = (u - u_c) + (u_c - first line) - m, so the form's center is q + b n + g_u (u_c - first line) + g_v (v_c - first line - n), and the
+rest of x and y is in the positions' forms.
 
-A picture that is the same all over what a box can see (the dark around a digit) is constant there, however many cells that are: the
-formula holds with a = b = d = 0. So it does along an axis where a box lies outside of the picture: a = d = 0.
+If all pixels that a box can see are equal (the dark around a digit), the image is constant there for any number of cells: the formula
+holds with a = b = d = 0. It also holds along an axis where a box lies outside the image: a = d = 0.
 
 Roundings, in units of u = 2^-53, with L the largest pixel, D the largest difference of two, and A the distance of a form's center from the
 box's middle, which is at most the form's reach, as the box lies in its range:
@@ -19,7 +20,7 @@ box's middle, which is at most the form's reach, as the box lies in its range:
 - The distances u_c - first line, at most 1 + A, and v_c - first line - n, their products with slopes, which are at most D, and the three
   sums of the center: 3 L + |g_u| (4 A_u + 4) + |g_v| (4 A_v + 1).
 - Where a box begins before line 0, its end's distance from the first line may be rounded down, by u if it lies in one cell and by 4 u
-  else, so that it reaches as far into the next: 4 D.
+  otherwise, so that it reaches as far into the next: 4 D.
 - So far 3 L + 29 D, for which there are 4 L + 40 D. The terms |g| A, four each, and three for products with the positions' slopes have 24
   times the reach.
 - m is off by 2 u, and half the sides, as rounded, get 8 u more. All else are sums and products of numbers >= 0, off by less than 2^-47 of
@@ -71,7 +72,7 @@ def form_by_need(
     dtype: torch.dtype,
     otherwise: Callable[[Tensor, Tensor, Coordinates], AffineForm],
 ) -> AffineForm | None:
-    """The form of `resample.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for pictures, the picture of
+    """The form of `api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for pictures, the picture of
     each pixel, and places of pixels for which the formula does not hold. None where those are too many."""
     (channels, height, width), count, symbols = pictures.shape[1:], len(rows_of), place.column.symbols
     mine, picture = rows_of.unique(return_inverse=True)

@@ -1,8 +1,8 @@
-"""How much memory a run has taken and may take: what batches are sized by.
+"""Batch sizes that fit into memory: how much a run uses and may use, an estimate per item, and `AdaptiveBatchSize`.
 
 A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by the peak that the
-first batches reach, and are halved when memory runs out (`certify.memory`). What the operating system does to a process that takes
-too much is its own business: cgroups, ``systemd-run`` and ``ulimit`` set hard limits.
+first batches reach, and are halved when memory runs out. Hard limits on the process are the operating system's task: cgroups,
+``systemd-run`` and ``ulimit``.
 """
 
 from __future__ import annotations

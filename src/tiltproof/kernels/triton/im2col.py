@@ -1,4 +1,4 @@
-"""The kernels of `windows.py`; need Triton."""
+"""The Triton kernels that `kernels/im2col.py` launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of matrices for many boxes of parameters, by a program that `fused_entries.py` wrote down: `AffineForm` and `Interval` in Triton.
+"""Entries of matrices for many boxes of parameters, by a program from `matrix_program.py`: `AffineForm` and `Interval` in Triton.
 
 Every function is the method of the same name, step by step: forms are (center, slopes, radius), intervals (lower, upper), one number for
 each pair. ``f`` holds what `widen` needs for 2, 4, 16 and 8 roundings, for as many as there are symbols, and for two more. ``bent``: there

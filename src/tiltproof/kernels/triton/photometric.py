@@ -1,8 +1,7 @@
-"""The kernel of `fused_values.py`: contrast, brightness and their clamp in one pass over memory.
+"""The kernel that `kernels/photometric.py` launches: contrast, brightness and their clamp in one pass over memory.
 
-Forms are those of `triton/matrix_entries.py`, (center, slopes, radius), here with a number for each pixel; every step is the
-method of the same
-name, with its roundings.
+Forms are those of `triton/matrix_entries.py`, (center, slopes, radius), here with a number per pixel; every step is the method of the
+same name, with its roundings.
 """
 
 import triton
@@ -12,12 +11,12 @@ from tiltproof.kernels.triton.matrix_entries import ADD_NUMBER, NEGATE, form_of,
 from tiltproof.kernels.triton.relu import line
 
 RELU, SINGLE = tl.constexpr(22), tl.constexpr(28)
-"""Where in the factors those of ReLU begin (`fused.factors`), after those of `triton/matrix_entries.py`; and those of `AffineForm.to`."""
+"""Offsets in the factors: of those of ReLU (`relu.factors`), after those of `triton/matrix_entries.py`; and of those of `AffineForm.to`."""
 
 
 @triton.jit
 def _relu(form, f, symbols: tl.constexpr):
-    """`relax.by_lines`."""
+    """`relu.zonotope_relu`."""
     c, slopes, r = form
     slope, half, radius, _ = line(c, r + sum_of(slopes, symbols), r, f + RELU, False)
     scaled = ()

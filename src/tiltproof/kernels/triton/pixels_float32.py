@@ -2,13 +2,12 @@
 
 A position's center is a whole number of 2^-32, of 64 bits: the cell it lies in, and its place there, which becomes float32 like all else.
 Why the result is an enclosure, with u = 2^-24, L the largest of the pixels around a box, and D the largest difference of two of them: at
-most L, or 2 L where a picture has pixels of either sign. Numbers that underflow, by 2^-126 at most, are less than what 2^-24 and 2^-97
+most L, or 2 L where an image has pixels of either sign. Numbers that underflow, by 2^-126 at most, are less than what 2^-24 and 2^-97
 leave room for.
 
-- Positions. Entries are less than 2^7 (`triton/matrix_entries.py`) and pictures have at most 2^12 rows and columns together, so
-the first pixel's
-  position, and what is summed for it, is less than 2^19: 3 roundings of float64 are less than 2^-32. Rounded to 2^-32, it is off by 2^-33
-  more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The place in a
+- Positions. Entries are less than 2^7 (`triton/matrix_entries.py`) and images have at most 2^12 rows and columns together, so the first
+  pixel's position, and what is summed for it, is less than 2^19: 3 roundings of float64 are less than 2^-32. Rounded to 2^-32, it is off
+  by 2^-33 more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The place in a
   cell has no rounding until it becomes float32: 2^-25. Entries' own radii have 8 roundings of float64 that are not made any more. So
   remainders begin at 2^-24, and 2^-26 are to spare, for `cells_met`. A slope is off by 4 u of its terms, and slopes of pixels times it
   round twice more; radii in the table have 16 u of their entry's slopes, and 16 u of themselves, where their own sum rounds 4 times. Hence
@@ -27,7 +26,7 @@ the first pixel's
   slopes (3.03 of the root, twice, and 6 more): 6.1 D u, and L u of the sum. The other points add (3 D + 2 L) u, as the line that a box
   crosses is u / 2 beside its center's distance from it at most; a box that crosses none has no need of them. The mid-point adds (D + L) u:
   at most (13.1 D + 7 L) u or (10 D + 8 L) u.
-- `ROUNDINGS` of `fused_pixels.py` are more than these, and 16 u of the radius more than its own 6.
+- `ROUNDINGS` of `kernels/pixels.py` are more than these, and 16 u of the radius more than its own 6.
 - Where the largest pixel is 2^100 or more, or not finite, they are not finite either, nor is any radius.
 """
 
@@ -221,7 +220,7 @@ def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr)
 
 @triton.jit
 def one_cell(source, place, stride: tl.constexpr):
-    """Center, radius and slopes of a picture where boxes lie in one cell: as in `cell_kernel.four`."""
+    """Center, radius and slopes of a picture where boxes lie in one cell: as in `bilinear.four`."""
     spot, w, z, curved, rest_x, rest_y, floor = place
     a, b = _pixel(source, spot, 0, 0, stride), _pixel(source, spot, 0, 1, stride)
     c, d = _pixel(source, spot, 1, 0, stride), _pixel(source, spot, 1, 1, stride)
@@ -265,7 +264,7 @@ def beside(x):
 
 @triton.jit
 def across(x):
-    """An axis of boxes in two cells: first line, weights as in `cell_kernel.in_two_cells`, and the center less the second point."""
+    """An axis of boxes in two cells: first line, weights as in `bilinear.in_two_cells`, and the center less the second point."""
     low, high = x[1] - x[4], x[1] + x[4]
     before = low.to(tl.int32, bitcast=True) >> 31
     second, shift = tl.where(before < 0, 0.0, tl.minimum(high, 1.0)), tl.where(before < 0, 1.0, 0.0)

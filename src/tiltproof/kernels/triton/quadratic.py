@@ -1,7 +1,7 @@
-"""The kernels that bend the forms of `triton/pixels.py`, for `fused_pixels.py`: one within cells, one with a kink between two.
+"""The kernels that make the forms of `triton/pixels.py` quadratic, launched by `kernels/pixels.py`: one within cells, one with a kink.
 
-Each line is a step of the reference, in its order (`bounds.bent`, where the inequalities are), with its roundings: 32 of `magnitude`, or of
-16 times that with a kink. Between the two kernels each pair gets its hinge, one number for all of its pixels.
+Each line is a step of the reference (`pixels/quadratic.py`, which has the inequalities), in its order and with its roundings: 32 of
+`magnitude`, or of 16 times that with a kink. Between the two kernels each pair gets its hinge, one number for all of its pixels.
 """
 
 import triton
@@ -31,7 +31,7 @@ def _path(form_x, form_y, x, y, largest):
 
 @triton.jit
 def _first_cell(here, right, below, across, u, v, path):
-    """`bent._first_cell`: center, both slopes, radius; the four pixels are those around the cell."""
+    """`quadratic._first_cell`: center, both slopes, radius; the four pixels are those around the cell."""
     mixed = (across - below) - (right - here)
     slope_u, slope_v = right - here + path[1] * mixed, below - here + path[0] * mixed
     bend = mixed * path[2] * 0.5

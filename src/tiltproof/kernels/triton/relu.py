@@ -1,6 +1,6 @@
-"""The ReLU relaxation, entry by entry, for the kernels of `fused.py` and of the backward pass; needs Triton.
+"""The ReLU relaxation, entry by entry, for the kernels that `kernels/relu.py` and `kernels/backward.py` launch; needs Triton.
 
-``factors`` are the numbers of the steps (`fused.factors`). Every comparison is such that a NaN stays one.
+``factors`` are the constants of the steps (`relu.factors`). Every comparison keeps a NaN a NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tiltproof.kernels.triton.coordinates import larger
 
 @triton.jit  # type: ignore[untyped-decorator]
 def chord(c, deviation, factors, single: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`relax.relu_chord` of center and deviation: (above, below, slope)."""
+    """`relu.relu_chord` of center and deviation: (above, below, slope)."""
     reach = (deviation + tl.abs(c) * tl.load(factors)) * tl.load(factors + 1) + tl.load(factors + 2)
     above, below = c + reach, reach - c
     above, below = tl.where(above < 0, 0.0, above), tl.where(below < 0, 0.0, below)
@@ -25,13 +25,13 @@ def chord(c, deviation, factors, single: tl.constexpr):  # type: ignore[no-untyp
 
 @triton.jit
 def gap(slope, above, below):  # type: ignore[no-untyped-def]
-    """`relax.relu_gap`."""
+    """`relu.relu_gap`."""
     return larger(slope * below, (1 - slope) * above)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def line(c, deviation, r, factors, single: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`relax.by_lines` of center, deviation and radius: slope, half of the gap, the new radius and the magnitude."""
+    """`relu.zonotope_relu` of center, deviation and radius: slope, half of the gap, the new radius and the magnitude."""
     above, below, slope = chord(c, deviation, factors, single)
     slope = tl.where(2 * r > above, 0.0, slope)
     offset = gap(slope, above, below)
@@ -47,7 +47,7 @@ def relu(  # type: ignore[no-untyped-def]
     stack, radius, new_stack, new_radius, size, kinks, factors, entries,
     symbols: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """See `relax.by_lines`; planes are reached by adding to pointers: no index overflows."""
+    """See `relu.zonotope_relu`; planes are reached by adding to pointers: no index overflows."""
     here = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     mask = here < entries
     c = tl.load(stack + here, mask=mask, other=0.0)

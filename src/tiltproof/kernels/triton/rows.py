@@ -1,4 +1,4 @@
-"""The kernels of `fused_rows.py` and `fused_shift.py`; need Triton."""
+"""The Triton kernels that `kernels/backward.py` and `kernels/linear_epilogue.py` launch."""
 
 from __future__ import annotations
 
