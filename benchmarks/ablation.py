@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser, epochs: int) -> None:
         "--epochs", type=int, default=epochs, help="schedules are scaled; 0: as many as the recipe says"
     )
     parser.add_argument("--images", type=int, default=1000, help="test images certified by our verifier")
-    parser.add_argument("--boxes", type=int, default=4000, help="most boxes an image, for our verifier")
+    parser.add_argument("--boxes", type=int, default=4000, help="most boxes per image, for our verifier")
     parser.add_argument(
         "--paper-images",
         type=int,

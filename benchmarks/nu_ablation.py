@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["cifar10-r2-sh2"], choices=list(PAPER))
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     arguments = parsed(parser)
-    headings = ("clean %", "certified %, fgv", "certified %, ours", "unfalsified %", "boxes an image")
+    headings = ("clean %", "certified %, fgv", "certified %, ours", "unfalsified %", "boxes per image")
     lines = (measured(row, size, arguments) for row in arguments.rows for size in arguments.sizes)
     report(arguments, f"{'row':<18}{'size':<7}{'nu':<18}" + "".join(f"{text:>18}" for text in headings), lines, show)
 

@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--memory", default="2GB", help="limit of the run from end to end")
     parser.add_argument("--images", type=int, default=2)
-    parser.add_argument("--boxes", type=int, default=64, help="most boxes an image")
+    parser.add_argument("--boxes", type=int, default=64, help="most boxes per image")
     parser.add_argument("--pairs", type=int, help="pairs per measured batch (default 2, 8 on a GPU)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")

@@ -84,7 +84,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
     within_seconds = "" if limit is None else f" and about {limit:g} s for all"
     card["measured"] = (
         f"python benchmarks/trained_networks.py: {summary['images']:,} test images, method affine, "
-        f"up to {budget.boxes:,} boxes an image{within_seconds}; {place}"
+        f"up to {budget.boxes:,} boxes per image{within_seconds}; {place}"
     )
     curve = {str(step): 100 * sum(boxes <= step for boxes in spent) / summary["images"] for step in STEPS}
     return card, {"name": card["name"], "clean_percent": card["clean_percent"], "certified_within_boxes": curve}
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--data-root", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--limit", type=int)
-    parser.add_argument("--boxes", type=int, help="most boxes an image (default: the verifier's)")
+    parser.add_argument("--boxes", type=int, help="most boxes per image (default: the verifier's)")
     parser.add_argument("--seconds", type=float, help="most seconds a network, about (default: no limit)")
     parser.add_argument("--memory", help="memory limit, such as 2GB (default: available memory)")
     parser.add_argument("--cards", type=Path)

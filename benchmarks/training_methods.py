@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=list(PAPER), choices=list(PAPER))
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     arguments = parsed(parser)
-    headings = ("clean %", "certified %, fgv", "s/epoch", "MB", "certified %, ours", "unfalsified %", "boxes an image")
+    headings = ("clean %", "certified %, fgv", "s/epoch", "MB", "certified %, ours", "unfalsified %", "boxes per image")
     lines = (measured(row, method, arguments) for row in arguments.rows for method in arguments.methods)
     report(arguments, f"{'row':<15}{'method':<10}" + "".join(f"{text:>18}" for text in headings), lines, show)
 

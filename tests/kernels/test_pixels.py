@@ -9,11 +9,16 @@ import torch
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of
 from tiltproof.kernels import registry
+from tiltproof.pixels import api
 from tiltproof.pixels.api import pair_bounds
+from tiltproof.transforms import interpolation
 from tiltproof.transforms.notation import parse
 
 pytest.importorskip("triton")
+from tiltproof.kernels import matrix_program
 from tiltproof.kernels import pixels as fused
+from tiltproof.kernels.triton import bilinear, matrix_entries, pixels_float32
+from tiltproof.kernels.triton import pixels as kernel
 from tiltproof.kernels.triton.pixels import pixels
 
 
@@ -37,6 +42,18 @@ def test_a_cpu_uses_the_reference(monkeypatch):
         torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0]), parse("R(5)"), "affine", low, low + 1
     )
     assert form.symbols == 1
+
+
+def test_launchers_and_kernels_agree_on_constants():
+    """The kernels know paddings and operations by number, and repeat some constants of the reference."""
+    assert set(fused.PADDINGS) == set(interpolation.PADDINGS)
+    assert len({*fused.PADDINGS.values()}) == len(fused.PADDINGS)
+    for name, number in fused.PADDINGS.items():
+        assert number == getattr(bilinear, name.upper()).value
+    for number, name in enumerate(matrix_program.OPERATIONS):
+        assert number == getattr(matrix_entries, name.upper().replace(" ", "_")).value
+    assert kernel.MANY_POINTS.value == api.MANY_POINTS
+    assert pixels_float32.RING.value == fused.RING
 
 
 def test_the_last_dtype_is_that_of_a_conversion():

@@ -102,7 +102,7 @@ def read_run(folder: Path) -> Run:
     )
     ensure(
         shape[0] == 3 or not {"S", "H"} & {*transform.letters},
-        "the claim changes colours of images without three channels",
+        "the claim changes colors of images without three channels",
     )
     ensure(len(digests) > 0, "the claim is about no image")
     ensure(all(type(digest) is str for digest in digests), "an image's sha256 is no text")

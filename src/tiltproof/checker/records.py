@@ -26,7 +26,7 @@ class VerdictRecord(Tiled):
 
 def read_labels(claim: dict[str, Any], count: int) -> list[int]:
     labels: list[int] = get(claim, "labels", list)
-    ensure(all(type(label) is int and 0 <= label < 2**31 for label in labels), "a label is no class number")
+    ensure(all(type(label) is int and 0 <= label < 2**31 for label in labels), "a label is not a valid class index")
     ensure(count == len(labels), "the claim does not give one sha256 and one label for each image")
     return labels
 
@@ -162,7 +162,7 @@ def ends(record: dict[str, Any], key: str, length: int, nothing: float) -> list[
 def points(record: dict[str, Any], key: str, length: int, transform: Transform) -> list[list[float]]:
     """Read one parameter vector per output, each inside the closed range exactly."""
     rows = get(record, key, list)
-    ensure(len(rows) == length and all(type(row) is list for row in rows), f"{key} is not one vector an output")
+    ensure(len(rows) == length and all(type(row) is list for row in rows), f"{key} does not hold one vector per output")
     found = [vector(row, len(transform.low), key) for row in rows]
     for point in found:
         inside = all(a <= x <= b for a, x, b in zip(transform.low, point, transform.high, strict=True))

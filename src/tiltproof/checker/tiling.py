@@ -90,7 +90,7 @@ def read_setting(letter: str, text: str | None, low: float, high: float) -> floa
     """Read the number after @, and refuse impossible ranges of blurs and gamma."""
     setting = float(text or 0)
     if letter in CAMERAS:
-        ensure(0 < setting < math.inf, f"{letter} has a focal length that is none")
+        ensure(0 < setting < math.inf, f"{letter} needs a positive, finite focal length")
         return setting
     if letter not in BLURS:
         ensure(text is None, f"{letter} has no setting")

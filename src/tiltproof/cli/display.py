@@ -167,7 +167,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console = Console()
     console.print(table)
     seconds = summary["seconds"]
-    console.print(f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False)
+    console.print(
+        f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s per image)", highlight=False
+    )
     _print_memory(console, summary)
 
 
@@ -189,7 +191,7 @@ def print_ranges(summary: Mapping[str, Any]) -> None:
     console.print(table)
     tight = f"{summary['complete']:,} of {images:,} ranges as tight as asked for"
     console.print(
-        f"{tight}; {summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s an image)", highlight=False
+        f"{tight}; {summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s per image)", highlight=False
     )
     _print_memory(console, summary)
 

@@ -136,7 +136,7 @@ def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"{option} takes numbers", got=text, do="write 0.25, or one number a parameter: 0.5,0.125"
+            f"{option} takes numbers", got=text, do="write 0.25, or one number per parameter: 0.5,0.125"
         ) from None
 
 

@@ -1,9 +1,9 @@
-"""Which batch to do next, so that workers give each batch the starting grid that a single process would have given it.
+"""Certification on a Ray cluster: `Queue` decides which batch comes next, `RayWorkers` hands batches to workers and collects results.
 
-A single process takes the grid from the first batch in which an image needed one, and gives it to all batches after that. So as long as
-the grid is not known only the foremost batch is done, by itself; a second worker scouts: it finds the same grid from the same images
-without proving them, and when it has done so all other batches are open, in any order. The task of a worker that was lost is given to
-the next one as it was, with the same grid.
+Workers give each batch the starting grid that a single process would have given it. A single process takes the grid from the first batch
+in which an image needed one, and gives it to all batches after that. So as long as the grid is not known only the foremost batch is done,
+by itself; a second worker scouts: it finds the same grid from the same images without proving them, and when it has done so all other
+batches are open, in any order. The task of a worker that was lost is given to the next one as it was, with the same grid.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Queue:
 
 # `RayWorkers`: the batches of a run on a Ray cluster; the only file that knows Ray, which it imports when it is used.
 #
-# This process handles out batches and takes results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
+# This process hands out batches and collects results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
 # where there is none, for every CPU core. A worker that is idle is handed the next batch, so fast ones do more. The batch of a worker
 # that dies is done again by another, and a new worker is started in its place if its machine is still there; machines that join are used.
 
@@ -161,7 +161,7 @@ class RayWorkers:
     def _pack(self, package: Package) -> bytes:
         try:
             packed: bytes = self.ray.cloudpickle.dumps(package)
-        except Exception as error:  # whatever the model's own code raises
+        except Exception as error:  # any kind: raised by the model's own code
             raise InputError(
                 "the model cannot be sent to other processes",
                 got=f"{type(error).__name__}: {error}",
@@ -186,7 +186,7 @@ class RayWorkers:
             raise InputError(
                 f"no Ray cluster can be reached at {self.address!r}",
                 got=(str(error).strip() or type(error).__name__).splitlines()[0],
-                why="none was started, this machine does not belong to it or has not its token (docs/many-machines.md), or its Python "
+                why="none was started, this machine is not part of the cluster or lacks its token (docs/many-machines.md), or its Python "
                 "or Ray is another version",
                 do="ray start --head on one machine, ray start --address=HEAD:6379 on the others, then this command on one of "
                 "them; or --ray local for this machine alone",
@@ -270,7 +270,7 @@ class _WorkerPool:
         return finished
 
     def _raised(self, handle: WorkerHandle, error: BaseException) -> None:
-        """A worker that cannot start is done without; an error in a proof ends the run, as it would in a single process."""
+        """A worker that cannot start is dropped; an error during a proof aborts the run, as in a single process."""
         if handle.task is not None:
             raise error
         self.reason = f"on {handle.host}: {error}"
@@ -318,7 +318,7 @@ class _WorkerPool:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM by one that ends the process with code 15, whatever the program had in mind."""
+    """Ray replaces the handler of SIGTERM by one that exits with code 15, also if the program had its own."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

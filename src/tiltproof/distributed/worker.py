@@ -63,7 +63,7 @@ class Worker:
             raise InputError("its versions are not those of this run", got=f"{versions()} there, {expected} here")
         try:
             package: Package = pickle.loads(packed)
-        except Exception as error:  # whatever the model's own code raises
+        except Exception as error:  # any kind: raised by the model's own code
             raise InputError(
                 "the model cannot be unpacked there",
                 got=f"{type(error).__name__}: {error}",

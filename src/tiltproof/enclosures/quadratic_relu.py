@@ -36,13 +36,11 @@ class QuadraticRelaxation:
 def quadratic_relaxation(form: AffineForm) -> QuadraticRelaxation | None:
     """Parabolas for the entries of a quadratic form x = c + g e + [-t, t] with |c| < |g|, t all that is not the parameter itself.
 
-    |x| / 2 differs from |c + g e| / 2 by t / 2 at most, and relu(x) = x / 2 + |x| / 2. What is left is a function of e alone,
-    phi = |c + g e| / 2 - tilt e - curvature (2 e^2 - 1), whatever the two numbers are. It is the larger of the parabolas with +-(c
-    + g e) / 2
-    for the absolute value, both open below (curvature >= 0). So its largest value is that of one of them on [-1, 1]: of p + a e -
-    2 curvature e^2
-    it is p + |a| - 2 curvature where |a| >= 4 curvature and p + a^2 / (8 curvature) else. And its least value lies at an end of the box or
-    at the kink. shift is the middle of the two, and rest half their distance. The two numbers are those that make rest least
+    |x| / 2 differs from |c + g e| / 2 by t / 2 at most, and relu(x) = x / 2 + |x| / 2. What is left is a function of e alone, phi = |c +
+    g e| / 2 - tilt e - curvature (2 e^2 - 1), for any two numbers. It is the larger of the parabolas with +-(c + g e) / 2 for the
+    absolute value, both open below (curvature >= 0). So its largest value is that of one of them on [-1, 1]: of p + a e - 2 curvature e^2
+    it is p + |a| - 2 curvature where |a| >= 4 curvature and p + a^2 / (8 curvature) otherwise. And its least value lies at an end of the
+    box or at the kink. shift is the middle of the two, and rest half their distance. The two numbers are those that make rest least
     (Chebyshev's fit of |e - k| by a parabola).
 
     Rounding: every number here is at most 4 (|c| + |g| + t), and fewer than ROUNDINGS of them round on the way to the result and to

@@ -210,7 +210,7 @@ def export_vnnlib(
     inputs = inputs_for(model, images, labels, chosen)
     parts = check_splits(splits, chosen)
     if math.prod(parts) > MAX_PROPERTIES:
-        raise too_many(f"{math.prod(parts):,} boxes an image")
+        raise too_many(f"{math.prod(parts):,} boxes per image")
     tiling = Tiling(chosen, parts)
     grid = tiling.bounds(tiling.first())
     numbers = list(range(len(images))) if numbers is None else list(numbers)

@@ -1,4 +1,4 @@
-"""Contrast, brightness and their clamp in two launches; the reference makes about eighty.
+"""The kernels for contrast, brightness and their clamp: tracing, launch and self-check. Two launches; the reference makes about eighty.
 
 As in `pixels.py`, the first launch makes a table of what each pair's parameters do to a pixel (`matrix_program.py`). The second
 (`triton/photometric.py`) reads the image's forms once and writes them once, in the dtype that is wanted.
@@ -78,7 +78,8 @@ class _Recorded:
 def changes_of(transform: Transform, run: tuple[int, ...]) -> tuple[Entries, int] | None:
     """The forms that a run of pixelwise parts needs, and how each changes the image; None for formulas that do anything else.
 
-    Traced down anew each time: a part of one's own may hold numbers that do not tell it from another of its class.
+    Re-traced on every call: a user-defined part may hold state that does not distinguish it from other instances of its class, so results
+    cannot be cached.
     """
     tape, image = Tape(len(run)), _Recorded()
     try:

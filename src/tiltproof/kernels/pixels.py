@@ -20,6 +20,7 @@ from tiltproof.enclosures.rounding import UNIT
 from tiltproof.kernels.matrix_program import Entries, trace
 from tiltproof.kernels.registry import accelerates
 from tiltproof.kernels.selfcheck import agrees, is_batch_invariant
+from tiltproof.kernels.triton.bilinear import BORDER, REFLECT, ZEROS
 from tiltproof.kernels.triton.matrix_entries import entries as entries_kernel
 from tiltproof.kernels.triton.pixels import pixels as pixels_kernel
 from tiltproof.kernels.triton.quadratic import kinks as kinks_kernel
@@ -27,7 +28,9 @@ from tiltproof.kernels.triton.quadratic import smooth as smooth_kernel
 from tiltproof.pixels.api import affine_spatial, bounds_pairs_alone
 from tiltproof.pixels.quadratic import hinges
 from tiltproof.transforms.base import Spatial, Transform
-from tiltproof.transforms.interpolation import PADDINGS
+
+PADDINGS = {"zeros": ZEROS.value, "border": BORDER.value, "reflect": REFLECT.value}
+"""What `triton/bilinear.py` calls the paddings."""
 
 BLOCK = 32
 """Pixels of one program; all take the branch that one of them needs."""
@@ -89,7 +92,7 @@ ROUNDINGS = (10, 5), (14, 9)
 and of the largest pixel."""
 
 LARGE = 2**16
-"""Pixels of an image up to which the self-check uses an image of the same size: 224 x 224 takes a CPU core half a second a box."""
+"""Pixels of an image up to which the self-check uses an image of the same size: 224 x 224 takes a CPU core half a second per box."""
 
 IN_PART = 17, 23
 """Rows and columns, at most, of the image that stands for a large one whose last block is not full."""
@@ -248,7 +251,7 @@ def _launch(
     table, period = entries.table(entries_kernel, low, high, small)
     stack = images.new_empty(1 + entries.symbols + entries.quadratic, *shape, dtype=dtype)
     radius = images.new_empty(shape, dtype=dtype)
-    sides = [PADDINGS.index("border" if padding == "reflect" and size == 1 else padding) for size in (width, height)]
+    sides = [PADDINGS["border" if padding == "reflect" and size == 1 else padding] for size in (width, height)]
     largest, *copies = _prepare_once(images, padding, single)
     arguments = (images.contiguous(), rows_of.long().contiguous(), table, largest, stack, radius)
     extra = (copies[0], small, copies[1], entries.float32_rows) if single else ()

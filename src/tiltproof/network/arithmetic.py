@@ -1,8 +1,8 @@
-"""The arithmetic of proofs: IEEE float32 or float64 sums of products, in any order; and convolutions in it.
+"""The arithmetic of proofs: settings and checks for IEEE float32 or float64 sums of products, in any order, and `conv2d` within them.
 
-TF32, bf16 and Winograd or FFT convolutions have errors outside of that model. `proof_arithmetic` switches the first two off, whatever the
-user's global settings are. Convolutions on a GPU are im2col and matrix products, because cuDNN may choose Winograd or FFT and offers
-no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
+TF32, bf16 and Winograd or FFT convolutions have errors outside that model. `proof_arithmetic` switches the first two off, for any global
+settings of the user, and asks the libraries whether that worked. Convolutions on a GPU are im2col and matrix products, because cuDNN may
+choose Winograd or FFT and offers no way to forbid them. On a CPU torch asks oneDNN for direct convolution only.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _exact() -> bool:
         found = [by_onednn(*pair) for pair in ((one, whole), (whole, one), (left, right), (broken, right))]
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError:  # whatever it cannot do on this processor: there is no need of it
+    except RuntimeError:  # not supported on this processor; torch's own product is used
         return False
     sums = F.linear(left.double(), right.double()).float()
     exact = all(torch.equal(*pair) for pair in ((found[0], whole.T), (found[1], whole), (found[2], sums)))

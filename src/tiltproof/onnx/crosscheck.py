@@ -1,4 +1,4 @@
-"""How far rounding can take each output of an ONNX network, whatever order its sums are made in.
+"""How far rounding can take each output of an ONNX network, for any order of its sums.
 
 A running error analysis of the steps: beside each value x it carries e with |computed x - real x| <= e. With the unit roundoff u and
 gamma_n = n u / (1 - n u), of which n counts a sum's products:

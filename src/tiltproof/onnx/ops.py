@@ -191,7 +191,7 @@ def gemm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     turned = node.flag("transB")
     if weight.ndim != 2 or len(x.shape) != 1:
         raise node.refusal(
-            f"multiplies {list(x.shape)} with {list(weight.shape)}; flat inputs and a matrix have a rule"
+            f"multiplies {list(x.shape)} with {list(weight.shape)}; only flat inputs and a matrix are supported"
         )
     constants = {"weight": weight if turned else weight.t()}
     if len(values) == 3 and values[2] is not None:
@@ -208,7 +208,7 @@ def matmul(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     x, weight = image(node, values[0]), constant(node, values[1])
     if weight.ndim != 2 or len(x.shape) != 1:
         raise node.refusal(
-            f"multiplies {list(x.shape)} with {list(weight.shape)}; flat inputs and a matrix have a rule"
+            f"multiplies {list(x.shape)} with {list(weight.shape)}; only flat inputs and a matrix are supported"
         )
     return draft.add(node, linear, (x,), {"weight": weight.t()})
 
@@ -316,7 +316,7 @@ def leaky_relu(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     slope = node.number("alpha", float(np.float32(0.01)))
     if not 0 <= slope <= 1:
-        raise node.refusal(f"has alpha = {slope}; 0 to 1 has a rule")
+        raise node.refusal(f"has alpha = {slope}; only 0 to 1 is supported")
     return draft.add(node, leaky, (image(node, values[0]),), slope=slope)
 
 
@@ -339,10 +339,10 @@ def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1, 3)
     bounds = [constant(node, value) for value in values[1:] if value is not None]
     if len(bounds) != 2 or any(bound.numel() != 1 or bound.dtype != draft.dtype for bound in bounds):
-        raise node.refusal("has not both bounds; two constant numbers have a rule")
+        raise node.refusal("lacks a bound; only Clip with two constant bounds is supported")
     low, high = (float(bound) for bound in bounds)
     if not low < high:
-        raise node.refusal(f"clips to [{low}, {high}]; a lower bound below the upper one has a rule")
+        raise node.refusal(f"clips to [{low}, {high}]; only a lower bound below the upper one is supported")
     return draft.add(node, clip, (image(node, values[0]),), low=low, high=high)
 
 
@@ -385,7 +385,7 @@ def _pooling(node: Node, x: Image) -> Sliding:
     window = sliding(node, kernel_shape(node), x.shape)
     if not window.even or any(2 * p > k for p, k in zip(window.begin, window.kernel, strict=True)):
         raise node.refusal(
-            f"pads by {list(window.begin + window.end)}; equal padding, at most half the kernel, has a rule"
+            f"pads by {list(window.begin + window.end)}; only equal padding of at most half the kernel is supported"
         )
     return window
 
@@ -462,7 +462,7 @@ def global_average_pool(draft: Draft, node: Node, values: list[Value | None]) ->
     node.count(1)
     x = image(node, values[0])
     if len(x.shape) != 3:
-        raise node.refusal(f"averages {list(x.shape)}; images [C, H, W] have a rule")
+        raise node.refusal(f"averages {list(x.shape)}; only images [C, H, W] are supported")
     return draft.add(node, average_all, (x,))
 
 

@@ -251,7 +251,7 @@ class Node:
             kind = {int: INTEGER, float: NUMBER, str: TEXT}[type(wanted)]
             value = self.take(name, kind)
             if value is not None and value != wanted:
-                raise self.refusal(f"has {name} = {shown(value, 40)}; only {wanted} has a rule")
+                raise self.refusal(f"has {name} = {shown(value, 40)}; only {wanted} is supported")
 
     def finish(self) -> None:
         """Called when a converter is done: what it did not take, it did not understand."""

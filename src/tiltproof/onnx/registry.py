@@ -35,7 +35,7 @@ def reads(*ops: str) -> Callable[[Reader], Reader]:
 
 def image(node: Node, value: Value | None) -> Image:
     if not isinstance(value, Image):
-        raise node.refusal("reads a constant where only something computed from the image has a rule")
+        raise node.refusal("reads a constant where only a value computed from the image is supported")
     return value
 
 

@@ -113,7 +113,7 @@ def identity(draft: Draft, node: Node, values: list[Value | None]) -> Value:
 
 @reads("Dropout")
 def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    """Outside training it is the identity, whatever its ratio."""
+    """Outside training it is the identity, for any ratio."""
     node.count(1, 3)
     node.number("ratio", 0.5)
     node.integer("seed", 0)
@@ -162,7 +162,7 @@ def reshaped(
         if first == 1 and not any_batch:
             first = None  # the file is about one image, and so is this literal batch of one
         if first == -1 and -1 not in wanted:
-            first = None  # whatever the rest leaves over: it leaves one for each image if the rest is a whole image
+            first = None  # the rest is a whole image, so -1 stands for the batch size
         elif first == -1 or first is not None:
             text = "mixes images of a batch" if first == -1 else f"is made for a batch of {first}"
             raise node.refusal(f"reshapes to {_text(target)}, which {text}", do=DYNAMIC)

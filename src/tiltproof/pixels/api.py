@@ -1,4 +1,4 @@
-"""What counts as a batch of images."""
+"""Pixel bounds: validate image batches, then bound every pixel over parameter boxes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METHODS = ("affine", "hull", "fgv")
 
 
 def check_method(method: str, transform: Transform) -> None:
-    """Refuse a method that there is not, and the paper's for what it does not define."""
+    """Reject unknown methods, and `fgv` for transformations the paper does not define it for."""
     if method not in METHODS:
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     beyond = [part.text for part in transform.parts if isinstance(part, Photometric)]
@@ -85,7 +85,7 @@ def check_images(images: Tensor) -> None:
 
 
 CHUNK_ENTRIES = 2**20
-"""Pixels bounded at a time by `bound_pixels`; some forty float64 numbers are held for each."""
+"""Pixels bounded at a time by `bound_pixels`; each needs about forty float64 numbers."""
 
 
 def bound_pixels(
@@ -278,9 +278,9 @@ def _box(
 # Spatial parts: the exact interval hull of a resampled image over coordinate boxes, and its affine form.
 
 MANY_POINTS = 36
-"""Boxes that span more points than this get no slopes: a plane says nothing about so large a part of a picture."""
+"""Boxes that span more points than this get no slopes: a plane says nothing about so large a part of an image."""
 CACHED_ENTRIES = 2**14
-"""Pixels bounded at a time on a CPU: some dozens of float64 numbers for each, which stay in its caches."""
+"""Pixels bounded at a time on a CPU: dozens of float64 numbers for each, which stay in its caches."""
 
 
 def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:

@@ -51,7 +51,7 @@ class Axis:
 
 
 def some(values: Tensor, which: Tensor | slice, dim: int = 0) -> Tensor:
-    """Some of the rows of a dimension: a view where they are a slice, and no brackets else, at which CPUs are slow."""
+    """Select rows along a dimension: a view for a slice, `index_select` otherwise (advanced indexing is slow on CPUs)."""
     if isinstance(which, slice):
         return values[(slice(None),) * dim + (which,)]
     return values.index_select(dim, which)
@@ -63,7 +63,7 @@ def boxes_of(box_of: Tensor | None, pairs: Any) -> Any:
 
 
 def known_ends(box: Interval) -> tuple[Tensor, Tensor]:
-    """Of boxes; one that is not known is beyond everything."""
+    """Box ends, with NaN replaced by -inf and +inf (unknown means unbounded)."""
     return box.lower.nan_to_num(nan=-torch.inf), box.upper.nan_to_num(nan=torch.inf)
 
 

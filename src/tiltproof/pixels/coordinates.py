@@ -157,9 +157,9 @@ def _projected(form: AffineForm, interval: Interval, size: int) -> tuple[AffineF
 
 
 def _in_sight(interval: Interval, size: int) -> Interval:
-    """An unbounded position is one of [-2, size + 1]: whatever the padding, each value of the endless picture is also found there.
+    """An unbounded position is replaced by [-2, size + 1]: for any padding, that holds each value of the infinite, padded image.
 
-    Outside of [-1, size] zeros and borders go on for ever, and a reflection repeats [0, size - 1].
+    Outside of [-1, size] zeros and borders are constant, and a reflection repeats [0, size - 1].
     """
     known = torch.isfinite(interval.lower) & torch.isfinite(interval.upper)
     return Interval(torch.where(known, interval.lower, -2.0), torch.where(known, interval.upper, size + 1.0))
@@ -209,9 +209,9 @@ def _check_run(transform: Transform, run: list[int], low: Tensor, high: Tensor, 
         worst = int(least.argmin())
         if not float(least[worst]) >= LEAST_DEPTH or len(low) > MOST_BOXES or not bool((moves.amax(1) > 0).all()):
             raise InputError(
-                f"the camera turns too far for a picture of {width} x {height} pixels: some of them would look past its horizon",
+                f"the camera turns too far for an image of {width} x {height} pixels: some of them would look past its horizon",
                 got=f"{transform}; at {', '.join(f'{x:.6g}' for x in middle[worst].tolist())} the least depth is {float(least[worst]):.3g}",
-                why="a range too wide for the focal length, or a focal length that is not in pixels of these pictures",
+                why="a range too wide for the focal length, or a focal length that is not in pixels of these images",
                 do=f"choose a smaller range or a longer focal length, so that the depth w stays above {LEAST_DEPTH:g}",
             )
         axis = torch.nn.functional.one_hot(moves.argmax(1), low.shape[1]).bool()

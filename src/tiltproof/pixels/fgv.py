@@ -206,7 +206,7 @@ def _padded_area(columns: Interval, rows: Interval, height: int, width: int) -> 
             "Algorithm 1 would have to pad the picture too far",
             got=" x ".join(f"{float(side[worst]):.3g}" for side in sides)
             + f" pixels for a picture of {height} x {width}",
-            why="a range in which the picture shrinks to a point, or a camera that sees far beside it",
+            why="a range in which the image shrinks to a point, or a camera that sees far beside it",
             do="use method affine or hull, or a smaller range",
         )
     return [math.ceil(each) for each in area.tolist()]

@@ -2,7 +2,7 @@
 
 A pixel's path through the picture crosses grid lines. Between two of them its value is smooth, and quadratic forms follow it up to third
 order. On a line its slope jumps. Many pixels may do so at the same e (the four that a quarter turn takes into each other, in a
-rotation), so each box has one symbol more, its hinge h, for the e of its worst kink; other kinks go into radii, as ever.
+rotation), so each box has one symbol more, its hinge h, for the e of its worst kink; other kinks go into radii.
 """
 
 from __future__ import annotations

@@ -324,7 +324,7 @@ def tradeoff_plot(points: Sequence[Point], title: str) -> Image.Image:
         taken.append((x - radius, y - radius, x + radius, y + radius))
         plot.draw.ellipse(taken[-1], fill=PROVED if point in front else SAMPLED)
     for point, disc in zip(points, tuple(taken), strict=True):
-        _label(plot, disc, point.name, f"{point.boxes:,.0f} boxes an image", taken)
+        _label(plot, disc, point.name, f"{point.boxes:,.0f} boxes per image", taken)
     plot.heading(title, [("not beaten in clean, certified and boxes alike", PROVED), ("beaten", SAMPLED)])
     return plot.finished()
 

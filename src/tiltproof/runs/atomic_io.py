@@ -1,4 +1,4 @@
-"""Files that a reader finds old or new, but never half written, whatever happens to the writer; and one writer at a time."""
+"""Atomic file replacement, and an exclusive lock on a run folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 
 def document(content: dict[str, Any]) -> bytes:
-    """One JSON document, a value a line."""
+    """Serialize as JSON, one value per line."""
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 

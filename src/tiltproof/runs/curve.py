@@ -61,7 +61,7 @@ def nested(transform: Transform, share: float) -> Transform:
 
 def _shrunk(part: Part, share: float) -> Part:
     low, high = part.range
-    least = min(max(0.0, low), high)  # 0 changes nothing, whatever the part
+    least = min(max(0.0, low), high)  # 0 is the identity for every part
     # six digits keep the notation short; always towards zero, so that no range leaves a larger one
     ends = [least + float(SIX_DIGITS.plus(Decimal(share * (end - least)))) for end in (low, high)]
     return part.over(*ends)
@@ -122,7 +122,7 @@ def certified_curve(
     for share in sorted({*shares}):
         inner = nested(whole, share)
         counts = Counter(str(verdict(k, share, inner)) for k in range(len(results)))
-        points.append(CurvePoint(share, str(inner), *(counts[word] for word in Verdict)))
+        points.append(CurvePoint(share, str(inner), **{str(word): counts[str(word)] for word in Verdict}))
     return points
 
 

@@ -1,4 +1,4 @@
-"""What a result folder holds before a run writes into it: a run, nothing that matters, or somebody else's files.
+"""Run folders: what a folder holds before a run writes into it, and `RunFolder`, which writes, seals and resumes a run.
 
 A run creates, changes and deletes its own files alone: those by a run's names beside a manifest of this program. Whoever writes
 them holds the lock on verdicts.jsonl, and takes it before the manifest is written; so a process that dies while the folder is being
@@ -100,7 +100,7 @@ def _ensure_own(own: bool, path: Path) -> None:
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a run of this program, of whatever version."""
+    """The manifest of a run of any version of this program."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -244,7 +244,7 @@ class RunFolder(Run):
                 )
 
     def _recover(self) -> None:
-        """Read the batches that are whole, and cut off whatever follows them."""
+        """Read the complete batches, and cut off what follows them."""
         offset = end = 0
         lines = self.journal.read().splitlines(keepends=True)
         for line in lines:
@@ -288,7 +288,7 @@ class RunFolder(Run):
             return None
 
     def append(self, results: Sequence[Result], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
-        """One batch's results; when this returns they survive whatever happens to the process."""
+        """Append one batch's results; once this returns, they survive the end of the process."""
         content = "".join(json.dumps(result.record(), allow_nan=False) + "\n" for result in results).encode()
         entry = {
             "batch": self.batches,

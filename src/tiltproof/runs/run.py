@@ -1,4 +1,4 @@
-"""A run while it lasts: the results so far and how it goes on; `RunFolder` is one that survives on disk."""
+"""A run in memory: its plan, the results so far, and the loop over its batches; `RunFolder` keeps one on disk."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Workers(Protocol):
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
     ) -> Generator[Batch, None, None]:
-        """Every batch once, in whatever order they get done; ``grid``: the starting grid, where it is known already."""
+        """Every batch once, in the order of completion; ``grid``: the starting grid, if it is already known."""
         ...
 
 
 SMALLEST_BATCH, LARGEST_BATCH = 16, 16_384
 LARGEST_SHARED_BATCH = 64
-"""Where workers share a run, so that there is something to share; the same whatever their number, so that results are too."""
+"""Upper limit if workers share a run; it does not depend on their number, so results do not either."""
 
 
 def plan_batches(

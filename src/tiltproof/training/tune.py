@@ -253,7 +253,7 @@ def _standard_errors(table: Tensor) -> list[float]:
 def _half_widths(nu: Sequence[float], transform: Transform) -> Tensor:
     half = torch.tensor(half_widths(tuple(nu), transform, "nu"), dtype=torch.float64)
     if not half.any():
-        raise InputError("nu needs 1 half width above 0 or more", got=half.tolist())
+        raise InputError("nu needs at least one positive half width", got=half.tolist())
     return half
 
 

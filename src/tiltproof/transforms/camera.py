@@ -2,7 +2,7 @@
 
 The camera's axes are X to the right, Y upwards and Z forwards; pixel (u, v) shows what lies along the ray (u, v, f), with
 the focal length f in pixels. A rotated camera sees along R (u, v, f), and the source image shows that direction where its
-ray meets the plane Z = f. This is a homography of the image, whatever the scene.
+ray meets the plane Z = f. This is a homography of the image, for any scene.
 
 The focal length is in pixels because that is what a calibration gives (the entry f of the matrix K); a lens with the
 field of view a across an image W pixels wide has f = W / (2 tan(a / 2)). Consecutive parts turn the camera about its own,
@@ -49,7 +49,7 @@ class Camera(Spatial):
             raise InputError(
                 f"{name}'s focal length must lie between {MIN_FOCAL:g} and {MAX_FOCAL:g} pixels",
                 got=number_text(focal),
-                why="millimetres or metres instead of pixels",
+                why="millimeters or meters instead of pixels",
                 do="divide the focal length by the size of a pixel on the sensor; it is often near the image's width",
             )
         self.fixed = focal
@@ -83,6 +83,8 @@ class Yaw(Camera):
     ----------
     low_degrees, high_degrees : float
         Ends of the range; a single number x means -x to x.
+    focal_pixels : float
+        The camera's focal length in pixels, 0.01 to 1e6.
     """
 
     letter = "Yaw"

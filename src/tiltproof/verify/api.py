@@ -57,7 +57,7 @@ def certify(
     is tried; images that resist proof are attacked much harder.
 
     ``out``: a folder for the run, written batch by batch, that can be checked by itself (``tiltproof check``) and
-    resumed with ``resume=True`` after whatever stopped it; ``overwrite=True`` replaces a run that is there. ``first``: the
+    resumed with ``resume=True`` after any interruption; ``overwrite=True`` replaces a run that is there. ``first``: the
     number of the first image in its records; ``notes``: anything JSON can hold, kept in the manifest for people to read.
 
     ``workers``: prove batches on other processes and machines, e.g. `RayWorkers`; this process alone writes the folder.
@@ -147,7 +147,7 @@ class _Options:
     began: float = field(default_factory=time.perf_counter)
 
     def check(self) -> None:
-        """Raise for what is wrong whatever the model and the images are."""
+        """Check the options that do not depend on the model or the images."""
         check_search(self.method, self.samples, self.batch_size, self.budget)
         parse_memory(self.memory)
         if self.resume and self.out is None:

@@ -21,7 +21,7 @@ from tiltproof.verify.config import Settings
 from tiltproof.verify.initial_grid import (
     PilotRuns,
     backward_pays,
-    candidate_grids,
+    grid_ladder,
     precision_pays,
     sensitivity,
     starting_grid,
@@ -167,4 +167,4 @@ class Job:
             return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
 
         best = min(range(1 + max(depths, default=0)), key=bounds)
-        return candidate_grids(sensitivity(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]
+        return grid_ladder(sensitivity(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]

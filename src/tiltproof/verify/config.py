@@ -18,7 +18,7 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         if not (0 <= self.excess < float("inf") and 0 <= self.width < float("inf")):
-            raise InputError("excess and width are not negative", got=(self.excess, self.width))
+            raise InputError("excess and width must be finite and non-negative", got=(self.excess, self.width))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""Where the search begins: how finely to cut the range before adaptive splitting takes over.
+"""The initial grid: how finely to cut the range before adaptive splitting takes over.
 
-Cutting too coarsely wastes bounds that fail, too finely wastes bounds that would have passed in one. A candidate_grids of ever
-finer grids is tried, from its middle up and down, on a few random (image, box) pairs each; on a GPU, where steps are dear, several
-rungs at once. The rung with the least expected number of bounds is taken. This only decides where work is spent; whatever grid is
-chosen, every box still has to be proved.
+Cutting too coarsely wastes bounds that fail; cutting too finely wastes bounds where one would have sufficed. A ladder of increasingly
+fine grids is tried, starting from the middle rung, on a few random (image, box) pairs each; on a GPU, where steps are expensive, several
+rungs at once. The rung with the least expected number of bounds is taken. This only decides where work is spent: for any grid, every box
+still has to be proved.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from tiltproof.verify.refinement import WORTHWHILE, BackwardPolicy
 from tiltproof.verify.state import copied
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
-"""PilotRun pairs for each rung: a small share of what is bounded at once; still fewer than these where hardly any fit into memory
-together."""
+"""Minimum and maximum number of pilot pairs per rung, a small share of a batch; fewer than the minimum if memory hardly holds any."""
 FEWEST_FAILED = 6
-"""PilotRun pairs that have to fail before it is believed how halves of such boxes fare."""
+"""Minimum number of failed pilot pairs before their success rate after bisection is trusted."""
 PRECISE_COST = 2.0
-"""What a bound in float64 costs, in bounds of float32."""
+"""Cost of a bound in float64, in bounds in float32."""
 ENOUGH, MOSTLY = 0.98, 0.8
-"""Share proved forward from which on no finer grid is tried; share proved on the last rung below which float64 is tried."""
+"""Share proved forward at which no finer grid is tried any more; share proved on the last rung below which float64 is tried."""
 MIDDLE, HOPELESS = 4, 0.1
 """The rung that is tried first (16 boxes); share proved below which no coarser one is tried."""
-BESIDE = (0, 1, -1, 2, -2, 3)
-"""Rungs, counted from the middle, that are tried at once where that takes hardly longer: all that most networks need."""
+AROUND_MIDDLE = (0, 1, -1, 2, -2, 3)
+"""Rungs, relative to the middle one, that are tried at once if that takes hardly longer: enough for most networks."""
 PIXEL_CONTRAST = 0.2
 """Typical change of a pixel's value from one pixel to the next."""
 
@@ -63,8 +62,8 @@ def sensitivity(transform: Transform, height: int, width: int) -> Tensor:
     return result
 
 
-def candidate_grids(effect: Tensor, most: int) -> list[tuple[int, ...]]:
-    """Grids from one box upwards; each rung halves the axis that moves pixels most."""
+def grid_ladder(effect: Tensor, most: int) -> list[tuple[int, ...]]:
+    """Increasingly fine grids from a single box up to ``most`` boxes; each rung halves the axis that moves pixels most."""
     splits = torch.ones(len(effect), dtype=torch.int64)
     rungs = [tuple(splits.tolist())]
     while math.prod(rungs[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
@@ -81,7 +80,7 @@ def finer(effect: Tensor, grid: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass
 class PilotRun:
-    """What some random pairs of images and boxes of one grid cost on average, in forward passes, and the share of them proved."""
+    """Average cost of some random pairs of images and boxes of one grid, in forward passes, and the share of them proved."""
 
     cost: float
     forward: float  # share proved by the forward pass
@@ -89,7 +88,7 @@ class PilotRun:
 
 
 class PilotRuns:
-    """Tries grids on a few random pairs of these images, and remembers how they fared; ``policy`` learns from them."""
+    """Tries grids on a few random pairs of these images and remembers the outcomes; ``policy`` learns from them."""
 
     def __init__(
         self, prover: Prover, policy: BackwardPolicy, rows: Tensor, batch: AdaptiveBatchSize, seed: int
@@ -104,11 +103,11 @@ class PilotRuns:
             self._try([grid], dtype)
         return self.known[grid, dtype]
 
-    def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
-        """Some rungs that `candidate_grids` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
+    def try_around_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Try at once the rungs that `cheapest_rung` is likely to ask for, as many as the device bounds while the host takes a step."""
         if not bounds_pairs_alone(self.prover.pictures, self.prover.transform):
             return
-        places = [k for k in (min(MIDDLE, len(rungs) - 1) + beside for beside in BESIDE) if 0 <= k < len(rungs)]
+        places = [k for k in (min(MIDDLE, len(rungs) - 1) + step for step in AROUND_MIDDLE) if 0 <= k < len(rungs)]
         self._try([rungs[k] for k in places[: self.prover.cost.speculative_boxes // self.pairs]], dtype)
 
     def _try(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
@@ -138,8 +137,8 @@ class PilotRuns:
             cost = (1 + prover.cost.pass_cost * passes) * (PRECISE_COST if precise else 1)
             self.known[grid, dtype] = PilotRun(cost, forward, passed)
 
-    def candidate_grids(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
-        """(expected cost of an image, the rung it is least for, share proved on the last rung tried)."""
+    def cheapest_rung(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+        """Return the least expected cost per image, the rung that has it, and the share proved on the last rung tried."""
         tried: dict[int, PilotRun] = {}
         middle = min(MIDDLE, len(rungs) - 1)
         for k in range(middle, len(rungs)):
@@ -151,8 +150,8 @@ class PilotRuns:
             if tried[k + 1].passed < HOPELESS:
                 break
             tried[k] = self.run(rungs[k], dtype)
-        # boxes are looked at on a rung if it is the first, or where the box they are halves of failed on the rung before; on rungs that
-        # were not tried, as on the finest that was
+        # a box is bounded on a rung if the rung is the first, or if the box that it is half of failed on the rung before; rungs that were
+        # not tried count like the finest one that was
         last = tried[finest]
         onward = 2 * math.prod(rungs[finest]) * (1 - last.passed) * last.cost / max(last.passed, 1 / self.pairs)
         best, least = finest, math.inf
@@ -166,15 +165,15 @@ class PilotRuns:
 
 
 def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
-    """The rung of least expected cost; where the model's own precision proves little however fine the grid, float64 is tried too."""
+    """The rung of least expected cost; if the model's own precision proves little even on the finest grid, float64 is tried too."""
     prover = pilots.prover
     height, width = prover.pictures.shape[-2:]
-    rungs = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
-    pilots.beside_middle(rungs, prover.dtype)
-    cost, grid, passed = pilots.candidate_grids(rungs, prover.dtype)
+    rungs = grid_ladder(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots.try_around_middle(rungs, prover.dtype)
+    cost, grid, passed = pilots.cheapest_rung(rungs, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
-        pilots.beside_middle(rungs, torch.float64)
-        more, other, _ = pilots.candidate_grids(rungs, torch.float64)
+        pilots.try_around_middle(rungs, torch.float64)
+        more, other, _ = pilots.cheapest_rung(rungs, torch.float64)
         grid = other if more < cost else grid
     return grid
 
@@ -202,16 +201,16 @@ def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:
 
 
 def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) -> tuple[float, int]:
-    """The chance of success from which on a backward pass through a box of this grid is worth more than halving the box; and for how many
-    boxes at least.
+    """The least success rate at which a backward pass through a box of this grid is worth more than halving the box, and the least number
+    of boxes for which it is.
 
     Halved until all is proved forward, a box that fails takes T = 2 + 2 (1 - q) T more bounds, where q is the share of halves that are
-    proved: T = 2 / (2 q - 1), or no end of them where q <= 1/2. A pass that costs as much as c bounds pays from the chance c / T on, and
-    one that costs so much more, however few its boxes are, if for as many boxes T times their number is more.
+    proved: T = 2 / (2 q - 1), or infinitely many if q <= 1/2. A pass that costs as much as c bounds per box pays if its success rate is at
+    least c / T; an overhead that does not depend on the number of boxes pays if T times that number is larger.
     """
     prover, cost = pilots.prover, pilots.prover.cost
     effect = sensitivity(prover.transform, *prover.pictures.shape[-2:])
-    rungs = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    rungs = [*grid_ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail
     for whole, halves in reversed([*itertools.pairwise(rungs)]):
         failed = 1 - pilots.run(whole, dtype).forward

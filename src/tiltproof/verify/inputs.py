@@ -51,7 +51,7 @@ class Inputs:
         return self.images.double()
 
     def answers(self, pictures: Tensor) -> Tensor:
-        """What the module itself answers to pictures [N, C, H, W]; whatever its code raises is its own, and said so."""
+        """The module's own outputs for images [N, C, H, W]; an error in its code is reported as such."""
         try:
             outputs: Tensor = self.model(pictures)
         except InputError:
@@ -64,7 +64,7 @@ class Inputs:
             raise InputError(
                 "the model failed on transformed pictures, though not on the one that it was traced with",
                 got=f"{type(error).__name__}: {shown(text, 300)} ({last.filename}:{last.lineno})",
-                why="code in forward that depends on the values of pictures, or on how many there are",
+                why="code in forward that depends on the values of images, or on how many there are",
                 do="try model(images) with batches of other sizes",
             ) from error
         return outputs
@@ -103,7 +103,7 @@ class Inputs:
 
 
 def proof_on(images: Tensor) -> AbstractContextManager[None]:
-    """The proof's arithmetic on the device of the images; whatever is no tensor is refused inside, by `check_inputs`."""
+    """The proof's arithmetic on the device of the images; arguments that are no tensors are refused later, by `check_inputs`."""
     return proof_arithmetic(images.device if isinstance(images, Tensor) else torch.device("cpu"))
 
 
@@ -178,7 +178,7 @@ def check_model_and_images(
 
 
 def _transformed(images: Tensor, transform: Transform) -> Tensor:
-    """Pictures that the run is about: these images at both ends of the range and at random parameters."""
+    """Images transformed at both ends of the range and at random parameters."""
     generator = torch.Generator().manual_seed(0)
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     share = torch.cat([torch.zeros(1, len(low)), torch.ones(1, len(low)), torch.rand(3, len(low), generator=generator)])
@@ -188,7 +188,7 @@ def _transformed(images: Tensor, transform: Transform) -> Tensor:
 
 
 def not_finite(image: int, outputs: Tensor) -> InputError:
-    """The network has no answer to this image; ``outputs``: what it computes for it."""
+    """Error for an image whose outputs contain NaN or infinity."""
     output = int((~outputs.isfinite()).int().argmax())
     return InputError(
         f"the network's outputs for image {image} are not finite numbers",

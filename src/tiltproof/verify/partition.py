@@ -4,7 +4,7 @@ Along each axis the range is cut into ``base`` equal parts, each halved ``level`
 the ``base * 2**level`` pieces. The edge between pieces m-1 and m lies at t = m / (base * 2**level) of the range.
 Division rounds correctly, so equal fractions give the very same float t, and `_edge` is a function of t alone:
 neighbours of any level share their edge to the last bit. A chain of intervals with shared ends covers everything
-between its two outer ends, whatever rounding did to the inner ones; the outer ends are the range's own, moved out by
+between its two outer ends, however the inner ones were rounded; the outer ends are the range's own, moved out by
 one unit in the last place so that a decimal such as 0.1, which no float equals, is covered as well.
 """
 
@@ -173,7 +173,7 @@ def tree_texts(
 def _found(
     images: int, places: list[int], image: Tensor, index: Tensor, level: Tensor, axis: Tensor
 ) -> tuple[Tensor, ...]:
-    """Which of the boxes is each of them, its lower half and its upper half; one beyond the last where it is none of them.
+    """For each box, and for its lower and upper halves, return the index of the matching box, or `len(boxes)` if there is none.
 
     Along a parameter, an interval's middle tells it from all others that halving makes of the cells: with 2**k places for a cell, it is
     an odd multiple of 2**(k - 1 - l) after l halvings, and the middles of its halves lie half of that away. So a box is its image and

@@ -1,9 +1,9 @@
 """Which boxes and classes a backward pass refines, and what work costs: choices that never change a bound.
 
 What a backward pass can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So where
-f <= 0 it is not tried, and elsewhere its chance depends on r / f, of which `BackwardPolicy` keeps a tally. Of a box's classes the one
-counts that is likely to be worst after a backward pass, not the one that is worst before it. How large a chance is worth a pass, and how
-many boxes, depends on what a pass costs and on how soon halves are proved without one (`initial_grid.backward_pays`).
+f <= 0 it is not tried, and elsewhere its chance depends on r / f, of which `BackwardPolicy` keeps a tally. What matters is
+which class is likely to have the smallest margin after the backward pass, not before it. The chance and the number of boxes that are worth
+a pass depend on the cost of a pass and on how soon halves are proved without one (`initial_grid.backward_pays`).
 """
 
 from __future__ import annotations

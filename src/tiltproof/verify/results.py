@@ -1,4 +1,4 @@
-"""The four verdicts, what a verdict may cost, and how far a run has come."""
+"""Verdicts, budgets and progress; the results of classification and regression runs, one per image, with their summaries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiltproof.errors import InputError
 
 
 class Verdict(StrEnum):
-    """The four things that can be said of an image."""
+    """The four outcomes for an image."""
 
     CERTIFIED = "certified"  # proved: the network answers right for every parameter of the range
     FALSIFIED = "falsified"  # a parameter was found for which it does not
@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Budget:
-    """How much one image may cost before it is given up as unknown."""
+    """Boxes and seconds that one image may take before its verdict is unknown."""
 
     boxes: int = 20_000
     seconds: float | None = None
@@ -36,7 +36,7 @@ class Budget:
             raise InputError("the budget needs a positive number of seconds per image", got=self.seconds)
 
     def spent(self, boxes: Tensor, seconds: Tensor) -> Tensor:
-        """Which of the images that took so many boxes and seconds may take no more."""
+        """Mask of the images whose box or time budget is exhausted."""
         spent = boxes >= self.boxes
         return spent if self.seconds is None else spent | (seconds >= self.seconds)
 
@@ -59,7 +59,7 @@ class Progress:
     """A run of `certify_range`: ``certified`` counts ranges as tight as asked for, ``unknown`` those whose budget ended before."""
 
 
-# What a run says: one result per image, with its evidence, and a summary.
+# Classification: one result per image, with its evidence, and a summary.
 
 
 Box = tuple[tuple[float, ...], tuple[float, ...]]
@@ -67,7 +67,7 @@ Box = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)  # slots: there are many, and they are made faster
 class ImageResult:
-    """One image: its verdict, and what it rests on."""
+    """One image: its verdict and the evidence for it."""
 
     image: int
     label: int
@@ -75,7 +75,7 @@ class ImageResult:
     margin: float
     """certified: proved lower bound over the whole range; falsified: at the counterexample; unknown: best bound proved;
     misclassified: of the image itself."""
-    grid: tuple[int, ...] | None  # certified: how the range was cut to begin with ...
+    grid: tuple[int, ...] | None  # certified: the initial grid ...
     tree: str | None  # ... and how the cells were halved (docs/run-folder.md)
     counterexample: tuple[float, ...] | None
     open_box: Box | None
@@ -89,7 +89,7 @@ class ImageResult:
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> ImageResult:
-        """The result that `record` was made of."""
+        """Rebuild a result from its `record`."""
         margin, box = record["margin"], record["open_box"]
         changed = {
             "verdict": Verdict(record["verdict"]),
@@ -103,7 +103,7 @@ class ImageResult:
 
 @dataclass
 class Results:
-    """What every run comes to; ``results`` has one entry per image, in the order given."""
+    """The results of a run; ``results`` has one entry per image, in the order given."""
 
     transform: str
     method: str
@@ -176,7 +176,7 @@ class Certificate(Results):
         }
 
 
-# What a regression run says: for each image a range that no output leaves, and how tight it is known to be.
+# Regression: for each image a range that no output leaves, and how tight it is known to be.
 
 
 Values = tuple[float, ...]
@@ -184,7 +184,7 @@ Values = tuple[float, ...]
 
 @dataclass(frozen=True)
 class RangeResult:
-    """One image. All tuples have one entry an output, parameters one a parameter of the transform."""
+    """One image. All tuples have one entry per output; parameter vectors have one per parameter of the transform."""
 
     image: int
     prediction: Values  # on the untransformed image
@@ -194,9 +194,9 @@ class RangeResult:
     inner_upper: Values
     lowest_at: tuple[Values, ...]  # ... these parameters, one vector for each output
     highest_at: tuple[Values, ...]
-    value: Values | None  # the right answer, where it was given
+    value: Values | None  # the target value, if one was given
     complete: bool  # False: the budget ended before the range was as tight as asked for
-    grid: tuple[int, ...]  # how the parameters' range was cut to begin with ...
+    grid: tuple[int, ...]  # the initial grid of the parameters' range ...
     tree: str  # ... and how the cells were halved (docs/run-folder.md)
     boxes: int
     seconds: float
@@ -210,7 +210,7 @@ class RangeResult:
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> RangeResult:
-        """The result that `record` was made of."""
+        """Rebuild a result from its `record`."""
         changed: dict[str, Any] = {name: tuple(map(tuple, record[name])) for name in ("lowest_at", "highest_at")}
         for name, missing in (("lower", -float("inf")), ("upper", float("inf"))):
             changed[name] = tuple(missing if x is None else float(x) for x in record[name])
@@ -221,19 +221,19 @@ class RangeResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Certified where the range is as tight as asked for, else unknown; the range holds in either case."""
+        """Certified if the range is as tight as asked for, unknown otherwise; the range holds in either case."""
         return Verdict.CERTIFIED if self.complete else Verdict.UNKNOWN
 
     @property
     def width(self) -> float:
-        """Of the widest output's range."""
+        """The width of the widest output range."""
         return max(b - a for a, b in zip(self.lower, self.upper, strict=True))
 
     @property
     def inner_width(self) -> float:
-        """Of the widest range that evaluations are known to reach; the certified width cannot be less.
+        """The width of the widest range that evaluations reach; the certified width cannot be less.
 
-        Ends of an output that does not move at all are rounded, and may stand in the wrong order.
+        The ends of an output that does not move at all are rounded, and may be in the wrong order.
         """
         return max(0.0, *(b - a for a, b in zip(self.inner_lower, self.inner_upper, strict=True)))
 
@@ -262,7 +262,7 @@ class RangeCertificate(Results):
     results: list[RangeResult] = field(repr=False)
 
     def summary(self) -> dict[str, Any]:
-        """Means over the images as plain numbers, None where one is infinite; errors only where right answers were given."""
+        """Means over the images as plain numbers, None where one is infinite; errors only if target values were given."""
         images, boxes = len(self.results), sum(result.boxes for result in self.results)
         valued = [result for result in self.results if result.value is not None]
         errors = {}

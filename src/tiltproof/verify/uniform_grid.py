@@ -207,7 +207,7 @@ class UniformSearch(Search):
         return torch.minimum(first[0], last[0]), torch.maximum(first[1], last[1])
 
     def _leave(self, state: SearchState, blocks: Blocks, bound: Tensor) -> None:
-        """Images leave because of the first boxes of these."""
+        """Settle each image as falsified or unknown at its first unproved box."""
         if not len(blocks):
             return
         boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
@@ -223,7 +223,7 @@ class UniformSearch(Search):
                 state.settle_unknown(self.tiling, image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
 
     def _stop_late(self, blocks: Blocks) -> None:
-        """Images that have had their seconds leave; each because of the first of its blocks among these, which are still to prove."""
+        """Settle images that exceeded their time budget, each at its first pending block."""
         state = self.state
         if self.budget.seconds is None:
             return
@@ -233,7 +233,7 @@ class UniformSearch(Search):
         self._leave(state, blocks[first], torch.full((len(images),), -torch.inf).double())
 
     def _open(self, state: SearchState | None = None) -> Tensor:
-        """For each image whether it is neither settled nor falsified."""
+        """Mask of the images that are neither settled nor falsified."""
         state = state or self.state
         return ~(state.certified | state.exhausted | self.spec.falsified(state))
 

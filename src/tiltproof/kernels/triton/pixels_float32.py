@@ -7,12 +7,12 @@ leave room for.
 
 - Positions. Entries are less than 2^7 (`triton/matrix_entries.py`) and images have at most 2^12 rows and columns together, so the first
   pixel's position, and what is summed for it, is less than 2^19: 3 roundings of float64 are less than 2^-32. Rounded to 2^-32, it is off
-  by 2^-33 more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The place in a
-  cell has no rounding until it becomes float32: 2^-25. Entries' own radii have 8 roundings of float64 that are not made any more. So
-  remainders begin at 2^-24, and 2^-26 are to spare, for `cells_met`. A slope is off by 4 u of its terms, and slopes of pixels times it
-  round twice more; radii in the table have 16 u of their entry's slopes, and 16 u of themselves, where their own sum rounds 4 times. Hence
-  cell + place + sum_k slope_k e_k + [-remainder, remainder] holds the position, and place +- reach all of them: for at most 8 roundings the
-  reach has 16 u of the slopes, and 12 u of the remainder are left, or a quarter of where it began.
+  by 2^-33 more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The
+  place in a cell has no rounding until it becomes float32: 2^-25. Entries' own radii have 8 roundings of float64 that are not made any
+  more. So remainders begin at 2^-24, and 2^-26 are to spare, for `cells_met`. A slope is off by 4 u of its terms, and slopes of pixels
+  times it round twice more; radii in the table have 16 u of their entry's slopes, and 16 u of themselves, where their own sum rounds 4
+  times. Hence cell + place + sum_k slope_k e_k + [-remainder, remainder] holds the position, and place +- reach all of them: for at most
+  8 roundings the reach has 16 u of the slopes, and 12 u of the remainder are left, or a quarter of where it began.
 - Cells. The distance from a cell's middle, at most 1/2, is off by 2^-26, which remainders have to spare. |distance| + reach < 1/2 as
   rounded is so exactly, and the box lies in one cell; reach - |distance| < 1/2 likewise, and it meets one more, before or after, as it ends
   less than 1 from the edge that it is nearer to, and before the other. Where a position is not known to be small, remainders are infinite,

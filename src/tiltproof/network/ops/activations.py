@@ -120,16 +120,16 @@ Line = tuple[Tensor, Tensor]
 
 
 class Banded(Rule):
-    """An elementwise f that lies between two lines on [l, h]."""
+    """An elementwise f that lies between two lines of slopes >= 0 on [l, h]: the roundings below rely on the sign."""
 
     activation = True
 
     def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
-        """Slope s and both offsets of parallel lines: low <= f(x) - s x <= high."""
+        """Slope s >= 0 and both offsets of parallel lines: low <= f(x) - s x <= high."""
         raise NotImplementedError
 
     def lines(self, operation: Operation, form: AffineForm) -> tuple[Line, Line]:
-        """A line below f and a line above it; those of the band, unless lines of other slopes are closer."""
+        """A line below f and a line above it, of slopes >= 0; those of the band, unless other lines are closer."""
         slope, low, high = self.band(operation, form)
         return (slope, low), (slope, high)
 
@@ -231,7 +231,7 @@ class Clamp(Banded):
 def clamp(shape: Any, x: Any, low: Any = None, high: Any = None) -> Built:
     require_constants(x, low, high)
     if not all(isinstance(bound, (int, float)) and abs(bound) < 2.0**100 for bound in (low, high)) or not low < high:
-        raise Refused(f"a clamp to [{low}, {high}]; two finite numbers, the first one smaller, have a rule")
+        raise Refused(f"a clamp to [{low}, {high}]; only finite constant bounds with low < high are supported")
     return Built("clamp", (x.name,), {"low": float(low), "high": float(high)})
 
 

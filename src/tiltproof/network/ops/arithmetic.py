@@ -1,6 +1,6 @@
 """Arithmetic with constants, batch norm in eval mode, and sums of branches.
 
-Arithmetic with constants becomes ``scale * x + shift``; both are worked out in float64 from whatever the parameters are.
+Arithmetic with constants becomes ``scale * x + shift``; both are computed in float64 from the parameters.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}
 """Added to the rounding budget of every position; covers underflows (`largest_sum`)."""
 
 MORE = 1 + 2.0**-16
-"""Final factor on the errors of a backward pass: sums of terms >= 0, rounded some dozens of times in the bounds' dtype."""
+"""Final factor on the errors of a backward pass: sums of terms >= 0, rounded dozens of times in the bounds' dtype."""
 
 
 def largest_sum(like: Tensor, form: AffineForm, forms: int) -> float:

@@ -92,7 +92,9 @@ class Pad(MoveRule):
 @converter("pad.default")
 def pad(shape: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Built:
     if mode != "constant" or value not in (None, 0) or any(not isinstance(n, int) or n < 0 for n in pad):
-        raise Refused(f"padding by {list(pad)} of mode {mode!r} with {value}; zeros around the image have a rule")
+        raise Refused(
+            f"padding by {list(pad)} of mode {mode!r} with {value}; only zeros around the image are supported"
+        )
     if len(pad) > 2 * len(x.shape):
         raise Refused("padding of the batch")
     return Built("pad", (x.name,), {"pad": tuple(pad)})
