@@ -128,7 +128,7 @@ def cost(inputs: Inputs, pairs: int, repeats: int, wide: bool) -> dict[str, floa
         for number in range(repeats + 1):  # the first one warms up
             stages: dict[str, tuple[float, float]] = {}
             *stages["pixels"], bounds = meter(
-                lambda: pair_bounds(inputs.pictures, rows, transform, "affine", low, high).to(torch.float32)
+                lambda: pair_bounds(inputs.images_float64, rows, transform, "affine", low, high).to(torch.float32)
             )
 
             def forward(bounds: Any = bounds) -> Any:
@@ -144,7 +144,7 @@ def cost(inputs: Inputs, pairs: int, repeats: int, wide: bool) -> dict[str, floa
             if wide:
                 ends = (torch.full((pairs, 1), end, dtype=torch.float64, device=device) for end in (-WIDE, WIDE))
                 angles = Rotation(WIDE)
-                *stages["wide"], _ = meter(lambda: pair_bounds(inputs.pictures, rows, angles, "affine", *ends))  # noqa: B023
+                *stages["wide"], _ = meter(lambda: pair_bounds(inputs.images_float64, rows, angles, "affine", *ends))  # noqa: B023
             for name, (seconds, peak) in stages.items() if number else ():
                 found[f"{name} seconds"] = min(seconds / pairs, found.get(f"{name} seconds", math.inf))
                 found[f"{name} bytes"] = max(peak / pairs, found.get(f"{name} bytes", 0.0))

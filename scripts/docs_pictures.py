@@ -99,7 +99,7 @@ def cells() -> Sheet:
     xs, ys = (1.35, 2.0, 2.8), (0.45, 1.0, 1.7)
     chart.area([(xs[0], ys[0]), (xs[2], ys[0]), (xs[2], ys[2]), (xs[0], ys[2])], PROVED, 0.25, PROVED)
     chart.dots([(x, y) for x in xs for y in ys], OPEN, 4.5)
-    chart.note(0.06, 2.66, "grey: pixel centers; green: where one pixel may look", FAINT)
+    chart.note(0.06, 2.66, "gray: pixel centers; green: where one pixel may look", FAINT)
     chart.note(0.06, 2.48, "red: the only points that need a look", OPEN)
     return sheet
 

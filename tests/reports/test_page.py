@@ -20,7 +20,7 @@ from tiltproof.runs.reader import read_finished
 from tiltproof.transforms import LETTERS, Part, parse
 from tiltproof.verify.api import certify, certify_range
 
-PICTURES_OF_DETAILS = ("picture", "turned", "lower", "upper", "width")
+PICTURES_OF_DETAILS = ("image", "turned", "lower", "upper", "width")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"
 
 

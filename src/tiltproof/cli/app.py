@@ -27,7 +27,7 @@ from tiltproof.startup import INTERRUPTED, finish_start
 BAD_INPUT, INTERNAL_ERROR, PIPE_CLOSED, TERMINATED = 2, 70, 141, 143
 PACKAGE = Path(tiltproof.__file__).parent
 MAX_CHARACTERS = 400
-"""Of the text of an unexpected exception."""
+"""Maximum length of the text shown of an unexpected exception."""
 PARSER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """What typer raises for a command line it cannot parse, and prints itself; its module depends on typer's version."""
 

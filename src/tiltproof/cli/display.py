@@ -78,7 +78,7 @@ def live_count(quiet: bool, doing: str, things: str) -> Iterator[Callable[[int, 
 
 
 class LogLine:
-    """For logs: a line on stderr at most every half minute, the first after half a minute."""
+    """Progress for logs: a line on stderr at most every half minute, the first after half a minute."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()

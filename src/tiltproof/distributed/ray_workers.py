@@ -171,7 +171,7 @@ class RayWorkers:
         return packed
 
     def connect(self) -> None:
-        """To the cluster, unless the program has done so itself; `work` leaves it at its end."""
+        """Connect to the cluster, unless the program has already done so; `work` disconnects at its end."""
         if self.ray.is_initialized():
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody

@@ -23,7 +23,7 @@ from tiltproof.verify.inputs import Inputs, check_model_and_images
 
 @dataclass(frozen=True)
 class Package:
-    """What every worker needs, all of it on the CPU; ``pairs``: bounded at once on a device of type ``planned_for``."""
+    """The data that every worker needs, on the CPU; ``pairs``: bounded at once on a device of type ``planned_for``."""
 
     model: nn.Module
     image: Tensor  # [1, C, H, W], to read the network with
@@ -50,7 +50,7 @@ class Package:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same on all machines, or a run folder would not say truly what proved it."""
+    """Versions that must agree on all machines, because a run folder records one set of them."""
     return {"tiltproof": package_version(), "torch": torch.__version__}
 
 

@@ -81,7 +81,7 @@ class AffineForm:
         return len(self.radius)
 
     def __getitem__(self, rows: Any) -> AffineForm:
-        """Some of the P rows."""
+        """Select some of the P rows."""
         form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.quadratic)
         form._reach = None if self._reach is None else self._reach[rows]
         return form

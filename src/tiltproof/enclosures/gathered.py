@@ -1,4 +1,4 @@
-"""Some rows of a form, copied only when they are looked at: a backward pass may end before it comes to most layers."""
+"""Some rows of a form, copied on first access: a backward pass may end before it reaches most layers."""
 
 from __future__ import annotations
 

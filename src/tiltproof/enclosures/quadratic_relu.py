@@ -71,7 +71,7 @@ def quadratic_relaxation(form: AffineForm) -> QuadraticRelaxation | None:
 
 
 def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | None:
-    """Where |c| < |g|, and the forms of these entries, [1, entries]; of chosen rows no others are copied, nor are they looked for twice."""
+    """Indices where |c| < |g|, and the forms of these entries, [1, entries]; gathered rows copy no others and search for kinks once."""
     source, rows = (form.form, form.rows) if isinstance(form, GatheredForm) else (form, None)
     if source.kinks is None:
         source.kinks = kinked(source)
@@ -84,7 +84,7 @@ def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | 
 
 
 def kinked(form: AffineForm) -> Tensor:
-    """Where |c| < |g|: false for a NaN."""
+    """Mask of |c| < |g|: false for a NaN."""
     return form.center.abs() < form.slopes[0].abs()
 
 

@@ -53,7 +53,7 @@ def _channels_last(x: Tensor) -> bool | None:
 
 
 def reference(name: str, a: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
-    """What a kernel is compared with: coefficients, sums, and the sizes of the terms; ``a`` [Q, n]."""
+    """The reference of the self-check: coefficients, sums, and the sizes of the terms; ``a`` [Q, n]."""
     size, extent = a.abs(), form.center.abs() + (form.radius + form.slopes.abs().sum(0))
     if name == "meet":
         planes = [a * plane for plane in form.stack]

@@ -24,7 +24,7 @@ BLOCK = 64
 MOST_STEPS = 200
 OPERATIONS = ("negate", "add", "add number", "times", "times number", "over number", "deg2rad", "sin", "cos",
               "reciprocal", "number")  # fmt: skip
-"""In the order of `triton/matrix_entries.py`."""
+"""Operations of a step, numbered as in `triton/matrix_entries.py`."""
 
 
 class Tape:
@@ -35,7 +35,7 @@ class Tape:
         self.steps: list[tuple[int, int, int, float]] = []
 
     def record(self, operation: str, first: int = 0, second: int = 0, number: float = 0.0) -> Traced:
-        """What was done before is not done again."""
+        """Record a step, unless it was recorded before."""
         step = OPERATIONS.index(operation), first, second, number
         if step not in self.steps:
             self.steps.append(step)
@@ -106,7 +106,7 @@ class Entries:
 
     @property
     def shape(self) -> tuple[int, int, int, int, int]:
-        """What the kernel of pixels is compiled for: codes of the composed matrix and of the parts, how many, symbols, and the table's
+        """The compile-time key of the pixel kernel: codes of the composed matrix and of the parts, how many, symbols, and the table's
         rows."""
         parts = sum(code * 729**k for k, code in enumerate(self.codes[1:]))
         return self.codes[0], parts, len(self.codes) - 1, self.symbols, self.rows

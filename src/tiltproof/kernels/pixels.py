@@ -30,7 +30,7 @@ from tiltproof.pixels.quadratic import hinges
 from tiltproof.transforms.base import Spatial, Transform
 
 PADDINGS = {"zeros": ZEROS.value, "border": BORDER.value, "reflect": REFLECT.value}
-"""What `triton/bilinear.py` calls the paddings."""
+"""The codes of the paddings in `triton/bilinear.py`."""
 
 BLOCK = 32
 """Pixels of one program; all take the branch that one of them needs."""
@@ -88,7 +88,7 @@ RING = 3
 """Lines around the image in its float32 copy."""
 
 ROUNDINGS = (10, 5), (14, 9)
-"""What `triton/pixels_float32.py` allows for in one cell, and in two each way: roundings of the largest difference of pixels there,
+"""Rounding allowances of `triton/pixels_float32.py` in one cell, and in two each way: roundings of the largest difference of pixels there,
 and of the largest pixel."""
 
 LARGE = 2**16
@@ -160,7 +160,7 @@ def _launch_key(
 def _check_key(
     images: Tensor, rows_of: Tensor, transform: Transform, run: list[int], entries: Entries, *others: Any
 ) -> tuple[Any, ...]:
-    """What the kernels are compiled for.
+    """The compile-time key of the kernels.
 
     Sizes are compiled in, so the check uses the images' own size. A large image would take long, so a small one of several blocks
     stands for it: with full blocks only if its own are full, and with the kernel configuration of the large one.
@@ -222,7 +222,7 @@ def pairs_alone(images: Tensor, transform: Transform) -> bool:
 
 
 def _way(entries: Entries, dtype: torch.dtype, height: int, width: int) -> Way:
-    """What the size of images decides."""
+    """The kernel configuration for an image size."""
     small = height * width <= SMALL
     return (
         dtype == torch.float32 and not entries.quadratic and height + width <= MOST_SINGLE,

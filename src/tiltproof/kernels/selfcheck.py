@@ -32,22 +32,22 @@ POWERS = (*range(12), 15, 20)
 """Boxes are 3^-k of the range for these k; a last one is a point."""
 SAMPLES = 9
 FEW, MANY, NEAR = 8, 64, 56
-"""Roundings by which a radius may be smaller than the reference's, and by which anything may differ otherwise: of float64, in pictures of
+"""Roundings by which a radius may be smaller than the reference's, and by which anything may differ otherwise: of float64, in images of
 no more rows and columns together than the last. In larger ones positions are rounded relative to their size, and what is seen there too."""
 
 Launch = Callable[[Tensor, Tensor, Tensor, Tensor], AffineForm]
 
 
 def agrees(
-    launch: Launch, picture: Tensor, transform: Transform, run: list[int], dtype: torch.dtype, quadratic: bool = False
+    launch: Launch, image: Tensor, transform: Transform, run: list[int], dtype: torch.dtype, quadratic: bool = False
 ) -> bool:
-    """``launch(pictures, rows_of, low, high)``: the kernels. ``picture``: zeros of the shape to look at.
+    """``launch(images, rows_of, low, high)``: the kernels. ``image``: zeros of the shape to look at.
 
     The reference sees each box by itself, as it looks at all of a batch at once.
     """
-    height, width = picture.shape[-2:]
+    height, width = image.shape[-2:]
     generator = torch.Generator().manual_seed(0)
-    picture.copy_(torch.rand(picture.shape, dtype=torch.float64, generator=generator))
+    image.copy_(torch.rand(image.shape, dtype=torch.float64, generator=generator))
     ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
     span, parameters = ends[1] - ends[0], len(ends[0])
     half = torch.tensor([3.0**-k for k in POWERS] + [0.0], dtype=torch.float64).unsqueeze(1) * span / 2
@@ -56,19 +56,19 @@ def agrees(
     middle[0] = ends[0] + span * 0.47
     if quadratic:  # near zero, every pixel's path crosses grid lines
         middle[1::3] = torch.zeros_like(span).clamp(*ends) + half[1::3] / 8
-    low, high = ((middle + sign * half).clamp(*ends).to(picture.device) for sign in (-1, 1))
-    places = _places(parameters, generator).to(picture.device)
-    rows_of = torch.arange(len(half), device=picture.device) % len(picture)
-    found = launch(picture, rows_of, low, high)
+    low, high = ((middle + sign * half).clamp(*ends).to(image.device) for sign in (-1, 1))
+    places = _places(parameters, generator).to(image.device)
+    rows_of = torch.arange(len(half), device=image.device) % len(image)
+    found = launch(image, rows_of, low, high)
     for k in range(len(half)):
         box = low[k : k + 1], high[k : k + 1]
         mine, row = found[k : k + 1], rows_of[k : k + 1]
         place = coordinates(transform, run, symbols(*box, quadratic), *box, height, width)
-        right = contains(mine, picture[row], transform, run, *box, places)
+        right = contains(mine, image[row], transform, run, *box, places)
         # with the forms' own boxes where the kernels do without the intervals
-        alike = like_reference(mine, picture, row, place, transform.padding, dtype)
+        alike = like_reference(mine, image, row, place, transform.padding, dtype)
         if not bool(alike.all()):
-            alike |= like_reference(mine, picture, row, _own(place), transform.padding, dtype)
+            alike |= like_reference(mine, image, row, _own(place), transform.padding, dtype)
         right = right & alike
         if not bool(right.all()):
             return False
@@ -80,18 +80,18 @@ def _own(place: Coordinates) -> Coordinates:
     return Coordinates(place.column, place.row, columns, rows, place.cells)
 
 
-def is_batch_invariant(launch: Launch, picture: Tensor, transform: Transform, run: list[int]) -> bool:
+def is_batch_invariant(launch: Launch, image: Tensor, transform: Transform, run: list[int]) -> bool:
     """Whether pairs that see the same place together get what each gets alone: some have the same box, and some all of it but one end."""
-    ends = [torch.tensor(end, dtype=torch.float64, device=picture.device) for end in (transform.low, transform.high)]
+    ends = [torch.tensor(end, dtype=torch.float64, device=image.device) for end in (transform.low, transform.high)]
     low, high = (ends[0] + (ends[1] - ends[0]) * share for share in (0.4, 0.42))
     near, far = low.clone(), high.clone()
     near[run[0]], far[run[-1]] = (low + high)[run[0]] / 2, (high + ends[1])[run[-1]] / 2
     boxes = [(low, high), (near, far)] * 3 + [(low, far), (near, far), (near, far), (near, high), (near, far)]
     below, above = (torch.stack(end) for end in zip(*boxes, strict=True))
-    rows_of = torch.arange(len(boxes), device=picture.device) // 2 % len(picture)
-    together = launch(picture, rows_of, below, above)
+    rows_of = torch.arange(len(boxes), device=image.device) // 2 % len(image)
+    together = launch(image, rows_of, below, above)
     for k in range(len(boxes)):
-        alone, mine = launch(picture, rows_of[k : k + 1], below[k : k + 1], above[k : k + 1]), together[k : k + 1]
+        alone, mine = launch(image, rows_of[k : k + 1], below[k : k + 1], above[k : k + 1]), together[k : k + 1]
         same = [(a == b) | (a != a) & (b != b) for a, b in ((alone.stack, mine.stack), (alone.radius, mine.radius))]
         if not all(bool(each.all()) for each in same):
             return False
@@ -107,16 +107,14 @@ def _places(parameters: int, generator: torch.Generator) -> Tensor:
 
 
 def contains(
-    found: AffineForm, picture: Tensor, transform: Transform, run: list[int], low: Tensor, high: Tensor, places: Tensor
+    found: AffineForm, image: Tensor, transform: Transform, run: list[int], low: Tensor, high: Tensor, places: Tensor
 ) -> Tensor:
-    """Where the form of one box holds the pixels of sampled parameters, [1, C, H, W]; a NaN proves nothing, so it holds all."""
-    height, width = picture.shape[-2:]
+    """Mask of the pixels whose form holds the pixels of sampled parameters, [1, C, H, W]; a NaN proves nothing, so it holds all."""
+    height, width = image.shape[-2:]
     parameters = (low + (places + 1) / 2 * (high - low)).clamp(low, high)
     matrix = transform.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
-    column, row = (
-        position.expand(len(places), -1, -1) for position in pixel_coordinates(matrix, height, width, picture)
-    )
-    true = sample(picture.expand(len(places), -1, -1, -1), column, row, transform.padding)
+    column, row = (position.expand(len(places), -1, -1) for position in pixel_coordinates(matrix, height, width, image))
+    true = sample(image.expand(len(places), -1, -1, -1), column, row, transform.padding)
     form = found.stack.double()
     if found.quadratic:
         form, hinge = form[:3], form[3]
@@ -136,14 +134,14 @@ def contains(
 
 
 def like_reference(
-    found: AffineForm, picture: Tensor, row: Tensor, place: Coordinates, padding: str, dtype: torch.dtype
+    found: AffineForm, image: Tensor, row: Tensor, place: Coordinates, padding: str, dtype: torch.dtype
 ) -> Tensor:
-    """Where the form of one box is what the reference makes of pixels of [0, 1], [1, C, H, W]."""
-    wanted = affine_by_points(picture, row, place, padding, None, dtype)
+    """Mask of the pixels of [0, 1] whose form agrees with the reference for one box, [1, C, H, W]."""
+    wanted = affine_by_points(image, row, place, padding, None, dtype)
     if len(wanted.stack) < len(found.stack):  # no kink anywhere
         wanted = AffineForm(torch.cat([wanted.stack, torch.zeros_like(wanted.stack[:1])]), wanted.radius)
     given_up = bool((wanted.slopes == 0).all())
-    far = max(1.0, sum(picture.shape[-2:]) / NEAR)
+    far = max(1.0, sum(image.shape[-2:]) / NEAR)
     allowance = MANY * max(UNIT[dtype], far * UNIT[torch.float64])
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
     same = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
@@ -151,13 +149,13 @@ def like_reference(
     if given_up:
         outer = wanted
     else:
-        interval = hull(picture, row, place, padding)
+        interval = hull(image, row, place, padding)
         outer = AffineForm.between(interval.lower, interval.upper).to(dtype)
     flat = (found.slopes == 0).all(0)
     apart = (found.center.double() - outer.center.double()).abs()
     inside = apart + found.radius <= outer.radius.double() + allowance
     covers = apart + outer.radius <= found.radius.double() + _few(outer, far)
-    height, width = picture.shape[-2:]
+    height, width = image.shape[-2:]
     wide = too_wide(place.columns, place.rows, height, width, padding)
     if wide is not None:
         covers |= wide.unsqueeze(1)
@@ -166,8 +164,8 @@ def like_reference(
 
 
 def _few(form: AffineForm, far: float) -> Tensor:
-    """A radius may be rounded to a neighbour, and a center likewise. In float32 the kernel's roundings are relative to the pixels around a
-    box, which may be 0, and the reference's 24 of float64 to the largest pixel."""
+    """A radius may be rounded to an adjacent number, and a center likewise. In float32 the kernel's roundings are relative to the pixels
+    around a box, which may be 0, and the reference's 24 of float64 to the largest pixel."""
     stack = form.stack.double().abs()
     few = FEW * far * UNIT[torch.float64] * (1 + stack[1:].sum(0))
     if form.radius.dtype == torch.float64:

@@ -177,7 +177,7 @@ def _other_function(got: str) -> InputError:
 
 
 def _enclosed(network: Network, images: Tensor) -> tuple[torch.Size, AffineForm, AffineForm | None, Tensor, Tensor]:
-    """What evaluations in the network's own precision may give: the outputs' shape, flat outputs [P, K], margins of the largest output and
+    """Evaluations in the network's own precision: the outputs' shape, flat outputs [P, K], margins of the largest output and
     which that is, and the size [P] of the largest term that they are sums of."""
     unit = torch.finfo(network.dtype()).eps / 2
     live, outputs, ahead, labels, sizes = network.network_as(torch.float64, unit), [], [], [], []
@@ -210,7 +210,7 @@ def _enclosed(network: Network, images: Tensor) -> tuple[torch.Size, AffineForm,
 
 
 def _terms(live: Network, forms: dict[str, AffineForm]) -> Iterator[Tensor]:
-    """Of each operation the largest absolute value of a sum's terms, added up, for each image [P]."""
+    """For each image [P], the sum over operations of the largest absolute value of a sum's terms."""
     for operation in live.operations:
         size, rule = forms[operation.name].center, REGISTRY[operation.kind]
         if isinstance(rule, LinearRule):
@@ -278,7 +278,7 @@ def _unchanged_state(model: nn.Module) -> Iterator[None]:
 
 
 def _attributes(model: nn.Module) -> dict[str, str]:
-    """What modules keep besides weights, buffers and submodules, and what their code keeps outside of them; a call that changes any of it
+    """State of modules besides weights, buffers and submodules, and state of their code outside of them; a call that changes any of it
     makes the next call another function."""
     seen: dict[int, Any] = {}
     state = {

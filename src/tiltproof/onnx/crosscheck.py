@@ -131,7 +131,7 @@ def _compare(
 
 
 def _session(message: bytes) -> Any:
-    """Without its optimizer: the nodes as the file lists them."""
+    """Run onnxruntime without its optimizer: the nodes as the file lists them."""
     runtime = package("onnxruntime")
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TRY_BATCH = 2
 MOST_NUMBERS = 2**26
-"""In one step's output for one image."""
+"""Maximum number of entries in one step's output for one image."""
 
 
 @dataclass(frozen=True)

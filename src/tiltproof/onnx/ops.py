@@ -37,7 +37,7 @@ from tiltproof.onnx.registry import (
 from tiltproof.onnx.reshape import MOST, axes_of, pad_zeros, spread
 
 MOST_PRODUCTS = 2**36
-"""Of one layer, for one image."""
+"""Limit for one layer and one image."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def merge_biases(draft: Draft, result: int) -> int:
 
 @writes("linear")
 def write_linear(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    """With a bias of zeros where there is none: not every tool reads a Gemm of two inputs."""
+    """Write a Gemm with a bias, of zeros if there is none: not every tool reads a Gemm with two inputs."""
     weight, bias = operation.settings["weight"], operation.settings["bias"]
     bias = weight.new_zeros(len(weight)) if bias is None else bias
     names = [draft.constant(f"{output}.weight", weight), draft.constant(f"{output}.bias", bias)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 
 MOST_BYTES = 2**30
-"""Of the file, and of each file with numbers beside it."""
+"""Size limit of the file, and of each external data file."""
 MOST_NODES = 10_000
 OPSETS = range(11, 22)
 EXPORT_AGAIN = "export the network again, e.g. torch.onnx.export(model.eval(), image, 'net.onnx', opset_version=18)"

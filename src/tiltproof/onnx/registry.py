@@ -49,7 +49,7 @@ def constant(node: Node, value: Value | None) -> Tensor:
 
 
 ErrorRule = Callable[[Step, list[Tensor], list[Tensor], Tensor, float], Tensor]
-"""From a step, the values it reads, their errors, its result and the unit roundoff to the error of its result."""
+"""Maps a step, the values it reads, their errors, its result and the unit roundoff to the error of its result."""
 ERRORS: dict[Callable[..., Tensor], ErrorRule] = {}
 """A step's function -> its error rule."""
 Function = TypeVar("Function", bound=Callable[..., Tensor])
@@ -76,7 +76,7 @@ def rearranged(step: Step, _read: list[Tensor], errors: list[Tensor], _result: T
 
 
 def exact(_step: Step, _read: list[Tensor], errors: list[Tensor], _result: Tensor, _unit: float) -> Tensor:
-    """For a function of Lipschitz constant 1 that floating point computes exactly."""
+    """Error of a function with Lipschitz constant 1 that floating point computes exactly."""
     return errors[0]
 
 

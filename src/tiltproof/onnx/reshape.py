@@ -20,7 +20,7 @@ from tiltproof.onnx.registry import GraphDraft, Operation, image, reads, rearran
 MOST = 2**15
 """Size of a kernel, a stride, a padding or a dilation."""
 DYNAMIC = "export with a batch of 1, or with a dynamic batch: dynamic_axes={'images': {0: 'batch'}}"
-"""What to do about a file whose shapes hold the batch size."""
+"""Advice for a file whose shapes contain the batch size."""
 MOST_AXES = 64
 """Entries of a shape."""
 Dims = tuple[int | None, ...]
@@ -125,7 +125,7 @@ def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 
 @reads("Cast")
 def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
-    """To the type it has already."""
+    """Accept a cast to the type that the value already has."""
     node.count(1)
     node.integer("saturate", 1)  # of 8-bit types alone
     value, to = values[0], node.integer("to", 0)

@@ -81,7 +81,7 @@ def check_images(images: Tensor) -> None:
         )
 
 
-# Pixel bounds: what every pixel of every transformed picture can be, over a box of parameters.
+# Pixel bounds: what every pixel of every transformed image can be, over a box of parameters.
 
 
 CHUNK_ENTRIES = 2**20
@@ -131,7 +131,7 @@ def bound_pixels(
 
 
 def pair_bounds(
-    pictures: Tensor,
+    images: Tensor,
     rows_of: Tensor,
     transform: Transform,
     method: str,
@@ -149,28 +149,28 @@ def pair_bounds(
     check_method(method, transform)
     if method == "affine":
         quadratic = quadratic and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
-        return _affine_bounds(pictures, rows_of, transform, low, high, cells, quadratic, dtype).to(dtype)
-    height, width = pictures.shape[-2:]
-    picture = Interval(pictures, pictures)
+        return _affine_bounds(images, rows_of, transform, low, high, cells, quadratic, dtype).to(dtype)
+    height, width = images.shape[-2:]
+    image = Interval(images, images)
     for kind, run in transform.stages():
         if kind is Spatial and method == "fgv":
-            picture = fgv(transform, run, picture, rows_of, low, high)
+            image = fgv(transform, run, image, rows_of, low, high)
         elif kind is Spatial:
             place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
-            picture = hull_of_interval(picture, rows_of, place, transform.padding).clamp01()
+            image = hull_of_interval(image, rows_of, place, transform.padding).clamp01()
         else:
-            if len(picture.lower) != len(rows_of) or picture.lower is pictures:
-                picture = Interval(pictures[rows_of], pictures[rows_of])
+            if len(image.lower) != len(rows_of) or image.lower is images:
+                image = Interval(images[rows_of], images[rows_of])
             for k in run:
                 part, value = transform.parts[k], Interval(low[:, k].view(-1, 1, 1, 1), high[:, k].view(-1, 1, 1, 1))
-                picture = changed_interval(part, picture, value, transform.padding)
-            picture = picture.clamp01()
+                image = changed_interval(part, image, value, transform.padding)
+            image = image.clamp01()
         rows_of = torch.arange(len(rows_of), device=rows_of.device)
-    return AffineForm.between(picture.lower, picture.upper).to(dtype)
+    return AffineForm.between(image.lower, image.upper).to(dtype)
 
 
 def _affine_bounds(
-    pictures: Tensor,
+    images: Tensor,
     rows_of: Tensor,
     transform: Transform,
     low: Tensor,
@@ -179,26 +179,26 @@ def _affine_bounds(
     quadratic: bool,
     dtype: torch.dtype,
 ) -> AffineForm:
-    height, width = pictures.shape[-2:]
+    height, width = images.shape[-2:]
     stages = list(transform.stages())
     if stages[0][0] is Spatial:
         # in the wanted dtype if nothing follows, for half the traffic
         wanted = dtype if len(stages) == 1 and not quadratic else torch.float64
         run = stages.pop(0)[1]
-        picture = affine_spatial(pictures, rows_of, transform, run, low, high, wanted, quadratic, cells)
+        image = affine_spatial(images, rows_of, transform, run, low, high, wanted, quadratic, cells)
     else:
-        picture = AffineForm.constant(pictures[rows_of], low.shape[1])
+        image = AffineForm.constant(images[rows_of], low.shape[1])
     pairs = torch.arange(len(rows_of), device=rows_of.device)
     for number, (kind, run) in enumerate(stages, 1):
         if kind is Spatial:
             place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
-            picture = affine(picture, pairs, place, transform.padding)
+            image = affine(image, pairs, place, transform.padding)
         elif kind is Pixelwise:
             wanted = dtype if number == len(stages) else torch.float64
-            picture = affine_pixelwise(picture, transform, run, low, high, wanted)
+            image = affine_pixelwise(image, transform, run, low, high, wanted)
         else:
-            picture = _affine_changes(picture, transform, run, low, high)
-    return picture
+            image = _affine_changes(image, transform, run, low, high)
+    return image
 
 
 @has_kernel("pixels:spatial")
@@ -283,55 +283,53 @@ CACHED_ENTRIES = 2**14
 """Pixels bounded at a time on a CPU: dozens of float64 numbers for each, which stay in its caches."""
 
 
-def hull(pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
-    """Exact minimum and maximum of the picture over each pixel's coordinate box, channels first [P, C, H, W]; a little less than
+def hull(images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
+    """Exact minimum and maximum of the image over each pixel's coordinate box, channels first [P, C, H, W]; a little less than
     exact where a box spans many cells (`range_extrema.wide_hull`)."""
-    wide = _too_wide(pictures, place, padding)
+    wide = _too_wide(images, place, padding)
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)
     low = high = None
-    for value in PatchExtrema(pictures, rows_of, place, padding):
+    for value in PatchExtrema(images, rows_of, place, padding):
         low = value if low is None else torch.minimum(low, value)
         high = value if high is None else torch.maximum(high, value)
     assert low is not None
     assert high is not None
     if wide is not None:
-        outer = wide_hull(pictures, rows_of, place.columns, place.rows, padding)
+        outer = wide_hull(images, rows_of, place.columns, place.rows, padding)
         low, high = torch.where(wide, outer.lower, low), torch.where(wide, outer.upper, high)
     # Two nested interpolations round at most 12 times, relative to the largest pixel.
-    slack = _largest(pictures) * (12 * UNIT[pictures.dtype])
+    slack = _largest(images) * (12 * UNIT[images.dtype])
     return Interval((low - slack).permute(0, 3, 1, 2), (high + slack).permute(0, 3, 1, 2))
 
 
-def hull_of_interval(picture: Interval, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
-    """The same for a picture known only up to intervals: interpolation weights are not negative."""
-    if picture.lower is picture.upper:
-        return hull(picture.lower, rows_of, place, padding)
-    return Interval(
-        hull(picture.lower, rows_of, place, padding).lower, hull(picture.upper, rows_of, place, padding).upper
-    )
+def hull_of_interval(image: Interval, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
+    """The same for an image known only up to intervals: interpolation weights are not negative."""
+    if image.lower is image.upper:
+        return hull(image.lower, rows_of, place, padding)
+    return Interval(hull(image.lower, rows_of, place, padding).lower, hull(image.upper, rows_of, place, padding).upper)
 
 
-def affine(picture: AffineForm, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
-    """The resampled picture as an affine form over the box's parameters.
+def affine(image: AffineForm, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:
+    """The resampled image as an affine form over the box's parameters.
 
-    A picture that itself depends on the parameters, c + sum_k G_k e_k + [-r, r] (contrast before a rotation), is
-    resampled term by term: interpolation is linear in the picture with weights >= 0, so the value lies in S(c) +
+    An image that itself depends on the parameters, c + sum_k G_k e_k + [-r, r] (contrast before a rotation), is
+    resampled term by term: interpolation is linear in the image with weights >= 0, so the value lies in S(c) +
     sum_k S(G_k) e_k + [-S(r), S(r)], S(G_k) in its hull m_k +- w_k gives slope m_k and remainder w_k.
     """
-    form = affine_of_exact(picture.center, rows_of, place, padding)
+    form = affine_of_exact(image.center, rows_of, place, padding)
     stack, radius = form.stack.clone(), form.radius
-    for k in range(picture.symbols):
-        slope = AffineForm.between(*_ends(hull(picture.slopes[k], rows_of, place, padding)))
+    for k in range(image.symbols):
+        slope = AffineForm.between(*_ends(hull(image.slopes[k], rows_of, place, padding)))
         stack[1 + k] += slope.center
         radius = radius + slope.radius
-    radius = radius + hull(picture.radius, rows_of, place, padding).upper
+    radius = radius + hull(image.radius, rows_of, place, padding).upper
     magnitude = stack.abs().sum(0)
-    return AffineForm(stack, widen(radius, magnitude, picture.symbols + 4, form.unit), form.unit)
+    return AffineForm(stack, widen(radius, magnitude, image.symbols + 4, form.unit), form.unit)
 
 
 def affine_of_exact(
-    pictures: Tensor,
+    images: Tensor,
     rows_of: Tensor,
     place: Coordinates,
     padding: str,
@@ -343,32 +341,32 @@ def affine_of_exact(
     ``box_of`` [P]: the row of ``place`` that is each pair's box; by default pair p's is row p.
     """
 
-    def by_points(pictures: Tensor, rows_of: Tensor, place: Coordinates) -> AffineForm:
-        return affine_by_points(pictures, rows_of, place, padding, None, dtype)
+    def by_points(images: Tensor, rows_of: Tensor, place: Coordinates) -> AffineForm:
+        return affine_by_points(images, rows_of, place, padding, None, dtype)
 
-    if single_cell.applies(pictures, place, padding):
-        form = single_cell.form_by_need(pictures, rows_of, place, padding, box_of, dtype, by_points)
+    if single_cell.applies(images, place, padding):
+        form = single_cell.form_by_need(images, rows_of, place, padding, box_of, dtype, by_points)
         if form is not None:
             return form
-    return affine_by_points(pictures, rows_of, place, padding, box_of, dtype)
+    return affine_by_points(images, rows_of, place, padding, box_of, dtype)
 
 
 def affine_by_points(
-    pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str, box_of: Tensor | None, dtype: torch.dtype
+    images: Tensor, rows_of: Tensor, place: Coordinates, padding: str, box_of: Tensor | None, dtype: torch.dtype
 ) -> AffineForm:
-    """From the picture's values at all points of each pixel's box."""
-    walk = None if _too_wide(pictures, place, padding) is not None else PatchExtrema(pictures, rows_of, place, padding)
+    """The form of `affine_of_exact`, from the image's values at all points of each pixel's box."""
+    walk = None if _too_wide(images, place, padding) is not None else PatchExtrema(images, rows_of, place, padding)
     if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         place = place if box_of is None else place.of(box_of)
-        interval = AffineForm.between(*_ends(hull(pictures, rows_of, place, padding)))
+        interval = AffineForm.between(*_ends(hull(images, rows_of, place, padding)))
         empty = interval.stack.new_zeros(place.column.symbols, *interval.shape)
         return AffineForm(torch.cat([interval.stack, empty]), interval.radius, quadratic=place.column.quadratic).to(
             dtype
         )
     x, y = (_Steps.of(line.points, form) for line, form in ((walk.x, place.column), (walk.y, place.row)))
-    largest, forms = _largest(pictures), []
-    entries = pictures.shape[1] * math.prod(place.column.shape[1:])
-    size = max(1, batch_entries(pictures, CACHED_ENTRIES) // entries)
+    largest, forms = _largest(images), []
+    entries = images.shape[1] * math.prod(place.column.shape[1:])
+    size = max(1, batch_entries(images, CACHED_ENTRIES) // entries)
     for begin in range(0, len(rows_of), size):
         pairs = slice(begin, begin + size)
         boxes = boxes_of(box_of, pairs)
@@ -421,11 +419,11 @@ def _of_points(walk: PatchExtrema, x: _Steps, y: _Steps, largest: Tensor) -> Aff
     return quadratic_pixels(walk, u, v, form, largest) if u.quadratic else form
 
 
-def _too_wide(pictures: Tensor, place: Coordinates, padding: str) -> Tensor | None:
-    """Where boxes span too many cells to be looked at one by one, [P, H, W, 1]; None if none does."""
+def _too_wide(images: Tensor, place: Coordinates, padding: str) -> Tensor | None:
+    """Mask of the boxes that span too many cells to be evaluated one by one, [P, H, W, 1]; None if none does."""
     if place.cells is not None:  # the caller knows that there are few
         return None
-    height, width = pictures.shape[-2:]
+    height, width = images.shape[-2:]
     wide = too_wide(place.columns, place.rows, height, width, padding)
     return None if wide is None else wide.unsqueeze(-1)
 
@@ -435,8 +433,8 @@ def _secant(rise: Tensor, run: Tensor) -> Tensor:
     return torch.where(run > 2.0**-30, rise / (2 * run), 0.0)
 
 
-def _largest(pictures: Tensor) -> Tensor:
-    return pictures.abs().amax()
+def _largest(images: Tensor) -> Tensor:
+    return images.abs().amax()
 
 
 def _ends(interval: Interval) -> tuple[Tensor, Tensor]:

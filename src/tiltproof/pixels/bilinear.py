@@ -1,6 +1,6 @@
-"""Exact extremes of a bilinearly interpolated picture over coordinate boxes (method, section 3).
+"""Exact extremes of a bilinearly interpolated image over coordinate boxes (method, section 3).
 
-Inside a grid cell the picture is a bilinear function, and so it stays when a plane is subtracted; a bilinear function
+Inside a grid cell the image is a bilinear function, and so it stays when a plane is subtracted; a bilinear function
 on a rectangle has its extremes at the corners. So over a coordinate box it is enough to look at the points (box edges
 and grid lines in u) x (box edges and grid lines in v). Nothing else is assumed: cells between the border and the
 padding are cells.
@@ -21,7 +21,7 @@ from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.transforms.interpolation import pixels_at, ring_index, with_ring
 
 FAR = 2.0**30
-"""Positions of a reflected picture beyond this are taken to see any part of it."""
+"""Positions of a reflected image beyond this are taken to see any part of it."""
 
 
 @dataclass
@@ -38,11 +38,11 @@ class Axis:
     true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
 
     def meets(self, cells: int) -> Tensor:
-        """Where the box lies in its first ``cells`` cells, their borders included, [P, H, W]."""
+        """Mask of the boxes that lie in their first ``cells`` cells, their borders included, [P, H, W]."""
         return self.last <= self.base + cells
 
     def rows(self, which: Tensor | slice) -> Axis:
-        """The same for some of the boxes, with repetitions perhaps."""
+        """Select boxes, possibly repeatedly."""
         index, ends, inside, points = (
             some(each, which, 1) for each in (self.index, self.ends, self.inside, self.points)
         )
@@ -68,7 +68,7 @@ def known_ends(box: Interval) -> tuple[Tensor, Tensor]:
 
 
 def clipped(low: Tensor, high: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """What is left of boxes where zeros and border padding, constant below -1 and above ``size``, go on for one cell more."""
+    """Clip boxes to [-2, size + 1]: zeros and border padding are constant below -1 and above ``size``."""
     return low.clamp(-2, size + 1), high.clamp(-2, size + 1)
 
 
@@ -76,7 +76,7 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
     """Cells that each box meets: as many as the widest needs, or ``cells`` if the caller knows that none meets more.
 
     Zeros and border padding are constant below -1 and above size, so cells further out add nothing: they are left out, and
-    the constant's two ends, the grid line next to the picture and the box's true edge, are both looked at.
+    the constant's two ends, the grid line next to the image and the box's true edge, are both looked at.
     """
     low, high = known_ends(box)
     first, last, true = low, high, True
@@ -97,19 +97,19 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
 
 
 class PatchExtrema:
-    """The picture's values at every point of every pixel's coordinate box."""
+    """The image's values at every point of every pixel's coordinate box."""
 
-    def __init__(self, pictures: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
-        """``pictures`` [N, C, H, W]; ``rows_of`` [P] says which picture each pair looks at."""
-        _, _, height, width = pictures.shape
-        self.flat = with_ring(pictures).view(-1, pictures.shape[1])
+    def __init__(self, images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
+        """``images`` [N, C, H, W]; ``rows_of`` [P] says which image each pair looks at."""
+        _, _, height, width = images.shape
+        self.flat = with_ring(images).view(-1, images.shape[1])
         self.area, self.stride = (height + 2) * (width + 2), width + 2
         self.offset = rows_of.view(-1, 1, 1) * self.area
         self.x = axis(place.columns, width, padding, place.cells)
         self.y = axis(place.rows, height, padding, place.cells)
 
     def pairs(self, rows_of: Tensor, boxes: Tensor | slice) -> PatchExtrema:
-        """The same pictures for other pairs, whose boxes are some of these; of pairs that share a box its lines are found once."""
+        """The same images for other pairs, whose boxes are some of these; of pairs that share a box its lines are found once."""
         walk = copy(self)
         walk.offset, walk.x, walk.y = rows_of.view(-1, 1, 1) * self.area, self.x.rows(boxes), self.y.rows(boxes)
         return walk
@@ -123,17 +123,17 @@ class PatchExtrema:
         return pixels_at(self.flat, self.offset + self.y.index[row] * self.stride + self.x.index[column])
 
     def _line(self, j: int | slice) -> Tensor:
-        """Values at all points of the x axis [points, P, H, W, C], on grid line j (a row of the picture); of several, lines come second."""
+        """Values at all points of the x axis [points, P, H, W, C], on grid line j (a row of the image); of several, lines come second."""
         start = self.offset + self.y.index[j] * self.stride
         index = self.x.index if isinstance(j, int) else self.x.index.unsqueeze(1)
         return _points(pixels_at(self.flat, start + index), self.x)
 
     def values(self) -> Tensor:
-        """At all points at once, [y points, x points, P, H, W, C]."""
+        """The values at all points at once, [y points, x points, P, H, W, C]."""
         return _points(self._line(slice(None)).transpose(0, 1), self.y)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """One after the other, [P, H, W, C] each."""
+        """Iterate over the points; the values at each are [P, H, W, C]."""
         above, below = self._line(0), self._line(1)
         values = torch.lerp(above, below, self.y.start.unsqueeze(-1))
         yield from values

@@ -1,4 +1,4 @@
-"""Where each output pixel looks in the source picture, over all parameters of a box (method, section 2)."""
+"""Source coordinates of each output pixel over all parameters of a box (method, section 2)."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Coordinates:
     """Grid cells to look at along each axis, where it is known that no box meets more; proofs leave it out and have them counted."""
 
     def of(self, boxes: Tensor | slice) -> Coordinates:
-        """Of some of the boxes, with repetitions perhaps."""
+        """Select boxes, possibly repeatedly."""
         columns, rows = (interval.exactly(lambda end: end[boxes]) for interval in (self.columns, self.rows))
         return Coordinates(self.column[boxes], self.row[boxes], columns, rows, self.cells)
 
     def of_pixels(self, at: Tensor) -> Coordinates:
-        """Of single pixels, numbered by box and place, as pictures of one pixel."""
+        """Select single pixels, numbered by box and place, as images of one pixel."""
 
         def chosen(values: Tensor) -> Tensor:
             return values.flatten(-3).index_select(-1, at).view(*values.shape[:-3], -1, 1, 1)
@@ -174,7 +174,7 @@ def _meet(form: AffineForm, interval: Interval) -> Interval:
 # like any coordinate, and boxes that leave it open are halved.
 
 LEAST_DEPTH = 2.0**-4
-"""A source position lies at most this many times farther out than its ray starts: beyond, a picture is a smear."""
+"""A source position lies at most this many times farther out than its ray starts: beyond, an image is a smear."""
 MOST_BOXES = 2**14
 
 
@@ -221,7 +221,7 @@ def _check_run(transform: Transform, run: list[int], low: Tensor, high: Tensor, 
 def corner_depth(
     transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
 ) -> AffineForm:
-    """The depth w at the picture's four corner pixels over boxes [P, d], [P, 2, 2]."""
+    """The depth w at the image's four corner pixels over boxes [P, d], [P, 2, 2]."""
     forms = symbols(low, high)
     u, v = centered_grid(height, width, low)
     third = transform.composed_inverse(run, [forms[k] for k in run])[2]

@@ -2,7 +2,7 @@
 
 Interpolation distances between every output pixel and every source pixel are intervals; nearly all are [0, 0], so the
 grid is kept in coordinate form: rows r, columns c, intervals w, and z, how many entries belong to each output pixel.
-Padding other than zeros is the paper's appendix: pad the picture first, interpolate over the larger one.
+Padding other than zeros is the paper's appendix: pad the image first, interpolate over the larger one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tiltproof.transforms import Spatial, Transform
 from tiltproof.transforms.interpolation import ring_index
 
 MOST_AREA = 2**22
-"""Pixels to which a picture is padded at most, for paddings other than zeros; some 64 MB for each of its channels."""
+"""Pixels to which an image is padded at most, for paddings other than zeros; some 64 MB for each of its channels."""
 
 PADDED_AT_ONCE = 2**22
-"""Pixels of padded pictures that are held at a time."""
+"""Pixels of padded images that are held at a time."""
 
 CHUNK_ENTRIES = 2**21
 """Entries of grids held at a time, so that memory stays bounded at any image size."""
@@ -36,7 +36,7 @@ CHUNK_ENTRIES_GPU = 2**25
 """The same on a GPU."""
 
 SHARED = 8
-"""On a CPU, pictures of a box, on the average, from which on boxes are worked on one by one: more steps, and no copies of the grid."""
+"""On a CPU, images of a box, on the average, from which on boxes are worked on one by one: more steps, and no copies of the grid."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class SparseGrid:
     counts: Tensor
 
     def of(self, which: Tensor, boxes: int) -> SparseGrid:
-        """Of a grid with the pixels of so many boxes, one box after the other, that of boxes ``which`` [P], with repetitions perhaps."""
+        """From the grid of ``boxes`` consecutive boxes, select those of boxes ``which`` [P], possibly repeatedly."""
         counts = self.counts.view(boxes, -1)
         sizes = counts.sum(1)
         mine = sizes[which]
@@ -66,7 +66,7 @@ def hat(position: Interval, line: Tensor) -> Interval:
     low, high = position.lower - line, position.upper - line
     far = torch.maximum(low.abs(), high.abs())
     near = torch.where((low <= 0) & (high >= 0), 0.0, torch.minimum(low.abs(), high.abs()))
-    # |position - line| < 1 wherever it matters and positions carry their own slack: 4 roundings of numbers up to the picture's size
+    # |position - line| < 1 wherever it matters and positions carry their own slack: 4 roundings of numbers up to the image's size
     slack = 4 * UNIT[low.dtype] * (1 + line.abs())
     lower = (1 - far - slack).clamp(min=0).nan_to_num(0.0)
     return Interval(lower, torch.where(near >= 1, 0.0, (1 - near + slack).clamp(max=1).nan_to_num(1.0)))
@@ -83,7 +83,7 @@ def lines_near(position: Interval, size: int) -> tuple[Tensor, Tensor]:
 
 
 def make_grid(columns: Interval, rows: Interval, height: int, width: int) -> SparseGrid:
-    """MakeInterpGrid for positions [pixels] over a source picture of height x width."""
+    """MakeInterpGrid for positions [pixels] over a source image of height x width."""
     first_row, high = lines_near(rows, height)
     first_column, wide = lines_near(columns, width)
     counts = high * wide
@@ -98,49 +98,48 @@ def make_grid(columns: Interval, rows: Interval, height: int, width: int) -> Spa
     return SparseGrid(r, c, Interval(weights.lower.clamp(min=0), weights.upper), counts)
 
 
-def interpolate(pictures: Interval, grid: SparseGrid, picture_of: Tensor | None = None) -> Interval:
-    """Interpolate: multiply, then sum the terms of each output pixel; pictures [N, C, H, W] >= 0 -> [N, C, pixels].
+def interpolate(images: Interval, grid: SparseGrid, image_of: Tensor | None = None) -> Interval:
+    """Interpolate: multiply, then sum the terms of each output pixel; images [N, C, H, W] >= 0 -> [N, C, pixels].
 
     ``embedding_bag`` is just that: it picks rows (here source pixels), weights them, and sums them bag by bag (here
-    output pixel by pixel). The grid is one for all pictures; with ``picture_of`` [P] it has the pixels of P pairs, one after the
-    other, each of its own picture: -> [P, C, pixels].
+    output pixel by pixel). The grid is one for all images; with ``image_of`` [P] it has the pixels of P pairs, one after the
+    other, each of its own image: -> [P, C, pixels].
     """
-    number, channels, height, width = pictures.lower.shape
+    number, channels, height, width = images.lower.shape
     starts = grid.counts.cumsum(0) - grid.counts
     places = grid.rows * width + grid.columns
-    if picture_of is not None:
-        each = picture_of.repeat_interleave(len(grid.counts) // len(picture_of))
+    if image_of is not None:
+        each = image_of.repeat_interleave(len(grid.counts) // len(image_of))
         places = places + each.repeat_interleave(grid.counts, output_size=len(places)) * (height * width)
     ends = []
-    for picture, weight in ((pictures.lower, grid.weights.lower), (pictures.upper, grid.weights.upper)):
-        if picture_of is None:
-            table = picture.reshape(number * channels, -1).T.contiguous()
-        else:
-            table = picture.permute(0, 2, 3, 1).reshape(-1, channels)
+    for image, weight in ((images.lower, grid.weights.lower), (images.upper, grid.weights.upper)):
+        table = (
+            image.reshape(number * channels, -1).T.contiguous()
+            if image_of is None
+            else image.permute(0, 2, 3, 1).reshape(-1, channels)
+        )
         sums = F.embedding_bag(places, table, starts, mode="sum", per_sample_weights=weight)
-        if picture_of is None:
+        if image_of is None:
             ends.append(sums.T.view(number, channels, -1))
         else:
-            ends.append(sums.view(len(picture_of), -1, channels).transpose(1, 2))
+            ends.append(sums.view(len(image_of), -1, channels).transpose(1, 2))
     most = int(grid.counts.max().item())
     slack = (2 * most + 32) * UNIT[ends[0].dtype]  # one product and one addition per term; sums of terms <= most
     return Interval(ends[0] * (1 - slack) - slack, ends[1] * (1 + slack) + slack)
 
 
-def fgv(
-    transform: Transform, run: list[int], pictures: Interval, rows_of: Tensor, low: Tensor, high: Tensor
-) -> Interval:
-    """Bounds of the resampled pictures for pairs (picture rows_of[p], box p): many pairs at a time, and one grid for all pictures of a
+def fgv(transform: Transform, run: list[int], images: Interval, rows_of: Tensor, low: Tensor, high: Tensor) -> Interval:
+    """Bounds of the resampled images for pairs (image rows_of[p], box p): many pairs at a time, and one grid for all images of a
     box."""
     boxes, box_of = torch.unique(torch.cat([low, high], 1), dim=0, return_inverse=True)
-    height, width = pictures.lower.shape[-2:]
+    height, width = images.lower.shape[-2:]
     count = low.shape[1]
     columns, rows = interval_coordinates(transform, run, boxes[:, :count], boxes[:, count:], height, width)
     columns, rows = (axis.exactly(lambda end: end.flatten(1)) for axis in (columns, rows))
-    result = Interval(*(pictures.lower.new_empty(len(low), *pictures.lower.shape[1:]) for _ in range(2)))
+    result = Interval(*(images.lower.new_empty(len(low), *images.lower.shape[1:]) for _ in range(2)))
     order = box_of.argsort(stable=True)
-    if transform.padding != "zeros":  # pictures are extended as far as a box reaches, which is its own matter
-        areas, channels = _padded_area(columns, rows, height, width), pictures.lower.shape[1]
+    if transform.padding != "zeros":  # images are extended as far as a box reaches, which is its own matter
+        areas, channels = _padded_area(columns, rows, height, width), images.lower.shape[1]
         chunks = tuple(
             part
             for mine, area in zip(order.split(torch.bincount(box_of).tolist()), areas, strict=True)
@@ -153,19 +152,19 @@ def fgv(
     for pairs in chunks:
         mine, which = box_of[pairs].unique_consecutive(return_inverse=True)
         column, row = (Interval(axis.lower[mine].flatten(), axis.upper[mine].flatten()) for axis in (columns, rows))
-        numbers, picture_of = rows_of[pairs], None
+        numbers, image_of = rows_of[pairs], None
         if len(mine) > 1:
-            numbers, picture_of = numbers.unique(return_inverse=True)
-        chosen = Interval(pictures.lower[numbers], pictures.upper[numbers])
+            numbers, image_of = numbers.unique(return_inverse=True)
+        chosen = Interval(images.lower[numbers], images.upper[numbers])
         if transform.padding != "zeros":
             chosen, column, row = _padded(chosen, column, row, transform.padding)
         size = chosen.lower.shape[-2:]
-        if picture_of is None:
+        if image_of is None:
             pixels = torch.arange(len(column.lower), device=low.device).split(_in_turn(_entries(column, row, *size)))
             parts = [interpolate(chosen, make_grid(_some(column, k), _some(row, k), *size)) for k in pixels]
         else:
             grid = make_grid(column, row, *size)
-            parts = [interpolate(chosen, grid if len(mine) == len(pairs) else grid.of(which, len(mine)), picture_of)]
+            parts = [interpolate(chosen, grid if len(mine) == len(pairs) else grid.of(which, len(mine)), image_of)]
         for target, sources in ((result.lower, [x.lower for x in parts]), (result.upper, [x.upper for x in parts])):
             target[pairs] = torch.cat(sources, -1).reshape(len(pairs), -1, height, width)
     return result.exactly(lambda end: end.clamp_(0, 1))
@@ -194,7 +193,7 @@ def _some(position: Interval, which: Tensor) -> Interval:
 
 
 def _padded_area(columns: Interval, rows: Interval, height: int, width: int) -> list[int]:
-    """Of each box [boxes, positions], the pixels of a picture that is extended as far as its positions reach."""
+    """For each box [boxes, positions], the number of pixels of an image extended as far as its positions reach."""
     sides = [
         (p.upper.amax(1).clamp(min=size - 1) - p.lower.amin(1).clamp(max=0) + 3).nan_to_num(nan=torch.inf)
         for p, size in ((rows, height), (columns, width))
@@ -203,19 +202,19 @@ def _padded_area(columns: Interval, rows: Interval, height: int, width: int) -> 
     worst = int(area.argmax())
     if not float(area[worst]) <= MOST_AREA:  # memory and steps grow with it
         raise InputError(
-            "Algorithm 1 would have to pad the picture too far",
+            "Algorithm 1 would have to pad the image too far",
             got=" x ".join(f"{float(side[worst]):.3g}" for side in sides)
-            + f" pixels for a picture of {height} x {width}",
+            + f" pixels for an image of {height} x {width}",
             why="a range in which the image shrinks to a point, or a camera that sees far beside it",
             do="use method affine or hull, or a smaller range",
         )
     return [math.ceil(each) for each in area.tolist()]
 
 
-def _padded(pictures: Interval, columns: Interval, rows: Interval, padding: str) -> tuple[Interval, Interval, Interval]:
-    """Extend the pictures as far as the positions reach, by the paper's appendix on padding, and shift the
+def _padded(images: Interval, columns: Interval, rows: Interval, padding: str) -> tuple[Interval, Interval, Interval]:
+    """Extend the images as far as the positions reach, by the paper's appendix on padding, and shift the
     positions."""
-    height, width = pictures.lower.shape[-2:]
+    height, width = images.lower.shape[-2:]
     extended, shifted = [], []
     for positions, size in ((rows, height), (columns, width)):
         first = math.floor(min(0.0, float(positions.lower.min())))
@@ -224,7 +223,7 @@ def _padded(pictures: Interval, columns: Interval, rows: Interval, padding: str)
         extended.append(ring_index(line, size, padding) - 1)
         shifted.append(Interval(positions.lower - first, positions.upper - first))
     row_index, column_index = extended
-    ends = [end[:, :, row_index][:, :, :, column_index] for end in (pictures.lower, pictures.upper)]
+    ends = [end[:, :, row_index][:, :, :, column_index] for end in (images.lower, images.upper)]
     return Interval(*ends), shifted[1], shifted[0]
 
 
@@ -257,25 +256,25 @@ def lines_needed(transform: Transform, half: tuple[float, ...], height: int, wid
 
 def window_bounds(images: Tensor, transform: Transform, low: Tensor, high: Tensor, lines: int) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds of all pixels [N, C, H, W]; boxes float64 [N, d], or [1, d] for all images."""
-    picture = Interval(images, images)
+    image = Interval(images, images)
     for kind, run in transform.stages():
         if kind is Spatial:
             columns, rows = interval_coordinates(transform, run, low, high, *images.shape[-2:])
-            picture = _resampled(picture, columns, rows, lines)
+            image = _resampled(image, columns, rows, lines)
         else:
             for k in run:
                 value = Interval(*(end[:, k].to(images.dtype).view(-1, 1, 1, 1) for end in (low, high)))
-                picture = transform.parts[k].pixels(picture, value)
-        picture = picture.clamp01()
-    return picture.lower, picture.upper
+                image = transform.parts[k].pixels(image, value)
+        image = image.clamp01()
+    return image.lower, image.upper
 
 
-def _resampled(picture: Interval, columns: Interval, rows: Interval, lines: int) -> Interval:
-    number, channels, height, width = picture.lower.shape
+def _resampled(image: Interval, columns: Interval, rows: Interval, lines: int) -> Interval:
+    number, channels, height, width = image.lower.shape
     (column, across), (row, down) = _weights(columns, width, lines), _weights(rows, height, lines)
     index = (row.unsqueeze(-1) * width + column.unsqueeze(-2)).flatten(-2)  # [B, H, W, lines^2]
     ends = []
-    for pixels, x, y in ((picture.lower, across.lower, down.lower), (picture.upper, across.upper, down.upper)):
+    for pixels, x, y in ((image.lower, across.lower, down.lower), (image.upper, across.upper, down.upper)):
         weight = (y.unsqueeze(-1) * x.unsqueeze(-2)).flatten(-2).to(pixels.dtype).flatten(1, 2)
         places = index.flatten(1).unsqueeze(1)
         found = (
@@ -286,7 +285,7 @@ def _resampled(picture: Interval, columns: Interval, rows: Interval, lines: int)
 
 
 def _weights(positions: Interval, size: int, lines: int) -> tuple[Tensor, Interval]:
-    """The grid lines around each interval, clamped into the picture, and max(0, 1 - distance) as intervals; 0 outside the picture."""
+    """The grid lines around each interval, clamped into the image, and max(0, 1 - distance) as intervals; 0 outside the image."""
     first = (positions.lower - 1).ceil()
     line = first.unsqueeze(-1) + torch.arange(lines, device=first.device, dtype=first.dtype)
     below, above = line - positions.upper.unsqueeze(-1), line - positions.lower.unsqueeze(-1)

@@ -18,13 +18,13 @@ from tiltproof.transforms.blur import MIN_DEVIATION, Filter, GaussianBlur, Offse
 from tiltproof.transforms.photometric import ColourMatrix, Gamma, mixed
 
 
-def changed_form(part: Part, picture: Any, value: AffineForm, padding: str) -> AffineForm:
-    """``picture`` [P, C, H, W] with true values in [0, 1]; ``value`` is the part's parameter, [P, 1, 1, 1]."""
+def changed_form(part: Part, image: Any, value: AffineForm, padding: str) -> AffineForm:
+    """``image`` [P, C, H, W] with true values in [0, 1]; ``value`` is the part's parameter, [P, 1, 1, 1]."""
     if isinstance(part, Filter):
-        return _no_worse_than_unit(filtered_form(part, picture, value, padding))
+        return _no_worse_than_unit(filtered_form(part, image, value, padding))
     if isinstance(part, Gamma):
-        return power_form(picture, part.exponent(value))
-    changed: AffineForm = part.pixels(picture, value)
+        return power_form(image, part.exponent(value))
+    changed: AffineForm = part.pixels(image, value)
     return _no_worse_than_unit(clamp01(changed)) if isinstance(part, ColourMatrix) else changed
 
 
@@ -36,17 +36,17 @@ def _no_worse_than_unit(form: AffineForm) -> AffineForm:
     return AffineForm(torch.where(better, form.stack, plain), torch.where(better, form.radius, 0.5), form.unit)
 
 
-def changed_interval(part: Part, picture: Interval, value: Interval, padding: str) -> Interval:
+def changed_interval(part: Part, image: Interval, value: Interval, padding: str) -> Interval:
     if isinstance(part, Filter):
-        return filtered_interval(part, picture, value, padding)
+        return filtered_interval(part, image, value, padding)
     if isinstance(part, Gamma):
-        return power_interval(picture, part.exponent(value))
+        return power_interval(image, part.exponent(value))
     if not isinstance(part, ColourMatrix):
-        return part.pixels(picture, value)
-    # For any one picture the result is linear in each number of the matrix, so it is least and greatest where these are at their ends.
+        return part.pixels(image, value)
+    # For any one image the result is linear in each number of the matrix, so it is least and greatest where these are at their ends.
     numbers, matrices = zip(*part.terms(value), strict=True)
     results = [
-        mixed(picture, [(Interval(end, end), matrix) for end, matrix in zip(ends, matrices, strict=True)])
+        mixed(image, [(Interval(end, end), matrix) for end, matrix in zip(ends, matrices, strict=True)])
         for ends in itertools.product(*((number.lower, number.upper) for number in numbers))
     ]
     lower, upper = (torch.stack([getattr(result, side) for result in results]) for side in ("lower", "upper"))
@@ -139,49 +139,49 @@ def _change(power: Tensor, z: Tensor) -> Tensor:
 #                and what becomes of the image's own remainder: it is averaged with nonnegative weights
 
 
-def filtered_form(part: Filter, picture: AffineForm, value: AffineForm, padding: str) -> AffineForm:
+def filtered_form(part: Filter, image: AffineForm, value: AffineForm, padding: str) -> AffineForm:
     weights = enclose(part, value.center, value.lower, value.upper)
     forms = weights.forms(value)
     for offsets in part.passes():
-        picture = _pass(picture, forms, weights, offsets, padding)
-    return picture
+        image = _pass(image, forms, weights, offsets, padding)
+    return image
 
 
-def _pass(picture: AffineForm, forms: AffineForm, weights: Weights, offsets: list[Offset], padding: str) -> AffineForm:
+def _pass(image: AffineForm, forms: AffineForm, weights: Weights, offsets: list[Offset], padding: str) -> AffineForm:
     """``forms`` holds the weights as [P, taps, 1, 1]."""
-    stack, spread = picture.stack.clone(), forms.deviation()
-    radius = picture.radius * weights.middle
+    stack, spread = image.stack.clone(), forms.deviation()
+    radius = image.radius * weights.middle
     for k, offset in enumerate(offsets):
         one = slice(k, k + 1)
-        apart = differences(picture.stack, offset, padding)
+        apart = differences(image.stack, offset, padding)
         stack = stack + forms.center[:, one] * apart
         stack[1:] += forms.slopes[:, :, one] * apart[0]
         radius = radius + forms.radius[:, one] * apart[0].abs() + spread[:, one] * apart[1:].abs().sum(0)
-        radius = radius + weights.upper[:, one] * both_sides(picture.radius, offset, padding)
+        radius = radius + weights.upper[:, one] * both_sides(image.radius, offset, padding)
     # |x'| and every intermediate result is below the largest |x| times this
     share = 1 + 4 * (forms.center.abs() + spread).sum(1, keepdim=True)
-    largest = (picture.magnitude() + picture.radius).flatten(1).amax(1).view(-1, 1, 1, 1)
+    largest = (image.magnitude() + image.radius).flatten(1).amax(1).view(-1, 1, 1, 1)
     unit = UNIT[stack.dtype]
     return AffineForm(stack, widen(radius, (largest * share).expand_as(radius), _roundings(offsets), unit))
 
 
-def filtered_interval(part: Filter, picture: Interval, value: Interval, padding: str) -> Interval:
-    """Weights are not negative, so the least picture gives the least result; there, each weight's worse end counts."""
+def filtered_interval(part: Filter, image: Interval, value: Interval, padding: str) -> Interval:
+    """Weights are not negative, so the least image gives the least result; there, each weight's worse end counts."""
     weights = enclose(part, (value.lower + value.upper) / 2, value.lower, value.upper)
     for offsets in part.passes():
-        lower, upper = picture.lower, picture.upper
+        lower, upper = image.lower, image.upper
         for k, offset in enumerate(offsets):
             ends = weights.lower[:, k : k + 1], weights.upper[:, k : k + 1]
-            below, above = (differences(end, offset, padding) for end in (picture.lower, picture.upper))
+            below, above = (differences(end, offset, padding) for end in (image.lower, image.upper))
             lower = lower + torch.minimum(ends[0] * below, ends[1] * below)
             upper = upper + torch.maximum(ends[0] * above, ends[1] * above)
         slack = 8 * _roundings(offsets) * UNIT[lower.dtype]  # pixels are at most 1, and so are the weights together
-        picture = Interval(lower - slack, upper + slack).clamp01()
-    return picture
+        image = Interval(lower - slack, upper + slack).clamp01()
+    return image
 
 
 def _roundings(offsets: list[Offset]) -> int:
-    """Sums over all taps; and taps at fractional places, which are off by some 16 u each, hence the picture there by twice that."""
+    """Sums over all taps; and taps at fractional places, which are off by some 16 u each, hence the image there by twice that."""
     whole = all(distance == int(distance) for offset in offsets for distance in offset)
     return 8 * len(offsets) + 32 + (0 if whole else 128 * len(offsets))
 
@@ -220,7 +220,7 @@ class Weights:
         return ((1 - 2 * self.lower.sum(1, keepdim=True)) * SAFE + 2.0**-40).clamp(0, 1)
 
     def forms(self, value: AffineForm) -> AffineForm:
-        """As affine forms in the parameter, [P, 1, 1, 1].
+        """The weights as affine forms in the parameter, [P, 1, 1, 1].
 
         Without a slope only where even the plain range is much narrower: the search splits along parameters whose slopes it sees.
         """

@@ -1,6 +1,6 @@
 """Resampled pixels over a box of one parameter e, to second order, with one kink: c + s e + b (2 e^2 - 1) + k h(e) + [-r, r].
 
-A pixel's path through the picture crosses grid lines. Between two of them its value is smooth, and quadratic forms follow it up to third
+A pixel's path through the image crosses grid lines. Between two of them its value is smooth, and quadratic forms follow it up to third
 order. On a line its slope jumps. Many pixels may do so at the same e (the four that a quarter turn takes into each other, in a
 rotation), so each box has one symbol more, its hinge h, for the e of its worst kink; other kinks go into radii.
 """
@@ -89,7 +89,7 @@ class _Kink:
 
     @classmethod
     def of(cls, walk: PatchExtrema, u: AffineForm, v: AffineForm, sideways: bool) -> _Kink:
-        """``sideways``: the line that is crossed is a column of the picture."""
+        """``sideways``: the line that is crossed is a column of the image."""
         across, along, line, other = (u, v, walk.x, walk.y) if sideways else (v, u, walk.y, walk.x)
         pixels = [[walk.pixel(i, j) if sideways else walk.pixel(j, i) for i in (0, 1, 2)] for j in (0, 1)]
         first, second = ((row[2] - row[1]) - (row[1] - row[0]) for row in pixels)
@@ -108,7 +108,7 @@ class _Kink:
         where s < 0. For the hinge e_0: |max(0, e - e_p) - max(0, e - e_0)| <= |e_p - e_0|, and on [-1, 1], with m = (1 - e_0) / 2 and
         g = (1 - e_0^2) / 2, max(0, e - e_0) = m (e + 1) - g / 2 + g / 2 h(e) for an h(e) in [-1, 1]: below its chord by at most g.
         Then |tilt (w - w_c) max(0, X)| <= |tilt| |w - w_c| max(0, max X). Last, a path that lies ``over`` the next line along w: on the
-        line itself all this holds; from there to the path the picture changes by at most 2 max|p| a pixel, and the first cell's
+        line itself all this holds; from there to the path the image changes by at most 2 max|p| a pixel, and the first cell's
         function, at x cells from its start, by at most (2 + 4 |x|) max|p|, where |x| <= 1 + |X|.
         """
         center, slope, bend = self.beyond.stack

@@ -1,6 +1,6 @@
-"""Bounds of a resampled picture where coordinate boxes span many cells, at a cost that does not grow with their size.
+"""Bounds of a resampled image where coordinate boxes span many cells, at a cost that does not grow with their size.
 
-Looking at every point of a box as `PatchExtrema` does costs as many looks as the box has cells: for boxes as wide as the picture, (HW)^2 in
+Looking at every point of a box as `PatchExtrema` does costs as many looks as the box has cells: for boxes as wide as the image, (HW)^2 in
 all. An interpolated value is a mean of the pixels around it, so over a box it lies between the least and the largest pixel on grid
 lines floor(low) .. ceil(high). These come from a table of windows whose sides are powers of two: of any rectangle a x b, the four
 windows of sides 2^i <= a and 2^j <= b in its corners cover it and nothing else.
@@ -26,7 +26,7 @@ def lines(box: Interval, size: int) -> tuple[Tensor, Tensor]:
 
 
 def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding: str) -> Tensor | None:
-    """Where a box meets more than MOST_CELLS along an axis, as `bilinear.axis` counts them or fewer, [P, H, W]; None if none does."""
+    """Mask of the boxes that meet more than MOST_CELLS along an axis, as `bilinear.axis` counts or fewer, [P, H, W]; None if none does."""
     # a box of width w meets at most ceil(w) + 1 cells; a NaN is not at most anything
     if all(bool((box.upper - box.lower).max() <= MOST_CELLS - 1) for box in (columns, rows)):
         return None
@@ -41,21 +41,21 @@ def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding
     return wide if bool(wide.any()) else None
 
 
-def wide_hull(pictures: Tensor, rows_of: Tensor, columns: Interval, rows: Interval, padding: str) -> Interval:
-    """Least and largest pixel of each box's rectangle of grid lines, [P, H, W, C]; of a reflected picture, of all of it."""
-    height, width = pictures.shape[-2:]
+def wide_hull(images: Tensor, rows_of: Tensor, columns: Interval, rows: Interval, padding: str) -> Interval:
+    """Least and largest pixel of each box's rectangle of grid lines, [P, H, W, C]; of a reflected image, of all of it."""
+    height, width = images.shape[-2:]
     if padding == "reflect":
-        shape = (*columns.lower.shape, pictures.shape[1])
-        least, largest = pictures.flatten(2).amin(2)[rows_of], pictures.flatten(2).amax(2)[rows_of]
+        shape = (*columns.lower.shape, images.shape[1])
+        least, largest = images.flatten(2).amin(2)[rows_of], images.flatten(2).amax(2)[rows_of]
         return Interval(least[:, None, None].expand(shape), largest[:, None, None].expand(shape))
-    mine, picture = rows_of.unique(return_inverse=True)
+    mine, image = rows_of.unique(return_inverse=True)
     across, down = (ring_index(torch.arange(-2, n + 2, device=mine.device), n, padding) for n in (width, height))
-    table = with_ring(pictures[mine])[:, down][:, :, across]
+    table = with_ring(images[mine])[:, down][:, :, across]
     table = torch.cat([table, -table], -1)  # the largest is minus the least of the negatives
     left, right = (line + 2 for line in lines(columns, width))
     top, bottom = (line + 2 for line in lines(rows, height))
     wide, tall = _power(right - left + 1), _power(bottom - top + 1)
-    picture = picture.view(-1, 1, 1).expand_as(left)
+    image = image.view(-1, 1, 1).expand_as(left)
     result = table.new_empty(*left.shape, table.shape[-1])
     for i in range(int(tall.max()) + 1):
         row_table = table
@@ -64,7 +64,7 @@ def wide_hull(pictures: Tensor, rows_of: Tensor, columns: Interval, rows: Interv
             if len(here[0]):
                 sides = 2**i - 1, 2**j - 1
                 corners = [
-                    row_table[picture[here], y, x]
+                    row_table[image[here], y, x]
                     for y in (top[here], bottom[here] - sides[0])
                     for x in (left[here], right[here] - sides[1])
                 ]

@@ -44,9 +44,9 @@ from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.transforms.interpolation import ring_index, with_ring
 
 CACHED_PIXELS = 2**15
-"""Of one channel, bounded at a time: a dozen or two float64 numbers for each, which stay in a CPU's caches."""
+"""Pixels of one channel bounded at a time: one or two dozen float64 numbers each, which stay in a CPU's caches."""
 BEFORE = 2
-"""Grid lines of the table before the picture's first: no box in sight begins before them."""
+"""Grid lines of the table before the image's first: no box in sight begins before them."""
 MOST_FLAT = 4
 """Cells each way in which it is looked whether all pixels are the same."""
 MOST_LEFT, MOST_CHANNELS = 0.75, 16
@@ -54,17 +54,17 @@ MOST_LEFT, MOST_CHANNELS = 0.75, 16
 UPWARD = 1 + 2.0**-47
 
 
-def applies(pictures: Tensor, place: Coordinates, padding: str) -> bool:
-    """In proofs, on a CPU; of a picture that is reflected, lines do not follow each other outside."""
-    given = pictures, *(each for form in (place.column, place.row) for each in (form.stack, form.radius))
+def applies(images: Tensor, place: Coordinates, padding: str) -> bool:
+    """Whether the formula is used: in proofs on a CPU, not with reflect padding, whose lines outside the image are not consecutive."""
+    given = images, *(each for form in (place.column, place.row) for each in (form.stack, form.radius))
     plain = place.cells is None and not place.column.quadratic and padding != "reflect"
     exact = all(each.dtype == torch.float64 and not launch_bound(each) for each in given)
     graph = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-    return plain and exact and not graph and pictures.shape[1] <= MOST_CHANNELS
+    return plain and exact and not graph and images.shape[1] <= MOST_CHANNELS
 
 
 def form_by_need(
-    pictures: Tensor,
+    images: Tensor,
     rows_of: Tensor,
     place: Coordinates,
     padding: str,
@@ -72,12 +72,12 @@ def form_by_need(
     dtype: torch.dtype,
     otherwise: Callable[[Tensor, Tensor, Coordinates], AffineForm],
 ) -> AffineForm | None:
-    """The form of `api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for pictures, the picture of
+    """The form of `api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
     each pixel, and places of pixels for which the formula does not hold. None where those are too many."""
-    (channels, height, width), count, symbols = pictures.shape[1:], len(rows_of), place.column.symbols
-    mine, picture = rows_of.unique(return_inverse=True)
-    pictures, area = pictures[mine], height * width
-    table = _Table(pictures, padding)
+    (channels, height, width), count, symbols = images.shape[1:], len(rows_of), place.column.symbols
+    mine, image = rows_of.unique(return_inverse=True)
+    images, area = images[mine], height * width
+    table = _Table(images, padding)
     places = _Places.of(place, table, height, width)
     cells = int(places.cells.ceil().amax().clamp(1, MOST_FLAT))
     flat, size = table.flat(cells), max(1, CACHED_PIXELS // area)
@@ -86,7 +86,7 @@ def form_by_need(
     def looked_at(rows: slice) -> tuple[Tensor, Tensor]:
         """First cells of pairs, in the table, and where the formula does not hold."""
         index, met = (some(each, boxes_of(box_of, rows)) for each in (places.index, places.cells))
-        at = (index + (picture[rows] * table.area).unsqueeze(1)).flatten()
+        at = (index + (image[rows] * table.area).unsqueeze(1)).flatten()
         met = met.flatten()
         holds = (met <= 1) | (flat.index_select(0, at) & (met <= cells))
         return at, (~holds).nonzero().flatten() + rows.start * area
@@ -104,7 +104,7 @@ def form_by_need(
             stack[:, rows, channel], radius[rows, channel] = form.stack, form.radius
     if len(pixels):
         pair, spot = pixels // area, pixels % area
-        form = otherwise(pictures, picture[pair], place.of_pixels(boxes_of(box_of, pair) * area + spot))
+        form = otherwise(images, image[pair], place.of_pixels(boxes_of(box_of, pair) * area + spot))
         for channel in range(channels):
             here = (pair * channels + channel) * area + spot
             stack.view(1 + symbols, -1).index_copy_(1, here, form.stack[:, :, channel].flatten(1))
@@ -114,14 +114,14 @@ def form_by_need(
 
 
 class _Table:
-    """Of each picture, at every grid line: ``planes`` q, a, b, d of each channel, flat over pictures, rows and columns; and a ``floor`` for
-    all roundings that are relative to pixels."""
+    """The cells of each image, at every grid line: ``planes`` q, a, b, d of each channel, flat over images, rows and columns; and a
+    ``floor`` for all roundings that are relative to pixels."""
 
-    def __init__(self, pictures: Tensor, padding: str) -> None:
-        height, width = pictures.shape[-2:]
+    def __init__(self, images: Tensor, padding: str) -> None:
+        height, width = images.shape[-2:]
         # one line more than boxes begin at, for the cell after it
         across, down = (ring_index(torch.arange(-BEFORE, size + 3), size, padding) for size in (width, height))
-        ring = with_ring(pictures)[:, down][:, :, across].permute(3, 0, 1, 2).contiguous()
+        ring = with_ring(images)[:, down][:, :, across].permute(3, 0, 1, 2).contiguous()
         right, below, mixed = torch.zeros(3, *ring.shape, dtype=ring.dtype)
         torch.sub(ring[..., 1:], ring[..., :-1], out=right[..., :-1])
         torch.sub(ring[..., 1:, :], ring[..., :-1, :], out=below[..., :-1, :])
@@ -134,7 +134,7 @@ class _Table:
         self.same = ((right == 0) & (below == 0)).all(0)
 
     def flat(self, cells: int) -> Tensor:
-        """Where all pixels of so many cells each way are the same; beyond the last line all are as on it."""
+        """Mask of the cells from which ``cells`` cells each way have equal pixels; beyond the last line all are as on it."""
         # also differences that lead out of those cells have to be zero: more than needed is asked for
         flat = self.same
         for axis in (1, 2):
@@ -147,10 +147,10 @@ class _Table:
 
 @dataclass
 class _Places:
-    """Where each box's pixels look, [B, HW]."""
+    """Source positions of each box's pixels, [B, HW]."""
 
     cells: Tensor  # met along either axis: where the box ends, from its first line on
-    index: Tensor  # of the first cell, in a picture's table
+    index: Tensor  # of the first cell, in an image's table
     numbers: Tensor  # for the formula, [7 + 2 d, B, HW]
 
     @classmethod

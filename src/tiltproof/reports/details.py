@@ -170,7 +170,7 @@ class Details:
         lower, upper = (end[0].clamp(0, 1).cpu().numpy() for end in (form.lower, form.upper))
         width, widest = width_data(lower, upper)
         return {
-            "picture": image_data(image[0].cpu().numpy()),
+            "image": image_data(image[0].cpu().numpy()),
             "turned": image_data(transformed),
             "lower": image_data(lower),
             "upper": image_data(upper),

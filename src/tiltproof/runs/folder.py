@@ -31,11 +31,11 @@ MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batch
 RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
 FORMAT = "tiltproof-run"
 KEYS = {VERDICTS: {"image", "boxes"}, BATCHES: {"batch", "claim", "sha256"}}
-"""What every record of these files has, among others."""
+"""Keys that every record of these files has, among others."""
 MOST_BYTES = 2**26
-"""Of a record."""
+"""Size limit of a record."""
 TEMPORARY = re.compile(r"\.[a-z]+\.(json|html)\.\d+")
-"""What `replace_bytes` leaves in a folder when the process is killed."""
+"""Temporary files that `replace_bytes` leaves in a folder if the process is killed."""
 
 
 @dataclass(frozen=True)

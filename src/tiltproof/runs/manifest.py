@@ -1,4 +1,4 @@
-"""What a run folder's manifest says: the claim, tied to weights and images by digests, and where it was computed."""
+"""The manifest of a run folder: the claim, tied to weights and images by digests, and where it was computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiltproof.version import __version__
 
 
 def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, Any]:
-    """What the run is to prove; a resumed run and a checker must find the same. ``answers``: labels, or values of a regression."""
+    """The claim of the run; a resumed run and a checker must find the same. ``answers``: labels, or values of a regression."""
     return {
         "transform": str(inputs.transform),
         "semantics": inputs.semantics,

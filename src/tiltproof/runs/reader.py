@@ -25,7 +25,7 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, O
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run folder says. ``results``: of classification, or of ``regression``."""
+    """The contents of a run folder. ``results``: of classification, or of ``regression``."""
 
     folder: Path
     claim: dict[str, Any]
@@ -46,7 +46,7 @@ class FinishedRun:
         return int(self.claim["first"])
 
     def name(self, kind: str) -> str:
-        """What the notes call the model or the data, or nothing."""
+        """The name of the model or the data in the notes, or an empty string."""
         text = self.notes.get(kind)
         return shown(text, 120) if isinstance(text, str) else ""
 

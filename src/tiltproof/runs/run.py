@@ -18,7 +18,7 @@ from tiltproof.verify.reporter import Reporter
 
 
 class Result(Protocol):
-    """What a run keeps for one image: something that becomes a record and comes back from it."""
+    """The result for one image, which converts to a record and back."""
 
     @property
     def image(self) -> int: ...
@@ -31,7 +31,7 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """What became of the images from ``start`` on."""
+    """The results of a batch of images that begins at ``start``."""
 
     start: int
     results: Sequence[Any]

@@ -114,7 +114,7 @@ class Memory:
         )
 
     def record(self) -> dict[str, int]:
-        """Of a run under a limit: the limit, and the peak so far."""
+        """The limit and the peak so far; empty without a limit."""
         return {} if self.limit is None else {"memory_limit": self.limit, "memory_peak": self.peak()}
 
     @contextmanager
@@ -158,7 +158,7 @@ CPU_BYTES = 2**27
 """Working set aimed at on a CPU: larger batches only fall out of its caches."""
 MOST_PAIRS_GPU, MOST_PAIRS_CPU = 65_536, 4096
 FORMS_TWICE, PIXEL_STAGE = 1.7, 3.5
-"""What pairs took at most, relative to the guess: the backward pass copies forms and holds coefficients; bounding pixels, temporaries."""
+"""Peak memory per pair relative to the estimate: the backward pass copies forms and holds coefficients; bounding pixels, temporaries."""
 USED_SHARE = 0.7
 """Under a limit: the share of the room that a batch is planned to take."""
 FIRST_SHARE, GROWTH = 1 / 8, 2
@@ -193,7 +193,7 @@ def pairs_at_a_time(network: Network, symbols: int, device: torch.device, memory
 
 
 def pair_bytes(network: Network, symbols: int) -> int:
-    """What a pair takes at most, as far as is known beforehand; in float64 twice that."""
+    """Upper estimate of the bytes per pair in float32; float64 takes twice that."""
     forms, pixels = _pair(network, symbols)
     return int(FORMS_TWICE * forms + PIXEL_STAGE * pixels)
 
@@ -213,8 +213,8 @@ def _entries(network: Network) -> int:
     return math.prod(network.shape) + sum(math.prod(operation.shape) for operation in network.operations)
 
 
-def picture_bytes(network: Network, gradient: bool) -> int:
-    """What evaluating the network on one transformed picture takes at most, with all that a gradient needs or without."""
+def evaluation_bytes(network: Network, gradient: bool) -> int:
+    """Upper estimate of the bytes to evaluate the network on one transformed image, with or without a gradient."""
     largest = max([math.prod(network.shape), *(math.prod(operation.shape) for operation in network.operations)])
     return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
 
@@ -268,7 +268,7 @@ class AdaptiveBatchSize:
         return min(self.size, _rounded(max(1, math.floor(most))))
 
     def _learn(self, size: int, peak: int) -> None:
-        """What an item takes, from the peak after a batch of ``size`` items and the ``peak`` before it.
+        """Update the bytes per item from the peak after a batch of ``size`` items and the ``peak`` before it.
 
         Small batches are a poor measure, since what is allocated once weighs on few items; so a batch counts only if none was larger. If
         the peak has not risen, an item took at most its share of the old one.

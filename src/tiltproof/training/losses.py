@@ -52,7 +52,7 @@ class Ramp:
 
 
 MEASURES = ("worst", "width")
-"""What the certified term of a classifier may be."""
+"""The kinds of certified term of a classifier."""
 
 
 @dataclass

@@ -178,9 +178,9 @@ class Part(Transform):
     unit: str
     """The parameter's unit."""
     noun = "transformation"
-    """What the report calls it, as in "every rotation"."""
+    """Its name in the report, as in "every rotation"."""
     quantity = "parameter"
-    """What the report calls its parameter, as on an axis."""
+    """The name of its parameter in the report, for instance on an axis."""
     padding = "zeros"
     minimum: float | None = None
     """The smallest meaningful parameter, if there is one; ``(x)`` then stands for the range from it to x."""

@@ -126,7 +126,7 @@ def certify_range(
 
 @dataclass(frozen=True)
 class _Options:
-    """What both functions take."""
+    """The options that both functions share."""
 
     method: str
     semantics: str

@@ -56,7 +56,7 @@ def attack(
 
 @dataclass
 class Counterexamples:
-    """What the attack knows of each image; ``found``: a confirmed counterexample or None; ``margin``: the lowest margin seen."""
+    """The attack's state per image; ``found``: a confirmed counterexample or None; ``margin``: the lowest margin seen."""
 
     correct: Tensor
     margin: Tensor
@@ -82,7 +82,7 @@ class Attacker:
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self.answers, self.images, self.labels = inputs.answers, inputs.images, inputs.labels
-        self.transform, self.pictures = inputs.transform, inputs.pictures
+        self.transform, self.images_float64 = inputs.transform, inputs.images_float64
         self.exact = inputs.network_as(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
@@ -112,8 +112,8 @@ class Attacker:
             finite.append(outputs.isfinite().all(1))
         return torch.cat(margins), torch.cat(finite)
 
-    def _margin(self, pictures: Tensor, labels: Tensor) -> Tensor:
-        return margin_of(self.answers(pictures), labels)
+    def _margin(self, images: Tensor, labels: Tensor) -> Tensor:
+        return margin_of(self.answers(images), labels)
 
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
         """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype; on the device that these are on."""
@@ -150,8 +150,8 @@ class Attacker:
         return result.double()
 
     def _margins_of_each(self, rows: Tensor, values: Tensor) -> Tensor:
-        pictures = self.transform.apply_each(self.images[rows], values)
-        return self._margin(pictures, self.labels[rows].repeat_interleave(len(values)))
+        images = self.transform.apply_each(self.images[rows], values)
+        return self._margin(images, self.labels[rows].repeat_interleave(len(values)))
 
     @torch.no_grad()
     def confirm(self, known: Counterexamples, rows: Tensor, parameters: Tensor) -> None:
@@ -167,7 +167,7 @@ class Attacker:
         for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
-            pixels = pair_bounds(self.pictures, index, self.transform, "affine", values, values)
+            pixels = pair_bounds(self.images_float64, index, self.transform, "affine", values, values)
             form = margins(self.exact, run(self.exact, pixels, outputs=False), labels)
             pieces.append(form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1).cpu())
         return torch.cat(pieces)
@@ -236,8 +236,8 @@ class Attacker:
             index = chunk.to(device)
             unit = start[chunk].to(device, dtype).requires_grad_()
             with torch.enable_grad():  # whatever the caller's setting is
-                pictures = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
-                margin = self._margin(pictures, self.labels[index])
+                images = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
+                margin = self._margin(images, self.labels[index])
                 (gradient,) = torch.autograd.grad(margin.sum(), unit)
             pieces.append((unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double())
         return torch.cat(pieces)
@@ -363,8 +363,8 @@ class OutputSampler:
 
     @torch.no_grad()
     def confirmed(self, known: InnerRange) -> tuple[Tensor, Tensor]:
-        """What is reached for certain, [N, K] each: at the parameters found the exact output lies below the first and above the second
-        number, by float64 bounds of single points."""
+        """The inner range that is certainly reached, [N, K] each: at the parameters found the exact output lies below the first and above
+        the second number, by float64 bounds of single points."""
         low, high = known.low.clone(), known.high.clone()
         points = self.inputs.points(CONFIRMED_AT_ONCE)
         for output in range(low.shape[1]):
@@ -378,7 +378,7 @@ class OutputSampler:
         lower, upper = [], []
         for chunk in torch.arange(len(parameters)).split(size):
             point = parameters[chunk].to(device)
-            pixels = pair_bounds(inputs.pictures, chunk.to(device), inputs.transform, "affine", point, point)
+            pixels = pair_bounds(inputs.images_float64, chunk.to(device), inputs.transform, "affine", point, point)
             form = run(network, pixels)[network.output]
             lower.append(form.lower.cpu())
             upper.append(form.upper.cpu())

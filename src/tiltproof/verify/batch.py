@@ -127,7 +127,7 @@ class Job:
     def _attacked(
         self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize
     ) -> tuple[ClassificationSpec, Counterexamples, PilotRuns, Grid | None]:
-        """What the attack leaves to prove, and the initial grid where none is given and an image needs one."""
+        """The attack, then the state of what is left to prove, with the initial grid if none is given and an image needs one."""
         attacker = Attacker(inputs, self.seed)
         known = attacker.begin(self.first)
         attacker.search(known, known.alive(), self.settings.samples, steps=0, hasty=True)
@@ -163,7 +163,7 @@ class Job:
         depths = [sum(node[axes:]) for tree in trees for node in leaves(coarse, tree, most) or ()]
 
         def bounds(begin: int) -> float:
-            """From this depth on; a leaf counts for its share of the boxes that hold it, or for those that it is cut into."""
+            """Boxes to bound if all begin at depth ``begin``; a leaf counts for its share of the box that holds it, or for its pieces."""
             return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
 
         best = min(range(1 + max(depths, default=0)), key=bounds)

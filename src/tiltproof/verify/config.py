@@ -23,7 +23,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to prove with and how long to try. ``splits``: a uniform grid; ``tolerance``: of ranges, None for classes."""
+    """The method and the budgets of a proof. ``splits``: a uniform grid; ``tolerance``: of ranges, None for classes."""
 
     method: str
     splits: tuple[int, ...] | None

@@ -18,7 +18,7 @@ from tiltproof.errors import InputError, shown
 from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
 from tiltproof.pixels.api import METHODS, check_images
 from tiltproof.pixels.coordinates import check_camera_depth
-from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, pair_bytes, picture_bytes
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, evaluation_bytes, pair_bytes
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.results import Budget
 
@@ -42,18 +42,18 @@ class Inputs:
     halvings: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
 
     def part(self, rows: slice) -> Inputs:
-        """Some of the images."""
+        """The same inputs for some of the images."""
         return replace(self, images=self.images[rows], labels=self.labels[rows])
 
     @functools.cached_property
-    def pictures(self) -> Tensor:
+    def images_float64(self) -> Tensor:
         """The images in float64, in which pixel bounds are computed."""
         return self.images.double()
 
-    def answers(self, pictures: Tensor) -> Tensor:
+    def answers(self, images: Tensor) -> Tensor:
         """The module's own outputs for images [N, C, H, W]; an error in its code is reported as such."""
         try:
-            outputs: Tensor = self.model(pictures)
+            outputs: Tensor = self.model(images)
         except InputError:
             raise
         except Exception as error:
@@ -62,7 +62,7 @@ class Inputs:
             last = traceback.extract_tb(error.__traceback__)[-1]
             text = " ".join(str(error).split())
             raise InputError(
-                "the model failed on transformed pictures, though not on the one that it was traced with",
+                "the model failed on transformed images, though not on the one that it was traced with",
                 got=f"{type(error).__name__}: {shown(text, 300)} ({last.filename}:{last.lineno})",
                 why="code in forward that depends on the values of images, or on how many there are",
                 do="try model(images) with batches of other sizes",
@@ -74,8 +74,8 @@ class Inputs:
         return Memory(self.images.device, self.limit)
 
     def evaluations(self, most: int, gradient: bool = False) -> AdaptiveBatchSize:
-        """Transformed pictures to evaluate at once, at most ``most``."""
-        return self._halving(f"pictures {gradient}", most, picture_bytes(self.network, gradient))
+        """Transformed images to evaluate at once, at most ``most``."""
+        return self._halving(f"evaluations {gradient}", most, evaluation_bytes(self.network, gradient))
 
     def points(self, most: int) -> AdaptiveBatchSize:
         """Boxes of a single point to bound at once, in float64, at most ``most``."""

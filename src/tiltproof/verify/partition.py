@@ -116,7 +116,7 @@ Node = tuple[int, ...]
 AXES = string.ascii_lowercase
 
 MOST = 2**62
-"""What whole numbers are kept below, so that none overflows."""
+"""Upper limit of integers, so that none overflows."""
 
 
 def tree_texts(
@@ -276,7 +276,7 @@ class SplitLog:
 
     @classmethod
     def of(cls, count: int, device: torch.device | str = "cpu") -> SplitLog:
-        """Of images numbered from zero, ``count`` of them, with boxes on ``device``."""
+        """For images 0 to ``count`` - 1, with boxes on ``device``."""
         return cls(torch.ones(count, dtype=torch.bool, device=device))
 
     def note(self, images: Tensor, boxes: Boxes, axes: Tensor) -> None:
@@ -293,7 +293,7 @@ class SplitLog:
             self.many = max(MANY, 2 * self.noted)
 
     def trees(self, grid: tuple[int, ...]) -> tuple[list[str], list[int]]:
-        """Of each image: the tiling of a range that was cut into ``grid`` to begin with, and how many boxes were halved."""
+        """For each image: the tiling of a range with the initial ``grid``, and the number of boxes that were halved."""
         count, axes = len(self.kept), len(grid)
         notes = (
             self._joined() if self.notes else torch.empty(2 * axes + 2, 0, dtype=torch.int64, device=self.kept.device)

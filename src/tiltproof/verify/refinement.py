@@ -41,7 +41,7 @@ BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
 
 @dataclass(frozen=True)
 class CostModel:
-    """What work costs on a device: tuning numbers that steer the search and enter no bound."""
+    """Cost of work on a device: tuning constants that steer the search and enter no bound."""
 
     least_margins: int
     """Margins to refine in one pass at least, where there are as many."""
@@ -97,7 +97,7 @@ class BackwardPolicy:
         return cls(_tally().to(device), _tally().to(device))
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
-        """Of the ``opened`` boxes, given by f and r: all boxes of an open bucket, and the first few of a bucket with few tries."""
+        """Select from the ``opened`` boxes, given by f and r: all boxes of an open bucket, and the first few of a bucket with few tries."""
         ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
         bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
         bucket = torch.where(opened, bucket, BUCKETS)
@@ -130,7 +130,7 @@ FEW = 10
 """Classes of a box that are refined, the first of them alone, before all others are."""
 
 SHALLOW_MEMORY = 4
-"""What an entry takes up to the first look, relative to a whole pass, which holds its entries layer after layer and not at once."""
+"""Memory of an entry up to the first early-exit test, relative to a whole pass, which holds its entries layer by layer."""
 
 
 class ClassRefinement:

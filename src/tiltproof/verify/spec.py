@@ -1,4 +1,4 @@
-"""What branch and bound proves of each image: the right class, or a range of the outputs.
+"""The properties that branch and bound proves of each image: the right class, or a range of the outputs.
 
 A specification states C objectives that are bounded from below: the margin of a class, or each output and its negation. It is immutable;
 what a search finds out is in the `SearchState` that its methods are given.
@@ -30,7 +30,7 @@ LEAST_ROOM = 1e-9
 
 
 class Spec(Protocol):
-    """What is proved of each image."""
+    """The property to prove of each image."""
 
     objectives: int
     """Lower bounds that a box needs."""
@@ -90,7 +90,7 @@ class Spec(Protocol):
         ...
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[Any]:
-        """What is claimed of each image; the first one has the number ``first``."""
+        """The results of all images; the first one has the number ``first``."""
         ...
 
 

@@ -66,7 +66,7 @@ class Frontier:
 
 @dataclass
 class SearchState:
-    """What is known of each image. ``witnesses``: what evaluations show; ``policy``: when backward passes paid."""
+    """The search state per image. ``witnesses``: evidence from evaluations; ``policy``: when backward passes paid."""
 
     witnesses: Any
     policy: BackwardPolicy

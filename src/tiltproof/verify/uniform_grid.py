@@ -163,7 +163,7 @@ class UniformSearch(Search):
         return torch.cartesian_prod(*axes).view(-1, len(axes))
 
     def _middles(self, regions: Blocks) -> Blocks:
-        """For each region the block of its size that holds the region's middle."""
+        """For each region, the block of its size that holds the region's middle."""
         last = torch.minimum(regions.corners + self.sizes[-1], self.tiling.base) - 1
         step = self.sizes[regions.size]
         return Blocks(regions.rows, regions.corners + (last - regions.corners) // 2 // step * step, regions.size)

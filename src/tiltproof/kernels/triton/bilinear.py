@@ -17,7 +17,7 @@ FAR, THIN = tl.constexpr(2.0**30), tl.constexpr(2.0**-30)
 
 @triton.jit
 def _lerp(a, b, weight):
-    """As torch: from the nearer end."""
+    """Linear interpolation as in torch: from the nearer end."""
     late = weight >= 0.5
     return tl.fma(tl.where(late, weight - 1, weight), b - a, tl.where(late, b, a))
 
@@ -44,7 +44,7 @@ def cells_of(low, high, size, padding: tl.constexpr):
 
 @triton.jit
 def fold(line, size):
-    """The line of the picture that a line of the reflected one shows."""
+    """The line of the image that a line of the reflected one shows."""
     period = 2 * (size - 1)
     folded = line % period
     folded = tl.where(folded < 0, folded + period, folded)
@@ -53,7 +53,7 @@ def fold(line, size):
 
 @triton.jit
 def _index(line, size, padding: tl.constexpr):
-    """`ring_index` without a ring: an index of the picture, and whether there is a pixel."""
+    """`ring_index` without a ring: an index of the image, and whether there is a pixel."""
     if padding == ZEROS:
         return line, (line >= 0) & (line < size)
     if padding == BORDER:
@@ -79,7 +79,7 @@ def pixels_of(base, cells, size, mask, padding: tl.constexpr):
 @triton.jit
 def in_one_cell(x, form, run, size):
     """An axis of boxes that lie in one cell, for `four`: middle, where the plane is level, half width, slopes, and the slope's part in the
-    radius: ``size``, or, where a box is so thin that it gets no slope, half of it, over which the picture itself rises.
+    radius: ``size``, or, where a box is so thin that it gets no slope, half of it, over which the image itself rises.
 
     0 times what is not finite is NaN.
     """
@@ -95,7 +95,7 @@ def in_one_cell(x, form, run, size):
 def four(source, width, columns, in_x, rows, in_y, x, y):
     """Boxes that lie in one cell: center, slopes, and mixed difference.
 
-    There the picture is a + w g + z h + w z m in the place (w, z) in the cell. About the box's middle, (w, z) = middle + (s, t), it is
+    There the image is a + w g + z h + w z m in the place (w, z) in the cell. About the box's middle, (w, z) = middle + (s, t), it is
     its value there + s (g + z m) + t (h + w m) + s t m: less its tangent, |s t m| <= |m| times both half widths.
     """
     top, bottom = source + rows[0] * width, source + rows[1] * width
@@ -177,7 +177,7 @@ def _weight(point, base, start, last):
 
 @triton.jit
 def _value(source, i, j, x, y, height, width, mask, padding_x: tl.constexpr, padding_y: tl.constexpr):
-    """The picture at point (i, j) of each box."""
+    """The image at point (i, j) of each box."""
     k, weight_x = _weight(i, x[0], x[1], x[2])
     m, weight_y = _weight(j, y[0], y[1], y[2])
     column, row = x[0].to(tl.int32) + k, y[0].to(tl.int32) + m

@@ -1,4 +1,4 @@
-"""Where each pixel looks, inside the kernel of `triton/pixels.py`: `coordinates.combine`, `_intervals` and their meet, pixel by pixel.
+"""Source positions of pixels, inside the kernel of `triton/pixels.py`: `coordinates.combine`, `_intervals` and their meet, pixel by pixel.
 
 The table holds, for every pair, the entries of matrices that are neither 0 nor 1. A form's radius allows for 8 roundings of a u + b v + c +
 offset (6 are made; what an entry 0 or 1 saves is exact), its reach for symbols + 2; intervals move outwards after every step. A fused
@@ -40,7 +40,7 @@ def widen(radius, magnitude, factors):
 
 @triton.jit
 def number(value: tl.constexpr):
-    """In float64: the compiler takes numbers for float32 otherwise."""
+    """A float64 constant: the compiler would take the number for float32."""
     return tl.full((), value, tl.float64)
 
 
@@ -189,7 +189,7 @@ def _form(entry, u, v, sign: tl.constexpr, offset: tl.constexpr, codes: tl.const
 
 @triton.jit
 def _meet(form, low, high):
-    """Of the form's ends and the interval's; an interval's end that is a NaN says nothing, a form's stays one."""
+    """Intersect the form's range with the interval; an interval's NaN end is ignored, a form's stays a NaN."""
     return tl.where(low > form[4], low, form[4]), tl.where(high < form[5], high, form[5])
 
 

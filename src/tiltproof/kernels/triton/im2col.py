@@ -12,7 +12,7 @@ def spread(  # type: ignore[no-untyped-def]
     kernel_high, kernel_wide, down, right, far_down, far_right, above, left,
     piece: tl.constexpr, lines: tl.constexpr, places: tl.constexpr, many: tl.constexpr,
 ):  # fmt: skip
-    """``lines`` rows, at one position of the window and ``places`` of its channels: a copy, with zeros beside the picture.
+    """``lines`` rows, at one position of the window and ``places`` of its channels: a copy, with zeros beside the image.
 
     There are ``parts * piece`` channels, and images, lines and columns are so many times ``piece`` entries apart: of what is a multiple
     of the constant, the compiler knows that it may be moved in pieces. Positions of the same rows follow each other, so that what they
@@ -45,7 +45,7 @@ def spread_few(  # type: ignore[no-untyped-def]
     kernel_wide, down, right, far_down, far_right, above, left,
     lines: tl.constexpr, places: tl.constexpr, many: tl.constexpr,
 ):  # fmt: skip
-    """The same for pictures of few channels: ``lines`` rows, and ``places`` of the window's entries, for any position. What is
+    """The same for images of few channels: ``lines`` rows, and ``places`` of the window's entries, for any position. What is
     written is then contiguous.
     """
     tiles = tl.cdiv(entries, places)

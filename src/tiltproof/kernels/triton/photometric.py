@@ -30,7 +30,7 @@ def values(
     stack, radius, table, new_stack, new_radius, f, pairs, entries, program: tl.constexpr, length: tl.constexpr,
     symbols: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """A block of pixels of one pair. A byte of ``program`` says how the next form of the table changes the picture."""
+    """A block of pixels of one pair. A byte of ``program`` says how the next form of the table changes the image."""
     blocks = tl.cdiv(entries, block)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     place = tl.program_id(0) % blocks * block + tl.arange(0, block)

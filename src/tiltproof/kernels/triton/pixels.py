@@ -65,7 +65,7 @@ def place_of(plane: tl.constexpr, block: tl.constexpr):
 @triton.jit
 def sight(entry, here, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, parts: tl.constexpr,
           count: tl.constexpr, symbols: tl.constexpr, padding_x: tl.constexpr, padding_y: tl.constexpr):  # fmt: skip
-    """Where these pixels look: the forms of both axes, their boxes, and the cells that the boxes meet."""
+    """Source positions of these pixels: the forms of both axes, their boxes, and the cells that the boxes meet."""
     form_x, form_y, columns, rows = positions(entry, here, height, width, composed, parts, count, symbols)
     x = cells_of(columns[0], columns[1], width, padding_x)
     y = cells_of(rows[0], rows[1], height, padding_y)

@@ -37,9 +37,9 @@ from tiltproof.kernels.triton.bilinear import fold, three
 from tiltproof.kernels.triton.coordinates import GENERAL, general, number
 
 RING = tl.constexpr(3)
-"""Lines around the picture in its copy, unless it is reflected: boxes further out see nothing else."""
+"""Lines around the image in its copy, unless it is reflected: boxes further out see nothing else."""
 WHOLE, WHOLE_BITS = tl.constexpr(1.5 * 2.0**52), tl.constexpr(0x4338 << 48)
-"""What added to a number of less than 51 bits leaves its whole part in the last bits; and its own bits."""
+"""A constant that, added to a number below 2^51, leaves its integer part in the last bits; and the constant's bits."""
 HALF_BITS = tl.constexpr(0x3F000000)
 
 
@@ -56,7 +56,7 @@ def _loaded(at, step: tl.constexpr, sign: tl.constexpr, codes: tl.constexpr):
 
 @triton.jit
 def _loaded_row(entry, small, sign: tl.constexpr, codes: tl.constexpr, symbols: tl.constexpr):
-    """Of a row's entries in the table: centers, radii, and the slopes for each symbol."""
+    """Centers, radii and slopes per symbol of a row's entries in the table."""
     numbers = _loaded(entry, symbols + 2, sign, codes), _loaded(small + symbols, symbols + 1, 1.0, codes)
     for k in tl.static_range(symbols):
         numbers = numbers + (_loaded(small + k, symbols + 1, sign, codes),)
@@ -95,7 +95,7 @@ def _fixed(value):
 def _steps(
     row, sign: tl.constexpr, offset: tl.constexpr, middle_x: tl.constexpr, middle_y: tl.constexpr, codes: tl.constexpr
 ):
-    """Of a row, in place of its centers: where the first pixel looks, and the entries that later columns and rows are steps of, as whole
+    """For a row, in place of its centers: the first pixel's position, and the entries that are the steps between columns and rows, as whole
     numbers of 2^-32."""
     steps = (_fixed(_row(row[0], number(-middle_x), number(middle_y), number(offset), sign, codes, True)),)
     if codes % 3 == GENERAL:
@@ -107,7 +107,7 @@ def _steps(
 
 @triton.jit
 def numbers_of(entry, small, height: tl.constexpr, width: tl.constexpr, composed: tl.constexpr, symbols: tl.constexpr):
-    """What there is to know of a pair: where remainders begin, and the entries of both rows."""
+    """The data of a pair: where remainders begin, and the entries of both rows."""
     middle_x: tl.constexpr = (width - 1) / 2
     middle_y: tl.constexpr = (height - 1) / 2
     count, start = general(composed % 27), tl.load(small) + (height + width) * 2.0**-33
@@ -140,7 +140,7 @@ def _place(steps, column, row, sign: tl.constexpr, codes: tl.constexpr):
 
 @triton.jit
 def _axis(start, numbers, column, row, u, v, sign: tl.constexpr, codes: tl.constexpr, symbols: tl.constexpr):
-    """Where pixels look along one axis: cell, the center's place in it, slopes, remainder, reach, and how far the center is from the cell's
+    """Source positions along one axis: cell, the center's place in it, slopes, remainder, reach, and how far the center is from the cell's
     middle."""
     zero = tl.zeros_like(u)
     line, center = _place(numbers[0], column, row, sign, codes)
@@ -173,7 +173,7 @@ def _alone(reach):
 
 @triton.jit
 def cells_met(x, y):
-    """What boxes meet at most: 1, one cell; 2, two along y; 3, two both ways; 4, or that is not so or not known."""
+    """The cells that boxes meet at most: 1, one cell; 2, two along y; 3, two both ways; 4, more or unknown."""
     across, down = x[4] + x[5], y[4] + y[5]
     most = 1
     if not _alone(tl.maximum(across, down)):
@@ -187,7 +187,7 @@ def cells_met(x, y):
 
 @triton.jit
 def _indices(line, size: tl.constexpr, reflected: tl.constexpr):
-    """Of three grid lines, in the copy; those that lie outside stay outside, where all are the same."""
+    """Indices of three grid lines in the copy; lines outside stay outside, where all are equal."""
     if reflected:
         return fold(line, size), fold(line + 1, size), fold(line + 2, size)
     else:
@@ -199,8 +199,8 @@ def _indices(line, size: tl.constexpr, reflected: tl.constexpr):
 def where(
     copies, x, y, height: tl.constexpr, width: tl.constexpr, reflected_x: tl.constexpr, reflected_y: tl.constexpr
 ):
-    """Of the first copy's pixels around boxes that begin in the cells after lines x and y: pointers to rows, and columns; or, where lines
-    follow each other, one to the first pixel alone."""
+    """Addresses of the first copy's pixels around boxes that begin in the cells after lines x and y: pointers to rows, and columns; or, if
+    lines are consecutive, a pointer to the first pixel alone."""
     stride: tl.constexpr = width + (0 if reflected_x else 2 * RING)
     columns, rows = _indices(x, width, reflected_x), _indices(y, height, reflected_y)
     if reflected_x or reflected_y:
@@ -211,7 +211,7 @@ def where(
 
 @triton.jit
 def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr):
-    """Of row i and column j of those around a box; ``source``: how far a picture's copy is from the first one."""
+    """The pixel in row i and column j of those around a box; ``source``: offset of the image's copy from the first one."""
     if len(spot) == 1:
         return tl.load(spot[0] + source + (i * stride + j))
     else:
@@ -220,7 +220,7 @@ def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr)
 
 @triton.jit
 def one_cell(source, place, stride: tl.constexpr):
-    """Center, radius and slopes of a picture where boxes lie in one cell: as in `bilinear.four`."""
+    """Center, radius and slopes of an image where boxes lie in one cell: as in `bilinear.four`."""
     spot, w, z, curved, rest_x, rest_y, floor = place
     a, b = _pixel(source, spot, 0, 0, stride), _pixel(source, spot, 0, 1, stride)
     c, d = _pixel(source, spot, 1, 0, stride), _pixel(source, spot, 1, 1, stride)
@@ -239,13 +239,13 @@ def one_cell(source, place, stride: tl.constexpr):
 
 @triton.jit
 def _larger(a, b):
-    """Without sign; a NaN may be lost, but not in the slopes."""
+    """The larger absolute value; a NaN may be lost, but not in the slopes."""
     return tl.maximum(tl.abs(a), tl.abs(b))
 
 
 @triton.jit
 def _rounded(largest, floor):
-    """What there is for roundings, and underflows."""
+    """The allowance for roundings and underflows."""
     return tl.fma(largest, floor, 2.0**-97)
 
 
@@ -283,7 +283,7 @@ def crossing(
     reflected_x: tl.constexpr,
     reflected_y: tl.constexpr,
 ):
-    """What `two_cells` has to know; x: from `across`, or from `beside`."""
+    """The arguments of `two_cells`; x: from `across`, or from `beside`."""
     y, root = across(v), tl.rsqrt(u[4] * v[4]) * 0.5
     spot = where(copies, x[0], y[0], height, width, reflected_x, reflected_y)
     return spot, x, y, u[4], v[4], root * root, u[3], v[3], floor

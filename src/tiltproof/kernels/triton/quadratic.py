@@ -20,7 +20,7 @@ def _deviation(form):
 
 @triton.jit
 def _path(form_x, form_y, x, y, largest):
-    """What all channels share: the center's place in the first cell, U V but for its factor, deviations, and the magnitude of roundings."""
+    """Values shared by all channels: the center's place in the first cell, U V but for its factor, deviations, the roundings' magnitude."""
     along_x, along_y = form_x[0] - x[0], form_y[0] - y[0]
     reach_x, reach_y = _deviation(form_x), _deviation(form_y)
     square, rest = product_of_deviations(form_x, form_y, reach_y)
@@ -72,7 +72,7 @@ def _added(smooth, before, across, along, base, other, place, reach, reach_along
 
 @triton.jit
 def _crossed(x, y):
-    """Where a path crosses one column, and where one row, but no second line of either kind."""
+    """Masks of the paths that cross one column and of those that cross one row, but no second line of either kind."""
     near = (x[3] <= 2) & (y[3] <= 2)
     return near & (x[3] == 2), near & (y[3] == 2)
 

@@ -1,4 +1,4 @@
-/* One image: opened from the table, left with Esc, and followed by its neighbours in the table with the arrow keys. */
+/* One image: opened from the table, left with Esc, and followed by its neighbors in the table with the arrow keys. */
 const detailed = new Set(data.detailed);
 let current = null;
 
@@ -49,7 +49,7 @@ function detailBody(k) {
   if (broken) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Counterexample: '), point(broken), block ? `. The network answers ${block.worstAnswer}.` : '.'));
   if (!regression && data.openBoxes[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
   if (!block) {
-    if (thumbnail(k)) parts.push(element('ul', {class: 'pictures'}, figure(thumbnail(k), 'the picture', '', `Image ${data.first + k}`, regression ? k : null)));
+    if (thumbnail(k)) parts.push(element('ul', {class: 'pictures'}, figure(thumbnail(k), 'the image', '', `Image ${data.first + k}`, regression ? k : null)));
     parts.push(element('p', {class: 'fine'}, 'Margins over the parameters and pixel bounds are not part of this report for this image.'));
   } else parts.push(...looked(k, block));
   if (regression) parts.push(element('h3', {}, 'Outputs'), element('div', {class: 'scroll'}, outputTable(k)));
@@ -63,7 +63,7 @@ function looked(k, block) {
   const answers = regression ? ['', ''] : [`the network answers ${block.answer}`, `${worst}; margin ${number(block.worstMargin)}, answer ${block.worstAnswer}`];
   const box = boxText(...block.box);
   const pictures = element('ul', {class: 'pictures'},
-    figure(block.picture, 'the picture', answers[0], 'The picture, untransformed', regression ? k : null),
+    figure(block.image, 'the image', answers[0], 'The image, untransformed', regression ? k : null),
     figure(block.turned, regression ? 'transformed to its extreme' : data.counterexamples[k] ? 'the counterexample' : 'worst transformation found', regression ? worst : answers[1], `The picture transformed with ${worst}`, null),
     figure(block.lower, 'lower pixel bound', 'no pixel is darker', `Lower pixel bounds over ${box}`, null),
     figure(block.upper, 'upper pixel bound', 'no pixel is brighter', `Upper pixel bounds over ${box}`, null),

@@ -47,7 +47,7 @@ function boxText(low, high) {
   return low.map((value, k) => `${data.parameters[k].name.replace(/ \(.*/, '')} ${number(value, 6)} to ${number(high[k], 6)}${unit(k)}`).join(', ');
 }
 
-/* A verdict: a shape of its own and its word, never a colour alone. */
+/* A verdict: a shape of its own and its word, never a color alone. */
 function verdictMark(word) {
   return element('span', {class: `verdict ${word}`}, drawn('svg', {class: 'mark', 'aria-hidden': 'true'}, drawn('use', {href: `#mark-${word}`})), word);
 }

@@ -19,7 +19,7 @@ function fan(k) {
     const rim = Array.from({length: 25}, (_, step) => tip(lower + ((upper - lower) * step) / 24, length));
     svg.append(drawn('path', {d: path([[100, 100], ...rim]) + 'Z', fill: '#e03a2f', 'fill-opacity': '.5', stroke: '#ff5a4e', 'stroke-width': '1'}));
   }
-  const needle = (value, reach, colour) => svg.append(drawn('path', {d: path([[100, 100], tip(value, reach)]), stroke: colour, 'stroke-width': '2', 'stroke-linecap': 'round'}));
+  const needle = (value, reach, color) => svg.append(drawn('path', {d: path([[100, 100], tip(value, reach)]), stroke: color, 'stroke-width': '2', 'stroke-linecap': 'round'}));
   if (data.values[k]) needle(data.values[k][0], 74, '#2fbf5b');
   needle(data.prediction[k][0], 83, '#4d8dff');
   return svg;
@@ -40,7 +40,7 @@ function film() {
   byId('film-legend').append(element('ul', {class: 'legend'}, key('range', 'certified range'), key('predicted', 'prediction'), data.values.some((each) => each) ? key('true', 'right answer') : ''));
   for (let step = 0; step < many; step += 1) {
     const k = Math.floor((step * data.count) / many);
-    const block = detailed.has(k) ? JSON.parse(byId(`detail-${k}`).textContent).picture : thumbnail(k);
+    const block = detailed.has(k) ? JSON.parse(byId(`detail-${k}`).textContent).image : thumbnail(k);
     const words = `${number(data.prediction[k][0])}, certified ${number(data.lower[k][0])} to ${number(data.upper[k][0])}`;
     byId('film-frames').append(element('li', {}, element('button', {type: 'button', 'aria-label': `Open image ${data.first + k}: predicted ${words}`, onclick: () => openImage(k)},
       element('div', {class: 'frame'}, element('img', {src: block, alt: ''}), fan(k)), element('small', {class: 'fine'}, `Image ${data.first + k}: ${words}`))));

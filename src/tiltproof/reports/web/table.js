@@ -6,7 +6,7 @@ const thumbnail = (k) => data.thumbnails[k];
 
 const columns = regression ? [
   {key: 'image', name: 'Image', value: (k) => k},
-  {key: 'picture', name: 'Picture', skip: data.thumbnails.length === 0},
+  {key: 'thumbnail', name: 'Thumbnail', skip: data.thumbnails.length === 0},
   {key: 'prediction', name: 'Prediction', number: true, value: (k) => data.prediction[k][0], text: (k) => data.prediction[k].slice(0, 3).map((value) => number(value)).join(', ')},
   {key: 'lower', name: 'Lowest', number: true, value: (k) => data.lower[k][0], text: (k) => number(data.lower[k][0])},
   {key: 'upper', name: 'Highest', number: true, value: (k) => data.upper[k][0], text: (k) => number(data.upper[k][0])},
@@ -15,7 +15,7 @@ const columns = regression ? [
   {key: 'boxes', name: 'Boxes', number: true, wide: true, value: (k) => data.boxes[k], text: (k) => count(data.boxes[k])},
 ] : [
   {key: 'image', name: 'Image', value: (k) => k},
-  {key: 'picture', name: 'Picture', skip: data.thumbnails.length === 0},
+  {key: 'thumbnail', name: 'Thumbnail', skip: data.thumbnails.length === 0},
   {key: 'label', name: 'Label', number: true, wide: true, value: (k) => data.labels[k], text: (k) => String(data.labels[k])},
   {key: 'verdict', name: 'Verdict', value: (k) => data.verdicts[k], text: (k) => verdictMark(data.verdictNames[data.verdicts[k]])},
   {key: 'margin', name: 'Margin', number: true, value: (k) => data.margins[k], text: (k) => number(data.margins[k])},
@@ -79,7 +79,7 @@ function tableRow(k) {
   const cells = visible.map((column) => {
     const class_ = `${column.number ? 'number' : ''} ${column.wide ? 'wide-only' : ''}`;
     if (column.key === 'image') return element('th', {scope: 'row'}, element('button', {type: 'button', class: 'open', 'data-image': k, 'aria-haspopup': 'dialog', 'aria-label': `Open image ${data.first + k}`}, String(data.first + k)));
-    if (column.key === 'picture') return element('td', {}, thumbnail(k) ? element('img', {class: 'thumbnail', src: thumbnail(k), alt: ''}) : '');
+    if (column.key === 'thumbnail') return element('td', {}, thumbnail(k) ? element('img', {class: 'thumbnail', src: thumbnail(k), alt: ''}) : '');
     return element('td', {class: class_}, column.text(k));
   });
   return element('tr', {'data-row': k}, cells);
