@@ -143,7 +143,7 @@ def show(rows: list[dict], arguments: argparse.Namespace) -> None:
     print(line(["", "Semantify-NN", "sequential", "sequential C", "bounds", "speedup", "propagation", "end to end"]))
     for row in rows:
         paper, speedups = ROWS[row["row"]], PAPER_SPEEDUPS[row["row"]]
-        print(f"{row['row']}, {row['images']} pictures")
+        print(f"{row['row']}, {row['images']} images")
         cells = [
             "  paper",
             paper.semantify,
@@ -160,11 +160,11 @@ def show(rows: list[dict], arguments: argparse.Namespace) -> None:
             times = [row["batch"][each] for each in (*SEQUENTIAL, method)]
             speedup, end = ratio(row["batch"], method), ratio(row["batch"], method, through)
             print(line([f"  {method}", "", *times, speedup, through, end]))
-    print(f"\nOne picture at a time: all on the CPU, {torch.get_num_threads()} threads; seconds for the whole batch")
+    print(f"\nOne image at a time: all on the CPU, {torch.get_num_threads()} threads; seconds for the whole batch")
     print(line(["", "Semantify-NN", "sequential", "sequential C", "bounds", "speedup"]))
     for row in rows:
         paper, speedups = ROWS[row["row"]], PAPER_SPEEDUPS[row["row"]]
-        print(f"{row['row']}, {row['images']} pictures")
+        print(f"{row['row']}, {row['images']} images")
         print(line(["  paper", paper.semantify, "", "", paper.algorithm1_cpu, f"{speedups[2]}"]))
         for method in ("fgv", "affine"):
             times = [row["single"][each] for each in (*SEQUENTIAL, method)]

@@ -10,8 +10,8 @@ from tiltproof.errors import InputError
 SIZE = (4, 3)
 RAMP = (np.arange(12) * 5957).reshape(3, 4).astype(np.uint16)
 """0 to 65,527: clipped at 255 it would be white except for one pixel."""
-COLOURS = np.random.default_rng(0).integers(0, 256, (3, 4, 3)).astype(np.uint8)
-GREY = COLOURS[..., 0]
+COLORS = np.random.default_rng(0).integers(0, 256, (3, 4, 3)).astype(np.uint8)
+GREY = COLORS[..., 0]
 ALPHA = np.array([[0, 255, 128, 3]] * 3).astype(np.uint8)
 
 
@@ -47,8 +47,8 @@ def twelve_bits(path):
 
 
 def with_alpha(path):
-    Image.fromarray(np.dstack([COLOURS, ALPHA])).save(path)
-    return over_white(COLOURS)
+    Image.fromarray(np.dstack([COLORS, ALPHA])).save(path)
+    return over_white(COLORS)
 
 
 def grey_with_alpha(path):
@@ -63,7 +63,7 @@ def palette(path):
     return np.array([[255, 0, 0], [10, 20, 30], [0, 0, 255]])[np.arange(12).reshape(3, 4) % 3]
 
 
-def palette_with_a_transparent_colour(path):
+def palette_with_a_transparent_color(path):
     picture = Image.fromarray((np.arange(12) % 2).reshape(3, 4).astype(np.uint8))
     picture.putpalette([255, 0, 0, 10, 20, 30])
     picture.save(path, transparency=0)
@@ -75,9 +75,9 @@ def grey_with_a_transparent_level(path):
     return np.array([255, 100])[np.arange(12).reshape(3, 4) % 2]
 
 
-def one_transparent_colour(path):
-    colours = np.array([[255, 0, 0], [10, 20, 30]], dtype=np.uint8)[np.arange(12).reshape(3, 4) % 2]
-    Image.fromarray(colours).save(path, transparency=(255, 0, 0))
+def one_transparent_color(path):
+    colors = np.array([[255, 0, 0], [10, 20, 30]], dtype=np.uint8)[np.arange(12).reshape(3, 4) % 2]
+    Image.fromarray(colors).save(path, transparency=(255, 0, 0))
     return np.array([[255, 255, 255], [10, 20, 30]])[np.arange(12).reshape(3, 4) % 2]
 
 
@@ -88,13 +88,13 @@ def one_bit(path):
 
 def inks(path):
     """Ink subtracts light, and black ink darkens all three channels."""
-    values = np.dstack([255 - COLOURS, np.zeros((3, 4), np.uint8)])
+    values = np.dstack([255 - COLORS, np.zeros((3, 4), np.uint8)])
     Image.fromarray(values, "CMYK").save(path)
-    return COLOURS
+    return COLORS
 
 
 def luma_and_chroma(path):
-    picture = Image.fromarray(COLOURS).convert("YCbCr")
+    picture = Image.fromarray(COLORS).convert("YCbCr")
     picture.save(path)
     return np.asarray(picture.convert("RGB"))
 
@@ -107,9 +107,9 @@ ADVICE = {
     "RGBA.png": with_alpha,
     "LA.png": grey_with_alpha,
     "P.png": palette,
-    "P with transparency.png": palette_with_a_transparent_colour,
+    "P with transparency.png": palette_with_a_transparent_color,
     "L with transparency.png": grey_with_a_transparent_level,
-    "RGB with transparency.png": one_transparent_colour,
+    "RGB with transparency.png": one_transparent_color,
     "1.png": one_bit,
     "1.tiff": one_bit,
     "CMYK.tiff": inks,

@@ -47,7 +47,7 @@ def test_images_and_angles_of_a_split(root):
     assert len(load_data("driving", root / "driving")[0]) == 1
 
 
-def test_frames_tell_which_images_are_neighbours(root):
+def test_frames_tell_which_images_are_neighbors(root):
     frames = load_frames(root, "train")
     assert [frame.nanoseconds for frame in frames] == [int(ROWS[k][0]) for k in (0, 1, 4)]
     assert [frame.filename for frame in frames] == [f"{ROWS[k][0]}.jpg" for k in (0, 1, 4)]

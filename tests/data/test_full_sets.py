@@ -53,10 +53,10 @@ def statistics(pixels):
         ("driving", "driving_cnn", 1e-4),
     ],
 )
-def test_the_normalisation_of_the_networks(full, name, architecture, near):
+def test_the_normalization_of_the_networks(full, name, architecture, near):
     pixels, _ = full(name, "train")
-    normalise = ARCHITECTURES[architecture]().normalise
-    for found, kept in zip(statistics(pixels), (normalise.mean, normalise.deviation), strict=True):
+    normalize = ARCHITECTURES[architecture]().normalize
+    for found, kept in zip(statistics(pixels), (normalize.mean, normalize.deviation), strict=True):
         assert torch.allclose(found.float(), kept.flatten(), atol=near, rtol=0)
 
 

@@ -147,7 +147,7 @@ def test_a_jpeg_of_very_many_scans(folder):
 
 @pytest.mark.parametrize("format", ["PNG", "WEBP", "TIFF"])
 def test_several_frames(folder, format):
-    frames = [Image.new("RGB", (3, 2), colour) for colour in ("red", "green", "blue")]
+    frames = [Image.new("RGB", (3, 2), color) for color in ("red", "green", "blue")]
     frames[0].save(folder / "frames", format, save_all=True, append_images=frames[1:])
     refused(folder, "several frames.*separate file", "frames")
 

@@ -59,7 +59,7 @@ def test_the_layout_is_that_of_the_competition(tmp_path):
     ends = [(row["low"][0], row["high"][0]) for row in rows[:3]]
     assert ends[0][0] <= -5
     assert ends[2][1] >= 5
-    assert [a for _, a in ends[:2]] == [b for b, _ in ends[1:]], "neighbours share their edge"
+    assert [a for _, a in ends[:2]] == [b for b, _ in ends[1:]], "neighbors share their edge"
     problem = read(tmp_path / "p" / "1.0" / names[5])
     assert problem.clauses == [(0, 2), (1, 2)]
 

@@ -74,10 +74,10 @@ def test_what_is_held_at_a_time(monkeypatch):
 
 @pytest.mark.parametrize("padding", ["border", "reflect"])
 @pytest.mark.parametrize("text", ["Roll(360), Sc(-99:300), Pitch(60@30)", "Sc(-99.9:0)", "Tu(0:4000), Tv(0:4000)"])
-def test_pictures_are_not_padded_beyond_measure(text, padding):
+def test_images_are_not_padded_beyond_measure(text, padding):
     """Each side is below its limit, but the area would take gigabytes."""
     images = torch.rand(1, 1, 5, 5, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(InputError, match="pad the picture too far"):
+    with pytest.raises(InputError, match="pad the image too far"):
         bound_pixels(images, f"{text}; padding={padding}", method="fgv")
 
 

@@ -163,7 +163,7 @@ def test_the_curve_and_the_hostile_name(show, page):
     marks = driver.find_elements(By.CSS_SELECTOR, "#filters .verdict")
     assert [mark.text for mark in marks] == ["certified", "falsified", "unknown", "misclassified"]
     shapes = {mark.find_element(By.TAG_NAME, "use").get_attribute("href") for mark in marks}
-    assert len(shapes) == 4, "told apart without colour"
+    assert len(shapes) == 4, "told apart without color"
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -27,10 +27,10 @@ from tiltproof.reports.plots import (
 
 
 def shades(picture):
-    return {colour for _, colour in picture.getcolors(maxcolors=1 << 24)}
+    return {color for _, color in picture.getcolors(maxcolors=1 << 24)}
 
 
-def has_colour(picture, name):
+def has_color(picture, name):
     wanted = np.array(ImageColor.getrgb(name))
     return bool((np.abs(np.asarray(picture).astype(int) - wanted).max(axis=2) < 12).any())
 
@@ -74,15 +74,15 @@ def test_a_proved_range_is_drawn_without_red():
     margins = [5 + angle / 30 for angle in angles]
     boxes = [(low, low + 10.0, 3.0) for low in range(-30, 30, 10)]
     picture = margin_plot(angles, margins, boxes, "all proved", "angle (degrees)")
-    assert has_colour(picture, SAMPLED)
-    assert has_colour(picture, PROVED)
-    assert not has_colour(picture, OPEN)
+    assert has_color(picture, SAMPLED)
+    assert has_color(picture, PROVED)
+    assert not has_color(picture, OPEN)
 
 
 def test_an_open_box_is_drawn_in_red_even_when_its_bound_is_infinite():
     picture = margin_plot([-1, 1], [2, 1], [(-1, 0, 0.5), (0, 1, float("-inf"))], "open", "pixels")
-    assert has_colour(picture, PROVED)
-    assert has_colour(picture, OPEN)
+    assert has_color(picture, PROVED)
+    assert has_color(picture, OPEN)
 
 
 def test_constant_margins_and_a_single_box(tmp_path):
@@ -100,9 +100,9 @@ def test_ticks_are_few_round_and_inside(low, high):
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
 
 
-def needle_side(picture, colour):
+def needle_side(picture, color):
     """Return the mean column of this color's pixels, relative to the middle of a frame 600 wide."""
-    wanted = np.array(ImageColor.getrgb(colour))
+    wanted = np.array(ImageColor.getrgb(color))
     frame = np.asarray(picture)[FRAME_TITLE : FRAME_TITLE + 198, FRAME_MARGIN : FRAME_MARGIN + 600].astype(int)
     columns = (np.abs(frame - wanted).max(axis=2) < 40).nonzero()[1]
     assert len(columns)
@@ -115,13 +115,13 @@ def test_steering_needles_point_where_the_angles_say():
     picture = steering_plot(frames[:1], [left], "one frame")
     assert needle_side(picture, PREDICTED) < -10
     assert needle_side(picture, TRUE) > 10
-    assert has_colour(picture, RANGE)
+    assert has_color(picture, RANGE)
     strip = steering_plot(frames, [left, left, Steering(0.0, -3.0, 3.0)], "a strip", columns=1)
     assert strip.width == picture.width
     assert strip.height > 2 * picture.height
 
 
-def test_the_front_is_drawn_in_its_own_colour():
+def test_the_front_is_drawn_in_its_own_color():
     points = [
         Point("cheap", 79, 58, 20),
         Point("strict", 80, 75, 30),
@@ -130,8 +130,8 @@ def test_the_front_is_drawn_in_its_own_colour():
     ]
     assert pareto_front(points) == points[:3]
     picture = tradeoff_plot(points, "a front")
-    assert has_colour(picture, PROVED)
-    assert has_colour(picture, SAMPLED)
+    assert has_color(picture, PROVED)
+    assert has_color(picture, SAMPLED)
 
 
 def test_labels_of_points_close_together_do_not_cover_each_other(monkeypatch):

@@ -23,7 +23,7 @@ import torch
 
 from tests.soundness.quick_check import arrays, outside
 from tests.support.cases import (
-    COLOURED,
+    COLORED,
     IMAGE_KINDS,
     KINDS,
     LIMITS,
@@ -121,7 +121,7 @@ def check_batch(number: int, seed: int, size: int = CASES_A_BATCH) -> Tally:
         letters = [str(rng.choice(PHOTOMETRIC)) if rng.random() < 0.3 else letter for letter in letters]
     padding, dtype = str(rng.choice(PADDINGS)), (torch.float32, torch.float64)[rng.integers(2)]
     height, width = (int(side) for side in rng.integers(1, 8, 2))
-    channels = 3 if rng.random() < 0.2 or {*letters} & {*COLOURED} else 1
+    channels = 3 if rng.random() < 0.2 or {*letters} & {*COLORED} else 1
     # a box over many cells changes the code path of its whole batch, so small boxes also get batches without large ones
     kinds = (NARROW, SMALL, LARGE, SMALL + LARGE)[rng.choice(4, p=[0.35, 0.35, 0.2, 0.1])]
     shape = f"{','.join(letters)} {padding} {channels}x{height}x{width} {dtype}"

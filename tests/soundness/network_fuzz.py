@@ -706,7 +706,7 @@ def linears(rng: Rng) -> Iterator[Case]:
         "batch norm": ([batch_norm(rng, "y", "x", 2)], IMAGE),
         "batch norm, wide": ([batch_norm(rng, "y", "x", 5, kind="wide")], (5,)),
         "two scales": (third, (6,)),
-        "normalisation": ([Layer("y", "sub.Tensor", [X, image]), Layer("z", "div.Tensor", [Of("y"), abs(image) + 0.2])], IMAGE),
+        "normalization": ([Layer("y", "sub.Tensor", [X, image]), Layer("z", "div.Tensor", [Of("y"), abs(image) + 0.2])], IMAGE),
         "from a constant": ([Layer("y", "rsub.Scalar", [X, 0.9]), Layer("z", "neg.default", [Of("y")])], (6,)),
         "moves": (
             [

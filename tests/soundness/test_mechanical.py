@@ -174,7 +174,7 @@ DEFECTS = {
         "numbers = some(places.numbers, boxes_of(box_of, rows), 1)",
         "numbers = places.numbers[:, rows] if box_of is None else some(places.numbers, box_of[:len(box_of[rows])], 1)",
     ),
-    "the first picture's cells": ("(picture[rows] * table.area)", "(picture[rows] * 0)"),
+    "the first image's cells": ("(image[rows] * table.area)", "(image[rows] * 0)"),
     "slope v without d m": ("slope_v = b.addcmul_(d, m)", "slope_v = b"),
     "flat one line short": (
         "range(1, min(cells, part.shape[axis] - 1) + 1)",
@@ -235,7 +235,7 @@ SAMPLE: list[tuple[str, str]] = [
     ("torch.sub(right[..., 1:, :], right[..., :-1, :], out=mixed[..., :-1, :])", "1 -> 0"),
     ("largest, spread = torch.maximum(-low, high), high - low", "low -> high #2"),
     ("for k in range(1, min(cells, part.shape[axis] - 1) + 1):", "axis -> axis - 1"),
-    ("ring = with_ring(pictures)[:, down][:, :, across].permute(3, 0, 1, 2).contiguous()", "down -> across"),
+    ("ring = with_ring(images)[:, down][:, :, across].permute(3, 0, 1, 2).contiguous()", "down -> across"),
     ("self.floor = (4 * largest + 40 * spread) * UNIT[torch.float64] + SMALLEST[torch.float64]", "40 -> 1"),
 ]
 """Mechanical mutants of the same file, a line and a change."""

@@ -79,7 +79,7 @@ def test_composition_is_in_the_order_given():
     assert same(transformed(image, ["R", "Tu"], [90, 1]), turned_right)
 
 
-def test_spatial_neighbours_are_interpolated_once():
+def test_spatial_neighbors_are_interpolated_once():
     image = [[[0.0, 1.0, 0.0]]]
     together = transformed(image, ["Tu", "Tu"], [Fraction(1, 2), Fraction(-1, 2)])
     apart = transformed(image, ["Tu", "B", "Tu"], [Fraction(1, 2), 0, Fraction(-1, 2)])

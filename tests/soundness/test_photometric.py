@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support import photometric_oracle as photometric
 from tests.support.cases import (
-    COLOURED,
+    COLORED,
     IMAGE_KINDS,
     KINDS,
     PADDINGS,
@@ -39,7 +39,7 @@ OURS = ("affine", "hull")
 
 
 def channels_for(letters):
-    return 3 if {*letters} & {*COLOURED} else 1
+    return 3 if {*letters} & {*COLORED} else 1
 
 
 def assert_agrees(letters, padding, image, theta):
@@ -313,7 +313,7 @@ def test_known_values():
 
 @pytest.mark.parametrize("text", ["S(10)", "H(10)", "R(3), H(10)"])
 @pytest.mark.parametrize("channels", [1, 2, 4])
-def test_colours_need_three_channels(text, channels):
+def test_colors_need_three_channels(text, channels):
     images = torch.rand(1, channels, 4, 4)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16 * channels, 2)).eval()
     for refused in (

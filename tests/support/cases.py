@@ -19,7 +19,7 @@ SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5
 PIXELWISE = ("C", "B")
 PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
 """The number after @ is fixed: the Gaussian's radius, the motion's angle."""
-COLOURED = ("S", "H")
+COLORED = ("S", "H")
 PADDINGS = ("zeros", "border", "reflect")
 IMAGE_KINDS = (
     "random",

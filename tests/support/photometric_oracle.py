@@ -29,7 +29,7 @@ def changed(image: Any, error: Fraction, letter: str, value: Fraction, padding: 
     if name == "G":
         return gamma(image, 1 + value / 100, error)
     if name in ("S", "H"):
-        return colours(image, name, value, error)
+        return colors(image, name, value, error)
     if name == "Bl":
         return gaussian(image, value, int(setting), padding), error + Fraction(1, 2**300)
     assert name == "Mb"
@@ -62,7 +62,7 @@ def gamma(image: Any, power: Fraction, error: Fraction) -> tuple[Any, Fraction]:
     return result, error if power == 1 else error + Fraction(1, 2**300)
 
 
-def colours(image: Any, name: str, value: Fraction, error: Fraction) -> tuple[Any, Fraction]:
+def colors(image: Any, name: str, value: Fraction, error: Fraction) -> tuple[Any, Fraction]:
     assert len(image.numerator) == 3
     rest = [[(i == j) - LUMA[j] for j in range(3)] for i in range(3)]
     if name == "S":

@@ -166,7 +166,7 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         lambda m, x: m.head(torch.cat([x, F.relu(m.a(x)), x], dim=1).flatten(1)), a=nn.Conv2d(2, 3, 1), head=head(210)
     ),
     "concat negative dim": lambda: Function(lambda m, x: m.head(torch.cat((x, -x), -1).flatten(1)), head=head(120)),
-    "normalisation": lambda: Function(
+    "normalization": lambda: Function(
         lambda m, x: m.head(((x - m.mean) / m.std).flatten(1)),
         mean=torch.rand(2, 1, 1),
         std=torch.rand(1, 2, 1, 1) + 0.2,

@@ -165,7 +165,7 @@ def test_a_flipped_road_turns_the_other_way(run, monkeypatch, name, signed):
 
 
 @pytest.mark.parametrize("kind", ["augmentation", "worst-of", "certified"])
-def test_angles_are_learnt_and_their_ranges_certified(run, kind):
+def test_angles_are_learned_and_their_ranges_certified(run, kind):
     """Ten outputs, all trained towards the angle: a regression run from end to end."""
     angles = torch.linspace(-1, 1, 100).unsqueeze(1).expand(-1, 10)
     settings = [f"loss.kind={kind}", "loss.nu=[0.5]", "loss.parameters_per_batch=each", "train.epochs=2"]

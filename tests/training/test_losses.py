@@ -190,7 +190,7 @@ def test_the_certified_loss_looks_around_the_worst_sample():
 
 
 @pytest.mark.parametrize("propagation", ["interval", "affine", "backward"])
-def test_bounds_normalise_by_the_mini_batch_as_the_answers_do(propagation):
+def test_bounds_normalize_by_the_mini_batch_as_the_answers_do(propagation):
     """Empty boxes in training mode: the certified term is the clean term, though the running statistics are far away."""
     torch.manual_seed(0)
     model = nn.Sequential(

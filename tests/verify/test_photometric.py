@@ -160,11 +160,11 @@ def test_the_checker_refuses_what_means_nothing(text):
         read_transform(text)
 
 
-def test_a_run_about_colours_of_grey_pictures_is_refused(tmp_path):
+def test_a_run_about_colors_of_grey_pictures_is_refused(tmp_path):
     from tests.support.run_folder import manifest_of, record, write_run
 
     model, images, labels = problem(channels=1)
     records = [record(k, int(labels[k]), "unknown", margin=-1.0, open_box=[[-5.0], [5.0]]) for k in range(4)]
     write_run(tmp_path / "run", manifest_of(model, images, labels, "S(5)"), records)
-    with pytest.raises(CheckFailed, match="colours"):
+    with pytest.raises(CheckFailed, match="colors"):
         check(tmp_path / "run", model, images, labels)

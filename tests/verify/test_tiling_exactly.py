@@ -75,7 +75,7 @@ def test_boxes_cover_the_text_after_random_splits(name, base):
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("name", RANGES)
-def test_neighbours_of_different_levels_share_their_edge(name, base):
+def test_neighbors_of_different_levels_share_their_edge(name, base):
     """In the order of their fractions of the range, one box's end is the next one's beginning, to the last bit."""
     tiling, _, _ = make(name, base)
     boxes = random_splits(tiling.first(), tiling, np.random.default_rng(base), 8)

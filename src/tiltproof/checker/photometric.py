@@ -252,7 +252,7 @@ def changed(image: Form, letter: str, value: Form, fixed: float, padding: str) -
         down, right = direction(fixed)
         return unit(blurred(image, weights, [(k * down, k * right) for k in range(len(weights[0]))], padding))
     assert letter in ("S", "H")
-    return unit(clamped(coloured(image, letter, value)))
+    return unit(clamped(colored(image, letter, value)))
 
 
 def unit(x: Form) -> Form:
@@ -262,7 +262,7 @@ def unit(x: Form) -> Form:
     return Form(torch.where(x.radius < 0.5, x.rows, plain), x.unit)
 
 
-def coloured(image: Form, letter: str, value: Form) -> Form:
+def colored(image: Form, letter: str, value: Form) -> Form:
     """Mix red, green and blue. Constants count thousandths, so they are exact."""
     rest = torch.eye(3, dtype=torch.float64) * 1000 - torch.tensor([LUMA] * 3, dtype=torch.float64)
 

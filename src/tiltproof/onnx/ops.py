@@ -245,7 +245,7 @@ def write_linear(draft: GraphDraft, operation: Operation, inputs: list[str], out
     draft.add("Gemm", inputs + names, output, transB=1)
 
 
-def normalised(step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
+def normalized(step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
     view = (-1, *[1] * (read[0].ndim - 2))
     mean, variance, weight, bias = (step.constants[name].view(view) for name in ("mean", "variance", "weight", "bias"))
     scale = (weight / (variance + step.settings["epsilon"]).sqrt()).abs()
@@ -253,8 +253,8 @@ def normalised(step: Step, read: list[Tensor], errors: list[Tensor], _result: Te
     return scale * errors[0] + gamma(12, unit) * size
 
 
-@rounds(normalised)
-def normalise(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *, epsilon: float) -> Tensor:
+@rounds(normalized)
+def normalize(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor, *, epsilon: float) -> Tensor:
     return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, epsilon)
 
 
@@ -268,7 +268,7 @@ def batch_norm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     if not epsilon >= 0 or bool((variance < 0).any()) or bool((variance + epsilon <= 0).any()):
         raise node.refusal("divides by a variance that is not positive")
     constants = {"mean": mean, "variance": variance, "weight": weight, "bias": bias}
-    return draft.add(node, normalise, (image(node, values[0]),), constants, epsilon=epsilon)
+    return draft.add(node, normalize, (image(node, values[0]),), constants, epsilon=epsilon)
 
 
 @writes("scale")

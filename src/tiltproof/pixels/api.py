@@ -76,8 +76,8 @@ def check_images(images: Tensor) -> None:
         raise InputError(
             "pixel values must lie in [0, 1]",
             got=f"{low:g} to {high:g}",
-            why="pixels not divided by 255, or already normalised",
-            do="scale to [0, 1] and put the normalisation inside the model",
+            why="pixels not divided by 255, or already normalized",
+            do="scale to [0, 1] and put the normalization inside the model",
         )
 
 

@@ -145,7 +145,7 @@ class PatchExtrema:
 
 
 def _points(pixels: Tensor, line: Axis) -> Tensor:
-    """Interpolate between neighbours along the leading dimension at the line's points; a cell the box does not reach repeats the last
+    """Interpolate between neighbors along the leading dimension at the line's points; a cell the box does not reach repeats the last
     point. The first it does: base <= start <= last.
     """
     shape = -1, *[1] * (pixels.ndim - 1 - line.ends.ndim), *line.start.shape, 1

@@ -1,4 +1,4 @@
-"""Bounds after one change of values: contrast and brightness before their clamp, gamma, a mix of colours, a blur."""
+"""Bounds after one change of values: contrast and brightness before their clamp, gamma, a mix of colors, a blur."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import UNIT, widen
 from tiltproof.transforms.base import Part
 from tiltproof.transforms.blur import MIN_DEVIATION, Filter, GaussianBlur, Offset, both_sides, differences
-from tiltproof.transforms.photometric import ColourMatrix, Gamma, mixed
+from tiltproof.transforms.photometric import ColorMatrix, Gamma, mixed
 
 
 def changed_form(part: Part, image: Any, value: AffineForm, padding: str) -> AffineForm:
@@ -25,7 +25,7 @@ def changed_form(part: Part, image: Any, value: AffineForm, padding: str) -> Aff
     if isinstance(part, Gamma):
         return power_form(image, part.exponent(value))
     changed: AffineForm = part.pixels(image, value)
-    return _no_worse_than_unit(clamp01(changed)) if isinstance(part, ColourMatrix) else changed
+    return _no_worse_than_unit(clamp01(changed)) if isinstance(part, ColorMatrix) else changed
 
 
 def _no_worse_than_unit(form: AffineForm) -> AffineForm:
@@ -41,7 +41,7 @@ def changed_interval(part: Part, image: Interval, value: Interval, padding: str)
         return filtered_interval(part, image, value, padding)
     if isinstance(part, Gamma):
         return power_interval(image, part.exponent(value))
-    if not isinstance(part, ColourMatrix):
+    if not isinstance(part, ColorMatrix):
         return part.pixels(image, value)
     # For any one image the result is linear in each number of the matrix, so it is least and greatest where these are at their ends.
     numbers, matrices = zip(*part.terms(value), strict=True)

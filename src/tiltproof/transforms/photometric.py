@@ -114,7 +114,7 @@ REST: Thousandths = ((787, -715, -72), (-213, 285, -72), (-213, -715, 928))
 TURN: Thousandths = ((-213, -715, 928), (143, 140, -283), (-787, 715, 72))
 
 
-class ColourMatrix(Photometric):
+class ColorMatrix(Photometric):
     """x' = M(value) x for the vector x of a pixel's red, green and blue values."""
 
     channels = 3
@@ -143,7 +143,7 @@ def mixed(image: Any, terms: list[tuple[Any, Thousandths]]) -> Any:
     return total / 1000
 
 
-class Saturation(ColourMatrix):
+class Saturation(ColorMatrix):
     """Change saturation by a percentage: ``Saturation(30)`` is -30 % to +30 %; text ``S(30)``.
 
     Convention
@@ -170,7 +170,7 @@ class Saturation(ColourMatrix):
         return [(value / 100 + 1, REST)]
 
 
-class Hue(ColourMatrix):
+class Hue(ColorMatrix):
     """Rotate the hue by an angle in degrees: ``Hue(20)`` is -20 to 20; text ``H(20)``.
 
     Convention

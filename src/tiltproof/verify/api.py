@@ -49,7 +49,7 @@ def certify(
 ) -> Certificate:
     """Prove, image by image, that the network keeps the right answer for every parameter of the transform's range.
 
-    ``images`` [N, C, H, W] in [0, 1] on the model's device, ``labels`` [N]; normalisation belongs inside the model.
+    ``images`` [N, C, H, W] in [0, 1] on the model's device, ``labels`` [N]; normalization belongs inside the model.
     ``method``: ``affine`` (the default and the best), ``hull`` (exact pixel intervals), ``fgv`` (the paper's
     verifier). ``semantics``: ``real`` certifies the real-valued network, ``float32`` in addition every float32 evaluation of
     it, in any order of summation. ``splits``: None splits adaptively within ``budget``; a number, or one per

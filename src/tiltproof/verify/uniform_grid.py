@@ -1,8 +1,8 @@
 """Uniform splitting, the paper's way: a fixed grid, many images at a time, so that images share a box's coordinates.
 
-A bound over a block of neighbouring boxes holds over each of them, so the grid is covered by blocks as large as can be proved, at a
+A bound over a block of neighboring boxes holds over each of them, so the grid is covered by blocks as large as can be proved, at a
 fraction of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it
-is not. How large blocks can be depends on the image and on where in the range they lie, and neighbours are much alike: the middle of each
+is not. How large blocks can be depends on the image and on where in the range they lie, and neighbors are much alike: the middle of each
 region is tried first, from the whole region down, and tells the size for the rest of it.
 """
 
@@ -115,7 +115,7 @@ class UniformSearch(Search):
                 left = self._halved(left[failed & (left.size > 0) & self._open()[left.rows]])
 
     def _prove(self, blocks: Blocks, batch: AdaptiveBatchSize, report: Callable[[], None]) -> Tensor:
-        """Bounds, as many at a time as fit, neighbours together. Images leave at boxes that are not proved, and nothing more of them is
+        """Bounds, as many at a time as fit, neighbors together. Images leave at boxes that are not proved, and nothing more of them is
         looked at: minus infinity."""
         result = torch.full((len(blocks),), -torch.inf).double()
         left, alive = self._flat(blocks.corners).argsort(stable=True), -1
