@@ -10,7 +10,7 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, load_selection, model_and_transform, without_none, write_json
-from tiltproof.cli.options import EFFORT
+from tiltproof.cli.options import EFFORT, option
 from tiltproof.device import choose_device
 from tiltproof.verify.attack import attack
 
@@ -28,10 +28,7 @@ def command(
     start: options.Start = 0,
     limit: options.Limit = None,
     samples: options.Samples = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Gradient steps from the worst sample.", rich_help_panel=EFFORT),
-    ] = None,
+    steps: Annotated[int | None, option("Gradient steps from the worst sample.", EFFORT, "N")] = None,
     device: options.Device = "auto",
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,

@@ -9,6 +9,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.inputs import check_writable, write_figure
+from tiltproof.cli.options import option
 from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import bound_pixels
@@ -24,10 +25,8 @@ EPILOG = options.epilog(
 def command(
     data: options.Data,
     transform: options.TransformText,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE.png", help="The figure to write.", rich_help_panel=options.RESULTS)
-    ],
-    index: Annotated[int, typer.Option(metavar="N", help="Index of the image.", rich_help_panel=options.PROBLEM)] = 0,
+    out: Annotated[Path, option("The figure to write.", options.RESULTS, "FILE.png")],
+    index: Annotated[int, option("Index of the image.", options.PROBLEM, "N")] = 0,
     method: options.Method = "affine",
     padding: options.Padding = None,
     data_root: options.DataRoot = None,

@@ -20,7 +20,7 @@ from tiltproof.cli.inputs import (
     without_none,
     write_json,
 )
-from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS
+from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS, choice, flag, option
 from tiltproof.device import choose_device
 from tiltproof.distributed import RayWorkers
 from tiltproof.errors import InputError
@@ -44,87 +44,38 @@ def command(
     model: options.Model,
     data: options.Data,
     transform: options.OptionalTransformText = None,
-    task: Annotated[
-        str,
-        options.choice("classification (default) or regression.", PROBLEM, *TASKS),
-    ] = "classification",
+    task: Annotated[str, choice("classification (default) or regression.", PROBLEM, *TASKS)] = "classification",
     semantics: options.Semantics = "real",
     start: options.Start = 0,
     limit: options.Limit = None,
     boxes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help=f"Boxes per image before it is unknown [default: {Budget().boxes:,}]",
-            rich_help_panel=EFFORT,
-        ),
+        int | None, option(f"Boxes per image before it is unknown [default: {Budget().boxes:,}]", EFFORT, "N")
     ] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Seconds per image before it is unknown.", rich_help_panel=EFFORT),
-    ] = None,
+    seconds: Annotated[float | None, option("Seconds per image before it is unknown.", EFFORT, "S")] = None,
     method: options.Method = "affine",
-    splits: Annotated[
-        str | None,
-        typer.Option(metavar="N,...", help="Instead: " + options.SPLITS_HELP, rich_help_panel=EFFORT),
-    ] = None,
+    splits: Annotated[str | None, option("Instead: " + options.SPLITS_HELP, EFFORT, "N,...")] = None,
     samples: options.Samples = None,
     device: options.Device = "auto",
     memory: options.MemoryLimit = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLUSTER",
-            help="Use Ray workers: auto, local or HOST:PORT.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Keep the evidence, for tiltproof check and report.",
-            rich_help_panel=RESULTS,
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, or start it.", rich_help_panel=RESULTS)
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in --out.", rich_help_panel=RESULTS)
-    ] = False,
-    curve: Annotated[
-        bool,
-        typer.Option("--curve", help="Also certify smaller ranges, for the report's curve.", rich_help_panel=RESULTS),
-    ] = False,
+    ray: Annotated[str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER")] = None,
+    out: Annotated[Path | None, option("Keep the evidence, for tiltproof check and report.", RESULTS, "FOLDER")] = None,
+    resume: Annotated[bool, flag("Continue the run in --out, or start it.", RESULTS, "--resume")] = False,
+    overwrite: Annotated[bool, flag("Replace the run in --out.", RESULTS, "--overwrite")] = False,
+    curve: Annotated[bool, flag("Also certify smaller ranges, for the report's curve.", RESULTS, "--curve")] = False,
     json_file: options.JsonFile = None,
-    fail_under: Annotated[
-        float | None,
-        typer.Option(metavar="PCT", help="Exit code 1 if fewer images are certified.", rich_help_panel=RESULTS),
-    ] = None,
+    fail_under: Annotated[float | None, option("Exit code 1 if fewer images are certified.", RESULTS, "PCT")] = None,
     quiet: options.Quiet = False,
     excess: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Regression: accepted share beyond the inner range [0.05]",
-            rich_help_panel=RARE,
-        ),
+        float | None, option("Regression: accepted share beyond the inner range [0.05]", RARE, "SHARE")
     ] = None,
-    width: Annotated[
-        float | None,
-        typer.Option(metavar="X", help="Regression: accept ranges narrower than this.", rich_help_panel=RARE),
-    ] = None,
+    width: Annotated[float | None, option("Regression: accept ranges narrower than this.", RARE, "X")] = None,
     padding: options.Padding = None,
     end: options.End = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
     batch_size: options.BatchSize = None,
-    batch_images: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Images per batch, or per task of a Ray worker.", rich_help_panel=RARE),
-    ] = None,
+    batch_images: Annotated[int | None, option("Images per batch, or per task of a Ray worker.", RARE, "N")] = None,
     seed: options.Seed = 0,
 ) -> None:
     """Prove for each image that no transformation changes the answer.

@@ -12,7 +12,7 @@ from tiltproof.checker import CheckFailed, CheckReport
 from tiltproof.checker import check as check_run
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.options import EFFORT, RARE
+from tiltproof.cli.options import EFFORT, RARE, option
 from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 from tiltproof.models import load as load_model
@@ -31,18 +31,14 @@ def command(
     data: options.Data,
     sample: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Re-prove N random images only; hashes, covering and counts are checked for all.",
-            rich_help_panel=EFFORT,
-        ),
+        option("Re-prove N random images only; hashes, covering and counts are checked for all.", EFFORT, "N"),
     ] = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
     data_root: options.DataRoot = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of --sample.", rich_help_panel=RARE)] = 0,
+    seed: Annotated[int, option("Seed of --sample.", RARE, "N")] = 0,
 ) -> None:
     """Prove every box of a run again, with independent code.
 

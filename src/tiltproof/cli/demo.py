@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tiltproof.cli import options
 from tiltproof.cli.display import live_progress, print_summary
 from tiltproof.cli.inputs import make_folder, write_figure
+from tiltproof.cli.options import option
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
 from tiltproof.network import bound_network
@@ -34,10 +35,9 @@ EPILOG = options.epilog("tiltproof demo", "tiltproof demo --out figures")
 
 
 def command(
-    out: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="Folder for figures, run and report.", rich_help_panel=options.RESULTS),
-    ] = Path("tiltproof-demo"),
+    out: Annotated[Path, option("Folder for figures, run and report.", options.RESULTS, "FOLDER")] = Path(
+        "tiltproof-demo"
+    ),
 ) -> None:
     """Certify 100 digits for every rotation of up to 30 degrees.
 

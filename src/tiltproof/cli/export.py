@@ -21,7 +21,7 @@ from tiltproof.cli.inputs import (
     without_none,
     write_atomically,
 )
-from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS
+from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS, argument, choice, flag, option
 from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
@@ -39,60 +39,29 @@ MAX_IMAGES = 100_000
 
 
 def command(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help="A run: the folder that certify --out wrote.", rich_help_panel=PROBLEM),
-    ] = None,
+    folder: Annotated[Path | None, argument("A run: the folder that certify --out wrote.", "[DIR]")] = None,
     model: options.OptionalModel = None,
     data: options.OptionalData = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write the run's results as a table.", rich_help_panel=RESULTS),
-    ] = None,
-    jsonl: Annotated[
-        Path | None,
-        typer.Option("--jsonl", metavar="FILE", help="The same as JSON, one row per line.", rich_help_panel=RESULTS),
-    ] = None,
+    csv: Annotated[Path | None, option("Write the run's results as a table.", RESULTS, "FILE", "--csv")] = None,
+    jsonl: Annotated[Path | None, option("The same as JSON, one row per line.", RESULTS, "FILE", "--jsonl")] = None,
     tolerance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBER", help="Regression: safe means this close to the target.", rich_help_panel=RESULTS
-        ),
+        str | None, option("Regression: safe means this close to the target.", RESULTS, "NUMBER")
     ] = None,
     vnnlib: Annotated[
-        bool,
-        typer.Option(
-            "--vnnlib", help="Write VNN-LIB 1.0 and 2.0, and the network as ONNX, to --out.", rich_help_panel=RESULTS
-        ),
+        bool, flag("Write VNN-LIB 1.0 and 2.0, and the network as ONNX, to --out.", RESULTS, "--vnnlib")
     ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A new folder for --vnnlib.", rich_help_panel=RESULTS)
-    ] = None,
+    out: Annotated[Path | None, option("A new folder for --vnnlib.", RESULTS, "FOLDER")] = None,
     quiet: options.Quiet = False,
     transform: options.OptionalTransformText = None,
     images: Annotated[
         str | None,
-        typer.Option(
-            metavar="N,N-N",
-            help="--vnnlib: which images, e.g. 0,3,10-19 (default: those the run certified).",
-            rich_help_panel=PROBLEM,
-        ),
+        option("--vnnlib: which images, e.g. 0,3,10-19 (default: those the run certified).", PROBLEM, "N,N-N"),
     ] = None,
-    splits: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,...",
-            help="--vnnlib: " + options.SPLITS_HELP,
-            rich_help_panel=EFFORT,
-        ),
-    ] = None,
+    splits: Annotated[str | None, option("--vnnlib: " + options.SPLITS_HELP, EFFORT, "N,...")] = None,
     method: Annotated[
-        str | None,
-        options.choice("--vnnlib: pixel bounds (default: hull, or the run's).", EFFORT, *("hull", "fgv", "affine")),
+        str | None, choice("--vnnlib: pixel bounds (default: hull, or the run's).", EFFORT, "hull", "fgv", "affine")
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds per property in instances.csv.", rich_help_panel=RARE)
-    ] = TIMEOUT,
+    timeout: Annotated[float, option("Seconds per property in instances.csv.", RARE, "S")] = TIMEOUT,
     padding: options.Padding = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,

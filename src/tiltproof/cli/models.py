@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
+from tiltproof.cli.options import flag
 from tiltproof.models import Card, models
 from tiltproof.models.cards import PAPER_ROWS, SOURCE, PaperRow
 from tiltproof.transforms import parse
@@ -46,18 +47,10 @@ PAPER = {row_of(row): row for row in PAPER_ROWS}
 
 def command(
     details: Annotated[
-        bool,
-        typer.Option(
-            "--details",
-            help="Add how each model was trained and measured, and its sha256.",
-            rich_help_panel=options.RESULTS,
-        ),
+        bool, flag("Add how each model was trained and measured, and its sha256.", options.RESULTS, "--details")
     ] = False,
     as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print the models' cards, with their recipes, as JSON.", rich_help_panel=options.RESULTS
-        ),
+        bool, flag("Print the models' cards, with their recipes, as JSON.", options.RESULTS, "--json")
     ] = False,
 ) -> None:
     """List the bundled models by the share of certified images.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,35 +58,47 @@ def epilog(*commands: str, code_1: str = "") -> str:
     )
 
 
-def starts_with(incomplete: str, names: Iterable[str]) -> list[str]:
-    """What a shell may complete to; with nothing to offer it completes file names."""
-    return [name for name in names if name.startswith(incomplete)]
+Names = Callable[[], Iterable[str]]
+
+
+def _completion(names: Names | None) -> Callable[[str], list[str]] | None:
+    """What a shell completes to; with nothing to offer it completes file names."""
+    if names is None:
+        return None
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+def argument(text: str, metavar: str, names: Names | None = None) -> Any:
+    return typer.Argument(metavar=metavar, help=text, rich_help_panel=PROBLEM, autocompletion=_completion(names))
+
+
+def option(text: str, group: str, metavar: str, *flags: str, names: Names | None = None) -> Any:
+    """An option with a value, one of ``names()`` or another."""
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=group, autocompletion=_completion(names))
+
+
+def flag(text: str, group: str, *flags: str) -> Any:
+    """An option without a value."""
+    return typer.Option(*flags, help=text, rich_help_panel=group)
 
 
 def choice(text: str, group: str, *values: str) -> Any:
-    """An option with a few possible values, which a shell completes."""
-    return typer.Option(
-        metavar="NAME",
-        help=text,
-        rich_help_panel=group,
-        autocompletion=lambda incomplete: starts_with(incomplete, values),
-    )
+    """An option with a few possible values."""
+    return option(text, group, "NAME", names=lambda: values)
 
 
-_model = typer.Option(
-    metavar="MODEL",
-    rich_help_panel=PROBLEM,
-    autocompletion=lambda incomplete: starts_with(incomplete, (card.name for card in models())),
-    help="Bundled model (list: tiltproof models), .safetensors or .onnx file, or package.module:function.",
+_model = option(
+    "Bundled model (list: tiltproof models), .safetensors or .onnx file, or package.module:function.",
+    *(PROBLEM, "MODEL"),
+    names=lambda: (card.name for card in models()),
+)
+_data = option(
+    "mnist, cifar10, tinyimagenet, driving, mnist-sample, cifar10-sample or a folder with labels.csv.",
+    *(PROBLEM, "DATA"),
+    names=lambda: DATA_NAMES,
 )
 Model = Annotated[str, _model]
 OptionalModel = Annotated[str | None, _model]
-_data = typer.Option(
-    metavar="DATA",
-    rich_help_panel=PROBLEM,
-    autocompletion=lambda incomplete: starts_with(incomplete, DATA_NAMES),
-    help="mnist, cifar10, tinyimagenet, driving, mnist-sample, cifar10-sample or a folder with labels.csv.",
-)
 Data = Annotated[str, _data]
 OptionalData = Annotated[str | None, _data]
 TRANSFORM_HELP = 'Ranges, e.g. "R(30), Tu(-2:1)"; letters: tiltproof --help.'
@@ -97,68 +109,32 @@ LETTERS_HELP = (
     "(pixels). Mb(5@30): motion blur of 0 to 5 pixels at 30 degrees. Yaw(5@300), Pitch(5@300), Roll: camera rotation "
     "(degrees) at a focal length of 300 pixels."
 )
-TransformText = Annotated[
-    str, typer.Option("--transform", metavar="TEXT", rich_help_panel=PROBLEM, help=TRANSFORM_HELP)
-]
+TransformText = Annotated[str, option(TRANSFORM_HELP, PROBLEM, "TEXT", "--transform")]
 OptionalTransformText = Annotated[
-    str | None,
-    typer.Option(
-        "--transform",
-        metavar="TEXT",
-        rich_help_panel=PROBLEM,
-        help=TRANSFORM_HELP + " [default: the model's own]",
-    ),
+    str | None, option(TRANSFORM_HELP + " [default: the model's own]", PROBLEM, "TEXT", "--transform")
 ]
-Start = Annotated[int, typer.Option(metavar="N", help="Index of the first image.", rich_help_panel=PROBLEM)]
-End = Annotated[int | None, typer.Option(metavar="N", help="Index after the last image.", rich_help_panel=RARE)]
-Limit = Annotated[int | None, typer.Option(metavar="N", help="At most this many images.", rich_help_panel=PROBLEM)]
+Start = Annotated[int, option("Index of the first image.", PROBLEM, "N")]
+End = Annotated[int | None, option("Index after the last image.", RARE, "N")]
+Limit = Annotated[int | None, option("At most this many images.", PROBLEM, "N")]
 Semantics = Annotated[
     str, choice("real (default) or float32 (every float32 evaluation too).", PROBLEM, "real", "float32")
 ]
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The folder that certify --out wrote.", rich_help_panel=PROBLEM)
-]
+RunFolder = Annotated[Path, argument("The folder that certify --out wrote.", "DIR")]
 Method = Annotated[str, choice("Pixel bounds: affine, hull or fgv.", EFFORT, "affine", "hull", "fgv")]
-Samples = Annotated[
-    int | None, typer.Option(metavar="N", help="Parameters the attack samples per image.", rich_help_panel=EFFORT)
-]
+Samples = Annotated[int | None, option("Parameters the attack samples per image.", EFFORT, "N")]
 SPLITS_HELP = "uniform grid of N boxes, or per parameter: 10,20."
 Device = Annotated[str, choice("auto, cpu or cuda.", MACHINE, "auto", "cpu", "cuda")]
-MemoryLimit = Annotated[
-    str | None,
-    typer.Option(metavar="SIZE", help="Size batches for this much, e.g. 2GB; no hard limit.", rich_help_panel=MACHINE),
-]
-JsonFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--json", metavar="FILE", help="Write all results as JSON; - is standard output.", rich_help_panel=RESULTS
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and notices only.", rich_help_panel=RESULTS)]
+MemoryLimit = Annotated[str | None, option("Size batches for this much, e.g. 2GB; no hard limit.", MACHINE, "SIZE")]
+JsonFile = Annotated[Path | None, option("Write all results as JSON; - is standard output.", RESULTS, "FILE", "--json")]
+Quiet = Annotated[bool, flag("Print errors and notices only.", RESULTS, "--quiet", "-q")]
 Padding = Annotated[
-    str | None,
-    choice("Outside the image: zeros (default), border or reflect.", RARE, "zeros", "border", "reflect"),
+    str | None, choice("Outside the image: zeros (default), border or reflect.", RARE, "zeros", "border", "reflect")
 ]
 Architecture = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=RARE,
-        autocompletion=lambda incomplete: starts_with(incomplete, ARCHITECTURES),
-        help="Architecture of a .safetensors file without a card.",
-    ),
+    option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURES),
 ]
-AllowPickle = Annotated[
-    bool,
-    typer.Option("--allow-pickle", help="Let --model be a state dict of torch.save.", rich_help_panel=RARE),
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", rich_help_panel=RARE
-    ),
-]
-BatchSize = Annotated[
-    int | None, typer.Option(metavar="N", help="Boxes per batch [default: what fits]", rich_help_panel=RARE)
-]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the attack's samples.", rich_help_panel=RARE)]
+AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.", RARE, "--allow-pickle")]
+DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", RARE, "DIR")]
+BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
+Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]

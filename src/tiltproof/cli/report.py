@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import check_writable, images_of_run
-from tiltproof.cli.options import EFFORT, RESULTS
+from tiltproof.cli.options import EFFORT, RESULTS, option
 from tiltproof.data import load as load_data
 from tiltproof.data.loading import DATA_NAMES
 from tiltproof.device import choose_device
@@ -35,18 +35,10 @@ def command(
     model: options.OptionalModel = None,
     data: options.OptionalData = None,
     details: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Draw margins and pixel bounds of N images, those not certified first.",
-            rich_help_panel=EFFORT,
-        ),
+        int, option("Draw margins and pixel bounds of N images, those not certified first.", EFFORT, "N")
     ] = DETAILS,
     device: options.Device = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The page (default: report.html in DIR).", rich_help_panel=RESULTS),
-    ] = None,
+    out: Annotated[Path | None, option("The page (default: report.html in DIR).", RESULTS, "FILE")] = None,
     quiet: options.Quiet = False,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,

@@ -13,7 +13,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import Line, LogLine, kept_after_interruption, live_line
-from tiltproof.cli.options import EFFORT, PROBLEM, RESULTS
+from tiltproof.cli.options import EFFORT, PROBLEM, RESULTS, argument, flag, option
 from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
 from tiltproof.training import TrainingFailed, TrainProgress, TrainResult, read_recipe, recipe_names, train
@@ -88,54 +88,22 @@ EPILOG = options.epilog(
 )
 
 
-def _complete_recipe(incomplete: str) -> list[str]:
-    return options.starts_with(incomplete, recipe_names())
-
-
 def command(
     recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            autocompletion=_complete_recipe,
-            help="A bundled recipe, e.g. mnist-r30 (TAB lists them), or a TOML file.",
-            rich_help_panel=PROBLEM,
-        ),
+        str, argument("A bundled recipe, e.g. mnist-r30 (TAB lists them), or a TOML file.", "RECIPE", recipe_names)
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change an entry of the recipe, e.g. train.epochs=20; may be repeated.",
-            rich_help_panel=PROBLEM,
-        ),
+        option("Change an entry of the recipe, e.g. train.epochs=20; may be repeated.", PROBLEM, "KEY=VALUE", "--set"),
     ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Train for a few epochs: ten minutes on two cores.", rich_help_panel=EFFORT),
-    ] = False,
+    quick: Annotated[bool, flag("Train for a few epochs: ten minutes on two cores.", EFFORT, "--quick")] = False,
     device: options.Device = "auto",
     out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Weights, card, log and checkpoints (default: runs/RECIPE).",
-            rich_help_panel=RESULTS,
-        ),
+        Path | None, option("Weights, card, log and checkpoints (default: runs/RECIPE).", RESULTS, "FOLDER")
     ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RESULTS),
-    ] = False,
-    certify_images: Annotated[
-        int,
-        typer.Option(metavar="N", help="Held-out images to certify at the end.", rich_help_panel=RESULTS),
-    ] = 200,
-    certify_every: Annotated[
-        int,
-        typer.Option(metavar="N", help="Certify them also after every N epochs.", rich_help_panel=RESULTS),
-    ] = 0,
+    resume: Annotated[bool, flag("Continue the run in --out from its last checkpoint.", RESULTS, "--resume")] = False,
+    certify_images: Annotated[int, option("Held-out images to certify at the end.", RESULTS, "N")] = 200,
+    certify_every: Annotated[int, option("Certify them also after every N epochs.", RESULTS, "N")] = 0,
     quiet: options.Quiet = False,
     data_root: options.DataRoot = None,
 ) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
-from tiltproof.cli.options import EFFORT, PROBLEM, RARE
+from tiltproof.cli.options import EFFORT, PROBLEM, RARE, choice, flag, option
 from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
@@ -36,51 +36,32 @@ def command(
     transform: options.TransformText,
     epsilon: Annotated[
         float | None,
-        typer.Option(
-            metavar="WIDTH",
-            help="The mean widest pixel wanted: 0.2 to 0.4 for MNIST, 4/255 to 8/255 for CIFAR-10.",
-            rich_help_panel=PROBLEM,
-        ),
+        option("The mean widest pixel wanted: 0.2 to 0.4 for MNIST, 4/255 to 8/255 for CIFAR-10.", PROBLEM, "WIDTH"),
     ] = None,
     nu: Annotated[
         str | None,
-        typer.Option(
-            metavar="X,...",
-            help="Show the widths for these half widths, one per parameter, instead of searching.",
-            rich_help_panel=PROBLEM,
-        ),
+        option("Show the widths for these half widths, one per parameter, instead of searching.", PROBLEM, "X,..."),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            metavar="X,...",
-            help="Proportions of nu (default: each parameter widens pixels equally).",
-            rich_help_panel=PROBLEM,
-        ),
+        option("Proportions of nu (default: each parameter widens pixels equally).", PROBLEM, "X,..."),
     ] = None,
     method: Annotated[
         str,
-        options.choice(
+        choice(
             "Pixel bounds to bring to epsilon; fgv, the paper's, has none for G, S, H, Bl, Mb.",
             EFFORT,
             *("fgv", "hull", "affine"),
         ),
     ] = "fgv",
-    images: Annotated[
-        int | None,
-        typer.Option(metavar="N", help=f"Random images [default: {DEFAULT_IMAGES}]", rich_help_panel=EFFORT),
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="All images, as in the paper: minutes.", rich_help_panel=EFFORT)
-    ] = False,
-    samples: Annotated[
-        int, typer.Option(metavar="N", help="Boxes, at random parameters.", rich_help_panel=EFFORT)
-    ] = SAMPLES,
+    images: Annotated[int | None, option(f"Random images [default: {DEFAULT_IMAGES}]", EFFORT, "N")] = None,
+    everything: Annotated[bool, flag("All images, as in the paper: minutes.", EFFORT, "--all")] = False,
+    samples: Annotated[int, option("Boxes, at random parameters.", EFFORT, "N")] = SAMPLES,
     device: options.Device = "auto",
     json_file: options.JsonFile = None,
     padding: options.Padding = None,
     data_root: options.DataRoot = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of boxes and images.", rich_help_panel=RARE)] = 0,
+    seed: Annotated[int, option("Seed of boxes and images.", RARE, "N")] = 0,
 ) -> None:
     """Find box sizes for training from the width of pixel bounds.
 
