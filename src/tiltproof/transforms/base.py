@@ -281,6 +281,42 @@ class Photometric(Part):
         return self.pixels(images, value).clamp(0, 1)
 
 
+class InDegrees(Part):
+    """A part whose parameter is an angle in degrees, at most a full turn."""
+
+    unit = "degrees"
+
+    def __init__(self, low_degrees: float, high_degrees: float | None = None) -> None:
+        super().__init__(low_degrees, high_degrees)
+
+    def check(self, low: float, high: float) -> None:
+        if low < -360 or high > 360:
+            raise InputError(
+                f"{type(self).__name__} must stay within a full turn",
+                got=f"{low} to {high} degrees",
+                why="another unit than degrees",
+                do="keep the range within -360 to 360",
+            )
+
+
+class InPixels(Part):
+    """A part whose parameter is a length in pixels."""
+
+    unit = "pixels"
+
+    def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
+        super().__init__(low_pixels, high_pixels)
+
+
+class InPercent(Part):
+    """A part whose parameter is a change in percent."""
+
+    unit = "percent"
+
+    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
+        super().__init__(low_percent, high_percent)
+
+
 class Compose(Transform):
     """Parts applied one after the other, in the order given.
 

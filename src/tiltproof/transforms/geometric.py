@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Spatial
+from tiltproof.transforms.base import InDegrees, InPercent, InPixels, Spatial
 from tiltproof.transforms.homography import Matrix
 
 
-class Rotation(Spatial):
+class Rotation(InDegrees, Spatial):
     """Rotate by an angle in degrees: ``Rotation(30)`` is -30 to 30; text ``R(30)``, asymmetric ``R(-10:25)``.
 
     Convention
@@ -25,20 +25,8 @@ class Rotation(Spatial):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "R", "degrees"
+    letter = "R"
     noun, quantity = "rotation", "rotation"
-
-    def __init__(self, low_degrees: float, high_degrees: float | None = None) -> None:
-        super().__init__(low_degrees, high_degrees)
-
-    def check(self, low: float, high: float) -> None:
-        if low < -360 or high > 360:
-            raise InputError(
-                "a rotation must stay within a full turn",
-                got=f"{low} to {high} degrees",
-                why="another unit than degrees",
-                do="keep the range within -360 to 360",
-            )
 
     def inverse_matrix(self, value: Any) -> Matrix:
         angle = value.deg2rad()
@@ -46,7 +34,7 @@ class Rotation(Spatial):
         return (cosine, sine, 0), (-sine, cosine, 0)
 
 
-class TranslationU(Spatial):
+class TranslationU(InPixels, Spatial):
     """Shift horizontally by a (fractional) number of pixels: ``TranslationU(2)``; text ``Tu(2)``.
 
     Convention
@@ -61,17 +49,14 @@ class TranslationU(Spatial):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "Tu", "pixels"
+    letter = "Tu"
     noun, quantity = "horizontal shift", "shift to the right"
-
-    def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
-        super().__init__(low_pixels, high_pixels)
 
     def inverse_matrix(self, value: Any) -> Matrix:
         return (1, 0, -value), (0, 1, 0)
 
 
-class TranslationV(Spatial):
+class TranslationV(InPixels, Spatial):
     """Shift vertically by a (fractional) number of pixels: ``TranslationV(2)``; text ``Tv(2)``.
 
     Convention
@@ -86,17 +71,14 @@ class TranslationV(Spatial):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "Tv", "pixels"
+    letter = "Tv"
     noun, quantity = "vertical shift", "shift upwards"
-
-    def __init__(self, low_pixels: float, high_pixels: float | None = None) -> None:
-        super().__init__(low_pixels, high_pixels)
 
     def inverse_matrix(self, value: Any) -> Matrix:
         return (1, 0, 0), (0, 1, -value)
 
 
-class Scaling(Spatial):
+class Scaling(InPercent, Spatial):
     """Scale by a percentage: ``Scaling(5)`` is -5 % to +5 %; text ``Sc(5)``.
 
     Convention
@@ -111,11 +93,8 @@ class Scaling(Spatial):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "Sc", "percent"
+    letter = "Sc"
     noun, quantity = "scaling", "scaling"
-
-    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
-        super().__init__(low_percent, high_percent)
 
     def check(self, low: float, high: float) -> None:
         if low <= -100:
@@ -177,7 +156,7 @@ class ScalingV(Scaling):
         return (1, 0, 0), (0, (value / 100 + 1).reciprocal(), 0)
 
 
-class Shearing(Spatial):
+class Shearing(InPercent, Spatial):
     """Shear horizontally by a percentage: ``Shearing(2)`` is -2 % to +2 %; text ``Sh(2)``.
 
     Convention
@@ -193,17 +172,14 @@ class Shearing(Spatial):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "Sh", "percent"
+    letter = "Sh"
     noun, quantity = "shearing", "horizontal shearing"
-
-    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
-        super().__init__(low_percent, high_percent)
 
     def inverse_matrix(self, value: Any) -> Matrix:
         return (1, -(value / 100), 0), (0, 1, 0)
 
 
-class ShearingV(Spatial):
+class ShearingV(InPercent, Spatial):
     """Shear vertically by a percentage: ``ShearingV(2)`` is -2 % to +2 %; text ``Shv(2)``.
 
     Convention
@@ -219,11 +195,8 @@ class ShearingV(Spatial):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "Shv", "percent"
+    letter = "Shv"
     noun, quantity = "vertical shearing", "vertical shearing"
-
-    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
-        super().__init__(low_percent, high_percent)
 
     def inverse_matrix(self, value: Any) -> Matrix:
         return (1, 0, 0), (-(value / 100), 1, 0)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.transforms.base import Photometric, Pixelwise
+from tiltproof.transforms.base import InDegrees, InPercent, Photometric, Pixelwise
 
 
 class Brightness(Pixelwise):
@@ -36,7 +36,7 @@ class Brightness(Pixelwise):
         return image + value
 
 
-class Contrast(Pixelwise):
+class Contrast(InPercent, Pixelwise):
     """Change contrast by a percentage: ``Contrast(5)`` is -5 % to +5 %; text ``C(5)``.
 
     Convention
@@ -51,18 +51,15 @@ class Contrast(Pixelwise):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "C", "percent"
+    letter = "C"
     noun, quantity = "change of contrast", "contrast"
     effect = 0.005
-
-    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
-        super().__init__(low_percent, high_percent)
 
     def pixels(self, image: Any, value: Any) -> Any:
         return image * (value / 100 + 1)
 
 
-class Gamma(Photometric):
+class Gamma(InPercent, Photometric):
     """Change the exponent by a percentage: ``Gamma(20)`` is the powers 0.8 to 1.2; text ``G(20)``.
 
     Convention
@@ -77,12 +74,9 @@ class Gamma(Photometric):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "G", "percent"
+    letter = "G"
     noun, quantity = "change of gamma", "gamma"
     effect = 0.0035
-
-    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
-        super().__init__(low_percent, high_percent)
 
     def check(self, low: float, high: float) -> None:
         if low <= -100:
@@ -143,7 +137,7 @@ def mixed(image: Any, terms: list[tuple[Any, Thousandths]]) -> Any:
     return total / 1000
 
 
-class Saturation(ColorMatrix):
+class Saturation(InPercent, ColorMatrix):
     """Change saturation by a percentage: ``Saturation(30)`` is -30 % to +30 %; text ``S(30)``.
 
     Convention
@@ -159,18 +153,15 @@ class Saturation(ColorMatrix):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "S", "percent"
+    letter = "S"
     noun, quantity = "change of saturation", "saturation"
     effect = 0.002
-
-    def __init__(self, low_percent: float, high_percent: float | None = None) -> None:
-        super().__init__(low_percent, high_percent)
 
     def terms(self, value: Any) -> list[tuple[Any, Thousandths]]:
         return [(value / 100 + 1, REST)]
 
 
-class Hue(ColorMatrix):
+class Hue(InDegrees, ColorMatrix):
     """Rotate the hue by an angle in degrees: ``Hue(20)`` is -20 to 20; text ``H(20)``.
 
     Convention
@@ -188,21 +179,9 @@ class Hue(ColorMatrix):
         Ends of the range; a single number x means -x to x.
     """
 
-    letter, unit = "H", "degrees"
+    letter = "H"
     noun, quantity = "turn of the hue", "hue"
     effect = 0.004
-
-    def __init__(self, low_degrees: float, high_degrees: float | None = None) -> None:
-        super().__init__(low_degrees, high_degrees)
-
-    def check(self, low: float, high: float) -> None:
-        if low < -360 or high > 360:
-            raise InputError(
-                "a hue rotation must stay within a full turn",
-                got=f"{low} to {high} degrees",
-                why="another unit than degrees",
-                do="keep the range within -360 to 360",
-            )
 
     def terms(self, value: Any) -> list[tuple[Any, Thousandths]]:
         angle = value.deg2rad()
