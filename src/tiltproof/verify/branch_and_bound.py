@@ -71,7 +71,7 @@ class BranchAndBound(Search):
         pairs, frontier.stack = frontier.stack[-size:], frontier.stack[: max(0, len(frontier.stack) - size)]
         low, high = self.tiling.bounds(pairs.boxes)
         precise = pairs.boxes.level.sum(1) >= self.precise_from
-        outcome = self.spec.bound(state.policy, pairs.image, low, high, precise, size)
+        outcome = self.spec.bound(state, pairs.image, low, high, precise, size)
         pairs.bound = self.spec.inherit(outcome.bound, pairs.bound)
         state.count(pairs.image, time.perf_counter() - began)
         done = self.spec.done(state, pairs.image, pairs.bound)

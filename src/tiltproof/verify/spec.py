@@ -15,7 +15,7 @@ from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, Outpu
 from tiltproof.verify.config import Tolerance
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Outcome, Prover, RangeProver
-from tiltproof.verify.refinement import BackwardPolicy, CostModel
+from tiltproof.verify.refinement import CostModel
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 from tiltproof.verify.state import Pairs, SearchState, leaf_counts
 
@@ -41,13 +41,7 @@ class Spec(Protocol):
         ...
 
     def bound(
-        self,
-        policy: BackwardPolicy,
-        rows: Tensor,
-        low: Tensor,
-        high: Tensor,
-        precise: Tensor | None = None,
-        size: int | None = None,
+        self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int = 0
     ) -> Outcome:
         """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``), on the device that these are on. The ``precise`` ones are
         bounded in float64, where half of ``size`` pairs (by default, of these) are bounded at once."""
@@ -106,19 +100,13 @@ class ClassificationSpec:
         return len(self.prover.labels)
 
     def bound(
-        self,
-        policy: BackwardPolicy,
-        rows: Tensor,
-        low: Tensor,
-        high: Tensor,
-        precise: Tensor | None = None,
-        size: int | None = None,
+        self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int = 0
     ) -> Outcome:
         device, count = self.prover.labels.device, len(rows)
         images, low, high = (each.to(device) for each in (rows, low, high))
         fine = rows[:0] if precise is None else precise.nonzero().flatten()
         if precise is None or not len(fine):
-            outcome = self.prover.bound(images, low, high, policy)
+            outcome = self.prover.bound(images, low, high, state.policy)
             return Outcome(outcome.bound.unsqueeze(1).to(rows.device), outcome.shares.to(rows.device))
         plain = (~precise).nonzero().flatten()
         if len(plain) <= min(len(fine), self.cost.speculative_boxes):
@@ -127,7 +115,7 @@ class ClassificationSpec:
         half = max(1, (size or count) // 2)  # float64 takes twice the memory
         for mine, dtype, most in ((plain, None, count), (fine, torch.float64, half)):
             for part in mine.to(device).split(most) if len(mine) else ():
-                outcome = self.prover.bound(images[part], low[part], high[part], policy, dtype)
+                outcome = self.prover.bound(images[part], low[part], high[part], state.policy, dtype)
                 bound[part, 0], shares[part] = outcome.bound, outcome.shares
         return Outcome(bound.to(rows.device), shares.to(rows.device))
 
@@ -231,13 +219,7 @@ class RangeSpec:
         return self.images
 
     def bound(
-        self,
-        policy: BackwardPolicy,
-        rows: Tensor,
-        low: Tensor,
-        high: Tensor,
-        precise: Tensor | None = None,
-        size: int | None = None,
+        self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int = 0
     ) -> Outcome:
         return self.prover.bound(rows, low, high)
 

@@ -147,11 +147,11 @@ class UniformSearch(Search):
         """Bounds [P, 1] of pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
         it open."""
         low, high = self._bounds(blocks)
-        bound = self.spec.bound(state.policy, blocks.rows, low, high).bound
+        bound = self.spec.bound(state, blocks.rows, low, high).bound
         failed = (~(bound[:, 0] > 0) & (blocks.size == 0)).nonzero().flatten()
         if len(failed) and self.spec.prover.dtype != torch.float64:
             precise = torch.ones(len(failed), dtype=torch.bool)
-            bound[failed] = self.spec.bound(state.policy, blocks.rows[failed], low[failed], high[failed], precise).bound
+            bound[failed] = self.spec.bound(state, blocks.rows[failed], low[failed], high[failed], precise).bound
         return bound, low, high
 
     def _regions(self) -> Tensor:
