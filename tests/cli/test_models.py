@@ -39,9 +39,9 @@ def card(name, architecture, dataset, transform, clean, certified, boxes=17.0):
 
 
 @pytest.fixture
-def zoo(tmp_path, monkeypatch):
+def bundle(tmp_path, monkeypatch):
     """Return a function that adds cards to a folder of models."""
-    folder = tmp_path / "zoo"
+    folder = tmp_path / "bundle"
     folder.mkdir()
     monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", folder)
 
@@ -64,8 +64,8 @@ def shown(tiltproof):
     return run
 
 
-def test_rows_in_the_papers_order_and_the_most_certified_first(zoo, shown):
-    zoo(
+def test_rows_in_the_papers_order_and_the_most_certified_first(bundle, shown):
+    bundle(
         card("b-wide", "cifar10_wide", "cifar10", "R(2),Sh(2)", 80, 63),
         card("a", "cifar10_cnn", "cifar10", "R(2), Sh(2)", 75, 61),
         card("other", "mnist_cnn", "mnist", "R(7)", 99, 98),
@@ -87,9 +87,9 @@ def test_rows_in_the_papers_order_and_the_most_certified_first(zoo, shown):
     ]
 
 
-def test_every_recipe_fits(zoo, shown):
+def test_every_recipe_fits(bundle, shown):
     for recipe in recipes():
-        zoo(card(recipe.name, recipe.model.architecture, recipe.data.name, recipe.transform, 99.99, 88.88, 20_000))
+        bundle(card(recipe.name, recipe.model.architecture, recipe.data.name, recipe.transform, 99.99, 88.88, 20_000))
     lines = shown()
     assert max(map(len, lines)) <= COLUMNS
     models = [line for line in lines if line.startswith(" ")]
@@ -97,21 +97,21 @@ def test_every_recipe_fits(zoo, shown):
     assert len(models) == 1 + len(recipes()) + len(PAPER_ROWS)
 
 
-def test_details(zoo, shown):
-    zoo(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98))
+def test_details(bundle, shown):
+    bundle(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98))
     last = "digits: digits by hand; measured: no images; sha256 digest of digits"
     assert last not in shown()
     assert shown("--details")[-1] == last
 
 
-def test_json(zoo, shown):
+def test_json(bundle, shown):
     cards = [card(name, "mnist_cnn", "mnist", "R(30)", 99, share) for name, share in (("a", 90), ("b", 95))]
-    zoo(*cards)
+    bundle(*cards)
     printed = json.loads("\n".join(shown("--json")))
     assert printed == [content | {"environment": None} for content in reversed(cards)]
 
 
-def test_an_empty_zoo_says_so(zoo, shown):  # noqa: ARG001
+def test_an_empty_zoo_says_so(bundle, shown):  # noqa: ARG001
     assert shown() == ["no models are bundled with this installation"]
     assert json.loads("\n".join(shown("--json"))) == []
 

@@ -11,7 +11,7 @@ from tiltproof.models import mnist_cnn
 
 
 @pytest.fixture
-def zoo_folder(tmp_path):
+def models_folder(tmp_path):
     torch.manual_seed(0)
     content = save(mnist_cnn().state_dict())
     (tmp_path / "tiny.safetensors").write_bytes(content)

@@ -10,8 +10,8 @@ from tiltproof.models import load as load_model
 
 
 @pytest.fixture
-def weights(zoo_folder):
-    return zoo_folder / "tiny.safetensors"
+def weights(models_folder):
+    return models_folder / "tiny.safetensors"
 
 
 @pytest.mark.parametrize("name", ["tiny.json", "card.json"])

@@ -11,9 +11,9 @@ from tiltproof.models import load as load_model
 
 
 @pytest.fixture
-def weights(zoo_folder):
-    (zoo_folder / "tiny.json").rename(zoo_folder / "away.json")
-    return zoo_folder / "tiny.safetensors"
+def weights(models_folder):
+    (models_folder / "tiny.json").rename(models_folder / "away.json")
+    return models_folder / "tiny.safetensors"
 
 
 def test_a_weight_file_with_its_architecture(weights):
@@ -22,8 +22,8 @@ def test_a_weight_file_with_its_architecture(weights):
     assert torch.equal(model.fc2.bias, load_file(weights)["fc2.bias"])
 
 
-def test_a_bundled_name(zoo_folder, monkeypatch):
-    monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", zoo_folder)
+def test_a_bundled_name(models_folder, monkeypatch):
+    monkeypatch.setattr("tiltproof.models.cards.WEIGHTS_FOLDER", models_folder)
     assert isinstance(load_model("tiny"), nn.Module)
 
 

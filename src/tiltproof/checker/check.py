@@ -51,12 +51,39 @@ def check(
     progress: Progress | None = None,
     extra_splits: int | None = None,
 ) -> CheckReport:
-    """Raise `CheckFailed` unless the run folder's claims about these weights, images and labels hold.
+    """Prove again every claim of a run folder about these weights, images and labels.
 
-    ``images`` [n, C, H, W] and ``labels`` [n] are those of the run, in order; for a regression run ``labels`` holds the
-    target values [n] or [n, K] given to the run, or None. ``sample`` re-proves only that many images, chosen at random with
-    ``seed``; digests, tilings and counts are still checked for all. A box that this checker's coarser bounds leave open is
-    bisected up to ``extra_splits`` times (None: 12, or 24 for ranges, whose ends leave less slack than a margin does).
+    Parameters
+    ----------
+    folder : str or Path
+        The run folder.
+    model : torch.nn.Module
+        The network of the run.
+    images : Tensor
+        The images of the run [n, C, H, W], in order.
+    labels : Tensor, sequence or None
+        The labels of the run [n]; of a regression run its target values [n] or [n, K], or None if it had none.
+    sample : int, optional
+        Prove only so many images again, chosen at random; digests, tilings and counts are checked for all.
+    seed : int
+        Seed of that choice.
+    progress : callable, optional
+        Called with the number of boxes proved, and of all boxes.
+    extra_splits : int, optional
+        Bisections of a box that the checker's coarser bounds leave open; by default 12, or 24 for ranges, whose ends leave less slack
+        than a margin does.
+
+    Returns
+    -------
+    CheckReport
+        What was checked.
+
+    Raises
+    ------
+    CheckFailed
+        If a claim does not hold.
+    InputError
+        If an argument is invalid, or the folder cannot be read.
     """
     begin = time.perf_counter()
     run = read_run(Path(folder))

@@ -37,7 +37,19 @@ MAX_RADIANS = 4 * math.pi
 
 @dataclass(frozen=True)
 class Frame:
-    """A row of the table; the steering angle is positive to the left."""
+    """A row of the table of frames.
+
+    Attributes
+    ----------
+    filename : str
+        The image file.
+    nanoseconds : int
+        Time of the frame.
+    angle_radians : float
+        Steering angle, positive to the left.
+    split : str
+        ``train`` or ``test``.
+    """
 
     filename: str
     nanoseconds: int

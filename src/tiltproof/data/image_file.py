@@ -86,8 +86,27 @@ def _program(text: str, word: str, path: Path, how: str = "", **settings: str) -
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:
-    """Return the center ``size`` x ``size`` pixels of images [N, C, H, W], rounded towards the top left.
+    """Return the center pixels of images, rounded towards the top left.
 
+    Parameters
+    ----------
+    images : Tensor
+        Images [N, C, H, W].
+    size : int
+        Height and width of the result.
+
+    Returns
+    -------
+    Tensor
+        Images [N, C, size, size].
+
+    Raises
+    ------
+    InputError
+        If an image is smaller.
+
+    Examples
+    --------
     >>> import torch
     >>> center_crop(torch.arange(20).view(1, 1, 4, 5), 2).flatten().tolist()
     [6, 7, 11, 12]

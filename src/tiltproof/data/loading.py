@@ -63,7 +63,25 @@ def load(name: str | Path, root: str | Path | None = None, split: str = "test") 
 
 
 def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "test") -> tuple[Tensor, Tensor]:
-    """Load the same with pixels as unsigned bytes, which take a quarter of the memory."""
+    """Load a data set as `load` does, with pixels as unsigned bytes, which take a quarter of the memory.
+
+    Parameters
+    ----------
+    name, root, split
+        As in `load`.
+
+    Returns
+    -------
+    pixels : Tensor
+        Images [N, C, H, W], uint8.
+    labels : Tensor
+        As in `load`.
+
+    Raises
+    ------
+    InputError
+        If the data is unknown, missing or damaged, or cannot be downloaded.
+    """
     if split not in ("test", "train"):
         raise InputError("unknown split", got=repr(split), do="use 'test' or 'train'")
     if name not in DATA_NAMES:
@@ -81,7 +99,23 @@ def load_pixels(name: str | Path, root: str | Path | None = None, split: str = "
 
 
 def load_frames(root: str | Path | None = None, split: str = "test") -> list[Frame]:
-    """Return names, times and angles of the frames of ``driving``, in the order of the images of `load`."""
+    """Return the table of the frames of ``driving``, in the order of the images of `load`.
+
+    Parameters
+    ----------
+    root, split
+        As in `load`.
+
+    Returns
+    -------
+    list of Frame
+        Names, times and steering angles.
+
+    Raises
+    ------
+    InputError
+        If the data is missing or damaged.
+    """
     return read_frames(image_folder("driving", root), split)
 
 

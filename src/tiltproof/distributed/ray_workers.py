@@ -115,9 +115,19 @@ class WorkerHandle:
 
 
 class RayWorkers:
-    """Workers of the Ray cluster at ``address``: ``auto`` (the one this machine belongs to), ``HOST:PORT``, or ``local`` for one of this
-    machine alone, started for the run. ``device``: ``auto`` takes a machine's GPUs or, where it has none, its CPU cores; ``cpu`` and
-    ``cuda`` take one kind only.
+    """Workers of a Ray cluster, for ``workers=``; on each machine one per GPU or, without a GPU, one per CPU core.
+
+    Parameters
+    ----------
+    address : str
+        ``auto`` for the cluster that this machine belongs to, ``HOST:PORT``, or ``local`` for this machine alone.
+    device : {"auto", "cpu", "cuda"}
+        ``cpu`` and ``cuda`` use one kind only.
+
+    Raises
+    ------
+    InputError
+        If the device is unknown, or Ray is not installed.
     """
 
     def __init__(self, address: str = "auto", device: str = "auto") -> None:

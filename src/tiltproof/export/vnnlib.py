@@ -137,7 +137,17 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Property:
-    """A VNN-LIB file: its image, and the box of parameters whose pixel bounds it contains."""
+    """A VNN-LIB file.
+
+    Attributes
+    ----------
+    vnnlib : str
+        Its path within the folder.
+    image, label : int
+        Number and class of its image.
+    low, high : tuple of float
+        The box of parameters whose pixel bounds it contains.
+    """
 
     vnnlib: str
     image: int
@@ -148,7 +158,15 @@ class Property:
 
 @dataclass(frozen=True)
 class VnnlibFolder:
-    """A folder of VNN-LIB properties in the layout of VNN-COMP."""
+    """A folder of VNN-LIB properties in the layout of VNN-COMP.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder.
+    properties : list of Property
+        Its properties.
+    """
 
     folder: Path
     properties: list[Property]

@@ -31,8 +31,25 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 class Card:
     """The card of a bundled network; percentages are of all test images.
 
-    `tiltproof train` writes the same fields, measured on held-out images; benchmarks/trained_networks.py --zoo
+    `tiltproof train` writes the same fields, measured on held-out images; benchmarks/trained_networks.py --cards
     replaces these figures by those of the test set.
+
+    Attributes
+    ----------
+    name, architecture, dataset, transform : str
+        What was trained, on what and for what.
+    trained, measured : str
+        How it was trained and measured, in words.
+    clean_percent, certified_percent, unfalsified_percent : float
+        Shares of the test images.
+    boxes_per_image : float
+        Parameter boxes bounded, mean over all images.
+    sha256 : str
+        Digest of the weights.
+    recipe : dict
+        The complete training recipe.
+    environment : dict or None
+        Versions and device of the training, if recorded.
     """
 
     name: str
@@ -44,13 +61,10 @@ class Card:
     certified_percent: float
     unfalsified_percent: float
     boxes_per_image: float
-    """Parameter boxes bounded, mean over all images."""
     measured: str
     sha256: str
     recipe: dict[str, Any]
-    """The complete training recipe."""
     environment: dict[str, Any] | None = None
-    """Versions and device of the training, if recorded."""
 
     @classmethod
     def read(cls, path: Path) -> Card:

@@ -12,11 +12,28 @@ from tiltproof.network.forward import check_labels, margins, run
 
 
 def bound_network(model: nn.Module, bounds: AffineForm, labels: Tensor | None = None) -> AffineForm:
-    """Bound a network's outputs over everything that ``bounds`` (from `bound_pixels`) contains, [P, K].
+    """Bound a network's outputs over all images that the pixel bounds contain.
 
-    With ``labels`` [P] the margins f_label - f_j are bounded instead, as differences; center, slopes and
-    radius of entry j = label are exactly 0.
-    A model in training mode is bounded in eval mode and handed back as it was.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The network; in training mode it is bounded in eval mode and returned to training mode.
+    bounds : AffineForm
+        Pixel bounds [P, C, H, W] of `bound_pixels`.
+    labels : Tensor, optional
+        Classes [P]: bound the margins f_label - f_j instead of the outputs.
+
+    Returns
+    -------
+    AffineForm
+        Bounds [P, K], with ``lower`` and ``upper``. In margins, center, slopes and radius of j = label are exactly 0.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid.
+    UnsupportedOperation
+        If an operation of the network has no bound rule.
     """
     if not isinstance(bounds, AffineForm):
         raise InputError(

@@ -17,11 +17,26 @@ from tiltproof.onnx.reshape import DYNAMIC
 
 
 def load_onnx(path: str | Path) -> nn.Module:
-    """The network of an ONNX file (opset 11 to 21, float32 or float64) as a module in eval mode, on the CPU.
+    """Read the network of an ONNX file, opset 11 to 21, float32 or float64; needs ``tiltproof[onnx]``.
 
-    It takes images [N, C, H, W] of the size that the file says, for any N. A node without a bound rule is refused by its op and name
-    (`UnsupportedOperation`). On random images, and later on those of a run, its answers are compared with onnxruntime's.
-    Needs ``tiltproof[onnx]``.
+    Its outputs are compared with those of onnxruntime on random images, and later on those of a run.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    torch.nn.Module
+        A module in eval mode on the CPU, for images [N, C, H, W] of the size that the file states, and any N.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or its outputs are not those of onnxruntime.
+    UnsupportedOperation
+        If a node has no bound rule; its operation and name are named.
     """
     path = Path(path)
     package("onnxruntime")  # said before the work, not after it

@@ -26,7 +26,29 @@ UNITS, TIMES = 2.0**12, 64
 
 
 def write_onnx(model: nn.Module, shape: tuple[int, ...], path: str | Path) -> Path:
-    """Write a module as ONNX for one image of ``shape`` [C, H, W]; refused unless onnxruntime computes the same from the file."""
+    """Write a module as ONNX, after comparing its outputs with those that onnxruntime computes from the file.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The network, float32.
+    shape : tuple of int
+        Shape [C, H, W] of an image.
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If outputs differ, the package onnx or onnxruntime is missing, or the file cannot be written.
+    UnsupportedOperation
+        If an operation has no bound rule or no form in ONNX.
+    """
     weight = next((weight for weight in model.parameters() if weight.is_floating_point()), torch.zeros(0))
     like = weight.new_zeros(1, *shape)
     with proof_arithmetic(like.device), eval_mode(model):

@@ -97,10 +97,26 @@ def bound_pixels(
 ) -> AffineForm:
     """Bound all pixels of each image over a box of transformation parameters.
 
-    ``low`` and ``high`` give each image its own box [N, d], or one box for all [d]; by default the transform's whole
-    range. ``method``: ``affine`` keeps the parameters as symbols, ``hull`` is the exact interval over the coordinate
-    box, ``fgv`` is the paper's Algorithm 1. The result has ``.lower`` and ``.upper``; the true pixel never leaves
-    them.
+    Parameters
+    ----------
+    images : Tensor
+        Images [N, C, H, W] with values in [0, 1].
+    transform : Transform or str
+        The transformation.
+    method : {"affine", "hull", "fgv"}
+        Affine forms, whose symbols are the parameters; the exact interval over the coordinate box; or the paper's Algorithm 1.
+    low, high : Tensor or sequence of float, optional
+        A box for each image [N, d], or one for all [d]; by default the transformation's whole range.
+
+    Returns
+    -------
+    AffineForm
+        Bounds [N, C, H, W]: every transformed pixel lies between ``lower`` and ``upper``.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or the transformation is not defined on a box.
     """
     transform = parse(transform) if isinstance(transform, str) else transform
     check_images(images)

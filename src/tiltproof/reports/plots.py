@@ -270,7 +270,17 @@ def _color_bar(sheet: Image.Image, left: int, height: int, widest: float) -> Non
 
 @dataclass(frozen=True)
 class Point:
-    """A network's clean and certified accuracy in percent, and the mean number of boxes per image."""
+    """A network in `tradeoff_plot`.
+
+    Attributes
+    ----------
+    name : str
+        Its label.
+    clean, certified : float
+        Accuracies in percent.
+    boxes : float
+        Boxes bounded, mean over all images.
+    """
 
     name: str
     clean: float
@@ -366,7 +376,17 @@ MAX_ANGLE = math.radians(85)
 
 @dataclass(frozen=True)
 class Steering:
-    """Predicted, bounding and true steering angles of one frame, in radians, positive to the left."""
+    """Steering angles of one frame in radians, positive to the left.
+
+    Attributes
+    ----------
+    prediction : float
+        The network's output.
+    lower, upper : float
+        The certified range.
+    true : float or None
+        The recorded angle, if known.
+    """
 
     prediction: float
     lower: float

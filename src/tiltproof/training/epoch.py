@@ -38,25 +38,37 @@ TOTAL, CLEAN, CERTIFIED, CORRECT = range(4)
 
 @dataclass(frozen=True)
 class TrainProgress:
-    """The state of a run, passed to the ``progress`` callback every few steps."""
+    """The state of a run, passed to the ``progress`` callback every few steps.
+
+    Attributes
+    ----------
+    epoch, epochs : int
+        The current epoch, from 1, and their number.
+    step, steps : int
+        Steps done in all epochs, and steps of the whole run.
+    clean_loss, certified_loss : float or None
+        Means over the epoch so far.
+    kappa : float
+        Weight of the clean loss.
+    nu : tuple of float
+        Current half widths of the boxes.
+    seconds, seconds_left : float or None
+        Time since the start, and an estimate of the rest.
+    phase : {"train", "certify"}
+        The current activity.
+    """
 
     epoch: int
-    """The current epoch, from 1."""
     epochs: int
     step: int
-    """Steps done, in this and all earlier epochs."""
     steps: int
-    """Steps of the whole run."""
     clean_loss: float
-    """Mean over the epoch so far."""
     certified_loss: float | None
     kappa: float
     nu: tuple[float, ...]
-    """Current half widths of the boxes."""
     seconds: float
     seconds_left: float | None
     phase: str = "train"
-    """"train" or "certify"."""
 
 
 def learning_rate(part: TrainPart, step: int, steps_per_epoch: int) -> float:

@@ -40,12 +40,32 @@ class TrainResult:
     """A trained network and its figures on the held-out images; None if not measured.
 
     Classifiers have percentages, regression networks mean errors and widths.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The network.
+    folder : Path
+        The run folder.
+    epochs : int
+        Epochs done.
+    finished : bool
+        Whether those are all of the recipe's epochs.
+    clean_percent, certified_percent, unfalsified_percent, boxes_per_image : float or None
+        Figures of a classifier.
+    mean_absolute_error, certified_mean_absolute_error, mean_width : float or None
+        Figures of a regression network.
+    certified_images : int
+        Number of images that were certified.
+    seconds : float
+        Time of training and certification.
+    log : list of dict
+        The records of all epochs.
     """
 
     model: nn.Module = field(repr=False)
     folder: Path
     epochs: int
-    """Epochs done."""
     finished: bool
     clean_percent: float | None = None
     certified_percent: float | None = None
@@ -55,7 +75,6 @@ class TrainResult:
     certified_mean_absolute_error: float | None = None
     mean_width: float | None = None
     certified_images: int = 0
-    """Number of images that were certified."""
     seconds: float = 0.0
     log: list[dict[str, Any]] = field(default_factory=list, repr=False)
 

@@ -57,20 +57,30 @@ MEASURES = ("worst", "width")
 
 @dataclass
 class LossValue:
-    """The value of a loss for a mini-batch; everything except ``total`` is detached, for the log."""
+    """The value of a loss for a mini-batch; everything except ``total`` is detached, for the log.
+
+    Attributes
+    ----------
+    total : Tensor
+        The loss to differentiate.
+    clean : Tensor
+        Loss of the outputs at sampled parameters.
+    certified : Tensor or None
+        Loss of the worst outputs that the bounds allow; None without a certified term.
+    correct : Tensor
+        Number of correct outputs at sampled parameters.
+    kappa : float
+        Weight of the clean term.
+    size : float
+        Fraction of the final box size.
+    """
 
     total: Tensor
-    """The loss to differentiate."""
     clean: Tensor
-    """Loss of the outputs at sampled parameters."""
     certified: Tensor | None
-    """Loss of the worst outputs that the bounds allow; None without a certified term."""
     correct: Tensor
-    """Number of correct outputs at sampled parameters."""
     kappa: float = 1.0
-    """Weight of the clean term."""
     size: float = 0.0
-    """Fraction of the final box size."""
 
 
 Terms = tuple[Tensor, Tensor, Tensor | None, Tensor]
@@ -81,6 +91,15 @@ class TrainingLoss:
     """A loss called with (model, images, labels, step).
 
     ``shard`` is (rank, number of processes) if several processes divide a mini-batch among them.
+
+    Parameters
+    ----------
+    transform : Transform or str
+        The transformation.
+    seed : int
+        Seed of the sampled parameters.
+    shared_parameters : bool
+        Draw one parameter vector for the mini-batch instead of one for each image.
     """
 
     samples = 1

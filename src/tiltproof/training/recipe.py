@@ -50,12 +50,24 @@ QUICK_BATCH = 128
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the bundled recipes."""
+    """Return the names of the bundled recipes.
+
+    Returns
+    -------
+    list of str
+        The names, sorted.
+    """
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def recipes() -> list[Recipe]:
-    """Return the bundled recipes."""
+    """Return the bundled recipes.
+
+    Returns
+    -------
+    list of Recipe
+        The recipes, sorted by name.
+    """
     return [read_recipe(name) for name in recipe_names()]
 
 

@@ -44,16 +44,22 @@ class Widths:
     """Pixel widths over the boxes theta_k +- nu: means over images and theta_k, with standard errors.
 
     The errors treat images and parameters as independent samples. Parameters are stratified, so the errors are too large.
+
+    Attributes
+    ----------
+    average, average_error : float
+        The mean width of an image's pixels.
+    maximum, maximum_error : float
+        The largest width of an image's pixels: the paper's mu.
+    remainder_average, remainder_maximum : float
+        The part of these widths in the remainder; all of them for methods without symbols.
     """
 
     average: float
-    """The mean width of an image's pixels."""
     maximum: float
-    """The largest width of an image's pixels: the paper's mu."""
     average_error: float
     maximum_error: float
     remainder_average: float
-    """The part of the width in the remainder; for methods without symbols all of it."""
     remainder_maximum: float
 
 

@@ -35,7 +35,15 @@ def number_text(value: float) -> str:
 
 
 class Transform:
-    """A composition of one-parameter parts, applied in order, with one padding rule."""
+    """A composition of one-parameter parts, applied in order, with one padding rule.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        The parts.
+    padding : {"zeros", "border", "reflect"}
+        What lies outside the image.
+    """
 
     parts: tuple[Part, ...]
     padding: str
@@ -171,7 +179,18 @@ class Transform:
 
 
 class Part(Transform):
-    """One transformation with one parameter in a closed range [low, high]."""
+    """One transformation with one parameter in a closed range.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the range; a single number x means -x to x, or from `minimum` to x.
+
+    Raises
+    ------
+    InputError
+        If an end is not finite, low is not below high, or the transformation is not defined on the range.
+    """
 
     letter: str
     """Its name in the text notation."""

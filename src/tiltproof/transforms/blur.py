@@ -95,6 +95,8 @@ class GaussianBlur(Filter):
     ----------
     low_pixels, high_pixels : float
         Ends of the range; a single number x means 0 to x.
+    radius : float
+        Half width of the kernel in pixels; by default 3 times the largest standard deviation, rounded up.
     """
 
     letter, unit = "Bl", "pixels"

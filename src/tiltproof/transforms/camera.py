@@ -26,7 +26,20 @@ MAX_DEGREES = 85.0
 
 
 class Camera(Spatial):
-    """A camera rotation about an axis other than the line of sight; it depends on the focal length."""
+    """A camera rotation about an axis other than the line of sight; it depends on the focal length.
+
+    Parameters
+    ----------
+    low_degrees, high_degrees : float
+        Ends of the range; a single number x means -x to x.
+    focal_pixels : float
+        The camera's focal length in pixels, 0.01 to 1e6.
+
+    Raises
+    ------
+    InputError
+        If the focal length is missing or out of its range, or an angle exceeds 85 degrees.
+    """
 
     unit = "degrees"
     setting = ("focal length", "pixels")

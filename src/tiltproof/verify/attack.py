@@ -22,11 +22,25 @@ below half of what margins differ by. On 3,490 images of the paper authors' netw
 
 @dataclass
 class AttackResult:
-    """One entry per image. ``parameters``: a checked counterexample or None; ``margins``: the lowest margin seen."""
+    """The result of `attack`, with one entry per image in each list.
+
+    Attributes
+    ----------
+    parameters : list of (tuple of float or None)
+        A confirmed counterexample, or None.
+    margins : list of float
+        The lowest margin found.
+    correct : list of bool
+        Whether the network predicts the label of the untransformed image.
+    """
 
     parameters: list[tuple[float, ...] | None]
     margins: list[float]
     correct: list[bool]
+
+    def __repr__(self) -> str:
+        falsified = sum(parameters is not None for parameters in self.parameters)
+        return f"AttackResult({len(self.correct)} images: {sum(self.correct)} correct, {falsified} falsified)"
 
 
 def attack(
@@ -40,10 +54,36 @@ def attack(
     seed: int = 0,
     first: int = 0,
 ) -> AttackResult:
-    """Search each image's range of parameters for one that makes the network answer wrong.
+    """Search each image's range of parameters for a counterexample; each is confirmed in float64 on the exact transformation.
 
-    Every counterexample is checked again in float64 on the exact transformation before it is reported. ``first``: the number of the
-    first image, for messages about one of them.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The classifier.
+    images, labels : Tensor
+        Images [N, C, H, W] with values in [0, 1] on the model's device, and their classes [N].
+    transform : Transform or str
+        The transformation.
+    samples : int
+        Parameters evaluated per image.
+    steps : int
+        Gradient steps from the worst of them.
+    seed : int
+        Seed of the samples.
+    first : int
+        The number of the first image in messages.
+
+    Returns
+    -------
+    AttackResult
+        One entry per image. No counterexample proves nothing.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or the network's output is not finite.
+    UnsupportedOperation
+        If an operation of the network has no bound rule.
     """
     with proof_on(images):
         inputs = check_inputs(model, images, labels, transform)

@@ -24,7 +24,15 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Budget:
-    """Boxes and seconds that one image may take before its verdict is unknown."""
+    """The most that one image may cost before its verdict is unknown.
+
+    Parameters
+    ----------
+    boxes : int
+        Parameter boxes bounded.
+    seconds : float, optional
+        Seconds of computation.
+    """
 
     boxes: int = 20_000
     seconds: float | None = None
@@ -101,20 +109,39 @@ class ImageResult:
         return cls(**(record | changed))
 
 
-@dataclass
+@dataclass(repr=False)
 class Results:
-    """The results of a run; ``results`` has one entry per image, in the order given."""
+    """The results of a run.
+
+    Attributes
+    ----------
+    transform, method, semantics : str
+        The claim: transformation, pixel bounds and arithmetic.
+    results : list
+        One entry per image, in the order given.
+    seconds : float
+        Time of the whole run.
+    settings : dict
+        All settings, with the device, the precision and the initial grid.
+    """
 
     transform: str
     method: str
     semantics: str
-    results: list[Any] = field(repr=False)
+    results: list[Any]
     seconds: float = 0.0
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """Totals as plain numbers."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """The claim, and images by verdict."""
+        counts = Counter(str(result.verdict) for result in self.results)
+        text = "".join(f", {count} {verdict}" for verdict, count in sorted(counts.items()))
+        claim = f"{self.transform!r}, {self.method}, {self.semantics}"
+        return f"{type(self).__name__}({claim}: {len(self.results)} images{text}, {self.seconds:.3g} s)"
 
     def records(self) -> list[dict[str, Any]]:
         """One plain dictionary per image, ready for JSON."""
@@ -124,11 +151,11 @@ class Results:
         return self.summary() | {"records": self.records()}
 
 
-@dataclass
+@dataclass(repr=False)
 class Certificate(Results):
-    """The result of `certify`; ``results`` has one entry per image, in the order given, and so have all lists made of it."""
+    """The result of `certify`; every list has one entry per image, in the order given."""
 
-    results: list[ImageResult] = field(repr=False)
+    results: list[ImageResult]
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -255,11 +282,11 @@ class RangeResult:
         return _mean([max(abs(low - v), abs(high - v)) for low, high, v in triples])
 
 
-@dataclass
+@dataclass(repr=False)
 class RangeCertificate(Results):
     """The result of `certify_range`; ``results`` has one entry per image, in the order given."""
 
-    results: list[RangeResult] = field(repr=False)
+    results: list[RangeResult]
 
     def summary(self) -> dict[str, Any]:
         """Means over the images as plain numbers, None where one is infinite; errors only if target values were given."""
