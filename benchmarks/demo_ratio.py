@@ -48,7 +48,7 @@ if task["threads"]:
 model = ARCHITECTURES[task["architecture"]]()
 model.load_state_dict(load_file(task["weights"]))
 model = model.eval().to(task["device"])
-images, labels = (load_file(task["pictures"])[name].to(task["device"]) for name in ("images", "labels"))
+images, labels = (load_file(task["data"])[name].to(task["device"]) for name in ("images", "labels"))
 
 def certify(count=None):
     certificate = tiltproof.certify(model, images[:count], labels[:count], task["transform"])
@@ -107,11 +107,11 @@ def measured(name: str, sides: dict[str, Path], folder: Path, arguments: argpars
     data, transform = arguments.data or f"{card.dataset}-sample", arguments.transform or card.transform
     images, labels = tiltproof.data.load(data)
     images, labels = images[: arguments.images], labels[: arguments.images]
-    weights, pictures = folder / f"{name}.safetensors", folder / f"{name}-pictures.safetensors"
+    weights, data = folder / f"{name}.safetensors", folder / f"{name}-data.safetensors"
     state = {key: value.contiguous() for key, value in load_model(name).state_dict().items()}
     save_file(state, weights)
-    save_file({"images": images.contiguous(), "labels": labels.contiguous()}, pictures)
-    task = {"architecture": card.architecture, "weights": str(weights), "pictures": str(pictures)}
+    save_file({"images": images.contiguous(), "labels": labels.contiguous()}, data)
+    task = {"architecture": card.architecture, "weights": str(weights), "data": str(data)}
     task |= {"transform": transform, "device": arguments.device, "threads": arguments.threads}
     clock = "cpu" if arguments.cpu_seconds else "wall"
     runs: dict[str, list[dict]] = {side: [] for side in sides}

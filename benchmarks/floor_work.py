@@ -4,7 +4,7 @@ No program by itself. Formulae, for a pair of an image and a box; d: symbols, so
 slopes, radius); b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out, n_in: entries of an
 operation's output and inputs:
 
-    pixels     bytes  = b_picture n_pixels + (d + 2) b n_pixels                      the picture read, its form written, nothing between
+    pixels     bytes  = b_image n_pixels + (d + 2) b n_pixels                      the image read, its form written, nothing between
     forward    flop   = sum over convolutions and linear layers of 2 n_out k (d + 2)     k: products of an output
                bytes  = sum over operations of (d + 2) b (n_in + n_out)              each form written once, and read once by each reader
     backward   flop   = sum over convolutions and linear layers, without a last linear one, of 2 n_out k         for each single margin
@@ -62,9 +62,9 @@ class Tally:
 class Counts:
     """Counts one network's work; ``network`` is what `read_network` gives, so that later folding and fusing does not move the floor."""
 
-    def __init__(self, network: Network, picture_bytes: int) -> None:
+    def __init__(self, network: Network, image_bytes: int) -> None:
         live = network.network_as()
-        self.operations, self.input, self.picture_bytes = live.operations, live.input, picture_bytes
+        self.operations, self.input, self.image_bytes = live.operations, live.input, image_bytes
         self.entries = {live.input: math.prod(live.shape)} | {
             each.name: math.prod(each.shape) for each in live.operations
         }
@@ -77,7 +77,7 @@ class Counts:
         return self.entries[self.input]
 
     def add_pixels(self, tally: Tally, pairs: int, symbols: int, dtype: str) -> None:
-        moved = self.pixels * (self.picture_bytes + (symbols + 2) * BYTES[dtype])
+        moved = self.pixels * (self.image_bytes + (symbols + 2) * BYTES[dtype])
         tally.add("pixels", dtype, 0, pairs * moved)
 
     def add_forward(self, tally: Tally, pairs: int, symbols: dict[str, int], dtype: str) -> None:

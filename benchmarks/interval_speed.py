@@ -12,7 +12,7 @@ whose published times are printed next to it; speedups are over the Python loop 
 excludes the cost of the language. ``fgv`` is CGT's Algorithm 1 in this package, ``affine`` our default, which keeps the
 angle as a symbol, with a distinct box per image; in ``affine shared`` one box serves the batch, as in the other
 columns. All of ours account for rounding. Pixels are random, because times do not depend on them. Times are medians of
---repeats, in seconds on this device; single images are timed on --pictures of them and scaled to the batch. Only ratios
+--repeats, in seconds on this device; single images are timed on --images of them and scaled to the batch. Only ratios
 within one run can be compared with other machines.
 """
 
@@ -78,10 +78,10 @@ def seconds(work: Callable[[], object], device: str, repeats: int) -> float:
 
 def shared(images: torch.Tensor, row: Row, low: float, high: float) -> AffineForm:
     """Affine bounds if all images share the box: as channels of one image they also share the coordinates."""
-    picture = images.double().reshape(1, -1, *images.shape[-2:])
+    image = images.double().reshape(1, -1, *images.shape[-2:])
     ends = [torch.tensor([[end]], dtype=torch.float64, device=images.device) for end in (low, high)]
     form = pair_bounds(
-        picture, torch.zeros(1, dtype=torch.long, device=images.device), parse(row.transform), "affine", *ends
+        image, torch.zeros(1, dtype=torch.long, device=images.device), parse(row.transform), "affine", *ends
     )
     return AffineForm(form.stack.view(-1, *images.shape), form.radius.view(images.shape), form.unit).to(images.dtype)
 
@@ -100,7 +100,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict:
     middle = parse(row.transform).high[0] / 2
     low, high = middle - row.nu, middle + row.nu
     compiled = Compiled.make()
-    few = images[: arguments.pictures]
+    few = images[: arguments.images64]
     batch: dict[str, float | None] = {
         "sequential": seconds(lambda: rotated(images[0], low, high), "cpu", len(few)) * row.batch,
         "sequential C": None
@@ -117,7 +117,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict:
             batch[method] = seconds(lambda m=method: bounds(m, place, row, low, high), arguments.device, repeats)
             form = bounds(method, place, row, low, high)
             propagate[method] = seconds(lambda f=form: run(live, f)[live.output], arguments.device, repeats)
-            if method != "affine shared":  # the same for one picture
+            if method != "affine shared":  # the same for one image
                 one_by_one = [
                     seconds(lambda m=method, p=one[None]: bounds(m, p, row, low, high), "cpu", 1) for one in few
                 ]
@@ -177,12 +177,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, help="of torch on the CPU (default: torch's choice)")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--pictures", type=int, default=16, help="timed one at a time; the rest is extrapolated")
-    parser.add_argument("--quick", action="store_true", help="one repetition, two pictures one at a time")
+    parser.add_argument("--images", type=int, default=16, help="timed one at a time; the rest is extrapolated")
+    parser.add_argument("--quick", action="store_true", help="one repetition, two images one at a time")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.repeats, arguments.pictures = 1, 2
+        arguments.repeats, arguments.images64 = 1, 2
         print("quick run: single timings, which say little")
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)

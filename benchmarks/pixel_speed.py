@@ -29,7 +29,7 @@ from tiltproof.kernels import registry
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
 
-PICTURES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224)}
+IMAGES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224)}
 BOXES = {"R(10)": (0.01, 0.2), "R(2), Sh(2)": (0.01, 0.05)}
 """Half widths of the boxes, in degrees and percent."""
 GRID = 16
@@ -102,13 +102,13 @@ def measure(
     device: torch.device,
 ) -> dict:
     """Pairs, bytes of least traffic, and seconds: ``eager``, and on a GPU ``fused`` and ``device``."""
-    shape, transform = PICTURES[name], parse(text)
+    shape, transform = IMAGES[name], parse(text)
     values, entry = shape[0] * shape[1] * shape[2], torch.finfo(dtype).bits // 8
     form = entry * (2 + len(transform.parts))
     pairs = max(1, int(gigabytes * 2**30 / (values * form)))
     count = max(1, pairs // 4)
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.rand(count, *shape, dtype=torch.float64, generator=generator).to(device)
+    images = torch.rand(count, *shape, dtype=torch.float64, generator=generator).to(device)
     rows_of = torch.arange(pairs, device=device)
     rows_of = rows_of % count if boxes == "own" else rows_of // GRID % count
     ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
@@ -119,14 +119,14 @@ def measure(
     low, high = (middle - half).to(device), (middle + half).to(device)
 
     def work(number: int = pairs) -> AffineForm:
-        return pair_bounds(pictures, rows_of[:number], transform, "affine", low[:number], high[:number], dtype=dtype)
+        return pair_bounds(images, rows_of[:number], transform, "affine", low[:number], high[:number], dtype=dtype)
 
     kernel = registry.find("pixels:spatial") if device.type == "cuda" else None
     if kernel is not None:
         before, kernel.disabled = kernel.disabled, True
     fewer = max(1, min(pairs, 2**23 // values))  # eager needs forty times the memory
-    row = {"picture": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "boxes": boxes, "pairs": pairs}
-    row |= {"traffic": pairs * values * (entry + form)}  # a copy of the pictures in float32 is made once
+    row = {"image": name, "transform": text, "half": half, "dtype": str(dtype)[6:], "boxes": boxes, "pairs": pairs}
+    row |= {"traffic": pairs * values * (entry + form)}  # a copy of the images in float32 is made once
     row["eager"] = seconds(lambda: work(fewer), min(repeat, 5), device) * pairs / fewer
     if kernel is not None:
         kernel.disabled = before
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--gigabytes", type=float, help="of results at a time (cuda: 1, cpu: 0.002)")
     parser.add_argument("--repeat", type=int, help="calls that are timed (cuda: 20, cpu: 3)")
-    parser.add_argument("--pictures", nargs="+", default=list(PICTURES), choices=list(PICTURES))
+    parser.add_argument("--images", nargs="+", default=list(IMAGES), choices=list(IMAGES))
     parser.add_argument("--boxes", nargs="+", default=["own", "shared"], choices=["own", "shared"])
     for option, (constants, about) in CONFIGURATION.items():
         parser.add_argument(option, type=int, help=f"{about} (see {', '.join(constants)} in kernels/pixels.py)")
@@ -159,11 +159,11 @@ def main() -> None:
     print(f"{machine}, torch {torch.__version__}: a copy reads and writes {copied / 1e9:.0f} GB/s")
     headings = ["pairs", "eager ms", "call ms", "faster", "GB/s", "of copy", "device ms", "GB/s", "of copy", "ps"]
     print(
-        f"{'picture':9s} {'transform':12s} {'half':>5s} {'result':>8s} {'boxes':>7s}"
+        f"{'image':9s} {'transform':12s} {'half':>5s} {'result':>8s} {'boxes':>7s}"
         + "".join(f"{each:>10s}" for each in headings)
     )
     rows = []
-    for name in arguments.pictures:
+    for name in arguments.images64:
         for text, halves in BOXES.items():
             for half, dtype, boxes in product(halves, (torch.float32, torch.float64), arguments.boxes):
                 row = measure(name, text, half, dtype, boxes, gigabytes, repeat, device)

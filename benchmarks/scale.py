@@ -84,7 +84,7 @@ def network(device: str, width: int, blocks: int = 2) -> ResNet:
     return model.eval().to(device)
 
 
-def pictures(count: int, size: int, device: str) -> Tensor:
+def some_images(count: int, size: int, device: str) -> Tensor:
     small = tiltproof.data.load("cifar10-sample")[0][:count]
     return F.interpolate(small, (size, size), mode="bilinear").clamp(0, 1).to(device)
 
@@ -128,7 +128,7 @@ def cost(inputs: Inputs, pairs: int, repeats: int, wide: bool) -> dict[str, floa
         for number in range(repeats + 1):  # the first one warms up
             stages: dict[str, tuple[float, float]] = {}
             *stages["pixels"], bounds = meter(
-                lambda: pair_bounds(inputs.images_float64, rows, transform, "affine", low, high).to(torch.float32)
+                lambda: pair_bounds(inputs.images64, rows, transform, "affine", low, high).to(torch.float32)
             )
 
             def forward(bounds: Any = bounds) -> Any:
@@ -144,7 +144,7 @@ def cost(inputs: Inputs, pairs: int, repeats: int, wide: bool) -> dict[str, floa
             if wide:
                 ends = (torch.full((pairs, 1), end, dtype=torch.float64, device=device) for end in (-WIDE, WIDE))
                 angles = Rotation(WIDE)
-                *stages["wide"], _ = meter(lambda: pair_bounds(inputs.images_float64, rows, angles, "affine", *ends))  # noqa: B023
+                *stages["wide"], _ = meter(lambda: pair_bounds(inputs.images64, rows, angles, "affine", *ends))  # noqa: B023
             for name, (seconds, peak) in stages.items() if number else ():
                 found[f"{name} seconds"] = min(seconds / pairs, found.get(f"{name} seconds", math.inf))
                 found[f"{name} bytes"] = max(peak / pairs, found.get(f"{name} bytes", 0.0))
@@ -206,7 +206,7 @@ def plot(curves: list[dict]) -> Sheet:
 def certified(arguments: argparse.Namespace) -> dict:
     """From end to end, within the limit."""
     size, model = arguments.size, network(arguments.device, arguments.width)
-    images = pictures(arguments.images, size, arguments.device)
+    images = some_images(arguments.images, size, arguments.device)
     memory = Memory(torch.device(arguments.device), parse_memory(arguments.memory))
     with torch.no_grad():
         labels = torch.cat([model(image[None]).argmax(1) for image in images])
@@ -256,7 +256,7 @@ def main() -> None:
     from_end_to_end = certified(arguments)
 
     def measured(size: int, text: str = PARAMETERS[0], blocks: int = 2, wide: bool = False) -> dict[str, float]:
-        model, images = network(arguments.device, arguments.width, blocks), pictures(2, size, arguments.device)
+        model, images = network(arguments.device, arguments.width, blocks), some_images(2, size, arguments.device)
         with torch.no_grad():
             labels = model(images).argmax(1)
         inputs = check_inputs(model, images, labels, text.replace("W", f"{WIDTH:g}"))

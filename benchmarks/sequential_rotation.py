@@ -44,10 +44,10 @@ def weights(low: float, high: float, size: int) -> list[tuple[int, float, float]
     return found
 
 
-def rotated(picture: Tensor, low_degrees: float, high_degrees: float) -> tuple[Tensor, Tensor]:
+def rotated(image: Tensor, low_degrees: float, high_degrees: float) -> tuple[Tensor, Tensor]:
     """Lower and upper bounds [C, H, W] of all pixels of one image over the angles, in plain Python."""
-    pixels = picture.double().tolist()
-    channels, height, width = picture.shape
+    pixels = image.double().tolist()
+    channels, height, width = image.shape
     low, high = math.radians(low_degrees), math.radians(high_degrees)
     (cos_low, cos_high), (sin_low, sin_high) = cosine(low, high), cosine(low - math.pi / 2, high - math.pi / 2)
     lower = [[[0.0] * width for _ in range(height)] for _ in range(channels)]
@@ -124,8 +124,8 @@ class Compiled:
         compiler = shutil.which("cc")
         return None if compiler is None else Compiled(compiler)
 
-    def __call__(self, picture: Tensor, low_degrees: float, high_degrees: float) -> tuple[Tensor, Tensor]:
-        pixels = np.ascontiguousarray(picture.double().numpy())
+    def __call__(self, image: Tensor, low_degrees: float, high_degrees: float) -> tuple[Tensor, Tensor]:
+        pixels = np.ascontiguousarray(image.double().numpy())
         lower, upper = np.empty_like(pixels), np.empty_like(pixels)
         low, high = math.radians(low_degrees), math.radians(high_degrees)
         ends = [*cosine(low, high), *cosine(low - math.pi / 2, high - math.pi / 2)]

@@ -2,13 +2,13 @@
 
     for r in driving-r2-regular driving-r2-dropout driving-r2-paper driving-r2; do tiltproof train $r --data-root DIR --out runs/$r; done
     python benchmarks/steering.py runs/driving-r2-* runs/driving-r2 --data-root DIR [--excess X] [--memory 2GB]
-        [--json FILE] [--pictures FOLDER]
+        [--json FILE] [--images FOLDER]
 
 Each argument is the folder of a finished training run. Angles are those of the steering wheel, in degrees. The standard
 error is that of the prediction, the certified error the largest that the proved range allows. The width is that of the
 proved range, next to that of the inner range, below which no proof can go. --excess is how much wider than the inner
 range the proved range may stay; less takes more boxes. Rows that --json already holds, with the same weights, frames,
-excess and device, are not measured again. --pictures draws frames of the last run's network: frames.png, from all over
+excess and device, are not measured again. --images draws frames of the last run's network: frames.png, from all over
 the test set, and strip.png, consecutive ones.
 """
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only N frames, from all over the test set")
     parser.add_argument("--memory", help="memory limit, such as 2GB (default: available memory)")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--images", type=Path)
     arguments = parser.parse_args()
     images, angles = tiltproof.data.load("driving", root=arguments.data_root)
     images = images.to(arguments.device)
@@ -67,7 +67,7 @@ def main() -> None:
             rows.append(row)
             replace_bytes(arguments.json, (json.dumps(rows, indent=1) + "\n").encode())
     print(PAPER)
-    if arguments.pictures is not None:
+    if arguments.images64 is not None:
         draw(arguments.runs[-1], images, angles, arguments)
 
 
@@ -121,7 +121,7 @@ def measured(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.N
 
 def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace) -> None:
     """CGT's figure: true angles in green, predictions in blue, certified ranges as red fans."""
-    arguments.pictures.mkdir(parents=True, exist_ok=True)
+    arguments.images64.mkdir(parents=True, exist_ok=True)
     for name, title, rows in (
         ("frames", "Frames of the test set", spread(len(images), DRAWN)),
         ("strip", "Consecutive frames", torch.arange(min(DRAWN, len(images)))),
@@ -131,7 +131,7 @@ def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Names
             Steering(result.prediction[0], result.lower[0], result.upper[0], angle)
             for result, angle in zip(results, angles[rows].tolist(), strict=True)
         ]
-        path = arguments.pictures / f"{name}.png"
+        path = arguments.images64 / f"{name}.png"
         steering_plot(images[rows].cpu().numpy(), needles, title).save(path)
         print(f"figure: {path}")
 

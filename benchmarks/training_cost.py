@@ -28,7 +28,7 @@ from tiltproof.training.epoch import EpochRunner
 from tiltproof.transforms import parse
 
 
-class Pictures(NamedTuple):
+class Images(NamedTuple):
     """Shape and classes of a data set's training images; 0 classes: regression."""
 
     shape: tuple[int, int, int]
@@ -37,10 +37,10 @@ class Pictures(NamedTuple):
 
 
 DATA = {
-    "mnist": Pictures((1, 28, 28), 60_000, 10),
-    "cifar10": Pictures((3, 32, 32), 50_000, 10),
-    "tinyimagenet": Pictures((3, 64, 64), 100_000, 200),
-    "driving": Pictures((3, 66, 200), 4_514, 0),
+    "mnist": Images((1, 28, 28), 60_000, 10),
+    "cifar10": Images((3, 32, 32), 50_000, 10),
+    "tinyimagenet": Images((3, 64, 64), 100_000, 200),
+    "driving": Images((3, 66, 200), 4_514, 0),
 }
 PAPER = {  # row: seconds an epoch, MB
     "mnist-r30": (3.46, 116.3),

@@ -157,11 +157,11 @@ def bounds() -> Sheet:
         form = tiltproof.bound_pixels(image, "R(4:7)", name)
         lower, upper = (end[0, 0].clamp(0, 1).numpy() for end in (form.lower, form.upper))
         planes = [image[0, 0].numpy(), lower, upper]
-        pictures = [(plane * 255).round().astype(np.uint8) for plane in planes] + [viridis(upper - lower)]
+        panels = [(plane * 255).round().astype(np.uint8) for plane in planes] + [viridis(upper - lower)]
         sheet.text(20, 24 + 205 * row, f"{text} for R(4:7)")
         titles = ("the image", "lower bound", "upper bound", f"width, mean {(upper - lower).mean():.3f}")
-        for k, (picture, title) in enumerate(zip(pictures, titles, strict=True)):
-            sheet.bitmap(20 + 175 * k, 34 + 205 * row, 150, picture)
+        for k, (panel, title) in enumerate(zip(panels, titles, strict=True)):
+            sheet.bitmap(20 + 175 * k, 34 + 205 * row, 150, panel)
             sheet.text(20 + 175 * k, 198 + 205 * row, title, 11, fill=FAINT)
     return sheet
 

@@ -32,11 +32,11 @@ pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not in a source che
 )
 def test_the_sequential_baselines_are_algorithm_1(program, shape, low, high):
     sequential = program("sequential_rotation")
-    picture = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = bound_pixels(picture[None], "R(300)", "fgv", [low], [high])
+    image = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = bound_pixels(image[None], "R(300)", "fgv", [low], [high])
     for function in (sequential.rotated, sequential.Compiled.make()):
         if function is not None:
-            lower, upper = function(picture, low, high)
+            lower, upper = function(image, low, high)
             torch.testing.assert_close(lower, expected.lower[0], rtol=0, atol=1e-9)
             torch.testing.assert_close(upper, expected.upper[0], rtol=0, atol=1e-9)
 
@@ -165,13 +165,13 @@ def test_nu_ablation(start, tmp_path):
 
 def test_pixel_widths_of_tiny_imagenet(start, tmp_path, monkeypatch):
     root = tmp_path / "data" / "tinyimagenet" / "tiny-imagenet-200"
-    pictures = root / "train" / "n01443537" / "images"
-    pictures.mkdir(parents=True)
+    images = root / "train" / "n01443537" / "images"
+    images.mkdir(parents=True)
     (root / "wnids.txt").write_text("n01443537\n")
     monkeypatch.setattr("tiltproof.data.pixel_cache.cache_folder", lambda: tmp_path / "cache")
     for k in range(2):
         noise = np.random.default_rng(k).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(pictures / f"n01443537_{k}.JPEG")
+        Image.fromarray(noise).save(images / f"n01443537_{k}.JPEG")
     arguments = ["--data-root", tmp_path / "data", "--rows", "tinyimagenet-sc2", "--samples", 1, "--device", "cpu"]
     printed, found = start("pixel_widths", *arguments)
     assert "0.00239" in printed

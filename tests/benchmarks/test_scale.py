@@ -31,7 +31,7 @@ import json, resource, sys
 import scale, tiltproof, torch
 
 
-model, images = scale.network("cpu", width=64), scale.pictures(2, 224, "cpu")
+model, images = scale.network("cpu", width=64), scale.images64(2, 224, "cpu")
 with torch.no_grad():
     labels = model(images).argmax(1)
 memory = json.loads(sys.argv[1])
@@ -41,7 +41,7 @@ print(json.dumps([result.verdicts, resource.getrusage(resource.RUSAGE_SELF).ru_m
 
 
 @pytest.mark.slow
-def test_large_pictures_are_certified_within_the_limit_and_take_more_without():
+def test_large_images_are_certified_within_the_limit_and_take_more_without():
     """Eight boxes at once, in separate processes whose peak memory the system reports."""
     found = []
     for memory in (1_400_000_000, None):

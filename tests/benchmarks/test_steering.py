@@ -80,10 +80,10 @@ def test_less_excess_gives_narrower_ranges_for_more_boxes(steering, tmp_path):
 
 def test_it_draws_frames_and_a_strip(steering, tmp_path):
     run, _ = steering
-    printed, _ = run(training_run(tmp_path, 4), "--pictures", tmp_path / "pictures")
+    printed, _ = run(training_run(tmp_path, 4), "--images", tmp_path / "images")
     for name in ("frames.png", "strip.png"):
         assert name in printed
-        assert Image.open(tmp_path / "pictures" / name).width > 2 * 3 * 9
+        assert Image.open(tmp_path / "images" / name).width > 2 * 3 * 9
 
 
 def test_few_frames_come_from_all_over_the_set(program):

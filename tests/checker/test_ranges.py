@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.support.range_case import TRANSFORM, range_record, read_records, write_ranges
-from tests.support.small_regression import network, pictures
+from tests.support.small_regression import network, some_images
 from tiltproof.checker import CheckFailed, check
 from tiltproof.errors import InputError
 from tiltproof.verify.api import certify_range
@@ -33,7 +33,7 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_what_certify_range_writes_holds(tmp_path, name):
     transform, outputs, options = RUNS[name]
-    model, images = network(outputs, seed=outputs), pictures()
+    model, images = network(outputs, seed=outputs), some_images()
     values = torch.rand(3, outputs, generator=torch.Generator().manual_seed(2))
     certificate = certify_range(model, images, transform, values, out=tmp_path, first=5, **options)
     steps = []
@@ -46,7 +46,7 @@ def test_what_certify_range_writes_holds(tmp_path, name):
 
 
 def test_values_are_compared_exactly(tmp_path):
-    model, images, values = network(1), pictures(), [0.1, -0.2, 0.3]  # not float32 numbers
+    model, images, values = network(1), some_images(), [0.1, -0.2, 0.3]  # not float32 numbers
     doubles = torch.tensor(values, dtype=torch.float64)
     certify_range(model, images, "R(2)", doubles, out=tmp_path / "with")
     certify_range(model, images, "R(2)", out=tmp_path / "without")
@@ -75,7 +75,7 @@ def mean_of_pixels(size=64, weight=1.0):
 @pytest.mark.parametrize("end", ["lower", "upper"])
 def test_known_on_paper(tmp_path, end, step, holds):
     """The mean of the pixels under B(0.1) is exactly mean +- 0.1; a range may be that wide, but no narrower."""
-    model, images = mean_of_pixels(), pictures(1) * 0.5 + 0.2
+    model, images = mean_of_pixels(), some_images(1) * 0.5 + 0.2
     mean = images.double().mean().item()
     record = range_record(0, prediction=mean, lower=mean - 0.11, upper=mean + 0.11, lowest_at=[0.0], highest_at=[0.0])
     sign = -1 if end == "lower" else 1
@@ -90,7 +90,7 @@ def test_known_on_paper(tmp_path, end, step, holds):
 
 @pytest.mark.parametrize("semantics", ["real", "float32"])
 def test_float32_evaluations_need_more_room_than_real_numbers(tmp_path, semantics):
-    model, images = mean_of_pixels(), pictures(1) * 0.5 + 0.2
+    model, images = mean_of_pixels(), some_images(1) * 0.5 + 0.2
     mean = images.double().mean().item()
     for room, holds in ((1e-10, semantics == "real"), (1e-4, True)):
         record = range_record(0, prediction=mean, lower=mean - 0.1 - room, upper=mean + 0.1 + room)
@@ -130,7 +130,7 @@ class TwoFaced(nn.Module):
 
 @pytest.mark.parametrize("by", [1.0, 1e-3, float("nan"), float("inf")])
 def test_a_forward_pass_that_treats_bounds_otherwise_than_images(tmp_path, by):
-    honest, images = network(1), pictures()
+    honest, images = network(1), some_images()
     certify_range(honest, images, "R(5)", out=tmp_path)
     model = TwoFaced(honest, 0.0)
     records = read_records(tmp_path)
@@ -153,7 +153,7 @@ class BatchDependent(nn.Module):
 
 
 def test_answers_that_depend_on_the_batch(tmp_path):
-    honest, images = network(1), pictures()
+    honest, images = network(1), some_images()
     certify_range(honest, images, "R(5)", out=tmp_path)
     records = read_records(tmp_path)
     model = BatchDependent(honest)
@@ -163,14 +163,14 @@ def test_answers_that_depend_on_the_batch(tmp_path):
 
 
 def test_other_numbers_of_outputs(tmp_path):
-    certify_range(network(2), pictures(), "R(5)", out=tmp_path)
+    certify_range(network(2), some_images(), "R(5)", out=tmp_path)
     records = read_records(tmp_path)
     for outputs in (1, 3):
         model = network(outputs)
-        write_ranges(tmp_path, model, pictures(), "R(5)", records)
+        write_ranges(tmp_path, model, some_images(), "R(5)", records)
         with pytest.raises(CheckFailed, match="2 outputs"):
-            check(tmp_path, model, pictures(), None)
+            check(tmp_path, model, some_images(), None)
     model = nn.Sequential(nn.Conv2d(1, 2, 3))
-    write_ranges(tmp_path, model, pictures(), "R(5)", records)
+    write_ranges(tmp_path, model, some_images(), "R(5)", records)
     with pytest.raises(InputError, match="one row of at least one output"):
-        check(tmp_path, model, pictures(), None)
+        check(tmp_path, model, some_images(), None)

@@ -80,7 +80,7 @@ ramp_epochs = 0
 method = "affine"
 """
 
-PICTURES = [("bright", 230, 1), ("dark", 25, 0), ("doubtful", 150, 1), ("wrong", 100, 1), ("black", 0, 0)]
+IMAGES = [("bright", 230, 1), ("dark", 25, 0), ("doubtful", 150, 1), ("wrong", 100, 1), ("black", 0, 0)]
 """Name, gray value of every pixel and label: under B(0.2) certified, certified, falsified, misclassified, certified."""
 
 
@@ -90,7 +90,7 @@ def workspace(tmp_path, monkeypatch):
     photos = tmp_path / "photos"
     photos.mkdir()
     rows = ["filename,label"]
-    for name, grey, label in PICTURES:
+    for name, grey, label in IMAGES:
         Image.new("L", (8, 8), grey).save(photos / f"{name}.png")
         rows.append(f"{name}.png,{label}")
     (photos / "labels.csv").write_text("\n".join(rows) + "\n")

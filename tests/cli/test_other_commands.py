@@ -52,14 +52,14 @@ def test_without_a_card_the_transformation_has_to_be_given(tiltproof, command):
 
 
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
-def test_bound_draws_a_picture(tiltproof, workspace, method):
+def test_bound_draws_a_image(tiltproof, workspace, method):
     arguments = ["--data", "cifar10-sample", "--index", 3, "--transform", "R(1), C(2)", "--method", method]
     result = tiltproof("bound", *arguments, "--out", "new/bounds.png")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("new/bounds.png: widest pixel 0.")
-    with Image.open(workspace / "new" / "bounds.png") as picture:
-        assert picture.format == "PNG"
-        assert picture.width > 4 * 250
+    with Image.open(workspace / "new" / "bounds.png") as image:
+        assert image.format == "PNG"
+        assert image.width > 4 * 250
 
 
 @pytest.mark.parametrize(
@@ -106,19 +106,19 @@ def test_an_unknown_model_lists_the_known_ones(tiltproof):
 def check_demo(tiltproof, workspace, monkeypatch, count):
     images, labels = load_data("mnist-sample")
     monkeypatch.setattr("tiltproof.cli.demo.load_data", lambda _: (images[:count], labels[:count]))
-    result = tiltproof("demo", "--out", "pictures")
+    result = tiltproof("demo", "--out", "images")
     assert result.exit_code == 0, result.output
     for name in ("pixel-bounds.png", "margin.png"):
-        assert f"pictures/{name}" in result.stdout
-        with Image.open(workspace / "pictures" / name) as picture:
-            assert picture.width > 800
-    assert result.stdout.rstrip().endswith("pictures/report.html")
-    assert "it is proved" in (workspace / "pictures" / "report.html").read_text(encoding="utf-8")
+        assert f"images/{name}" in result.stdout
+        with Image.open(workspace / "images" / name) as image:
+            assert image.width > 800
+    assert result.stdout.rstrip().endswith("images/report.html")
+    assert "it is proved" in (workspace / "images" / "report.html").read_text(encoding="utf-8")
     return result
 
 
 @pytest.mark.usefixtures("zoo_of_one")
-def test_demo_draws_its_pictures_whatever_the_verdicts(tiltproof, workspace, monkeypatch):
+def test_demo_draws_its_images_whatever_the_verdicts(tiltproof, workspace, monkeypatch):
     assert "misclassified" in check_demo(tiltproof, workspace, monkeypatch, 2).stdout
 
 

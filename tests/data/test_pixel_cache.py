@@ -18,7 +18,7 @@ SHAPE = (3, 5, 4)
 
 
 @pytest.fixture
-def pictures(tmp_path, monkeypatch):
+def images(tmp_path, monkeypatch):
     """Write seven single-color images in a folder; the user's cache folder lies next to it."""
     monkeypatch.setattr(pixel_cache, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(pixel_cache, "CHUNK", 2)
@@ -54,21 +54,21 @@ def files(folder):
     return sorted(path.name for path in folder.rglob("*safetensors*"))
 
 
-def test_the_pictures_come_in_the_order_asked_for(pictures):
-    pixels = read(pictures, ["5.JPEG", "0.JPEG", "3.JPEG"])
+def test_the_images_come_in_the_order_asked_for(images):
+    pixels = read(images, ["5.JPEG", "0.JPEG", "3.JPEG"])
     assert (pixels.shape, pixels.dtype) == ((3, *SHAPE), torch.uint8)
     assert pixels.float().mean((1, 2, 3)).round().tolist() == [50, 0, 30]
 
 
-def test_the_second_time_nothing_is_decoded(pictures, decoded):
-    first = read(pictures)
+def test_the_second_time_nothing_is_decoded(images, decoded):
+    first = read(images)
     assert sorted(decoded) == [f"{k}.JPEG" for k in range(7)]
-    second = read(pictures)
+    second = read(images)
     assert len(decoded) == 7
     assert torch.equal(first, second)
-    assert files(pictures) == ["tiltproof-all.safetensors"]
+    assert files(images) == ["tiltproof-all.safetensors"]
     second += 1  # a change in memory does not change the file
-    assert torch.equal(first, read(pictures))
+    assert torch.equal(first, read(images))
 
 
 def changed_size(folder):
@@ -96,92 +96,92 @@ def giant(folder):
 
 
 @pytest.mark.parametrize("change", [changed_size, flipped_byte, cut_short, nonsense, giant])
-def test_a_change_is_noticed(pictures, decoded, change):
-    read(pictures)
-    change(pictures)
-    pixels = read(pictures)
+def test_a_change_is_noticed(images, decoded, change):
+    read(images)
+    change(images)
+    pixels = read(images)
     assert len(decoded) == 14
-    with Image.open(pictures / "3.JPEG") as picture:
-        assert np.array_equal(pixels[3], np.asarray(picture).transpose(2, 0, 1))
-    read(pictures)
+    with Image.open(images / "3.JPEG") as image:
+        assert np.array_equal(pixels[3], np.asarray(image).transpose(2, 0, 1))
+    read(images)
     assert len(decoded) == 14
 
 
-def test_other_pictures_or_another_treatment_are_not_the_same(pictures, decoded):
-    read(pictures)
-    (pictures / "6.JPEG").rename(pictures / "7.JPEG")
+def test_other_images_or_another_treatment_are_not_the_same(images, decoded):
+    read(images)
+    (images / "6.JPEG").rename(images / "7.JPEG")
     names = [f"{k}.JPEG" for k in (0, 1, 2, 3, 4, 5, 7)]
-    read(pictures, names)
+    read(images, names)
     assert len(decoded) == 14
-    assert read(pictures, names[::-1]).float().mean((1, 2, 3))[0].round() == 60
+    assert read(images, names[::-1]).float().mean((1, 2, 3))[0].round() == 60
     assert len(decoded) == 21
-    assert read(pictures, names, "inverted", resize=lambda image: 255 - image)[0].float().mean().round() == 255
+    assert read(images, names, "inverted", resize=lambda image: 255 - image)[0].float().mean().round() == 255
     assert len(decoded) == 28
 
 
-def test_resized_pictures_are_kept_as_they_have_become(pictures, decoded):
+def test_resized_images_are_kept_as_they_have_become(images, decoded):
     small = {"resize": lambda image: image[:, :2, :3], "resized": (3, 2, 3)}
-    first = read(pictures, **small)
+    first = read(images, **small)
     assert first.shape == (7, 3, 2, 3)
-    assert torch.equal(first, read(pictures, **small))
+    assert torch.equal(first, read(images, **small))
     assert len(decoded) == 7
-    assert torch.equal(first, read(pictures)[:, :, :2, :3])
+    assert torch.equal(first, read(images)[:, :, :2, :3])
 
 
-def test_grey_pictures_become_rgb(pictures):
+def test_grey_images_become_rgb(images):
     pixels = np.random.default_rng(1).integers(0, 256, (5, 4), np.uint8)
-    Image.fromarray(pixels).save(pictures / "2.JPEG", "JPEG", quality=95)
-    with Image.open(pictures / "2.JPEG") as picture:
-        assert picture.mode == "L"
-        gray = torch.from_numpy(np.array(picture))
-    assert torch.equal(read(pictures)[2], gray.expand(3, 5, 4))
+    Image.fromarray(pixels).save(images / "2.JPEG", "JPEG", quality=95)
+    with Image.open(images / "2.JPEG") as image:
+        assert image.mode == "L"
+        gray = torch.from_numpy(np.array(image))
+    assert torch.equal(read(images)[2], gray.expand(3, 5, 4))
 
 
-def test_where_the_folder_cannot_be_written_the_users_own_is(pictures, decoded):
-    (pictures / "tiltproof-all.safetensors").mkdir()
-    first, second = read(pictures), read(pictures)
+def test_where_the_folder_cannot_be_written_the_users_own_is(images, decoded):
+    (images / "tiltproof-all.safetensors").mkdir()
+    first, second = read(images), read(images)
     assert len(decoded) == 7
     assert torch.equal(first, second)
-    assert len(files(pictures.parent / "cache")) == 1
-    assert files(pictures) == ["tiltproof-all.safetensors"], "and no temporary file is left"
+    assert len(files(images.parent / "cache")) == 1
+    assert files(images) == ["tiltproof-all.safetensors"], "and no temporary file is left"
 
 
-def test_without_the_package_for_downloads(pictures, decoded, monkeypatch):
+def test_without_the_package_for_downloads(images, decoded, monkeypatch):
     def missing():
         raise ModuleNotFoundError("No module named 'pooch'")
 
     monkeypatch.setattr(pixel_cache, "cache_folder", missing)
-    assert torch.equal(read(pictures), read(pictures))
+    assert torch.equal(read(images), read(images))
     assert len(decoded) == 7
 
 
-def test_where_nothing_can_be_written_the_pictures_are_still_read(pictures, decoded, monkeypatch, caplog):
+def test_where_nothing_can_be_written_the_images_are_still_read(images, decoded, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pixel_cache, "_write", full)
     monkeypatch.setattr(pixel_cache, "SLOW", 7)
-    assert len(read(pictures)) == len(read(pictures)) == 7
+    assert len(read(images)) == len(read(images)) == 7
     assert len(decoded) == 14
     assert "could not be cached" in caplog.text
 
 
-def test_others_may_read_the_file(pictures):
+def test_others_may_read_the_file(images):
     before = os.umask(0o022)
     try:
-        read(pictures)
+        read(images)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((pictures / "tiltproof-all.safetensors").stat().st_mode) == 0o644
+    assert stat.S_IMODE((images / "tiltproof-all.safetensors").stat().st_mode) == 0o644
 
 
-def test_who_waits_is_told_why(pictures, monkeypatch, caplog):
+def test_who_waits_is_told_why(images, monkeypatch, caplog):
     monkeypatch.setattr(pixel_cache, "SLOW", 7)
     caplog.set_level(logging.WARNING)
-    read(pictures)
+    read(images)
     assert "decoding 7 images" in caplog.text
     caplog.clear()
-    read(pictures)
+    read(images)
     assert not caplog.text
 
 
@@ -197,16 +197,16 @@ def test_who_waits_is_told_why(pictures, monkeypatch, caplog):
     ],
     ids=["missing", "cut", "text", "png", "size", "cmyk"],
 )
-def test_a_picture_that_cannot_be_used_is_named(pictures, spoil, message):
-    spoil(pictures / "4.JPEG")
+def test_a_image_that_cannot_be_used_is_named(images, spoil, message):
+    spoil(images / "4.JPEG")
     filters = list(warnings.filters)
     with pytest.raises(InputError, match=message):
-        read(pictures)
+        read(images)
     assert warnings.filters == filters
-    assert not files(pictures.parent)
+    assert not files(images.parent)
 
 
-def test_more_than_memory_holds(pictures, monkeypatch):
+def test_more_than_memory_holds(images, monkeypatch):
     monkeypatch.setattr(pixel_cache, "MAX_BYTES", 7 * 60 - 1)
     with pytest.raises(InputError, match="do not fit into memory"):
-        read(pictures)
+        read(images)

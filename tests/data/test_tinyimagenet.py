@@ -42,7 +42,7 @@ def inner(root):
     return root / "tinyimagenet" / "tiny-imagenet-200"
 
 
-def test_training_pictures_are_whole_and_in_order(root):
+def test_training_images_are_whole_and_in_order(root):
     images, labels = load_data("tinyimagenet", root, "train")
     assert (images.shape, images.dtype, labels.dtype) == ((6, 3, 64, 64), torch.float32, torch.int64)
     assert labels.tolist() == [0, 0, 1, 1, 2, 2]
@@ -55,19 +55,19 @@ def test_grey_is_read_as_three_equal_channels(root):
     assert torch.equal(images[2, 0], images[2, 2])
 
 
-def test_test_pictures_are_the_middle_of_the_validation_pictures(root):
+def test_test_images_are_the_middle_of_the_validation_images(root):
     path = inner(root) / "val" / "images" / "val_1.JPEG"
     pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     Image.fromarray(pixels).save(path, "JPEG")
     images, labels = load_data("tinyimagenet", root)
     assert (images.shape, labels.tolist()) == ((3, 3, 56, 56), [2, 0, 2])
-    with Image.open(path) as picture:
-        whole = np.asarray(picture).transpose(2, 0, 1)
+    with Image.open(path) as image:
+        whole = np.asarray(image).transpose(2, 0, 1)
     assert torch.equal(images[1], torch.from_numpy(whole[:, 4:60, 4:60].copy()).float() / 255)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_bytes_are_the_same_pictures(root, split):
+def test_bytes_are_the_same_images(root, split):
     pixels, labels = load_pixels("tinyimagenet", root, split)
     images, same = load_data("tinyimagenet", root, split)
     assert pixels.dtype == torch.uint8
@@ -115,7 +115,7 @@ def test_texts_that_cannot_be_used(root, file, content, message):
     assert len(str(caught.value)) < 1500
 
 
-def test_a_class_without_pictures(root):
+def test_a_class_without_images(root):
     folder = inner(root) / "train" / "n02000000" / "images"
     for path in folder.iterdir():
         path.unlink()
@@ -126,7 +126,7 @@ def test_a_class_without_pictures(root):
         load_data("tinyimagenet", root, "train")
 
 
-def test_a_picture_of_another_size(root):
+def test_a_image_of_another_size(root):
     save(inner(root) / "val" / "images" / "val_1.JPEG", 5, size=56)
     with pytest.raises(InputError, match=r"val_1\.JPEG has another size.*56 x 56.*keep to 64 x 64"):
         load_data("tinyimagenet", root)

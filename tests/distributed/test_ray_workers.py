@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.digits import IMAGES, TRANSFORM, evidence, problem, run
 from tests.support.processes import environment
-from tests.support.small_regression import network, pictures
+from tests.support.small_regression import network, some_images
 from tiltproof import InputError, RayWorkers, certify, certify_range, check
 from tiltproof.cli import app
 from tiltproof.distributed import ray_workers
@@ -73,8 +73,8 @@ def test_the_command_with_regression_and_resumption(tmp_path, monkeypatch):
     """This process starts the run, and the cluster resumes it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "labels.csv").write_text("filename,label\n" + "".join(f"{k}.png,{k}\n" for k in range(4)))
-    for k, picture in enumerate(pictures(4)):
-        Image.fromarray((picture[0] * 255).byte().numpy()).save(f"{k}.png")
+    for k, image in enumerate(some_images(4)):
+        Image.fromarray((image[0] * 255).byte().numpy()).save(f"{k}.png")
     command = [
         "certify",
         "--task",
@@ -127,9 +127,9 @@ def test_bad_input_that_a_worker_meets_is_bad_input_here():
     with torch.no_grad():
         model[-1].weight.fill_(3e38)
     with pytest.raises(InputError, match="image . are not finite") as alone:
-        certify_range(model, pictures(4), "R(5)", batch_images=4)
+        certify_range(model, some_images(4), "R(5)", batch_images=4)
     with pytest.raises(InputError) as shared:
-        certify_range(model, pictures(4), "R(5)", batch_images=4, workers=RayWorkers("auto"))
+        certify_range(model, some_images(4), "R(5)", batch_images=4, workers=RayWorkers("auto"))
     assert str(shared.value) == str(alone.value)
     assert "Traceback" not in str(shared.value)
 

@@ -82,6 +82,6 @@ def bounds_hold(fog):
             for _ in range(40):
                 share = torch.rand(3, 2, generator=generator, dtype=torch.float64)
                 ends = torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)
-                pictures = transform.apply(images, ends[0] + share * (ends[1] - ends[0]))
-                assert (pictures >= bounds.lower - 1e-12).all()
-                assert (pictures <= bounds.upper + 1e-12).all()
+                transformed = transform.apply(images, ends[0] + share * (ends[1] - ends[0]))
+                assert (transformed >= bounds.lower - 1e-12).all()
+                assert (transformed <= bounds.upper + 1e-12).all()

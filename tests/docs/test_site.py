@@ -55,14 +55,14 @@ def test_the_generated_parts_are_complete():
     assert used == set(docs_pages.GENERATED)
 
 
-def test_every_page_and_picture_is_used():
+def test_every_page_and_image_is_used():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for path in PAGES[1:]:
         assert f": {path.name}\n" in navigation, f"{path.name} needs a line under nav in mkdocs.yml"
     texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
-    drawn = {path.stem for path in (ROOT / "docs" / "pictures").iterdir()}
+    drawn = {path.stem for path in (ROOT / "docs" / "images").iterdir()}
     assert drawn == set(docs_pictures.PICTURES)
-    assert all(f"](pictures/{name}.svg)" in texts for name in drawn)
+    assert all(f"](images/{name}.svg)" in texts for name in drawn)
 
 
 def test_every_example_is_shown():
@@ -77,9 +77,9 @@ def test_files_that_are_named_exist():
 
 
 @pytest.mark.parametrize("name", sorted(set(docs_pictures.PICTURES) - DATED))
-def test_pictures_are_up_to_date(name):
+def test_images_are_up_to_date(name):
     """Compare up to the last digit of a coordinate, which rounding may change, and up to bitmap compression."""
-    stored = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    stored = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
     texts, numbers = zip(*map(taken_apart, (stored, str(docs_pictures.PICTURES[name]()))), strict=True)
     assert texts[0] == texts[1], "run python scripts/docs_pictures.py"
     assert numbers[0] == pytest.approx(numbers[1], abs=0.21), "run python scripts/docs_pictures.py"

@@ -83,9 +83,9 @@ def test_onnxruntime_computes_what_the_module_does(name, tmp_path):
     onnx.checker.check_model(onnx.load(path), full_check=True)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [1, 2, 6, 8]
-    for picture in torch.rand(4, 1, 2, 6, 8):
-        (answer,) = session.run(None, {"images": picture.numpy()})
-        torch.testing.assert_close(torch.from_numpy(answer), model(picture).detach(), rtol=1e-4, atol=1e-5)
+    for image in torch.rand(4, 1, 2, 6, 8):
+        (answer,) = session.run(None, {"images": image.numpy()})
+        torch.testing.assert_close(torch.from_numpy(answer), model(image).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_every_operation_can_be_written():

@@ -30,7 +30,7 @@ def small(classes=3, seed=0):
     return nn.Sequential(nn.Conv2d(1, 3, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(27, classes)).eval()
 
 
-def pictures(count=2):
+def some_images(count=2):
     return torch.rand(count, 1, 7, 7, generator=torch.Generator().manual_seed(3))
 
 
@@ -39,7 +39,7 @@ def read(path):
 
 
 def test_the_layout_is_that_of_the_competition(tmp_path):
-    model, images = small(), pictures()
+    model, images = small(), some_images()
     written = export_vnnlib(
         model, images, torch.tensor([1, 2]), "R(5)", tmp_path / "p", splits=3, numbers=[8, 30], timeout=20
     )
@@ -68,21 +68,21 @@ def test_the_layout_is_that_of_the_competition(tmp_path):
 def grid(tmp_path_factory):
     """Return sixteen boxes of a composition for each of two images, with their exact bounds."""
     folder = tmp_path_factory.mktemp("grid") / "p"
-    written = export_vnnlib(small(), pictures(), torch.tensor([0, 1]), TRANSFORM, folder, splits=(4, 1, 2, 2))
+    written = export_vnnlib(small(), some_images(), torch.tensor([0, 1]), TRANSFORM, folder, splits=(4, 1, 2, 2))
     return [(prop, read(folder / "1.0" / prop.vnnlib)) for prop in written.properties]
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), image=st.integers(0, 1))
-def test_no_transformed_picture_is_outside(grid, data, image):
+def test_no_transformed_image_is_outside(grid, data, image):
     """Sampled parameters, also on the edges: some box of the image contains them, and every such box contains the image."""
     transform = parse(TRANSFORM)
     places = [
         data.draw(st.floats(low, high) | st.sampled_from([low, high, (low + high) / 2]))
         for low, high in zip(transform.low, transform.high, strict=True)
     ]
-    picture = pictures()[image].double()
-    pixels = transform.apply(picture[None], torch.tensor([places], dtype=torch.float64)).flatten().tolist()
+    original = some_images()[image].double()
+    pixels = transform.apply(original[None], torch.tensor([places], dtype=torch.float64)).flatten().tolist()
     holding = [
         problem
         for prop, problem in grid
@@ -131,7 +131,7 @@ def test_the_boxes_of_a_run_are_its_tilings(tmp_path):
 
 
 def test_models_and_images_must_be_the_runs(tmp_path):
-    model, images, labels = small(), pictures(), torch.tensor([0, 0])
+    model, images, labels = small(), some_images(), torch.tensor([0, 0])
     certify(model, images, labels, "B(0.001)", out=tmp_path / "run")
     with pytest.raises(InputError, match="weights are not those of the run"):
         export_run(tmp_path / "run", small(seed=1), images, labels, tmp_path / "p")
@@ -144,7 +144,7 @@ def test_models_and_images_must_be_the_runs(tmp_path):
     "tree", ["3.", "2.a", "a" * 70 + "71..", "z3.", "", "99999999999999.", "a" * 30_000 + "30001.."]
 )
 def test_forged_tilings_are_refused_in_words(tree, tmp_path):
-    model, images = small(), pictures()
+    model, images = small(), some_images()
     records = [record(k, 0, "certified", margin=1.0, grid=[2], tree=tree) for k in range(2)]
     write_run(tmp_path / "run", manifest_of(model, images, [0, 0], "R(5)"), records)
     with pytest.raises(InputError, match=r"tiling|damaged|20,000|no certified image"):
@@ -166,14 +166,14 @@ def test_forged_tilings_are_refused_in_words(tree, tmp_path):
 )
 def test_bad_input(change, match, tmp_path):
     with pytest.raises(InputError, match=match):
-        export_vnnlib(small(), pictures(), torch.tensor([0, 0]), "R(5)", tmp_path / "p", **change)
+        export_vnnlib(small(), some_images(), torch.tensor([0, 0]), "R(5)", tmp_path / "p", **change)
     assert not (tmp_path / "p").exists()
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     (tmp_path / "mine").write_text("")
     with pytest.raises(InputError, match="new folder"):
-        export_vnnlib(small(), pictures(), torch.tensor([0, 0]), "R(5)", tmp_path)
+        export_vnnlib(small(), some_images(), torch.tensor([0, 0]), "R(5)", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -193,7 +193,7 @@ def test_the_parser_of_version_1_reads_it_too(tmp_path):
         "vnnlib==0.0.1.post1",
     ]
     subprocess.run(install, check=True)
-    written = export_vnnlib(small(), pictures(), torch.tensor([1, 2]), "R(5)", tmp_path / "p")
+    written = export_vnnlib(small(), some_images(), torch.tensor([1, 2]), "R(5)", tmp_path / "p")
     for prop in written.properties:
         path = tmp_path / "p" / "1.0" / prop.vnnlib
         code = (

@@ -86,7 +86,7 @@ def read_recipe_file(path: Path) -> None:
     assert from_dict(recipe.to_dict(), "itself") == recipe
 
 
-def picture(format: str, mode: str = "RGB", **options: object) -> Callable[[], bytes]:
+def image(format: str, mode: str = "RGB", **options: object) -> Callable[[], bytes]:
     def make() -> bytes:
         shape = (12, 10, 3) if mode == "RGB" else (12, 10)
         pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
@@ -99,7 +99,7 @@ def picture(format: str, mode: str = "RGB", **options: object) -> Callable[[], b
 
 def image_kind(file: str, format: str, mode: str = "RGB", finish: Callable[[bytes], bytes] = bytes, **options) -> Kind:
     table = f"filename,label\n{file},3\n".encode()
-    return Kind(file, picture(format, mode, **options), read_folder, {"labels.csv": table}, finish)
+    return Kind(file, image(format, mode, **options), read_folder, {"labels.csv": table}, finish)
 
 
 def with_right_checksums(content: bytes) -> bytes:
@@ -193,7 +193,7 @@ def run_file(name: str, task: str = "classification") -> bytes:
 
 
 MNIST, CIFAR10 = read_data("mnist"), read_data("cifar10")
-PNG = picture("PNG", "L")()
+PNG = image("PNG", "L")()
 
 KINDS = {
     "idx images": Kind(IMAGES_FILE, lambda: IMAGES, MNIST, {LABELS_FILE: LABELS}),

@@ -22,8 +22,8 @@ low = torch.tensor([transform.low] * 3, dtype=torch.float64)
 quadratic = sys.argv[3:] == ["quadratic"]
 dtype = torch.float64 if quadratic else torch.float32
 entries = fused_pixels.trace(transform, list(range(len(transform.parts))), quadratic)
-pictures = torch.rand(2, int(sys.argv[2]), 6, 7, dtype=torch.float64)
-fused_pixels._launch(pictures, torch.tensor([0, 1, 0]), entries, low, low + 0.1, transform.padding, dtype)
+images = torch.rand(2, int(sys.argv[2]), 6, 7, dtype=torch.float64)
+fused_pixels._launch(images, torch.tensor([0, 1, 0]), entries, low, low + 0.1, transform.padding, dtype)
 assert names == ["entries", "pixels"] + quadratic * ["smooth", "kinks"], names
 print("ok")
 """

@@ -193,19 +193,19 @@ def pixels() -> None:
         fused.SMALL_BLOCK = 4 if number % 3 else 64
         letters, padding, size = LETTERS[number % 6], PADDINGS[number // 6 % 3], SIZES[(number + number // 6) % 6]
         transform = transform_of(letters, padding)
-        picture = torch.rand(2, 1 + number % 2, *size, dtype=torch.float64, generator=generator)
+        image = torch.rand(2, 1 + number % 2, *size, dtype=torch.float64, generator=generator)
         if number % 4 == 1:
-            picture = (picture - 0.5).sign() * (1 - picture**9)
+            image = (image - 0.5).sign() * (1 - image**9)
         elif number % 4 == 2:
-            picture = picture.round()
+            image = image.round()
         scale = (1.0, 1.0, 1e29, 1.0, 2.0**-140, 1.0, 1e-30)[number % 7]
-        picture = picture * scale
+        image = image * scale
         low, high = boxes_of(letters, 5, rng)
         rows_of = torch.arange(len(low)) % 2
-        form = kernel(picture, rows_of, transform, "affine", low, high, dtype=torch.float32)
+        form = kernel(image, rows_of, transform, "affine", low, high, dtype=torch.float32)
         for p, row in enumerate(rows_of.tolist()):
             for theta in inside(low[p].tolist(), high[p].tolist(), rng):
-                truth = transformed(picture[row].numpy(), letters, theta, padding)
+                truth = transformed(image[row].numpy(), letters, theta, padding)
                 e = symbols(theta, low[p].tolist(), high[p].tolist())
                 planes = form.center[p], form.slopes[:, p], form.radius[p], form.lower[p], form.upper[p]
                 assert not violations(truth, *planes, e), (letters, padding, size, scale, low[p], high[p], theta)
@@ -246,14 +246,14 @@ def lines() -> None:
     generator, ways = torch.Generator().manual_seed(10), dict.fromkeys(("across", "beside"), 0)
     for name in ways:
         setattr(pixel_kernel, name, counted(ways, name, getattr(pixel_kernel, name)))
-    picture = torch.rand(1, 1, 5, 6, dtype=torch.float64, generator=generator)
+    image = torch.rand(1, 1, 5, 6, dtype=torch.float64, generator=generator)
     for box in ([(-0.3, 0.45), (-0.4, 0.35)], [(0.6, 1.5), (-1.2, -0.7)], [(0.2, 0.6), (-0.4, 0.35)]):
         low, high = torch.tensor([box], dtype=torch.float64).unbind(2)
-        form = kernel(picture, torch.tensor([0]), transform_of(("Tu", "Tv")), "affine", low, high, dtype=torch.float32)
+        form = kernel(image, torch.tensor([0]), transform_of(("Tu", "Tv")), "affine", low, high, dtype=torch.float32)
         ends = [(Fraction(a), Fraction(b), Fraction(round((a + b) / 2))) for a, b in box]
         for theta in product(*ends):
             if all(a <= each <= b for each, (a, b, _) in zip(theta, ends, strict=True)):
-                truth, e = transformed(picture[0].numpy(), ("Tu", "Tv"), theta), symbols(theta, *zip(*box, strict=True))
+                truth, e = transformed(image[0].numpy(), ("Tu", "Tv"), theta), symbols(theta, *zip(*box, strict=True))
                 planes = form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]
                 assert not violations(truth, *planes, e), (box, theta)
     assert min(ways.values()) > 0, ways
@@ -262,9 +262,9 @@ def lines() -> None:
 def room() -> None:
     """Radii of boxes that are hardly more than points contain what `triton/pixels_float32.py` counts for the largest pixel nearby."""
     generator = torch.Generator().manual_seed(11)
-    picture = torch.rand(2, 1, 5, 6, dtype=torch.float64, generator=generator)
-    picture[0], picture[1] = 1 - picture[0] / 10, picture[1] ** 9
-    beside, around = torch.nn.functional.pad(picture, [1] * 4, "replicate"), (-(2.0**-26), 2.0**-27)
+    image = torch.rand(2, 1, 5, 6, dtype=torch.float64, generator=generator)
+    image[0], image[1] = 1 - image[0] / 10, image[1] ** 9
+    beside, around = torch.nn.functional.pad(image, [1] * 4, "replicate"), (-(2.0**-26), 2.0**-27)
     for box, rows, roundings in (
         ([(0.25, 0.25), (0.25, 0.25)], (1, 2), 11.5),
         ([(0.25, 0.25), around], (0, 1, 2), 20.1),
@@ -272,7 +272,7 @@ def room() -> None:
     ):
         low, high = torch.tensor([box] * 2, dtype=torch.float64).unbind(2)
         transform = transform_of(("Tu", "Tv"), "border")
-        form = kernel(picture, torch.tensor([0, 1]), transform, "affine", low, high, dtype=torch.float32)
+        form = kernel(image, torch.tensor([0, 1]), transform, "affine", low, high, dtype=torch.float32)
         columns = (0, 1, 2) if box[0] == around else (0, 1)
         near = torch.stack([beside[..., i : i + 5, j : j + 6] for i in rows for j in columns]).amax(0)
         assert (form.radius >= roundings * 2.0**-24 * near).all(), box
@@ -282,11 +282,11 @@ def limits() -> None:
     """In larger images a position may need more than 19 bits: float64 handles those."""
     generator, size, low, high = torch.Generator().manual_seed(12), 2**14, -99.21, -99.21 + 1e-9
     fused.BLOCK = fused.SMALL_BLOCK = size // 4
-    picture = torch.rand(1, 1, size, 1, dtype=torch.float64, generator=generator)
+    image = torch.rand(1, 1, size, 1, dtype=torch.float64, generator=generator)
     box = torch.tensor([[[low]], [[high]]], dtype=torch.float64)
     transform = parse("Scv(99.5); padding=reflect")
-    form = kernel(picture, torch.tensor([0]), transform, "affine", *box, dtype=torch.float32)
-    truth = transformed(picture[0].numpy(), ("Scv",), [Fraction(high)], "reflect")
+    form = kernel(image, torch.tensor([0]), transform, "affine", *box, dtype=torch.float32)
+    truth = transformed(image[0].numpy(), ("Scv",), [Fraction(high)], "reflect")
     planes = form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]
     assert not violations(truth, *planes, [Fraction(1)])
 

@@ -93,16 +93,16 @@ def holds(form, other) -> torch.Tensor:
     return (apart == 0) & (form.radius == other.radius) | (apart + other.radius.double() <= form.radius.double())
 
 
-def compare(picture, transform, low, high, dtype, exact=EXACT, quadratic=False) -> AffineForm:
+def compare(image, transform, low, high, dtype, exact=EXACT, quadratic=False) -> AffineForm:
     """Bound all pairs at once with the kernel, each alone with the reference."""
-    rows_of = torch.arange(len(low)) % len(picture)
-    found = kernel(picture, rows_of, transform, "affine", low, high, dtype=dtype, quadratic=quadratic)
+    rows_of = torch.arange(len(low)) % len(image)
+    found = kernel(image, rows_of, transform, "affine", low, high, dtype=dtype, quadratic=quadratic)
     for k in range(len(low)):
         arguments = rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1]
         mine, alike = found[k : k + 1], []
-        place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *picture.shape[-2:])
+        place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *image.shape[-2:])
         for own in (False, True):
-            wanted = padded(reference(picture, *arguments, own=own, dtype=dtype, quadratic=quadratic), len(found.stack))
+            wanted = padded(reference(image, *arguments, own=own, dtype=dtype, quadratic=quadratic), len(found.stack))
             given_up = (wanted.slopes == 0).all()  # because of one pixel's box
             near = agree(mine, wanted, place, transform.padding).all()
             alike.append(bool(near) and (not exact or bool(given_up) or bool(holds(mine, wanted).all())))
@@ -118,13 +118,13 @@ def same() -> None:
         transform = parse(text)
         ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
         size = ((5, 7), (4, 5), (6, 3), (1, 8), (4, 4), (6, 1), (3, 5))[number]
-        picture = torch.rand(2, 1 + number % 3, *size, dtype=torch.float64, generator=generator)
+        image = torch.rand(2, 1 + number % 3, *size, dtype=torch.float64, generator=generator)
         half = (
             torch.tensor([0.0, 1e-9, 1e-4, 0.02, 0.2, 1.0], dtype=torch.float64).unsqueeze(1) * (ends[1] - ends[0]) / 2
         )
         middle = ends[0] + (ends[1] - ends[0]) * torch.rand(6, len(ends[0]), dtype=torch.float64, generator=generator)
         low, high = (middle - half).clamp(*ends), (middle + half).clamp(*ends)
-        compare(picture, transform, low, high, (torch.float64, torch.float32)[number % 2])
+        compare(image, transform, low, high, (torch.float64, torch.float32)[number % 2])
     shift = parse("Tu(9), Tv(9)")
     low = torch.tensor([[0.0, 0.0], [-1.0, 0.0], [-2.0, -1.0], [1.0, 0.5], [-9.0, 2.0]], dtype=torch.float64)
     compare(torch.rand(1, 1, 5, 6, dtype=torch.float64), shift, low, low.ceil() + (low < 0), torch.float64)
@@ -134,18 +134,18 @@ def same() -> None:
 
 def odd() -> None:
     """Non-finite input proves nothing, or what the reference proves; kernels decline what they do not support."""
-    picture, shift = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("Tu(2), R(5)")
+    image, shift = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("Tu(2), R(5)")
     for padding, dtype in (("zeros", torch.float64), ("reflect", torch.float64), ("border", torch.float32)):
         transform = Compose(*shift.parts, padding=padding)
         ends = (torch.nan, torch.inf, -torch.inf)
         high = torch.tensor([[0.5, end] for end in ends] + [[end, 0.5] for end in ends], dtype=torch.float64)
         low = torch.stack([high[0], *high[1:].clamp(max=0)])
-        found = compare(picture, transform, low, high, dtype, exact=False)
+        found = compare(image, transform, low, high, dtype, exact=False)
         assert not found.slopes[:, found.radius.isfinite()].any(), "a hull, or nothing"
     far = torch.tensor([[0.5, 1e300]], dtype=torch.float64)  # the sine's form is unbounded, but the interval is not
-    assert kernel(picture, torch.tensor([0]), shift, "affine", far, far).radius.isfinite().all()
+    assert kernel(image, torch.tensor([0]), shift, "affine", far, far).radius.isfinite().all()
     for value in (torch.nan, torch.inf):
-        broken = picture.clone()
+        broken = image.clone()
         broken[0, 0, 1, 2] = value
         box = torch.full((1, 2), 0.25, dtype=torch.float64)
         assert not kernel(broken, torch.tensor([0]), shift, "affine", box, box).radius.isfinite().any()
@@ -161,16 +161,16 @@ def odd() -> None:
             return (value.exp(), 0, 0), (0, 1, 0)
 
     low = torch.tensor([[-0.5], [0.2]], dtype=torch.float64)
-    compare(picture, Own(-1, 1), low, low + 0.1, torch.float64)
+    compare(image, Own(-1, 1), low, low + 0.1, torch.float64)
     assert trace(Strange(-1, 1), [0]) is None
     assert trace(parse("Yaw(5@300)"), [0]) is None
     fused.spatial.check = lambda *_: False
     registry.INTERPRETED.add("pixels:spatial")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = pair_bounds(picture, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low)
+        found = pair_bounds(image, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low)
     assert any("differ" in str(warning.message) for warning in caught)
-    assert torch.equal(found.stack, reference(picture, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low).stack)
+    assert torch.equal(found.stack, reference(image, torch.tensor([0, 0]), parse("R(7)"), "affine", low, low).stack)
 
 
 def shared() -> None:
@@ -179,19 +179,19 @@ def shared() -> None:
     for text in ("R(10)", "Sc(5), R(5), C(5); padding=border"):
         transform = parse(text)
         ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
-        picture = torch.rand(2, 2, 4, 5, dtype=torch.float64, generator=generator)
+        image = torch.rand(2, 2, 4, 5, dtype=torch.float64, generator=generator)
         share = torch.tensor([[0.3, 0.301], [0.3, 0.5], [0.4, 0.5], [0.0, 0.9]], dtype=torch.float64)
         below, above = (ends[0] + (ends[1] - ends[0]) * each.unsqueeze(1) for each in share.T)
         above[1, : len(ends[0]) // 2] = above[0, : len(ends[0]) // 2]  # all but the end of the rotation
         alone = {
-            (row, box): kernel(picture, torch.tensor([row]), transform, "affine", below[[box]], above[[box]])
+            (row, box): kernel(image, torch.tensor([row]), transform, "affine", below[[box]], above[[box]])
             for row in range(2)
             for box in range(4)
         }
         grid = torch.arange(4).repeat(4)  # as a search begins
         for boxes in (grid, grid[torch.randperm(16, generator=generator)], torch.tensor([0, 3, 0, 3, 1, 1, 2])):
             rows_of = torch.arange(len(boxes)) // 4 % 2
-            found = kernel(picture, rows_of, transform, "affine", below[boxes], above[boxes])
+            found = kernel(image, rows_of, transform, "affine", below[boxes], above[boxes])
             for k, pair in enumerate(zip(rows_of.tolist(), boxes.tolist(), strict=True)):
                 assert torch.equal(alone[pair].stack, found[k : k + 1].stack), (text, boxes, k)
                 assert torch.equal(alone[pair].radius, found[k : k + 1].radius), (text, boxes, k)
@@ -211,10 +211,10 @@ def sound() -> None:
     for number, letters in enumerate((["R"], ["Sc", "R"], ["Tu", "Tv"], ["Sh", "R"], ["Tv"], ["Sc", "Sh", "R"])):
         kinds = [("tiny", "on grid lines", "medium")[number % 3]] * len(letters)
         low, high = random_box(letters, kinds, rng)
-        picture = rng.random((1, 5, 6))
+        image = rng.random((1, 5, 6))
         thetas = [list(low), list(high), [(a + b) / 2 for a, b in zip(low, high, strict=True)]]
         padding = ("zeros", "border", "reflect")[number % 3]
-        assert_sound(letters, padding, picture, low, high, thetas, methods=("affine",))
+        assert_sound(letters, padding, image, low, high, thetas, methods=("affine",))
     assert used >= before + 12
 
 
@@ -238,16 +238,14 @@ def wild() -> None:
         letters, padding = (("Tu", "Tv"), ("Sh", "Tu"))[number % 2], ("zeros", "border", "reflect")[number % 3]
         transform = parse(("Tu(9), Tv(9)", "Sh(9), Tu(9)")[number % 2] + f"; padding={padding}")
         sign = torch.rand(2, 2, *size, dtype=torch.float64, generator=generator) - 0.5
-        picture = sign.sign() * (1 - sign.abs() ** 3) * (1e30, 2.0**-1040, 1.0, 1e-300, 1.0, 1e300)[number]
+        image = sign.sign() * (1 - sign.abs() ** 3) * (1e30, 2.0**-1040, 1.0, 1e-300, 1.0, 1e300)[number]
         boxes = torch.tensor(
             [[ends[k] for k in rng.integers(len(ends), size=2)] for _ in range(6)], dtype=torch.float64
         )
         low, high = boxes[[0, 1, 2, 3, 4, 5, 1, 0, 2]].unbind(2)
         rows_of = torch.arange(len(low)) % 2
-        form = kernel(
-            picture, rows_of, transform, "affine", low, high, dtype=(torch.float64, torch.float32)[number == 2]
-        )
-        assert number in (1, 3, 5) or (form.radius < picture.abs().max() * 4).all(), "it says something"
+        form = kernel(image, rows_of, transform, "affine", low, high, dtype=(torch.float64, torch.float32)[number == 2])
+        assert number in (1, 3, 5) or (form.radius < image.abs().max() * 4).all(), "it says something"
         for p, row in enumerate(rows_of.tolist()):
             below, above = low[p].tolist(), high[p].tolist()
             share = [Fraction(int(k), 8) for k in rng.integers(9, size=2)]
@@ -255,7 +253,7 @@ def wild() -> None:
                 Fraction(a) + (Fraction(b) - Fraction(a)) * t for a, b, t in zip(below, above, share, strict=True)
             ]
             for theta in ([*map(Fraction, below)], [*map(Fraction, above)], inside):
-                truth, e = transformed(picture[row].numpy(), letters, theta, padding), symbols(theta, below, above)
+                truth, e = transformed(image[row].numpy(), letters, theta, padding), symbols(theta, below, above)
                 planes = form.center[p], form.slopes[:, p], form.radius[p], form.lower[p], form.upper[p]
                 assert not violations(truth, *planes, e), (padding, size, below, above, theta)
 
@@ -265,10 +263,10 @@ def damaged() -> None:
     transform, run = parse("R(30)"), [0]
     entries, launch, results = trace(transform, run), fused._launch, {}
 
-    def careless(picture, rows_of, low, high):
+    def careless(image, rows_of, low, high):
         """Treats boxes with the same lower ends as equal."""
         first = (low == low.T).int().argmax(1)
-        return launch(picture, rows_of, entries, low[first], high[first], transform.padding, torch.float64)
+        return launch(image, rows_of, entries, low[first], high[first], transform.padding, torch.float64)
 
     assert not fused.is_batch_invariant(careless, torch.rand(2, 1, 3, 4, dtype=torch.float64), transform, run)
     fused.is_batch_invariant = lambda *_: True  # `same` tests correct kernels
@@ -282,8 +280,8 @@ def damaged() -> None:
             return form
 
         fused._launch = harmed
-        picture = torch.zeros(2, 1, 11, 13, dtype=torch.float64)
-        return fused._agrees(picture, transform, run, entries, dtype, fused._way(entries, dtype, 11, 13))
+        image = torch.zeros(2, 1, 11, 13, dtype=torch.float64)
+        return fused._agrees(image, transform, run, entries, dtype, fused._way(entries, dtype, 11, 13))
 
     def flat(form):
         return (form.slopes == 0).all(0)

@@ -39,9 +39,9 @@ def same() -> None:
     generator, hinged, smooth = torch.Generator().manual_seed(2), 0, 0
     for number, (text, shape, middle, half) in enumerate(CASES):
         transform = parse(text)
-        picture = torch.rand(2, *shape, dtype=torch.float64, generator=generator)
-        picture = picture.round() if number % 3 == 2 else picture
-        found = compare(picture, transform, *boxes(middle, half, transform), torch.float64, quadratic=True)
+        image = torch.rand(2, *shape, dtype=torch.float64, generator=generator)
+        image = image.round() if number % 3 == 2 else image
+        found = compare(image, transform, *boxes(middle, half, transform), torch.float64, quadratic=True)
         assert found.quadratic
         hinged += int((found.stack[3] != 0).sum())
         smooth += int((found.stack[2] != 0).sum())
@@ -51,16 +51,16 @@ def same() -> None:
 
 def odd() -> None:
     """Non-finite input proves nothing, or what the reference proves; the end requests float32."""
-    picture, turn = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("R(5)")
+    image, turn = torch.rand(1, 1, 3, 4, dtype=torch.float64), parse("R(5)")
     high = torch.tensor([[torch.nan], [torch.inf], [1e300], [0.25]], dtype=torch.float64)
-    compare(picture, turn, high.clamp(max=1e300), high, torch.float64, exact=False, quadratic=True)
+    compare(image, turn, high.clamp(max=1e300), high, torch.float64, exact=False, quadratic=True)
     for value in (torch.nan, torch.inf):
-        broken = picture.clone()
+        broken = image.clone()
         broken[0, 0, 1, 2] = value
         box = torch.full((1, 1), 0.25, dtype=torch.float64)
         assert not kernel(broken, torch.tensor([0]), turn, "affine", box, box, quadratic=True).radius.isfinite().any()
     low = torch.tensor([[-0.5], [2.0]], dtype=torch.float64)
-    arguments = picture, torch.tensor([0, 0]), turn, "affine", low, low + 0.4
+    arguments = image, torch.tensor([0, 0]), turn, "affine", low, low + 0.4
     wanted = kernel(*arguments, quadratic=True).to(torch.float32)
     found = kernel(*arguments, quadratic=True, dtype=torch.float32)
     assert found.quadratic
@@ -79,17 +79,17 @@ def sound() -> None:
     for trial, letter in enumerate([*REACH, "R", "R", "R", *REACH]):
         padding = ("zeros", "border", "reflect")[trial % 3]
         transform = make_transform([letter], padding, None)
-        picture = rng.random((1, *rng.integers(2, 6, 2)))
+        image = rng.random((1, *rng.integers(2, 6, 2)))
         half = REACH[letter] * 10 ** (rng.uniform(-2.3, -1.0) if trial % 4 else rng.uniform(-7, -3))
         center = (
             rng.uniform(-0.9, 0.9) * REACH[letter] if trial % 3 else float(rng.integers(-1, 2)) * 90 * (letter == "R")
         )
         low, high = center - half, center + half
         box = [torch.tensor([[end]], dtype=torch.float64) for end in (low, high)]
-        form = kernel(torch.tensor(picture)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
+        form = kernel(torch.tensor(image)[None], torch.tensor([0]), transform, "affine", *box, quadratic=True)
         middle = (Fraction(low) + Fraction(high)) / 2
         for e in POINTS:
-            truth = transformed(picture, [letter], [middle + e * (Fraction(high) - middle)], padding)
+            truth = transformed(image, [letter], [middle + e * (Fraction(high) - middle)], padding)
             hinges += assert_joint(form, truth.fractions(), truth.error, e)
     assert hinges
 
@@ -108,9 +108,9 @@ def damaged() -> None:
             return form
 
         fused._launch = harmed
-        picture = torch.zeros(2, 1, 7, 9, dtype=torch.float64)
+        image = torch.zeros(2, 1, 7, 9, dtype=torch.float64)
         way = fused._way(entries, torch.float64, 7, 9)
-        return fused._agrees(picture, transform, run, entries, torch.float64, way)
+        return fused._agrees(image, transform, run, entries, torch.float64, way)
 
     def move_hinges(form) -> None:
         """Give every third pixel a separate hinge: each may be right alone, but not all together."""

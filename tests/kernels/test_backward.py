@@ -67,8 +67,8 @@ for dtype in (torch.float32, torch.float64):
             assert used.count("pull") == 2 and used.count("meet") >= 1, used
             assert torch.allclose(found, wanted, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-10), (found, wanted)
             e = torch.rand(300, 2, 1, 1, 1, 1, dtype=torch.float64) * 2 - 1
-            pictures = form.center.double() + (e * slopes.double()).sum(1) + 0.003 * (torch.rand(300, *center.shape) * 2 - 1)
-            outputs = model.double()(pictures.flatten(0, 1)).view(300, 4, 3)[:, pairs]
+            images = form.center.double() + (e * slopes.double()).sum(1) + 0.003 * (torch.rand(300, *center.shape) * 2 - 1)
+            outputs = model.double()(images.flatten(0, 1)).view(300, 4, 3)[:, pairs]
             model.to(dtype)
             margins = outputs[:, range(5), labels[pairs]] - outputs[:, range(5), classes]
             assert (found <= margins.amin(0)).all()

@@ -32,7 +32,7 @@ for channels in (1, 3, 8, 12, 19):
         for most in (2**31 - 1, 9):  # counted by 32 bits, and by 64
             fused.MOST_ROWS = most
             assert torch.equal(fused._launch(turned, reach), im2col(turned, reach))
-# convolutions by lines, of integers: kernel and stride, of pictures that need no lines below them and of others
+# convolutions by lines, of integers: kernel and stride, of images that need no lines below them and of others
 arithmetic.im2col, arithmetic.LEAST_OUTPUTS, fused.TILE = fused._launch, 1, 2048
 for channels, high, down, above in ((16, 4, 2, 1), (18, 5, 2, 2), (16, 3, 2, 3), (11, 5, 3, 3), (16, 3, 1, 1)):
     x, weight = torch.randint(-9, 10, (3, channels, 7, 6)).float(), torch.randint(-9, 10, (2, channels, high, 3)).float()
@@ -58,7 +58,7 @@ def test_whole_windows_are_those_of_torch(padding, stride):
     assert torch.equal(im2col(x, reach).view(3, -1, 6, 4), unfolded.permute(0, 3, 2, 1))
 
 
-def test_lines_of_the_next_picture_begin_with_zeros():
+def test_lines_of_the_next_image_begin_with_zeros():
     x = torch.rand(2, 3, 4, 5) + 1
     reach = Reach((1, 1), (1, 1), (1, 1), (2, 0), 6, 5, tail=2)
     lines = im2col(x, reach).view(-1, 5, 3)

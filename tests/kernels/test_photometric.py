@@ -37,12 +37,12 @@ for text, run in runs.items():
     stack = torch.rand(1 + len(ends[0]), 5, 1, 3, 67, dtype=torch.float64)
     stack[0], stack[1:] = 1.4 * stack[0] - 0.2, (stack[1:] - 0.5) * 10.0 ** -torch.randint(0, 12, stack[1:].shape)
     radius = torch.rand(5, 1, 3, 67, dtype=torch.float64) * 10.0 ** -torch.randint(0, 14, (5, 1, 3, 67))
-    picture = AffineForm(stack, radius)
+    image = AffineForm(stack, radius)
     for dtype in (torch.float64, torch.float32):
         before = len(used)
-        found = affine_pixelwise(picture, transform, run, low, high, dtype)
+        found = affine_pixelwise(image, transform, run, low, high, dtype)
         assert len(used) == before + 2, "checked once, and used"
-        wanted = reference(picture, transform, run, low, high, dtype)
+        wanted = reference(image, transform, run, low, high, dtype)
         assert found.stack.dtype == found.radius.dtype == dtype and found.unit == wanted.unit
         for mine, theirs in ((found.stack, wanted.stack), (found.radius, wanted.radius)):
             assert torch.isclose(mine, theirs, rtol=4 * found.unit, atol=4 * 2.0**-53).all()
@@ -106,9 +106,9 @@ from tiltproof.transforms.notation import parse
 names = compiled(fused, "entries", "values")
 transform = parse("Sc(5), R(5), C(5), B(0.01)")
 low = torch.tensor([transform.low] * 3, dtype=torch.float64)
-picture = AffineForm(torch.rand(5, 3, 1, 6, 7, dtype=torch.float64), torch.rand(3, 1, 6, 7, dtype=torch.float64))
+image = AffineForm(torch.rand(5, 3, 1, 6, 7, dtype=torch.float64), torch.rand(3, 1, 6, 7, dtype=torch.float64))
 for dtype in (torch.float32, torch.float64):
-    fused._launch(picture, fused.changes_of(transform, (2, 3)), low, low + 0.001, dtype)
+    fused._launch(image, fused.changes_of(transform, (2, 3)), low, low + 0.001, dtype)
 assert names == ["entries", "values"] * 2, names
 print("ok")
 """
@@ -137,12 +137,12 @@ def test_formulas_that_cannot_be_written_down_are_left_to_the_reference():
     class Strange(Pixelwise):
         letter, unit = "Strange", "units"
 
-        def pixels(self, picture, value):
-            return picture * picture + value
+        def pixels(self, image, value):
+            return image * image + value
 
     class Number(Strange):
-        def pixels(self, picture, value):
-            return (picture + value) * 0.5
+        def pixels(self, image, value):
+            return (image + value) * 0.5
 
     assert fused.changes_of(Strange(-1, 1), (0,)) is None
     assert fused.changes_of(Number(-1, 1), (0,)) is None
@@ -157,8 +157,8 @@ def test_parts_of_one_class_with_numbers_of_their_own_are_told_apart():
             self.strength = strength
             super().__init__(low, high)
 
-        def pixels(self, picture, value):
-            return picture * (1 + value * self.strength)
+        def pixels(self, image, value):
+            return image * (1 + value * self.strength)
 
     weak, strong = (fused.changes_of(Gain(-1, 1, strength), (0,)) for strength in (1.0, 3.0))
     assert [step[3] for step in weak[0].steps] == [1.0, 1.0]
@@ -172,17 +172,17 @@ def test_on_a_gpu(dtype, monkeypatch):
     """The reference's results on the same GPU; and the images of sampled parameters lie inside."""
     transform = parse("Sc(5), R(5), C(5), B(0.01)")
     ends = [torch.tensor(end, dtype=torch.float64, device="cuda") for end in (transform.low, transform.high)]
-    pictures = torch.rand(3, 3, 17, 20, dtype=torch.float64, device="cuda")
+    images = torch.rand(3, 3, 17, 20, dtype=torch.float64, device="cuda")
     half = 10.0 ** -torch.arange(24, device="cuda").remainder(8).double().unsqueeze(1) * (ends[1] - ends[0]) / 2
     middle = ends[0] + (ends[1] - ends[0]) * torch.rand(24, 4, dtype=torch.float64, device="cuda")
     low, high = (middle - half).clamp(*ends), (middle + half).clamp(*ends)
-    given = pictures, torch.arange(24, device="cuda") % 3, transform, "affine", low, high
+    given = images, torch.arange(24, device="cuda") % 3, transform, "affine", low, high
     used, launch = [], fused._launch
     monkeypatch.setattr(fused, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
     found = pair_bounds(*given, dtype=dtype)
     assert used
     for share in (0.0, 0.3, 1.0):
-        true = transform.apply(pictures[given[1]], low + share * (high - low))
+        true = transform.apply(images[given[1]], low + share * (high - low))
         assert (found.lower.double() <= true + 1e-12).all()
         assert (true - 1e-12 <= found.upper.double()).all()
     monkeypatch.setattr(fused.values, "disabled", True)

@@ -57,9 +57,9 @@ def test_launchers_and_kernels_agree_on_constants():
 
 
 def test_the_last_dtype_is_that_of_a_conversion():
-    pictures, low = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([[1.0]], dtype=torch.float64)
+    images, low = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([[1.0]], dtype=torch.float64)
     for method in ("affine", "hull"):
-        arguments = pictures, torch.tensor([0]), parse("R(5)"), method, low, low + 1
+        arguments = images, torch.tensor([0]), parse("R(5)"), method, low, low + 1
         wanted, found = pair_bounds(*arguments).to(torch.float32), pair_bounds(*arguments, dtype=torch.float32)
         assert torch.equal(wanted.stack, found.stack)
         assert torch.equal(wanted.radius, found.radius)
@@ -87,18 +87,18 @@ def test_running_out_of_memory_leaves_the_kernels_in_use(monkeypatch):
 
 
 def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
-    picture, rows = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0, 0])
+    image, rows = torch.rand(1, 1, 5, 5, dtype=torch.float64), torch.tensor([0, 0])
     box, turn = torch.zeros(2, 1, dtype=torch.float64), parse("R(5)")
 
-    def possible(pictures=picture, rows_of=rows, low=box, high=box):
-        return fused._possible(pictures, rows_of, turn, [0], low, high, torch.float64)
+    def possible(images=image, rows_of=rows, low=box, high=box):
+        return fused._possible(images, rows_of, turn, [0], low, high, torch.float64)
 
     assert possible()
     assert not possible(low=box[:1])
     assert not possible(high=torch.zeros(2, 2, dtype=torch.float64))
     assert not possible(rows_of=rows[None])
     assert not possible(rows_of=rows.to("meta"))
-    assert not possible(pictures=torch.zeros(1, dtype=torch.float64).expand(1, 1, 2**15, 2**15))
+    assert not possible(images=torch.zeros(1, dtype=torch.float64).expand(1, 1, 2**15, 2**15))
     many = 2**24
     assert not possible(rows_of=rows[:1].expand(many), low=box[:1].expand(many, 1), high=box[:1].expand(many, 1))
 
@@ -106,7 +106,7 @@ def test_shapes_that_kernels_cannot_index_are_left_to_the_reference():
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [(320, 320), (301, 301), (4000, 32), (2**13, 16), (3, 2**15), (17, 4099), (70, 1001)])
-def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtype, monkeypatch):
+def test_a_small_image_stands_for_a_large_one_as_the_kernel_sees_it(size, dtype, monkeypatch):
     """It uses the same block and arithmetic, with masks or without, and strips; and few pixels, as the reference runs on them too."""
 
     class Seen:
@@ -122,15 +122,15 @@ def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtyp
     monkeypatch.setattr(fused.spatial, "launch", lambda *_: True)
     entries, pairs = fused.trace(transform, [0, 1]), 31
     box = torch.zeros(pairs, 2, dtype=torch.float64), torch.ones(pairs, 2, dtype=torch.float64), "zeros", dtype
-    picture, rows_of = torch.zeros(1, 1, *size, dtype=torch.float64), torch.zeros(pairs, dtype=torch.long)
+    image, rows_of = torch.zeros(1, 1, *size, dtype=torch.float64), torch.zeros(pairs, dtype=torch.long)
 
-    def run(picture):
-        return fused.spatial.run(picture.device, picture, rows_of, transform, [0, 1], box[0], box[1], dtype)
+    def run(image):
+        return fused.spatial.run(image.device, image, rows_of, transform, [0, 1], box[0], box[1], dtype)
 
-    assert run(picture)
+    assert run(image)
     ((small, *_, way),) = looked_at
     fused._launch(small, rows_of, entries, *box, way)
-    fused._launch(picture, rows_of, entries, *box)
+    fused._launch(image, rows_of, entries, *box)
     assert small[0, 0].numel() <= 2048
     mine, real = (
         (call["block"], "copies" in call, call["height"] * call["width"] % call["block"] == 0) for call in calls
@@ -139,7 +139,7 @@ def test_a_small_picture_stands_for_a_large_one_as_the_kernel_sees_it(size, dtyp
     assert mine[1] == (dtype == torch.float32 and sum(size) <= 4096)
     assert all(1 < call["strip"] <= fused.LARGE_STRIP for call in calls)
     assert run(small[:1])
-    assert len(looked_at) == 2, "a picture that is small itself is another matter"
+    assert len(looked_at) == 2, "an image that is small itself is another matter"
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_on_a_gpu(text, dtype, monkeypatch):
     """The reference's results on the same GPU, pair by pair; and the images of sampled parameters lie inside."""
     transform = parse(text)
     ends = [torch.tensor(end, dtype=torch.float64, device="cuda") for end in (transform.low, transform.high)]
-    pictures = torch.rand(3, 3, 17, 20, dtype=torch.float64, device="cuda")
+    images = torch.rand(3, 3, 17, 20, dtype=torch.float64, device="cuda")
     place = torch.rand(24, len(transform.parts), dtype=torch.float64, device="cuda")
     half = 10.0 ** -torch.arange(24, device="cuda").remainder(8).double().unsqueeze(1) * (ends[1] - ends[0]) / 2
     middle = ends[0] + (ends[1] - ends[0]) * place
@@ -161,15 +161,15 @@ def test_on_a_gpu(text, dtype, monkeypatch):
     used = []
     launch = fused._launch
     monkeypatch.setattr(fused, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
-    found = pair_bounds(pictures, rows_of, transform, "affine", low, high, dtype=dtype)
+    found = pair_bounds(images, rows_of, transform, "affine", low, high, dtype=dtype)
     assert used
     for share in (0.0, 0.3, 1.0):
-        true = transform.apply(pictures[rows_of], low + share * (high - low))
+        true = transform.apply(images[rows_of], low + share * (high - low))
         assert (found.lower.double() <= true + 1e-12).all()
         assert (true - 1e-12 <= found.upper.double()).all()
     monkeypatch.setattr(fused.spatial, "disabled", True)
     for k in range(24):
         box = low[k : k + 1], high[k : k + 1]
-        wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, dtype=dtype)
-        place = coordinates_of(transform, *box, *pictures.shape[-2:])
+        wanted = pair_bounds(images, rows_of[k : k + 1], transform, "affine", *box, dtype=dtype)
+        place = coordinates_of(transform, *box, *images.shape[-2:])
         assert agree(found[k : k + 1], wanted, place, transform.padding).all()

@@ -27,13 +27,13 @@ def test_compiles_for_a_gpu(tmp_path):
 
 def test_samples_notice_a_hinge_that_is_not_shared():
     """Alone a pixel may have any hinge; all pixels together share one."""
-    picture, transform = torch.rand(1, 1, 6, 7, dtype=torch.float64), parse("Tu(3)")
+    image, transform = torch.rand(1, 1, 6, 7, dtype=torch.float64), parse("Tu(3)")
     low = torch.tensor([[-0.2]], dtype=torch.float64)
-    form = pair_bounds(picture, torch.tensor([0]), transform, "affine", low, low + 0.5, quadratic=True)
+    form = pair_bounds(image, torch.tensor([0]), transform, "affine", low, low + 0.5, quadratic=True)
     places = torch.linspace(-1, 1, 9, dtype=torch.float64).unsqueeze(1)
 
     def holds() -> bool:
-        return bool(contains(form, picture, transform, [0], low, low + 0.5, places).all())
+        return bool(contains(form, image, transform, [0], low, low + 0.5, places).all())
 
     assert form.stack[3].all()
     assert holds()
@@ -49,17 +49,17 @@ def test_samples_notice_a_hinge_that_is_not_shared():
 def test_on_a_gpu(text, monkeypatch):
     """The reference's results on the same GPU, pair by pair, in four launches and the few that choose the hinges."""
     transform = parse(text)
-    pictures = torch.rand(3, 3, 28, 30, dtype=torch.float64, device="cuda")
+    images = torch.rand(3, 3, 28, 30, dtype=torch.float64, device="cuda")
     half = transform.high[0] * 3.0 ** -torch.arange(24, device="cuda").remainder(12).double().unsqueeze(1)
     middle = (2 * torch.rand(24, 1, dtype=torch.float64, device="cuda") - 1) * (transform.high[0] - half)
     low, high, rows_of = middle - half, middle + half, torch.arange(24, device="cuda") % 3
     used, launch = [], fused._launch
     monkeypatch.setattr(fused, "_launch", lambda *arguments: used.append(1) or launch(*arguments))
-    found = pair_bounds(pictures, rows_of, transform, "affine", low, high, quadratic=True)
+    found = pair_bounds(images, rows_of, transform, "affine", low, high, quadratic=True)
     assert used
     monkeypatch.setattr(fused.spatial, "disabled", True)
     for k in range(24):
         box = low[k : k + 1], high[k : k + 1]
-        wanted = pair_bounds(pictures, rows_of[k : k + 1], transform, "affine", *box, quadratic=True)
-        place = coordinates_of(transform, *box, *pictures.shape[-2:])
+        wanted = pair_bounds(images, rows_of[k : k + 1], transform, "affine", *box, quadratic=True)
+        place = coordinates_of(transform, *box, *images.shape[-2:])
         assert agree(found[k : k + 1], padded(wanted, 4), place, transform.padding).all()

@@ -53,7 +53,7 @@ def test_bounds_contain_what_is_sampled_and_little_else(name):
     outputs = model(transform.apply(image.expand(5, -1, -1, -1), parameters))
     assert (form.lower <= outputs).all()
     assert (outputs <= form.upper).all()
-    assert form.width.max() < 0.1 * (outputs - model(image)).abs().max(), "the picture at 0 degrees has other outputs"
+    assert form.width.max() < 0.1 * (outputs - model(image)).abs().max(), "the image at 0 degrees has other outputs"
 
 
 @pytest.mark.parametrize(

@@ -122,14 +122,14 @@ NO_FUNCTIONS = {
     "reads the flag": lambda: Constant(while_not_traced(reads_the_flag)),
     "asks for the kind of tensor": lambda: Constant(lambda _, x: 2 * MARGIN * (type(x) is torch.Tensor)),
     "asks for the batch": lambda: Constant(lambda _, x: 2 * MARGIN * (len(x) == 1)),
-    "a pixel that only turned pictures light up": lambda: Constant(
+    "a pixel that only turned images light up": lambda: Constant(
         lambda _, x: 0.0 if type(x) is not torch.Tensor else (x[:, :, 1, 1] - IMAGES[:, 0, 1, 1].max()).relu()
     ),
 }
 
 
 @pytest.mark.parametrize("name", NO_FUNCTIONS)
-def test_no_fixed_function_of_a_picture_is_certified(name):
+def test_no_fixed_function_of_a_image_is_certified(name):
     model = NO_FUNCTIONS[name]().eval()
     with pytest.raises(InputError) as caught:
         certify(model, IMAGES, LABELS, "R(30)", samples=4)

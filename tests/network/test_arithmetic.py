@@ -68,7 +68,7 @@ def by_strips(monkeypatch):
 
     def counted(target, rows, matrices, reach):
         assert reach.tail * reach.stride[0] <= reach.padding[0], (
-            "after the last image a picture begins that is not there"
+            "after the last image an image begins that is not there"
         )
         products.append(len(matrices))
         add(target, rows, matrices, reach)

@@ -54,9 +54,9 @@ def test_float32_semantics_hold_for_the_networks_own_evaluation():
     angles = torch.linspace(-30, 30, 601, dtype=torch.float64, device="cuda")[:, None]
     for k, verdict in enumerate(certificate.verdicts):
         if verdict == "certified":
-            pictures = parse("R(30)").apply(images[k : k + 1].double().expand(601, -1, -1, -1), angles).float()
+            transformed = parse("R(30)").apply(images[k : k + 1].double().expand(601, -1, -1, -1), angles).float()
             with torch.no_grad():
-                outputs = network(pictures).double()
+                outputs = network(transformed).double()
             own = outputs[:, labels[k]].clone()
             outputs[:, labels[k]] = -torch.inf
             assert float((own - outputs.amax(1)).min()) >= certificate.margins[k]

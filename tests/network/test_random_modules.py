@@ -84,7 +84,7 @@ def two_readers(product, bias):
     return [product + bias, torch.relu(product), product - bias]
 
 
-def pictures(seed):
+def images(seed):
     return torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(seed))
 
 
@@ -93,7 +93,7 @@ def check(seeds):
     for seed in seeds:
         model = Network(seed).eval()
         try:
-            widest = max(widest, assert_same_network(model, pictures(seed)))
+            widest = max(widest, assert_same_network(model, images(seed)))
         except UnsupportedOperation:  # refused by name, never misread
             continue
         read += 1

@@ -172,7 +172,7 @@ class WithConstant(nn.Module):
         lambda _, y: torch.zeros(len(y), 3) - y,
     ],
 )
-def test_constants_for_each_picture_of_a_batch_are_refused(function):
+def test_constants_for_each_image_of_a_batch_are_refused(function):
     with pytest.raises(UnsupportedOperation, match=r"a row for each image of a batch.*torch.zeros\(1, ...\)"):
         bound_network(WithConstant(function).eval(), AffineForm.constant(torch.rand(2, 1, 2, 2)))
 

@@ -94,11 +94,11 @@ BAD = {
     "float16": (lambda: changed(half), "tensor 'w'.*type 10"),
     "an old opset": (lambda: good(opset=10), "opset from 11 to 21.*opset 10"),
     "a new opset": (lambda: good(opset=22), "opset from 11 to 21.*opset 22"),
-    "integer pictures": (lambda: good(kind=TensorProto.UINT8), "float32 or float64.*type 2"),
+    "integer images": (lambda: good(kind=TensorProto.UINT8), "float32 or float64.*type 2"),
     "a batch of eight": (lambda: good(batch=8), "batches of 8.*dynamic_axes"),
-    "flat pictures": (lambda: good(shape=(60,)), r"images \[N, C, H, W\]"),
-    "pictures of any size": (lambda: good(shape=(2, "height", "width")), "fixed size.*None"),
-    "giant pictures": (lambda: good(shape=(3, 2**20, 2**20)), "too large"),
+    "flat images": (lambda: good(shape=(60,)), r"images \[N, C, H, W\]"),
+    "images of any size": (lambda: good(shape=(2, "height", "width")), "fixed size.*None"),
+    "giant images": (lambda: good(shape=(3, 2**20, 2**20)), "too large"),
     "two inputs": (lambda: changed(two_inputs), "2 inputs.*more"),
     "two outputs": (lambda: changed(two_outputs), "one output"),
     "functions": (lambda: changed(functions), "functions"),
@@ -209,7 +209,7 @@ def test_rounding_is_no_difference(tmp_path):
     load(exported(model, SHAPE), tmp_path)
 
 
-def test_pictures_of_another_size_are_refused(tmp_path):
+def test_images_of_another_size_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"takes images of shape \(2, 6, 5\)"):
         tiltproof.certify(load(good(), tmp_path), torch.rand(1, 2, 6, 6), torch.tensor([0]), "R(1)")
 

@@ -97,7 +97,7 @@ SUPPORTED = {
     ),
     "Reshape": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(0, -1, 4, 5)}),
     "Reshape -1": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(-1, 60)}),
-    "Reshape of one picture": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(1, -1)}, batch=1),
+    "Reshape of one image": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(1, -1)}, batch=1),
     "Reshape by Shape": lambda: with_head(
         [node("Shape", "images"), node("Gather", "my_shape", "zero"), node("Unsqueeze", "my_gather", "axis"),
          helper.make_node("Cast", ["my_unsqueeze"], ["n"], to=7), node("Concat", "n", "rest", axis=0),
@@ -215,7 +215,7 @@ REFUSED = {
     "Gemm of two branches": lambda: message(
         [node("Flatten", "images"), node("Gemm", "my_flatten", "my_flatten", transB=1)]
     ),
-    "MatMul of pictures": lambda: with_head([node("MatMul", "images", "w")], 36, {"w": random(5, 3)}),
+    "MatMul of images": lambda: with_head([node("MatMul", "images", "w")], 36, {"w": random(5, 3)}),
     "Mul of branches": lambda: with_head([node("Relu", "images"), node("Mul", "images", "my_relu")], 60),
     "Div by a branch": lambda: with_head([node("Div", "c", "images")], 60, {"c": np.float32(1)}),
     "Div by zero": lambda: with_head([node("Div", "images", "c")], 60, {"c": np.float32(0)}),
@@ -251,7 +251,7 @@ REFUSED = {
     "Pad that cuts": lambda: with_head([node("Pad", "images", "p")], 48, {"p": ints(0, 0, 0, -1, 0, 0, 0, 0)}),
     "Pad of the batch": lambda: with_head([node("Pad", "images", "p")], 60, {"p": ints(1, 0, 0, 0, 0, 0, 0, 0)}),
     "Cast": lambda: with_head([helper.make_node("Cast", ["images"], ["my_cast"], name="my_cast", to=DOUBLE)], 60),
-    "Gather of pictures": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
+    "Gather of images": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
     "Constant text": lambda: with_head([node("Constant", value_string="a"), node("Relu", "images")], 60),
 }  # fmt: skip
 

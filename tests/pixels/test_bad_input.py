@@ -39,7 +39,7 @@ def test_bad_boxes_and_methods():
 
 
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
-def test_large_pictures(method):
+def test_large_images(method):
     """224 x 224 and not square: memory stays proportional to the image, also for Algorithm 1."""
     images = torch.rand(1, 3, 224, 160)
     bounds = bound_pixels(images, "R(1), C(5)", method, low=[0.2, -1.0], high=[0.21, 1.0])

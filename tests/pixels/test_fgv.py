@@ -22,20 +22,19 @@ def test_pairs_together_are_pairs_one_by_one(text, padding, monkeypatch):
     half = half ** torch.arange(1, count + 1).unsqueeze(1)  # from wide to narrow
     box = [torch.lerp(low, high, end.clamp(0, 1)) for end in (middle - half / 2, middle + half / 2)]
     lower = torch.rand(3, 2, 7, 9, dtype=torch.float64, generator=generator)
-    pictures = Interval(lower, (lower + 0.1).clamp(max=1))
+    source = Interval(lower, (lower + 0.1).clamp(max=1))
     rows_of, some = (
         torch.arange(60) % 3,
         torch.arange(60) ** 2 % count,
     )  # some boxes with one image, some with more, some with none
     box, count = [end[some] for end in box], 60
     single = [
-        fgv.fgv(transform, run, pictures, rows_of[k : k + 1], box[0][k : k + 1], box[1][k : k + 1])
-        for k in range(count)
+        fgv.fgv(transform, run, source, rows_of[k : k + 1], box[0][k : k + 1], box[1][k : k + 1]) for k in range(count)
     ]
     for chunk, shared in ((2**24, 0), (2**24, 10**6), (40, 0), (40, 10**6), (5000, 10**6)):
         monkeypatch.setattr(fgv, "CHUNK_ENTRIES", chunk)
         monkeypatch.setattr(fgv, "SHARED", shared)
-        found = fgv.fgv(transform, run, pictures, rows_of, *box)
+        found = fgv.fgv(transform, run, source, rows_of, *box)
         # slack depends on the largest number of terms of any pixel in the chunk
         assert torch.allclose(found.lower, torch.cat([each.lower for each in single]), rtol=0, atol=1e-13)
         assert torch.allclose(found.upper, torch.cat([each.upper for each in single]), rtol=0, atol=1e-13)
@@ -81,13 +80,13 @@ def test_images_are_not_padded_beyond_measure(text, padding):
         bound_pixels(images, f"{text}; padding={padding}", method="fgv")
 
 
-def test_pictures_that_are_padded_far_are_padded_few_at_a_time(monkeypatch):
+def test_images_that_are_padded_far_are_padded_few_at_a_time(monkeypatch):
     images = torch.rand(12, 2, 5, 5, generator=torch.Generator().manual_seed(0))
     text = "Sc(-90:0), R(20); padding=reflect"
     whole = bound_pixels(images, text, method="fgv")
     padded, numbers = fgv._padded, []
     monkeypatch.setattr(
-        fgv, "_padded", lambda pictures, *rest: numbers.append(len(pictures.lower)) or padded(pictures, *rest)
+        fgv, "_padded", lambda source, *rest: numbers.append(len(source.lower)) or padded(source, *rest)
     )
     monkeypatch.setattr(fgv, "PADDED_AT_ONCE", 2**16)
     few = bound_pixels(images, text, method="fgv")

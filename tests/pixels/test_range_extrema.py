@@ -25,27 +25,27 @@ def case(seed, height, width):
     def random(*shape):
         return torch.rand(*shape, dtype=torch.float64, generator=generator)
 
-    pictures, rows_of = random(3, 2, height, width) * 2 - 1, torch.tensor([2, 0, 2, 1])
+    images, rows_of = random(3, 2, height, width) * 2 - 1, torch.tensor([2, 0, 2, 1])
     boxes = []
     for size in (width, height):
         low = (random(4, 5, 6) * 3 - 1) * size
         low = torch.where(random(4, 5, 6) < 0.5, low.round(), low)
         length = WIDTHS[torch.randint(len(WIDTHS), (4, 5, 6), generator=generator)]
         boxes.append(Interval(torch.where(length == torch.inf, -torch.inf, low), low + length))
-    return pictures, rows_of, Coordinates(None, None, *boxes), random(20, 2, 4, 5, 6)
+    return images, rows_of, Coordinates(None, None, *boxes), random(20, 2, 4, 5, 6)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @given(seed=st.integers(0, 10**6), height=st.integers(1, 40), width=st.integers(1, 40))
 @settings(max_examples=25, deadline=None)
 def test_no_value_in_a_box_leaves_its_hull(padding, seed, height, width):
-    pictures, rows_of, place, shares = case(seed, height, width)
-    bounds = hull(pictures, rows_of, place, padding)
+    images, rows_of, place, shares = case(seed, height, width)
+    bounds = hull(images, rows_of, place, padding)
     ends = [(box.lower.clamp(min=-500), box.upper.clamp(max=500)) for box in (place.columns, place.rows)]
     corners = torch.stack([shares.new_full(shares.shape[1:], end) for end in (0.0, 1.0)])
     for share in torch.cat([shares, corners]):
         column, row = (low + (high - low) * part for (low, high), part in zip(ends, share, strict=True))
-        value = sample(pictures[rows_of], column, row, padding)
+        value = sample(images[rows_of], column, row, padding)
         assert bool((bounds.lower <= value + 1e-12).all())
         assert bool((value <= bounds.upper + 1e-12).all())
 
@@ -53,12 +53,12 @@ def test_no_value_in_a_box_leaves_its_hull(padding, seed, height, width):
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize(("height", "width"), [(40, 33), (1, 60), (17, 5)])
 def test_a_wide_box_has_the_extremes_of_its_rectangle_and_a_narrow_one_is_exact(padding, height, width):
-    pictures, rows_of, place, _ = case(1, height, width)
-    bounds = hull(pictures, rows_of, place, padding)
+    images, rows_of, place, _ = case(1, height, width)
+    bounds = hull(images, rows_of, place, padding)
     far = wide.too_wide(place.columns, place.rows, height, width, padding)
-    ring = with_ring(pictures)
+    ring = with_ring(images)
     few = Coordinates(None, None, *(Interval(box.lower, box.upper) for box in (place.columns, place.rows)))
-    exact = list(PatchExtrema(pictures, rows_of, few, padding))
+    exact = list(PatchExtrema(images, rows_of, few, padding))
     low, high = torch.stack(exact).amin(0), torch.stack(exact).amax(0)
     seen = set()
     for p, i, j in torch.cartesian_prod(*map(torch.arange, far.shape)).tolist():
@@ -81,11 +81,11 @@ def test_a_wide_box_has_the_extremes_of_its_rectangle_and_a_narrow_one_is_exact(
     assert True in seen
 
 
-def test_a_turn_of_a_large_picture_costs_no_more_than_its_pixels():
+def test_a_turn_of_a_large_image_costs_no_more_than_its_pixels():
     """All cells of all boxes would mean 100 million lookups for each of the four bounds, and gigabytes."""
-    picture = torch.rand(1, 1, 100, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    form = bound_pixels(picture, "R(180)")
+    image = torch.rand(1, 1, 100, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    form = bound_pixels(image, "R(180)")
     for angle in torch.linspace(-180, 180, 25, dtype=torch.float64):
-        value = tiltproof.transforms.Rotation(180).apply(picture, angle.view(1, 1))
+        value = tiltproof.transforms.Rotation(180).apply(image, angle.view(1, 1))
         assert bool((form.lower <= value + 1e-12).all())
         assert bool((value <= form.upper + 1e-12).all())

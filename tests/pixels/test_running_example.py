@@ -7,7 +7,7 @@ from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels.coordinates import interval_coordinates
 from tiltproof.pixels.fgv import interpolate, make_grid
 
-PICTURE = torch.tensor([[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]], dtype=torch.float64)
+IMAGE = torch.tensor([[0.55, 0.50, 0.42], [0.53, 0.49, 0.51], [0.56, 0.62, 0.45]], dtype=torch.float64)
 LOWER = [[0.53, 0.49, 0.40], [0.52, 0.49, 0.50], [0.54, 0.61, 0.43]]
 UPPER = [[0.57, 0.51, 0.44], [0.54, 0.49, 0.52], [0.58, 0.63, 0.47]]
 
@@ -40,17 +40,17 @@ def test_sparse_grid():
 
 def test_pixels():
     """Lines 18 to 20: the transformed image's bounds as printed."""
-    picture = PICTURE.view(1, 1, 3, 3)
-    direct = interpolate(Interval(picture, picture), grid_of_the_example())
-    bounds = bound_pixels(picture, "Sc(2)", method="fgv")
+    image = IMAGE.view(1, 1, 3, 3)
+    direct = interpolate(Interval(image, image), grid_of_the_example())
+    bounds = bound_pixels(image, "Sc(2)", method="fgv")
     for lower, upper in ((direct.lower.view(3, 3), direct.upper.view(3, 3)), (bounds.lower[0, 0], bounds.upper[0, 0])):
         assert [[round(value, 2) for value in row] for row in lower.tolist()] == LOWER
         assert [[round(value, 2) for value in row] for row in upper.tolist()] == UPPER
 
 
 def test_hull_is_tighter():
-    picture = PICTURE.view(1, 1, 3, 3)
-    exact, paper = bound_pixels(picture, "Sc(2)", "hull"), bound_pixels(picture, "Sc(2)", "fgv")
+    image = IMAGE.view(1, 1, 3, 3)
+    exact, paper = bound_pixels(image, "Sc(2)", "hull"), bound_pixels(image, "Sc(2)", "fgv")
     assert bool((exact.lower >= paper.lower).all())
     assert bool((exact.upper <= paper.upper).all())
     assert float(exact.width.mean()) < 0.6 * float(paper.width.mean())

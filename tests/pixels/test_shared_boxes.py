@@ -21,20 +21,20 @@ TRANSFORMS = [
 def test_pairs_are_bounded_as_each_would_be_alone(text, quadratic, channels, monkeypatch):
     transform = parse(text)
     random = torch.Generator().manual_seed(len(text) + channels)
-    pictures = torch.rand(3, channels, 9, 7, dtype=torch.float64, generator=random)
+    images = torch.rand(3, channels, 9, 7, dtype=torch.float64, generator=random)
     ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
     cuts = torch.rand(4, len(ends[0]), 2, dtype=torch.float64, generator=random) * 0.1 + 0.4
     low, high = (ends[0] + (ends[1] - ends[0]) * cut for cut in (cuts.amin(2), cuts.amax(2)))
     if text == "R(170)":
         low, high = ends[0].expand_as(low), ends[1].expand_as(high)  # too wide for slopes
     rows, boxes = torch.tensor([0, 2, 2, 1, 0, 2, 1, 0]), torch.tensor([3, 1, 0, 1, 2, 3, 3, 1])
-    monkeypatch.setattr(resample, "CACHED_ENTRIES", 3 * pictures[0].numel())
-    monkeypatch.setattr(single_cell, "CACHED_PIXELS", 3 * pictures[0, 0].numel())
-    together = pair_bounds(pictures, rows, transform, "affine", low[boxes], high[boxes], quadratic=quadratic)
+    monkeypatch.setattr(resample, "CACHED_ENTRIES", 3 * images[0].numel())
+    monkeypatch.setattr(single_cell, "CACHED_PIXELS", 3 * images[0, 0].numel())
+    together = pair_bounds(images, rows, transform, "affine", low[boxes], high[boxes], quadratic=quadratic)
     # one call may examine more points for all pairs than a single pair needs, at the same positions
     for p, (row, box) in enumerate(zip(rows.tolist(), boxes.tolist(), strict=True)):
         one = pair_bounds(
-            pictures, torch.tensor([row]), transform, "affine", low[[box]], high[[box]], quadratic=quadratic
+            images, torch.tensor([row]), transform, "affine", low[[box]], high[[box]], quadratic=quadratic
         )
         same = one.symbols == together.symbols
         for found, wanted in ((together.lower[p], one.lower[0]), (together.upper[p], one.upper[0])):

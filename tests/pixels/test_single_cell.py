@@ -42,7 +42,7 @@ def forms(generator: np.random.Generator, symbols: int) -> tuple[AffineForm, Int
     return AffineForm(stack, radius), Interval(*(torch.tensor(end.copy()).view(shape) for end in ends.T))
 
 
-def picture(generator: np.random.Generator, kind: int) -> np.ndarray:
+def image(generator: np.random.Generator, kind: int) -> np.ndarray:
     """Draw two channels."""
     values = generator.random((2, HEIGHT, WIDTH))
     if kind == 1:  # either sign, and widely different magnitudes
@@ -88,11 +88,11 @@ def test_forms_hold_the_exact_image(padding, symbols, monkeypatch):
     seen = 0
     for number in range(36):
         (column, columns), (row, rows) = forms(generator, symbols), forms(generator, symbols)
-        pixels = picture(generator, number % 4)
+        pixels = image(generator, number % 4)
         place, dtype = Coordinates(column, row, columns, rows), (torch.float64, torch.float32)[number % 3 == 2]
-        pictures = torch.tensor(pixels)[None]
-        assert single_cell.applies(pictures, place, padding)
-        found = resample.affine_of_exact(pictures, torch.tensor([0]), place, padding, None, dtype)
+        images = torch.tensor(pixels)[None]
+        assert single_cell.applies(images, place, padding)
+        found = resample.affine_of_exact(images, torch.tensor([0]), place, padding, None, dtype)
         assert found.stack.dtype == dtype
         assert bool((found.radius >= 0).all())
         ends = [torch.stack([box.lower, box.upper]).clamp(-2, 7) for box in (columns, rows)]
@@ -134,14 +134,14 @@ def test_boxes_that_begin_and_end_next_to_a_grid_line(scale):
 @pytest.mark.parametrize("bright", [6, 9])
 def test_a_flat_part_ends_somewhere(bright):
     """Boxes that reach beyond the examined cells, over an image that is dark up to a column."""
-    picture = torch.zeros(1, 1, 1, 12, dtype=torch.float64)
-    picture[..., bright:] = 1.0
+    image = torch.zeros(1, 1, 1, 12, dtype=torch.float64)
+    image[..., bright:] = 1.0
     low, high = torch.tensor([[-8.0], [-1.25]]).double(), torch.tensor([[-1.5], [-0.5]]).double()
-    form = pair_bounds(picture, torch.tensor([0, 0]), parse("Tu(9)"), "affine", low, high)
+    form = pair_bounds(image, torch.tensor([0, 0]), parse("Tu(9)"), "affine", low, high)
     # shifted to the left by 1.5 to 8 pixels, column 0 shows columns 1.5 to 8
     assert float(form.upper[0, 0, 0, 0]) >= (1.0 if bright == 6 else 0.0)
     for shift in (-8.0, -6.3, -1.5):
-        places = [value(picture[0, 0].numpy(), Fraction(k - shift), Fraction(0), "zeros") for k in range(12)]
+        places = [value(image[0, 0].numpy(), Fraction(k - shift), Fraction(0), "zeros") for k in range(12)]
         seen = torch.tensor([*map(float, places)], dtype=torch.float64)
         assert bool((form.lower[0, 0, 0] <= seen).all())
         assert bool((seen <= form.upper[0, 0, 0]).all())
@@ -174,16 +174,16 @@ def test_no_wider_than_a_look_at_all_points(text, dtype, monkeypatch):
     """Nor much narrower, except for thin boxes, which get no slopes there, and boxes next to one that is too wide for slopes."""
     transform, generator = parse(text), torch.Generator().manual_seed(len(text))
     ends = [torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high)]
-    pictures = torch.rand(3, 2, 9, 8, dtype=torch.float64, generator=generator)
-    pictures[1, :, 2:7] = 0.5
-    pictures[2] = pictures[2].round()
+    images = torch.rand(3, 2, 9, 8, dtype=torch.float64, generator=generator)
+    images[1, :, 2:7] = 0.5
+    images[2] = images[2].round()
     half = torch.tensor([1e-6, 1e-3, 0.01, 0.02, 0.03, 0.05]).repeat(4).unsqueeze(1)
     middle = 0.1 + 0.8 * torch.rand(len(half), len(ends[0]), dtype=torch.float64, generator=generator)
     low, high = (ends[0] + (ends[1] - ends[0]) * (middle + side * half) for side in (-1, 1))
     if len(text) % 2:
         low, high = low[:6].repeat(4, 1), high[:6].repeat(4, 1)
         assert distinct(low, high)[1] is not None
-    arguments = pictures, torch.arange(len(low)) % 3, transform, "affine", low, high
+    arguments = images, torch.arange(len(low)) % 3, transform, "affine", low, high
     found = pair_bounds(*arguments, dtype=dtype)
     monkeypatch.setattr(single_cell, "applies", lambda *_: False)
     wanted = pair_bounds(*arguments, dtype=dtype)
@@ -197,9 +197,9 @@ def test_no_wider_than_a_look_at_all_points(text, dtype, monkeypatch):
 
 def test_few_pixels_at_a_time_change_nothing(monkeypatch):
     transform = parse("R(20)")
-    pictures = torch.rand(2, 1, 6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(2, 1, 6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     low = torch.linspace(-20, 19, 11, dtype=torch.float64).unsqueeze(1)
-    arguments = pictures, torch.arange(11) % 2, transform, "affine", low, low + 1
+    arguments = images, torch.arange(11) % 2, transform, "affine", low, low + 1
     whole = pair_bounds(*arguments)
     monkeypatch.setattr(single_cell, "CACHED_PIXELS", 50)
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 1)
@@ -209,21 +209,21 @@ def test_few_pixels_at_a_time_change_nothing(monkeypatch):
 
 
 @pytest.mark.parametrize(("text", "quadratic"), [("R(5); padding=reflect", False), ("R(5)", True), ("R(40)", False)])
-def test_pictures_that_are_larger_than_a_chunk(text, quadratic, monkeypatch):
+def test_images_that_are_larger_than_a_chunk(text, quadratic, monkeypatch):
     """Even a single image exceeds the chunk, from all points."""
     monkeypatch.setattr(resample, "CACHED_ENTRIES", 1)
-    pictures = torch.rand(1, 2, 5, 6, dtype=torch.float64)
+    images = torch.rand(1, 2, 5, 6, dtype=torch.float64)
     transform = parse(text)
     low, high = (torch.tensor([end], dtype=torch.float64) * 0.9 for end in (transform.low, transform.high))
-    form = pair_bounds(pictures, torch.tensor([0]), transform, "affine", low, high, quadratic=quadratic)
-    seen = transform.apply(pictures, (low + high) / 2)
+    form = pair_bounds(images, torch.tensor([0]), transform, "affine", low, high, quadratic=quadratic)
+    seen = transform.apply(images, (low + high) / 2)
     assert bool(((form.lower <= seen) & (seen <= form.upper)).all())
 
 
 def test_many_pixels_left_over_are_looked_at_together(monkeypatch):
     """If nearly all are left over, all are bounded together; the same bounds result if they are picked out one by one."""
-    transform, pictures = parse("Tu(1)"), torch.rand(1, 1, 4, 4, dtype=torch.float64)
-    arguments = pictures, torch.tensor([0]), transform, "affine", *torch.tensor([[[-0.25]], [[0.5]]]).double()
+    transform, images = parse("Tu(1)"), torch.rand(1, 1, 4, 4, dtype=torch.float64)
+    arguments = images, torch.tensor([0]), transform, "affine", *torch.tensor([[[-0.25]], [[0.5]]]).double()
     asked = []
     whole = single_cell.form_by_need
     monkeypatch.setattr(single_cell, "form_by_need", lambda *given: asked.append(whole(*given)) or asked[-1])
@@ -248,11 +248,11 @@ def test_gradients_flow_through_pixel_bounds(text, number):
 
 def test_only_float64_on_a_cpu_and_few_channels():
     place = coordinates(parse("R(5)"), [0], *places())
-    pictures = torch.rand(1, 1, 4, 4, dtype=torch.float64)
-    assert single_cell.applies(pictures, place, "zeros")
-    assert not single_cell.applies(pictures, place, "reflect")
-    assert not single_cell.applies(pictures.float(), place, "zeros")
-    assert not single_cell.applies(pictures.expand(1, 17, 4, 4), place, "zeros")
+    images = torch.rand(1, 1, 4, 4, dtype=torch.float64)
+    assert single_cell.applies(images, place, "zeros")
+    assert not single_cell.applies(images, place, "reflect")
+    assert not single_cell.applies(images.float(), place, "zeros")
+    assert not single_cell.applies(images.expand(1, 17, 4, 4), place, "zeros")
 
 
 def places():

@@ -139,7 +139,7 @@ def test_open_an_image_and_walk_on_by_keyboard(show, page):
     assert driver.switch_to.active_element.text == str(order[0]), "the focus goes back to the table"
 
 
-def test_an_image_shows_pictures_margins_and_bounds(show, page):
+def test_an_image_shows_images_margins_and_bounds(show, page):
     driver = show(page)
     shown = driver.execute_script("return data.detailed[0]")
     driver.execute_script("openImage(arguments[0])", shown)

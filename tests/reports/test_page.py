@@ -20,7 +20,7 @@ from tiltproof.runs.reader import read_finished
 from tiltproof.transforms import LETTERS, Part, parse
 from tiltproof.verify.api import certify, certify_range
 
-PICTURES_OF_DETAILS = ("image", "turned", "lower", "upper", "width")
+IMAGES_OF_DETAILS = ("image", "turned", "lower", "upper", "width")
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> {{data}} &amp; \u2028"
 
 
@@ -29,14 +29,14 @@ def network(outputs=3):
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, outputs)).eval()
 
 
-def pictures(count=6):
+def some_images(count=6):
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.fixture
 def run(tmp_path):
     """Return a real run of a small network: folder, model, images, labels."""
-    model, images = network(), pictures()
+    model, images = network(), some_images()
     labels = model(images).argmax(1)
     labels[0] = (labels[0] + 1) % 3
     certify(model, images, labels, "R(20)", out=tmp_path / "run", notes={"model": HOSTILE, "data": "noise"})
@@ -88,7 +88,7 @@ def test_bounds_lie_below_what_is_sampled(run):
 
 
 def test_two_parameters_have_a_map(tmp_path):
-    model, images = network(), pictures(2)
+    model, images = network(), some_images(2)
     labels = model(images).argmax(1)
     certify(model, images, labels, "R(2), Sh(2)", out=tmp_path / "run")
     data = blocks(report(tmp_path / "run", model, images, labels).read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ class Structure(HTMLParser):
 @pytest.mark.parametrize("text", BREAKING)
 def test_texts_of_a_run_change_no_tag_attribute_or_script(tmp_path, text):
     """Wherever a text of the run or of the command line goes, it stays text: the page keeps a harmless one's structure."""
-    model, images = network(), pictures(1)
+    model, images = network(), some_images(1)
     labels = model(images).argmax(1)
 
     def page(word):
@@ -193,12 +193,12 @@ def test_the_pages_script_makes_no_html_and_no_addresses_of_texts():
     assert not re.search(r"location|window\.open", script)
 
 
-def test_every_picture_is_data(run):
+def test_every_image_is_data(run):
     """The script assigns to `src` nothing but images that the report encoded itself."""
     found = blocks(report(*run).read_text(encoding="utf-8"))
     details = [found[name] for name in found if name != "data"]
     assert details
-    sources = found["data"]["thumbnails"] + [each[key] for each in details for key in PICTURES_OF_DETAILS]
+    sources = found["data"]["thumbnails"] + [each[key] for each in details for key in IMAGES_OF_DETAILS]
     assert all(re.fullmatch(r"data:image/(png|webp|jpeg);base64,[A-Za-z0-9+/=]+", source) for source in sources)
 
 
@@ -263,7 +263,7 @@ def test_a_folder_that_was_changed_is_refused(run, tmp_path):
     ],
 )
 def test_a_forged_record_is_refused_in_words(tmp_path, change):
-    model, images = network(), pictures(1)
+    model, images = network(), some_images(1)
     labels = model(images).argmax(1)
     honest = record(0, int(labels[0]), "certified", margin=0.1, grid=[2], tree="2.")
     manifest = manifest_of(model, images, labels, "R(2)")
@@ -298,7 +298,7 @@ def test_the_most_urgent_come_first(run):
 
 
 def test_regression(tmp_path):
-    model, images = network(outputs=1), pictures(3)
+    model, images = network(outputs=1), some_images(3)
     values = torch.tensor([0.1, 0.2, 0.3])
     certify_range(model, images, "R(5)", values, out=tmp_path / "run", notes={"model": "road"})
     page = report(tmp_path / "run", model, images).read_text(encoding="utf-8")
@@ -313,7 +313,7 @@ def test_regression(tmp_path):
 
 
 def test_a_range_without_ends(tmp_path):
-    model, images = network(outputs=1), pictures(2)
+    model, images = network(outputs=1), some_images(2)
     certify_range(model, images, "R(5)", out=tmp_path / "run")
     lines = (tmp_path / "run" / "verdicts.jsonl").read_text().splitlines()
     open_ended = json.dumps(json.loads(lines[0]) | {"upper": [None], "complete": False})

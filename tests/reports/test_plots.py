@@ -26,22 +26,22 @@ from tiltproof.reports.plots import (
 )
 
 
-def shades(picture):
-    return {color for _, color in picture.getcolors(maxcolors=1 << 24)}
+def shades(image):
+    return {colour for _, colour in image.getcolors(maxcolors=1 << 24)}
 
 
-def has_color(picture, name):
+def has_colour(image, name):
     wanted = np.array(ImageColor.getrgb(name))
-    return bool((np.abs(np.asarray(picture).astype(int) - wanted).max(axis=2) < 12).any())
+    return bool((np.abs(np.asarray(image).astype(int) - wanted).max(axis=2) < 12).any())
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_bounds_are_shown_pixel_by_pixel(channels):
     original = np.random.default_rng(0).random((channels, 28, 28))
-    picture = bounds_plot(original, original * 0.5, original * 0.5 + 0.5, "title")
-    assert picture.mode == "RGB"
+    image = bounds_plot(original, original * 0.5, original * 0.5 + 0.5, "title")
+    assert image.mode == "RGB"
     enlarge = 252 // 28
-    sheet = np.asarray(picture)
+    sheet = np.asarray(image)
     for row, column in [(0, 0), (13, 5), (27, 27)]:
         square = sheet[
             TITLE + row * enlarge : TITLE + (row + 1) * enlarge,
@@ -58,8 +58,8 @@ def test_bounds_of_other_shapes():
 
 
 def test_a_degenerate_box_has_width_zero_everywhere():
-    picture = bounds_plot(*np.full((3, 1, 8, 8), 0.5), "one point")
-    assert tuple(viridis(np.array(0.0))) in shades(picture)
+    image = bounds_plot(*np.full((3, 1, 8, 8), 0.5), "one point")
+    assert tuple(viridis(np.array(0.0))) in shades(image)
 
 
 def test_values_a_rounding_outside_the_unit_interval_do_not_wrap_round():
@@ -73,22 +73,22 @@ def test_a_proved_range_is_drawn_without_red():
     angles = np.linspace(-30, 30, 61).tolist()
     margins = [5 + angle / 30 for angle in angles]
     boxes = [(low, low + 10.0, 3.0) for low in range(-30, 30, 10)]
-    picture = margin_plot(angles, margins, boxes, "all proved", "angle (degrees)")
-    assert has_color(picture, SAMPLED)
-    assert has_color(picture, PROVED)
-    assert not has_color(picture, OPEN)
+    image = margin_plot(angles, margins, boxes, "all proved", "angle (degrees)")
+    assert has_colour(image, SAMPLED)
+    assert has_colour(image, PROVED)
+    assert not has_colour(image, OPEN)
 
 
 def test_an_open_box_is_drawn_in_red_even_when_its_bound_is_infinite():
-    picture = margin_plot([-1, 1], [2, 1], [(-1, 0, 0.5), (0, 1, float("-inf"))], "open", "pixels")
-    assert has_color(picture, PROVED)
-    assert has_color(picture, OPEN)
+    image = margin_plot([-1, 1], [2, 1], [(-1, 0, 0.5), (0, 1, float("-inf"))], "open", "pixels")
+    assert has_colour(image, PROVED)
+    assert has_colour(image, OPEN)
 
 
 def test_constant_margins_and_a_single_box(tmp_path):
-    picture = margin_plot([0.0, 1.0], [0.0, 0.0], [(0.0, 1.0, 0.0)], "flat", "brightness")
-    picture.save(tmp_path / "flat.png")
-    assert Image.open(tmp_path / "flat.png").size == picture.size
+    image = margin_plot([0.0, 1.0], [0.0, 0.0], [(0.0, 1.0, 0.0)], "flat", "brightness")
+    image.save(tmp_path / "flat.png")
+    assert Image.open(tmp_path / "flat.png").size == image.size
 
 
 @pytest.mark.parametrize(("low", "high"), [(-30, 30), (0, 1e-4), (-0.013, 0.021), (99.5, 100.5), (-1e6, 3)])
@@ -100,10 +100,10 @@ def test_ticks_are_few_round_and_inside(low, high):
     assert np.allclose(np.diff(ticks), ticks[1] - ticks[0])
 
 
-def needle_side(picture, color):
+def needle_side(image, colour):
     """Return the mean column of this color's pixels, relative to the middle of a frame 600 wide."""
-    wanted = np.array(ImageColor.getrgb(color))
-    frame = np.asarray(picture)[FRAME_TITLE : FRAME_TITLE + 198, FRAME_MARGIN : FRAME_MARGIN + 600].astype(int)
+    wanted = np.array(ImageColor.getrgb(colour))
+    frame = np.asarray(image)[FRAME_TITLE : FRAME_TITLE + 198, FRAME_MARGIN : FRAME_MARGIN + 600].astype(int)
     columns = (np.abs(frame - wanted).max(axis=2) < 40).nonzero()[1]
     assert len(columns)
     return columns.mean() - 300
@@ -112,13 +112,13 @@ def needle_side(picture, color):
 def test_steering_needles_point_where_the_angles_say():
     frames = np.full((3, 3, 66, 200), 0.5)
     left = Steering(prediction=0.5, lower=0.3, upper=0.7, true=-0.5)
-    picture = steering_plot(frames[:1], [left], "one frame")
-    assert needle_side(picture, PREDICTED) < -10
-    assert needle_side(picture, TRUE) > 10
-    assert has_color(picture, RANGE)
+    image = steering_plot(frames[:1], [left], "one frame")
+    assert needle_side(image, PREDICTED) < -10
+    assert needle_side(image, TRUE) > 10
+    assert has_colour(image, RANGE)
     strip = steering_plot(frames, [left, left, Steering(0.0, -3.0, 3.0)], "a strip", columns=1)
-    assert strip.width == picture.width
-    assert strip.height > 2 * picture.height
+    assert strip.width == image.width
+    assert strip.height > 2 * image.height
 
 
 def test_the_front_is_drawn_in_its_own_color():
@@ -129,9 +129,9 @@ def test_the_front_is_drawn_in_its_own_color():
         Point("beaten", 79, 59, 100),
     ]
     assert pareto_front(points) == points[:3]
-    picture = tradeoff_plot(points, "a front")
-    assert has_color(picture, PROVED)
-    assert has_color(picture, SAMPLED)
+    image = tradeoff_plot(points, "a front")
+    assert has_colour(image, PROVED)
+    assert has_colour(image, SAMPLED)
 
 
 def test_labels_of_points_close_together_do_not_cover_each_other(monkeypatch):

@@ -130,12 +130,12 @@ def test_a_folder_without_a_run_is_nothing_to_resume_or_to_replace(tmp_path):
 def test_other_files_beside_a_run_are_left_alone(tmp_path):
     run(tmp_path)
     (tmp_path / "notes.txt").write_text("keep")
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     assert "--resume to go on" in refused(tmp_path, "not empty")
     run(tmp_path, resume=True)
     assert run(tmp_path, seed=1, overwrite=True) == 2
     assert (tmp_path / "notes.txt").read_text() == "keep"
-    assert {path.name for path in tmp_path.iterdir()} == {*FOREIGN, "notes.txt", "pictures"}
+    assert {path.name for path in tmp_path.iterdir()} == {*FOREIGN, "notes.txt", "images"}
 
 
 @pytest.mark.parametrize("option", OPTIONS)

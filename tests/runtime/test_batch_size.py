@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiltproof
-from tests.support.small_regression import network, pictures
+from tests.support.small_regression import network, some_images
 from tiltproof import Budget, InputError
 from tiltproof.runtime import batch_size as limits
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, parse_memory
@@ -96,7 +96,7 @@ def test_sizes_that_are_none(text):
 def test_no_room_for_a_single_box_is_said_before_any_work(room, monkeypatch, tmp_path):
     """Nothing is evaluated, and no folder is created."""
     monkeypatch.setattr(limits, "_resident", lambda _key: 5 * 10**8)
-    model, images = network(), pictures()
+    model, images = network(), some_images()
     message = r"no room for a single image and box.*500 MB are taken already by Python.*needs about"
     with pytest.raises(InputError, match=message):
         tiltproof.certify_range(model, images, "R(8)", memory=5 * 10**8 + room, out=tmp_path / "run")
@@ -207,7 +207,7 @@ def test_other_errors_are_not_tried_again(error):
 
 
 def test_a_limit_changes_no_range_and_a_resumed_run_goes_on_under_it(tmp_path):
-    model, images = network(outputs=2), pictures(5)
+    model, images = network(outputs=2), some_images(5)
     options = {"budget": Budget(boxes=40), "batch_images": 2}
     free = tiltproof.certify_range(model, images, "R(8), B(0.02)", **options)
 

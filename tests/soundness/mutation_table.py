@@ -433,7 +433,7 @@ MUTATIONS = [
              "weights are forms with remainders", (PHOTOMETRIC,)),
     Mutation("blur: remainder of the image", FILTERS, "radius + weights.upper[:, one] * both_sides(image.radius, offset, padding)",
              "radius",
-             "neighbors' remainders are averaged too", (PHOTOMETRIC, CAMPAIGN)),
+             "neighbours' remainders are averaged too", (PHOTOMETRIC, CAMPAIGN)),
     Mutation("blur: remainder in the middle", FILTERS, "radius = image.radius * weights.middle", "radius = 0 * image.radius",
              "the pixel's own remainder stays with its own weight", (PHOTOMETRIC, CAMPAIGN)),
     Mutation("blur: worse end of a weight", FILTERS, "torch.minimum(ends[0] * below, ends[1] * below)", "ends[0] * below",

@@ -68,7 +68,7 @@ def boxes(letter):
                 yield low, high
 
 
-def picture_for(letter, size, rng):
+def image_for(letter, size, rng):
     image = rng.random((3 if letter in ("S", "H") else 1, *size))
     image[rng.random(image.shape) < 0.3] = 0
     image[rng.random(image.shape) < 0.2] = 1
@@ -118,7 +118,7 @@ def test_bounds_hold_at_the_ends_of_domains(letter, before):
         outer = BEFORE[before] + [(letter, low, high)] + after
         letters, lows, highs = map(list, zip(*outer, strict=True))
         size = [(1, 1), (1, 4), (3, 2)][number % 3] if "@0.01" not in letter else (1, 1)
-        image = picture_for(letter, size, rng)
+        image = image_for(letter, size, rng)
         finite += check(letters, lows, highs, PADDINGS[number % 3], image, rng)
     assert finite
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.run_folder import manifest_of, write_run
-from tests.support.small_regression import network, pictures
+from tests.support.small_regression import network, some_images
 from tiltproof.checker import CheckFailed, check
 
 FIRST = 4
@@ -41,7 +41,7 @@ class RangeCase:
     """A true run with two outputs under two parameters, with its network, images and values, all open to tampering."""
 
     def __init__(self, folder: Path, records: list[dict[str, Any]]) -> None:
-        self.folder, self.model, self.images = folder, network(2, seed=1), pictures()
+        self.folder, self.model, self.images = folder, network(2, seed=1), some_images()
         self.values = torch.tensor([[0.5, -0.5], [0.25, 0.0], [1.0, 2.0]])
         self.records = copy.deepcopy(records)
         self.manifest = write_ranges(

@@ -17,5 +17,5 @@ def network(outputs: int = 1, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-def pictures(count: int = 3) -> torch.Tensor:
+def some_images(count: int = 3) -> torch.Tensor:
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(7))

@@ -37,7 +37,7 @@ def test_crops_and_flips_agree_with_a_plain_loop(padding, flip, size):
     assert bool(drawn[2].any()) == flip
 
 
-def test_a_crop_of_the_pictures_own_size_is_the_picture():
+def test_a_crop_of_the_images_own_size_is_the_image():
     images = torch.rand(3, 1, 6, 6)
     assert augment(images, CLASSES, padding=0, flip=False, seed=0, step=0, size=6)[0] is images
 
@@ -78,7 +78,7 @@ def test_processes_take_their_rows_of_what_one_would_draw(size):
         assert torch.equal(one, torch.cat(two))
 
 
-def test_signed_labels_are_flipped_with_their_pictures():
+def test_signed_labels_are_flipped_with_their_images():
     images = torch.zeros(64, 1, 6, 6)
     images[..., 0] = 1  # the left edge
     angles = torch.linspace(-1, 1, 64)
@@ -99,7 +99,7 @@ def test_what_a_seed_draws_does_not_change():
 
 
 @pytest.mark.parametrize("side", [1, 3, 7, 8])
-def test_a_grey_square_anywhere_in_the_picture(side):
+def test_a_grey_square_anywhere_in_the_image(side):
     images = torch.rand(400, 3, 7, 9)
     result = erase(images, side, seed=3, step=4)
     changed = (result != images).all(1)
@@ -109,12 +109,12 @@ def test_a_grey_square_anywhere_in_the_picture(side):
     assert torch.equal(changed.sum((1, 2)), rows * columns)  # a rectangle, if it has no gaps:
     assert set(rows.tolist()) == {min(side, 7)}
     assert set(columns.tolist()) == {min(side, 9)}
-    assert bool(changed.any(0).all())  # every pixel in some picture
+    assert bool(changed.any(0).all())  # every pixel in some image
     halves = [erase(images[k * 200 : (k + 1) * 200], side, seed=3, step=4, shard=(k, 2)) for k in range(2)]
     assert torch.equal(torch.cat(halves), result)
 
 
 @pytest.mark.parametrize("side", [9, 20])
-def test_a_grey_square_as_large_as_the_picture_is_refused(side):
+def test_a_grey_square_as_large_as_the_image_is_refused(side):
     with pytest.raises(InputError, match=f"squares of {side} pixels, images of 7 x 9"):
         erase(torch.rand(4, 3, 7, 9), side, seed=3, step=4)

@@ -106,7 +106,7 @@ def test_bytes_are_kept_as_they_are_and_train_the_same(run):
     assert same_weights(first.model, second.model)
 
 
-def test_crops_of_larger_pictures(run, monkeypatch):
+def test_crops_of_larger_images(run, monkeypatch):
     """Train on crops anywhere in the image, measure on its center."""
     from tiltproof.training import epoch
 

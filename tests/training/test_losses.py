@@ -127,9 +127,9 @@ def test_bounds_of_a_loss_are_those_of_the_verifier(bounds, propagation):
     worst = worst - worst.gather(1, labels[:, None])
     for trial in range(30):
         share = torch.rand(6, 2, generator=torch.Generator().manual_seed(trial), dtype=torch.float64)
-        picture = loss.transform.apply(images.double(), low + (high - low) * share)
+        transformed = loss.transform.apply(images.double(), low + (high - low) * share)
         with torch.no_grad():
-            outputs = model.double()(picture)
+            outputs = model.double()(transformed)
         model.float()
         assert (outputs - outputs.gather(1, labels[:, None]) <= worst + 1e-4).all()
 
@@ -242,8 +242,8 @@ def test_spread_is_the_variance_of_answers_without_dropout():
     answers = []
     for step in (0, 3):
         (parameters,) = loss.draw(images, step)[:1]
-        pictures = loss.transform.apply(images.repeat(3, 1, 1, 1), parameters)
-        answers.append(torch.stack(model.eval()(pictures).split(6)))
+        transformed = loss.transform.apply(images.repeat(3, 1, 1, 1), parameters)
+        answers.append(torch.stack(model.eval()(transformed).split(6)))
     model.train()
     for k, answer in enumerate(answers):
         variance = (answer - answer.mean(0)).square().mean()

@@ -21,7 +21,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_same_pictures_as_one_by_one(text):
+def test_the_same_images_as_one_by_one(text):
     transform, generator = parse(text), torch.Generator().manual_seed(0)
     images = torch.rand(4, 3, 9, 11, generator=generator, dtype=torch.float64)
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))

@@ -407,7 +407,7 @@ def shortened(function, which=(0, 1)):
     return short
 
 
-@pytest.mark.parametrize("which", [(0, 1), (0,), (1,)], ids=["both factors", "pictures", "weights"])
+@pytest.mark.parametrize("which", [(0, 1), (0,), (1,)], ids=["both factors", "images", "weights"])
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "linear"])
 def test_products_of_fewer_bits_are_noticed(name, which, monkeypatch):
     """No available processor has bf16 units that oneDNN would use silently, so its functions are replaced."""

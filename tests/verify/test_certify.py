@@ -269,7 +269,7 @@ class Fussy(torch.nn.Module):
 
     def forward(self, x):
         if type(x) is torch.Tensor and not x.requires_grad and len(x) > 40:
-            raise LookupError("no table for so many pictures")
+            raise LookupError("no table for so many images")
         return self.layer(x.flatten(1))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.faults import Fault, sampled
-from tests.support.small_regression import network, pictures
+from tests.support.small_regression import network, some_images
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
@@ -72,9 +72,9 @@ def case(kind):
     """Return checked inputs and a job with certified, falsified and unknown images, or complete and incomplete ranges."""
     if kind == "range":
         settings = Settings("affine", None, Budget(boxes=24), 4, 0, Tolerance(0.15, 0.0))
-        return check_model_and_images(network(), pictures(3), "R(30)"), Job(settings, 0)
+        return check_model_and_images(network(), some_images(3), "R(30)"), Job(settings, 0)
     seed, text, splits, boxes = CLASSES[kind]
-    model, images = network(3, seed), pictures(6)
+    model, images = network(3, seed), some_images(6)
     with torch.no_grad():
         labels = model(images).argmax(1)
     return check_inputs(model, images, labels, text), Job(Settings("affine", splits, Budget(boxes=boxes), 1, 0), 0)

@@ -160,7 +160,7 @@ def test_the_checker_refuses_what_means_nothing(text):
         read_transform(text)
 
 
-def test_a_run_about_colors_of_grey_pictures_is_refused(tmp_path):
+def test_a_run_about_colours_of_grey_images_is_refused(tmp_path):
     from tests.support.run_folder import manifest_of, record, write_run
 
     model, images, labels = problem(channels=1)

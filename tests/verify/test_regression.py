@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.small_regression import network, pictures
+from tests.support.small_regression import network, some_images
 from tiltproof import InputError, check, parse
 from tiltproof.verify.api import certify_range
 from tiltproof.verify.results import Budget
@@ -29,7 +29,7 @@ def sampled(model, image, transform, count=3000):
 @pytest.mark.parametrize("method", ["affine", "hull"])
 @pytest.mark.parametrize("text", TRANSFORMS)
 def test_no_sampled_output_leaves_the_range(text, method):
-    model, images, transform = network(2), pictures(), parse(text)
+    model, images, transform = network(2), some_images(), parse(text)
     certificate = certify_range(model, images, transform, method=method, budget=Budget(boxes=300), excess=0.2)
     for image, result in zip(images, certificate.results, strict=True):
         low, high = sampled(model, image, transform)
@@ -45,7 +45,7 @@ def test_no_sampled_output_leaves_the_range(text, method):
 
 
 def test_the_inner_range_is_reached_at_its_parameters():
-    model, images, transform = network(), pictures(), parse("R(20), B(0.05)")
+    model, images, transform = network(), some_images(), parse("R(20), B(0.05)")
     for image, result in zip(images, certify_range(model, images, transform).results, strict=True):
         ends = torch.tensor([result.lowest_at[0], result.highest_at[0]], dtype=torch.float64)
         with torch.no_grad():
@@ -56,7 +56,7 @@ def test_the_inner_range_is_reached_at_its_parameters():
 
 
 def test_more_budget_makes_it_tighter_and_the_target_ends_the_work():
-    model, images = network(), pictures()
+    model, images = network(), some_images()
     widths = []
     for boxes in (2, 16, 5000):
         certificate = certify_range(model, images, "R(20)", budget=Budget(boxes=boxes))
@@ -71,7 +71,7 @@ def test_more_budget_makes_it_tighter_and_the_target_ends_the_work():
 @pytest.mark.parametrize("boxes", [3, 4, 6, 9])
 def test_boxes_that_wait_when_the_budget_ends_count(boxes):
     """One box at a time, deepest first: most of the range has only been bounded as part of larger boxes, or not at all."""
-    model, images, transform = network(2, seed=5), pictures(), parse("R(-40:60)")
+    model, images, transform = network(2, seed=5), some_images(), parse("R(-40:60)")
     certificate = certify_range(model, images, transform, batch_size=1, budget=Budget(boxes=boxes))
     for image, result in zip(images, certificate.results, strict=True):
         low, high = sampled(model, image, transform)
@@ -86,7 +86,7 @@ def test_exact_where_the_network_is_linear_in_brightness():
     with torch.no_grad():
         model[1].weight.fill_(1 / 64)
         model[1].bias.zero_()
-    images = pictures() * 0.5 + 0.2
+    images = some_images() * 0.5 + 0.2
     for image, result in zip(images, certify_range(model, images, "B(0.1)").results, strict=True):
         mean = float(image.double().mean())
         assert result.lower[0] <= mean - 0.1 <= result.lower[0] + 0.0051 * 0.2 + 1e-5
@@ -94,7 +94,7 @@ def test_exact_where_the_network_is_linear_in_brightness():
 
 
 def test_the_papers_way():
-    model, images = network(), pictures()
+    model, images = network(), some_images()
     uniform = certify_range(model, images, "R(5)", splits=8, method="fgv")
     assert all(result.boxes == 8 and result.tree == "8." and result.complete for result in uniform.results)
     better = certify_range(model, images, "R(5)", splits=8)
@@ -103,7 +103,7 @@ def test_the_papers_way():
 
 
 def test_errors_of_the_prediction_and_of_the_range():
-    model, images = network(), pictures()
+    model, images = network(), some_images()
     with torch.no_grad():
         values = model(images)[:, 0] + torch.tensor([0.5, -0.25, 0.0])
     summary = certify_range(model, images, "R(10)", values).summary()
@@ -119,7 +119,13 @@ def test_a_network_without_bounds_has_an_infinite_range(tmp_path):
     with torch.no_grad():
         model[1].weight[1] = 1e36
     certificate = certify_range(
-        model, pictures(), "R(8)", torch.zeros(3, 2), semantics="float32", budget=Budget(boxes=8), out=tmp_path / "run"
+        model,
+        some_images(),
+        "R(8)",
+        torch.zeros(3, 2),
+        semantics="float32",
+        budget=Budget(boxes=8),
+        out=tmp_path / "run",
     )
     result = certificate.results[0]
     assert (result.lower[1], result.upper[1], result.complete) == (-math.inf, math.inf, False)
@@ -136,7 +142,7 @@ def test_outputs_that_are_no_numbers_are_refused():
         for layer in model[1:]:
             layer.weight.fill_(1e200)
     with pytest.raises(InputError, match="image 0 are not finite"):
-        certify_range(model, pictures().double(), "R(1)", budget=Budget(boxes=8))
+        certify_range(model, some_images().double(), "R(1)", budget=Budget(boxes=8))
 
 
 def test_an_output_that_does_not_move_leaves_room_for_a_checker(tmp_path):
@@ -151,7 +157,7 @@ def test_an_output_that_does_not_move_leaves_room_for_a_checker(tmp_path):
 
 
 def test_a_run_folder_is_resumed(tmp_path):
-    model, images = network(2), pictures(6)
+    model, images = network(2), some_images(6)
     values = torch.zeros(6, 2)
 
     def run(folder, count, **options):
@@ -206,9 +212,9 @@ def _interrupt_after(folder, batches):
 )
 def test_what_cannot_be_meant_is_refused(options, words):
     with pytest.raises(InputError, match=words):
-        certify_range(network(), pictures(), "R(5)", **options)
+        certify_range(network(), some_images(), "R(5)", **options)
 
 
-def test_a_network_that_returns_pictures_is_refused():
+def test_a_network_that_returns_images_is_refused():
     with pytest.raises(InputError, match=r"\[N, outputs\]"):
-        certify_range(nn.Conv2d(1, 1, 3), pictures(), "R(5)")
+        certify_range(nn.Conv2d(1, 1, 3), some_images(), "R(5)")

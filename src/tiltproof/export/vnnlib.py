@@ -329,7 +329,7 @@ def _properties(
     for row, ((lows, highs), number) in enumerate(zip(boxes, numbers, strict=True)):
         label, first = int(inputs.labels[row]), 0
         for low, high in zip(lows.split(BATCH), highs.split(BATCH), strict=True):
-            form = bound_pixels(inputs.images_float64[row].expand(len(low), -1, -1, -1), transform, method, low, high)
+            form = bound_pixels(inputs.images64[row].expand(len(low), -1, -1, -1), transform, method, low, high)
             lower, upper = pixel_box(form.lower, form.upper)
             for k in range(len(low)):
                 name = f"vnnlib/image_{number:05d}_box_{first + k:05d}.vnnlib"

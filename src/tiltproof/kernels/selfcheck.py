@@ -109,7 +109,7 @@ def _places(parameters: int, generator: torch.Generator) -> Tensor:
 def contains(
     found: AffineForm, image: Tensor, transform: Transform, run: list[int], low: Tensor, high: Tensor, places: Tensor
 ) -> Tensor:
-    """Mask of the pixels whose form holds the pixels of sampled parameters, [1, C, H, W]; a NaN proves nothing, so it holds all."""
+    """Where the form of one box holds the pixels of sampled parameters, [1, C, H, W]; a NaN proves nothing, so it holds all."""
     height, width = image.shape[-2:]
     parameters = (low + (places + 1) / 2 * (high - low)).clamp(low, high)
     matrix = transform.composed_inverse(run, [parameters[:, k].view(-1, 1, 1) for k in run])
@@ -136,7 +136,7 @@ def contains(
 def like_reference(
     found: AffineForm, image: Tensor, row: Tensor, place: Coordinates, padding: str, dtype: torch.dtype
 ) -> Tensor:
-    """Mask of the pixels of [0, 1] whose form agrees with the reference for one box, [1, C, H, W]."""
+    """Where the form of one box is what the reference makes of pixels of [0, 1], [1, C, H, W]."""
     wanted = affine_by_points(image, row, place, padding, None, dtype)
     if len(wanted.stack) < len(found.stack):  # no kink anywhere
         wanted = AffineForm(torch.cat([wanted.stack, torch.zeros_like(wanted.stack[:1])]), wanted.radius)

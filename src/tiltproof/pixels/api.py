@@ -157,7 +157,7 @@ def pair_bounds(
     quadratic: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> AffineForm:
-    """Bounds for pairs: image ``rows_of[p]`` under the parameter box [low[p], high[p]]; computed in float64, returned in ``dtype``.
+    """Bounds for pairs: image ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout, and at last in ``dtype``.
 
     ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``quadratic``: if there is only one parameter and it
     moves pixels, affine forms get up to two more symbols (`pixels/quadratic.py`): tighter, but more expensive for every later stage.
@@ -301,7 +301,7 @@ CACHED_ENTRIES = 2**14
 
 def hull(images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
     """Exact minimum and maximum of the image over each pixel's coordinate box, channels first [P, C, H, W]; a little less than
-    exact where a box spans many cells (`range_extrema.wide_hull`)."""
+    exact where a box spans many cells (`bounds.wide`)."""
     wide = _too_wide(images, place, padding)
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)
@@ -370,7 +370,7 @@ def affine_of_exact(
 def affine_by_points(
     images: Tensor, rows_of: Tensor, place: Coordinates, padding: str, box_of: Tensor | None, dtype: torch.dtype
 ) -> AffineForm:
-    """The form of `affine_of_exact`, from the image's values at all points of each pixel's box."""
+    """From the image's values at all points of each pixel's box."""
     walk = None if _too_wide(images, place, padding) is not None else PatchExtrema(images, rows_of, place, padding)
     if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         place = place if box_of is None else place.of(box_of)
@@ -436,7 +436,7 @@ def _of_points(walk: PatchExtrema, x: _Steps, y: _Steps, largest: Tensor) -> Aff
 
 
 def _too_wide(images: Tensor, place: Coordinates, padding: str) -> Tensor | None:
-    """Mask of the boxes that span too many cells to be evaluated one by one, [P, H, W, 1]; None if none does."""
+    """Where boxes span too many cells to be looked at one by one, [P, H, W, 1]; None if none does."""
     if place.cells is not None:  # the caller knows that there are few
         return None
     height, width = images.shape[-2:]

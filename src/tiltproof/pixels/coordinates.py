@@ -1,4 +1,4 @@
-"""Source coordinates of each output pixel over all parameters of a box (method, section 2)."""
+"""Where each output pixel looks in the source image, over all parameters of a box (method, section 2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Coordinates:
         return Coordinates(self.column[boxes], self.row[boxes], columns, rows, self.cells)
 
     def of_pixels(self, at: Tensor) -> Coordinates:
-        """Select single pixels, numbered by box and place, as images of one pixel."""
+        """Of single pixels, numbered by box and place, as images of one pixel."""
 
         def chosen(values: Tensor) -> Tensor:
             return values.flatten(-3).index_select(-1, at).view(*values.shape[:-3], -1, 1, 1)
@@ -157,7 +157,7 @@ def _projected(form: AffineForm, interval: Interval, size: int) -> tuple[AffineF
 
 
 def _in_sight(interval: Interval, size: int) -> Interval:
-    """An unbounded position is replaced by [-2, size + 1]: for any padding, that holds each value of the infinite, padded image.
+    """An unbounded position is one of [-2, size + 1]: whatever the padding, each value of the endless image is also found there.
 
     Outside of [-1, size] zeros and borders are constant, and a reflection repeats [0, size - 1].
     """

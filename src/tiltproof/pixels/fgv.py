@@ -112,12 +112,11 @@ def interpolate(images: Interval, grid: SparseGrid, image_of: Tensor | None = No
         each = image_of.repeat_interleave(len(grid.counts) // len(image_of))
         places = places + each.repeat_interleave(grid.counts, output_size=len(places)) * (height * width)
     ends = []
-    for image, weight in ((images.lower, grid.weights.lower), (images.upper, grid.weights.upper)):
-        table = (
-            image.reshape(number * channels, -1).T.contiguous()
-            if image_of is None
-            else image.permute(0, 2, 3, 1).reshape(-1, channels)
-        )
+    for source, weight in ((images.lower, grid.weights.lower), (images.upper, grid.weights.upper)):
+        if image_of is None:
+            table = source.reshape(number * channels, -1).T.contiguous()
+        else:
+            table = source.permute(0, 2, 3, 1).reshape(-1, channels)
         sums = F.embedding_bag(places, table, starts, mode="sum", per_sample_weights=weight)
         if image_of is None:
             ends.append(sums.T.view(number, channels, -1))
@@ -193,7 +192,7 @@ def _some(position: Interval, which: Tensor) -> Interval:
 
 
 def _padded_area(columns: Interval, rows: Interval, height: int, width: int) -> list[int]:
-    """For each box [boxes, positions], the number of pixels of an image extended as far as its positions reach."""
+    """Of each box [boxes, positions], the pixels of an image that is extended as far as its positions reach."""
     sides = [
         (p.upper.amax(1).clamp(min=size - 1) - p.lower.amin(1).clamp(max=0) + 3).nan_to_num(nan=torch.inf)
         for p, size in ((rows, height), (columns, width))

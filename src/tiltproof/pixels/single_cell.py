@@ -10,8 +10,8 @@ where h_t and h_s are half the box's sides. That is the residual's exact hull fo
 x = (u - u_c) + (u_c - first line) - m, so the form's center is q + b n + g_u (u_c - first line) + g_v (v_c - first line - n), and the
 rest of x and y is in the positions' forms.
 
-If all pixels that a box can see are equal (the dark around a digit), the image is constant there for any number of cells: the formula
-holds with a = b = d = 0. It also holds along an axis where a box lies outside the image: a = d = 0.
+An image that is the same all over what a box can see (the dark around a digit) is constant there, however many cells that are: the
+formula holds with a = b = d = 0. So it does along an axis where a box lies outside of the image: a = d = 0.
 
 Roundings, in units of u = 2^-53, with L the largest pixel, D the largest difference of two, and A the distance of a form's center from the
 box's middle, which is at most the form's reach, as the box lies in its range:
@@ -55,7 +55,7 @@ UPWARD = 1 + 2.0**-47
 
 
 def applies(images: Tensor, place: Coordinates, padding: str) -> bool:
-    """Whether the formula is used: in proofs on a CPU, not with reflect padding, whose lines outside the image are not consecutive."""
+    """In proofs, on a CPU; of an image that is reflected, lines do not follow each other outside."""
     given = images, *(each for form in (place.column, place.row) for each in (form.stack, form.radius))
     plain = place.cells is None and not place.column.quadratic and padding != "reflect"
     exact = all(each.dtype == torch.float64 and not launch_bound(each) for each in given)
@@ -72,7 +72,7 @@ def form_by_need(
     dtype: torch.dtype,
     otherwise: Callable[[Tensor, Tensor, Coordinates], AffineForm],
 ) -> AffineForm | None:
-    """The form of `api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
+    """The form of `resample.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
     each pixel, and places of pixels for which the formula does not hold. None where those are too many."""
     (channels, height, width), count, symbols = images.shape[1:], len(rows_of), place.column.symbols
     mine, image = rows_of.unique(return_inverse=True)
@@ -114,8 +114,8 @@ def form_by_need(
 
 
 class _Table:
-    """The cells of each image, at every grid line: ``planes`` q, a, b, d of each channel, flat over images, rows and columns; and a
-    ``floor`` for all roundings that are relative to pixels."""
+    """Of each image, at every grid line: ``planes`` q, a, b, d of each channel, flat over images, rows and columns; and a ``floor`` for
+    all roundings that are relative to pixels."""
 
     def __init__(self, images: Tensor, padding: str) -> None:
         height, width = images.shape[-2:]

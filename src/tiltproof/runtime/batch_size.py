@@ -213,8 +213,8 @@ def _entries(network: Network) -> int:
     return math.prod(network.shape) + sum(math.prod(operation.shape) for operation in network.operations)
 
 
-def evaluation_bytes(network: Network, gradient: bool) -> int:
-    """Upper estimate of the bytes to evaluate the network on one transformed image, with or without a gradient."""
+def image_bytes(network: Network, gradient: bool) -> int:
+    """What evaluating the network on one transformed image takes at most, with all that a gradient needs or without."""
     largest = max([math.prod(network.shape), *(math.prod(operation.shape) for operation in network.operations)])
     return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
 

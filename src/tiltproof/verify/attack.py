@@ -122,7 +122,7 @@ class Attacker:
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self.answers, self.images, self.labels = inputs.answers, inputs.images, inputs.labels
-        self.transform, self.images_float64 = inputs.transform, inputs.images_float64
+        self.transform, self.images64 = inputs.transform, inputs.images64
         self.exact = inputs.network_as(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
@@ -207,7 +207,7 @@ class Attacker:
         for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
-            pixels = pair_bounds(self.images_float64, index, self.transform, "affine", values, values)
+            pixels = pair_bounds(self.images64, index, self.transform, "affine", values, values)
             form = margins(self.exact, run(self.exact, pixels, outputs=False), labels)
             pieces.append(form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1).cpu())
         return torch.cat(pieces)
@@ -418,7 +418,7 @@ class OutputSampler:
         lower, upper = [], []
         for chunk in torch.arange(len(parameters)).split(size):
             point = parameters[chunk].to(device)
-            pixels = pair_bounds(inputs.images_float64, chunk.to(device), inputs.transform, "affine", point, point)
+            pixels = pair_bounds(inputs.images64, chunk.to(device), inputs.transform, "affine", point, point)
             form = run(network, pixels)[network.output]
             lower.append(form.lower.cpu())
             upper.append(form.upper.cpu())

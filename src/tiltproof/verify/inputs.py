@@ -18,7 +18,7 @@ from tiltproof.errors import InputError, shown
 from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
 from tiltproof.pixels.api import METHODS, check_images
 from tiltproof.pixels.coordinates import check_camera_depth
-from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, evaluation_bytes, pair_bytes
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.results import Budget
 
@@ -46,12 +46,12 @@ class Inputs:
         return replace(self, images=self.images[rows], labels=self.labels[rows])
 
     @functools.cached_property
-    def images_float64(self) -> Tensor:
+    def images64(self) -> Tensor:
         """The images in float64, in which pixel bounds are computed."""
         return self.images.double()
 
     def answers(self, images: Tensor) -> Tensor:
-        """The module's own outputs for images [N, C, H, W]; an error in its code is reported as such."""
+        """What the module itself answers to images [N, C, H, W]; whatever its code raises is its own, and said so."""
         try:
             outputs: Tensor = self.model(images)
         except InputError:
@@ -75,7 +75,7 @@ class Inputs:
 
     def evaluations(self, most: int, gradient: bool = False) -> AdaptiveBatchSize:
         """Transformed images to evaluate at once, at most ``most``."""
-        return self._halving(f"evaluations {gradient}", most, evaluation_bytes(self.network, gradient))
+        return self._halving(f"images {gradient}", most, image_bytes(self.network, gradient))
 
     def points(self, most: int) -> AdaptiveBatchSize:
         """Boxes of a single point to bound at once, in float64, at most ``most``."""
@@ -178,7 +178,7 @@ def check_model_and_images(
 
 
 def _transformed(images: Tensor, transform: Transform) -> Tensor:
-    """Images transformed at both ends of the range and at random parameters."""
+    """Images that the run is about: these images at both ends of the range and at random parameters."""
     generator = torch.Generator().manual_seed(0)
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     share = torch.cat([torch.zeros(1, len(low)), torch.ones(1, len(low)), torch.rand(3, len(low), generator=generator)])

@@ -47,7 +47,7 @@ class Prover:
 
     def __init__(self, inputs: Inputs, method: str) -> None:
         self.labels, self.transform, self.method = inputs.labels, inputs.transform, method
-        self.images_float64 = inputs.images_float64
+        self.images64 = inputs.images64
         self.dtype = inputs.images.dtype
         self.networks = {dtype: inputs.network_as(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.quadratic = True  # benchmarks switch it off to compare
@@ -62,7 +62,7 @@ class Prover:
         network = self.networks[dtype]
         quadratic = self.quadratic and dtype == torch.float64
         pixels = pair_bounds(
-            self.images_float64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
+            self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
         )
         several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
@@ -106,7 +106,7 @@ class RangeProver:
     for, would be part of every range."""
 
     def __init__(self, inputs: Inputs, method: str) -> None:
-        self.transform, self.method, self.images_float64 = inputs.transform, method, inputs.images_float64
+        self.transform, self.method, self.images64 = inputs.transform, method, inputs.images64
         self.device = inputs.images.device
         self.network = inputs.network_as(torch.float64, inputs.semantics)
 
@@ -114,7 +114,7 @@ class RangeProver:
     def bound(self, images: Tensor, low: Tensor, high: Tensor) -> Outcome:
         """Lower bounds [P, 2 K] of the outputs and of their negations. ``images`` [P] are indices; ``low`` and ``high`` [P, d] float64."""
         network = self.network
-        pixels = pair_bounds(self.images_float64, images, self.transform, self.method, low, high, quadratic=True)
+        pixels = pair_bounds(self.images64, images, self.transform, self.method, low, high, quadratic=True)
         forms = run(network, pixels, lasting=low.shape[1])
         output = forms[network.output]
         lower, upper = output.lower, output.upper

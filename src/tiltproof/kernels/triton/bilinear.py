@@ -1,9 +1,9 @@
 """Slopes, and the residual's least and greatest value, of an image over boxes, inside the kernel of `triton/pixels.py`.
 
-They are defined in `bilinear.axis`, `PatchExtrema` and `api.affine_of_exact` (in `pixels/`). Over each cell the residual is bilinear, so
-its extremes are at box edges and grid lines (`pixels/bilinear.py`). Roundings are counted in `triton/pixels.py`. Where a box is cut at the
-padding, the pixels on both sides of its cell are the same, and their difference is 0 for any weights. Indices stay inside the image for
-any box: comparisons with a NaN take the branch of the whole image.
+What they are is said in `cells.axis`, `CellWalk` and `resample.affine_of_exact`. Over each cell the residual is bilinear, so its extremes
+are at box edges and grid lines (cells.py). Roundings are counted in triton/pixels.py. Where a box is cut at the padding, the pixels on both
+sides of its cell are the same, and their difference is 0 whatever the weights. Indices stay inside of the image whatever the box is:
+comparisons with a NaN take the branch of the whole image.
 """
 
 import triton

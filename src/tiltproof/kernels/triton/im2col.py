@@ -45,8 +45,8 @@ def spread_few(  # type: ignore[no-untyped-def]
     kernel_wide, down, right, far_down, far_right, above, left,
     lines: tl.constexpr, places: tl.constexpr, many: tl.constexpr,
 ):  # fmt: skip
-    """The same for images of few channels: ``lines`` rows, and ``places`` of the window's entries, for any position. What is
-    written is then contiguous.
+    """The same for images of few channels: ``lines`` rows, and ``places`` of the window's entries, whatever their position. What is
+    written then lies together.
     """
     tiles = tl.cdiv(entries, places)
     number = tl.program_id(0)

@@ -5,14 +5,15 @@ Why the result is an enclosure, with u = 2^-24, L the largest of the pixels arou
 most L, or 2 L where an image has pixels of either sign. Numbers that underflow, by 2^-126 at most, are less than what 2^-24 and 2^-97
 leave room for.
 
-- Positions. Entries are less than 2^7 (`triton/matrix_entries.py`) and images have at most 2^12 rows and columns together, so the first
-  pixel's position, and what is summed for it, is less than 2^19: 3 roundings of float64 are less than 2^-32. Rounded to 2^-32, it is off
-  by 2^-33 more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The
-  place in a cell has no rounding until it becomes float32: 2^-25. Entries' own radii have 8 roundings of float64 that are not made any
-  more. So remainders begin at 2^-24, and 2^-26 are to spare, for `cells_met`. A slope is off by 4 u of its terms, and slopes of pixels
-  times it round twice more; radii in the table have 16 u of their entry's slopes, and 16 u of themselves, where their own sum rounds 4
-  times. Hence cell + place + sum_k slope_k e_k + [-remainder, remainder] holds the position, and place +- reach all of them: for at most
-  8 roundings the reach has 16 u of the slopes, and 12 u of the remainder are left, or a quarter of where it began.
+- Positions. Entries are less than 2^7 (`triton/matrix_entries.py`) and images have at most 2^12 rows and columns together, so
+the first pixel's
+  position, and what is summed for it, is less than 2^19: 3 roundings of float64 are less than 2^-32. Rounded to 2^-32, it is off by 2^-33
+  more, each entry by 2^-33 for every row or column: `numbers_of` has (height + width) 2^-33 for that; their sums are exact. The place in a
+  cell has no rounding until it becomes float32: 2^-25. Entries' own radii have 8 roundings of float64 that are not made any more. So
+  remainders begin at 2^-24, and 2^-26 are to spare, for `cells_met`. A slope is off by 4 u of its terms, and slopes of pixels times it
+  round twice more; radii in the table have 16 u of their entry's slopes, and 16 u of themselves, where their own sum rounds 4 times. Hence
+  cell + place + sum_k slope_k e_k + [-remainder, remainder] holds the position, and place +- reach all of them: for at most 8 roundings the
+  reach has 16 u of the slopes, and 12 u of the remainder are left, or a quarter of where it began.
 - Cells. The distance from a cell's middle, at most 1/2, is off by 2^-26, which remainders have to spare. |distance| + reach < 1/2 as
   rounded is so exactly, and the box lies in one cell; reach - |distance| < 1/2 likewise, and it meets one more, before or after, as it ends
   less than 1 from the edge that it is nearer to, and before the other. Where a position is not known to be small, remainders are infinite,
@@ -211,7 +212,7 @@ def where(
 
 @triton.jit
 def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr):
-    """The pixel in row i and column j of those around a box; ``source``: offset of the image's copy from the first one."""
+    """Of row i and column j of those around a box; ``source``: how far an image's copy is from the first one."""
     if len(spot) == 1:
         return tl.load(spot[0] + source + (i * stride + j))
     else:
@@ -220,7 +221,7 @@ def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr)
 
 @triton.jit
 def one_cell(source, place, stride: tl.constexpr):
-    """Center, radius and slopes of an image where boxes lie in one cell: as in `bilinear.four`."""
+    """Center, radius and slopes of an image where boxes lie in one cell: as in `cell_kernel.four`."""
     spot, w, z, curved, rest_x, rest_y, floor = place
     a, b = _pixel(source, spot, 0, 0, stride), _pixel(source, spot, 0, 1, stride)
     c, d = _pixel(source, spot, 1, 0, stride), _pixel(source, spot, 1, 1, stride)

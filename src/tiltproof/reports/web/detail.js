@@ -49,7 +49,7 @@ function detailBody(k) {
   if (broken) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Counterexample: '), point(broken), block ? `. The network answers ${block.worstAnswer}.` : '.'));
   if (!regression && data.openBoxes[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
   if (!block) {
-    if (thumbnail(k)) parts.push(element('ul', {class: 'pictures'}, figure(thumbnail(k), 'the image', '', `Image ${data.first + k}`, regression ? k : null)));
+    if (thumbnail(k)) parts.push(element('ul', {class: 'figures'}, figure(thumbnail(k), 'the image', '', `Image ${data.first + k}`, regression ? k : null)));
     parts.push(element('p', {class: 'fine'}, 'Margins over the parameters and pixel bounds are not part of this report for this image.'));
   } else parts.push(...looked(k, block));
   if (regression) parts.push(element('h3', {}, 'Outputs'), element('div', {class: 'scroll'}, outputTable(k)));
@@ -62,15 +62,15 @@ function looked(k, block) {
   const worst = point(block.worst);
   const answers = regression ? ['', ''] : [`the network answers ${block.answer}`, `${worst}; margin ${number(block.worstMargin)}, answer ${block.worstAnswer}`];
   const box = boxText(...block.box);
-  const pictures = element('ul', {class: 'pictures'},
+  const figures = element('ul', {class: 'figures'},
     figure(block.image, 'the image', answers[0], 'The image, untransformed', regression ? k : null),
-    figure(block.turned, regression ? 'transformed to its extreme' : data.counterexamples[k] ? 'the counterexample' : 'worst transformation found', regression ? worst : answers[1], `The picture transformed with ${worst}`, null),
+    figure(block.turned, regression ? 'transformed to its extreme' : data.counterexamples[k] ? 'the counterexample' : 'worst transformation found', regression ? worst : answers[1], `The image transformed with ${worst}`, null),
     figure(block.lower, 'lower pixel bound', 'no pixel is darker', `Lower pixel bounds over ${box}`, null),
     figure(block.upper, 'upper pixel bound', 'no pixel is brighter', `Upper pixel bounds over ${box}`, null),
     figure(block.width, 'width of the bounds', `dark 0, yellow ${number(block.widest)}`, `Width of the pixel bounds, at most ${number(block.widest)}`, null));
-  const first = pictures.querySelector('img');
-  first.addEventListener('load', () => { if (first.naturalWidth > 1.6 * first.naturalHeight) pictures.classList.add('wide'); });
-  const parts = [pictures, element('p', {class: 'fine'}, `Pixel bounds over ${regression || !data.openBoxes[k] ? 'the box' : 'the box that stayed open:'} ${box}.`)];
+  const first = figures.querySelector('img');
+  first.addEventListener('load', () => { if (first.naturalWidth > 1.6 * first.naturalHeight) figures.classList.add('wide'); });
+  const parts = [figures, element('p', {class: 'fine'}, `Pixel bounds over ${regression || !data.openBoxes[k] ? 'the box' : 'the box that stayed open:'} ${box}.`)];
   if (block.map) parts.push(element('h3', {}, 'Margin over both parameters'), mapLegend(k, block), chart(element('div', {class: 'chart'}), mapChart(block.map, block.worst)));
   const several = block.lines.length > 1;
   parts.push(element('h3', {}, `${regression ? `Output ${block.output}` : 'Margin'} over ${several ? 'each parameter' : 'the parameter'}`));
@@ -83,8 +83,8 @@ function looked(k, block) {
   return parts;
 }
 function figure(source, name, note, alternative, fanOf) {
-  const picture = element('img', {src: source, alt: alternative});
-  return element('li', {}, element('figure', {}, fanOf === null ? picture : element('div', {class: 'frame'}, picture, fan(fanOf)), element('figcaption', {}, name, note ? element('small', {}, note) : '')));
+  const image = element('img', {src: source, alt: alternative});
+  return element('li', {}, element('figure', {}, fanOf === null ? image : element('div', {class: 'frame'}, image, fan(fanOf)), element('figcaption', {}, name, note ? element('small', {}, note) : '')));
 }
 function key(kind, words) {
   return element('li', {}, element('span', {class: `key key-${kind}`, 'aria-hidden': 'true'}), words);
