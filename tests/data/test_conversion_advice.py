@@ -57,16 +57,16 @@ def grey_with_alpha(path):
 
 
 def palette(path):
-    image = Image.fromarray((np.arange(12) % 3).reshape(3, 4).astype(np.uint8))
-    image.putpalette([255, 0, 0, 10, 20, 30, 0, 0, 255])
-    image.save(path)
+    picture = Image.fromarray((np.arange(12) % 3).reshape(3, 4).astype(np.uint8))
+    picture.putpalette([255, 0, 0, 10, 20, 30, 0, 0, 255])
+    picture.save(path)
     return np.array([[255, 0, 0], [10, 20, 30], [0, 0, 255]])[np.arange(12).reshape(3, 4) % 3]
 
 
-def palette_with_a_transparent_colour(path):
-    image = Image.fromarray((np.arange(12) % 2).reshape(3, 4).astype(np.uint8))
-    image.putpalette([255, 0, 0, 10, 20, 30])
-    image.save(path, transparency=0)
+def palette_with_a_transparent_color(path):
+    picture = Image.fromarray((np.arange(12) % 2).reshape(3, 4).astype(np.uint8))
+    picture.putpalette([255, 0, 0, 10, 20, 30])
+    picture.save(path, transparency=0)
     return np.array([[255, 255, 255], [10, 20, 30]])[np.arange(12).reshape(3, 4) % 2]
 
 
@@ -94,9 +94,9 @@ def inks(path):
 
 
 def luma_and_chroma(path):
-    image = Image.fromarray(COLOURS).convert("YCbCr")
-    image.save(path)
-    return np.asarray(image.convert("RGB"))
+    picture = Image.fromarray(COLORS).convert("YCbCr")
+    picture.save(path)
+    return np.asarray(picture.convert("RGB"))
 
 
 ADVICE = {
@@ -134,7 +134,7 @@ def test_the_advice_is_right(tmp_path, name):
     said, _, program = error.do.partition(": ")
     assert "write a copy" in said
     exec(program, {})
-    assert (tmp_path / name).read_bytes() == before, "the image itself is as it was"
+    assert (tmp_path / name).read_bytes() == before, "the picture itself is as it was"
     (copy,) = {path.name for path in tmp_path.iterdir()} - {name, "labels.csv"}
     rows = f'filename,label\n"{copy.replace(chr(34), chr(34) * 2)}",0\n'
     (tmp_path / "labels.csv").write_text(rows)
@@ -144,7 +144,7 @@ def test_the_advice_is_right(tmp_path, name):
     assert np.abs(seen - (wanted.transpose(2, 0, 1) if wanted.ndim == 3 else wanted[None])).max() <= 1.01
 
 
-def test_the_copy_takes_no_other_images_name(tmp_path):
+def test_the_copy_takes_no_other_pictures_name(tmp_path):
     with_alpha(tmp_path / "a.png")
     for name in ("a-rgb.png", "a-rgb-2.png"):
         Image.new("RGB", SIZE, "red").save(tmp_path / name)

@@ -60,7 +60,7 @@ def test_every_page_and_image_is_used():
     for path in PAGES[1:]:
         assert f": {path.name}\n" in navigation, f"{path.name} needs a line under nav in mkdocs.yml"
     texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
-    drawn = {path.stem for path in (ROOT / "docs" / "images").iterdir()}
+    drawn = {path.stem for path in (ROOT / "docs" / "pictures").iterdir()}
     assert drawn == set(docs_pictures.PICTURES)
     assert all(f"](images/{name}.svg)" in texts for name in drawn)
 
@@ -79,7 +79,7 @@ def test_files_that_are_named_exist():
 @pytest.mark.parametrize("name", sorted(set(docs_pictures.PICTURES) - DATED))
 def test_images_are_up_to_date(name):
     """Compare up to the last digit of a coordinate, which rounding may change, and up to bitmap compression."""
-    stored = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
+    stored = (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
     texts, numbers = zip(*map(taken_apart, (stored, str(docs_pictures.PICTURES[name]()))), strict=True)
     assert texts[0] == texts[1], "run python scripts/docs_pictures.py"
     assert numbers[0] == pytest.approx(numbers[1], abs=0.21), "run python scripts/docs_pictures.py"

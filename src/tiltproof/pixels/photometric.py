@@ -25,7 +25,7 @@ def changed_form(part: Part, image: Any, value: AffineForm, padding: str) -> Aff
     if isinstance(part, Gamma):
         return power_form(image, part.exponent(value))
     changed: AffineForm = part.pixels(image, value)
-    return _no_worse_than_unit(clamp01(changed)) if isinstance(part, ColourMatrix) else changed
+    return _no_worse_than_unit(clamp01(changed)) if isinstance(part, ColorMatrix) else changed
 
 
 def _no_worse_than_unit(form: AffineForm) -> AffineForm:
@@ -41,7 +41,7 @@ def changed_interval(part: Part, image: Interval, value: Interval, padding: str)
         return filtered_interval(part, image, value, padding)
     if isinstance(part, Gamma):
         return power_interval(image, part.exponent(value))
-    if not isinstance(part, ColourMatrix):
+    if not isinstance(part, ColorMatrix):
         return part.pixels(image, value)
     # For any one image the result is linear in each number of the matrix, so it is least and greatest where these are at their ends.
     numbers, matrices = zip(*part.terms(value), strict=True)

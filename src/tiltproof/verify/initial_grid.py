@@ -103,8 +103,8 @@ class PilotRuns:
             self._try([grid], dtype)
         return self.known[grid, dtype]
 
-    def beside_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
-        """Some rungs that `candidate_grids` is likely to ask for, at once, as many as the device bounds while the host takes a step."""
+    def try_around_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Try at once the rungs that `cheapest_rung` is likely to ask for, as many as the device bounds while the host takes a step."""
         if not bounds_pairs_alone(self.prover.images64, self.prover.transform):
             return
         places = [k for k in (min(MIDDLE, len(rungs) - 1) + step for step in AROUND_MIDDLE) if 0 <= k < len(rungs)]
@@ -168,9 +168,9 @@ def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
     """The rung of least expected cost; if the model's own precision proves little even on the finest grid, float64 is tried too."""
     prover = pilots.prover
     height, width = prover.images64.shape[-2:]
-    rungs = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
-    pilots.beside_middle(rungs, prover.dtype)
-    cost, grid, passed = pilots.candidate_grids(rungs, prover.dtype)
+    rungs = grid_ladder(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots.try_around_middle(rungs, prover.dtype)
+    cost, grid, passed = pilots.cheapest_rung(rungs, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
         pilots.try_around_middle(rungs, torch.float64)
         more, other, _ = pilots.cheapest_rung(rungs, torch.float64)
@@ -210,7 +210,7 @@ def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) 
     """
     prover, cost = pilots.prover, pilots.prover.cost
     effect = sensitivity(prover.transform, *prover.images64.shape[-2:])
-    rungs = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    rungs = [*grid_ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail
     for whole, halves in reversed([*itertools.pairwise(rungs)]):
         failed = 1 - pilots.run(whole, dtype).forward
