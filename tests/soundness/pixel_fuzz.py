@@ -917,7 +917,7 @@ def _inputs(rng: np.random.Generator) -> Any:
                 if number % 4 == 1:
                     options |= {"distinct": 5}
                 if number % 2:
-                    options["patches"] = {"single_cell.CACHED_PIXELS": 64, "spatial.CACHED_ENTRIES": 50}
+                    options["patches"] = {"single_cell.CACHED_PIXELS": 64, "api.CACHED_ENTRIES": 50}
                 if "Bl" in names or "Mb" in names:
                     options["count"] = 8
                 yield pairs(letters, padding, "affine" if method == "quadratic" else method, regime, rng, **options)

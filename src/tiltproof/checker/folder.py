@@ -105,7 +105,7 @@ def read_run(folder: Path) -> Run:
         "the claim changes colors of images without three channels",
     )
     ensure(len(digests) > 0, "the claim is about no image")
-    ensure(all(type(digest) is str for digest in digests), "an image's sha256 is no text")
+    ensure(all(type(digest) is str for digest in digests), "an image's sha256 is not text")
     weights = get(claim, "weights_sha256", str)
     lines = split(files["verdicts.jsonl"], "verdicts.jsonl")
     ensure(len(lines) == len(digests), f"the claim is about {len(digests)} images, but there are {len(lines)} records")

@@ -49,7 +49,7 @@ def read_classes(folder: Path) -> list[str]:
     names = sorted(_lines(folder / CLASSES_FILE))
     for name in names:
         if not CLASS_NAME.fullmatch(name):
-            raise InputError(f"{folder / CLASSES_FILE} contains something else than class names", got=shown(name))
+            raise InputError(f"{folder / CLASSES_FILE} contains something other than class names", got=shown(name))
     if not names or len(set(names)) < len(names):
         raise InputError(f"{folder / CLASSES_FILE} must name each class once", got=f"{len(names)} names")
     return names

@@ -166,7 +166,7 @@ def _read_torch(content: bytes, path: Path) -> dict[str, Tensor]:
         raise InputError(
             f"not a readable file of torch.save: {path}",
             got=shown(error) or type(error).__name__,
-            why="the file was cut short, or holds something else than a state dict",
+            why="the file was cut short, or holds something other than a state dict",
             do=SAVE_AGAIN,
         ) from None
 

@@ -345,7 +345,7 @@ def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     x, pads = image(node, values[0]), integers(node, values[1])
     value = values[2] if len(values) > 2 else None
     if value is not None and not (isinstance(value, Tensor) and value.numel() == 1 and not bool(value.any())):
-        raise node.refusal("pads with something else than zeros")
+        raise node.refusal("pads with something other than zeros")
     rank = len(x.shape) + 1
     axes = integers(node, values[3]) if len(values) > 3 and values[3] is not None else list(range(rank))
     half = len(axes)

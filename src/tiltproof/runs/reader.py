@@ -80,7 +80,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
             raise ValueError("records and claim are not about the same images")
         transform = parse(claim["transform"])
         if not isinstance(claim["weights_sha256"], str) or not isinstance(claim["semantics"], str):
-            raise ValueError("the claim's sha256 or semantics is no text")
+            raise ValueError("the claim's sha256 or semantics is not text")
         for result in results:
             _check_record(result, len(transform.parts))
         settings, notes, environment = (dict(manifest[name]) for name in ("settings", "notes", "environment"))
