@@ -51,7 +51,7 @@ class Queue:
         self.losses: Counter[int] = Counter()
 
     def take(self) -> Task | None:
-        """Something to do now, or None while everything else depends on what is being done."""
+        """The next task, or None while all others depend on tasks under way."""
         if self.again:
             return self.again.pop()
         if self.waiting and (self.open or self.front is None):
@@ -65,7 +65,7 @@ class Queue:
         return None
 
     def done(self, task: Task, grid: Grid | None) -> None:
-        """``grid``: what the task came to; None where none of its images needed one."""
+        """``grid``: the grid that the task found; None if none of its images needed one."""
         if not self.open and grid is not None:
             self.grid, self.open = grid, True
         if not task.scouting:
@@ -74,7 +74,7 @@ class Queue:
                 self.front = None
 
     def lost(self, task: Task) -> None:
-        """Whoever did it is gone."""
+        """Put back the task of a worker that died."""
         self.losses[task.rows.start] += 1
         if self.losses[task.rows.start] >= MOST_LOSSES:
             raise InputError(
@@ -98,7 +98,7 @@ PATIENCE_SECONDS = 180.0
 """How long to wait for the first, or another, worker: one has to start Python and to load torch."""
 REACH_SECONDS = 10.0
 MOST_FAILURES = 2
-"""Workers that could not start on a machine before it is left alone."""
+"""Workers that fail to start on a machine before it is no longer used."""
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -142,7 +142,7 @@ class RayWorkers:
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
     ) -> Generator[Batch, None, None]:
-        """Every batch once, in the order in which they get done."""
+        """Every batch once, in the order of completion."""
         if not batches:
             return
         packed = self._pack(Package.of(inputs, job, pairs))
@@ -204,7 +204,7 @@ class RayWorkers:
 
 
 class _WorkerPool:
-    """The workers there are, what they do, and the machines they are on."""
+    """The workers, their tasks and their machines."""
 
     def __init__(self, ray: Any, device: str, package: Any, most: int) -> None:
         self.ray, self.device, self.package, self.most = ray, device, package, most

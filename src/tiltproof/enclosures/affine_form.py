@@ -33,8 +33,8 @@ class AffineForm:
         self.stack, self.radius, self.quadratic = stack, radius, quadratic
         self.unit = UNIT[stack.dtype] if unit is None else unit
         self._reach: Tensor | None = None
-        self.lengths: Tensor | None = None  # of the values at each position, once somebody has worked them out
-        self.norms: Tensor | None = None  # of all values of each row, likewise
+        self.lengths: Tensor | None = None  # of the values at each position, once computed
+        self.norms: Tensor | None = None  # of all values of each row, once computed
         self._magnitude: Tensor | None = None
         self.kinks: Tensor | None = None  # entries with a kink inside the box, once computed (`quadratic_relu.kinked`)
 

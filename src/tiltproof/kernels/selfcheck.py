@@ -43,7 +43,7 @@ def agrees(
 ) -> bool:
     """``launch(images, rows_of, low, high)``: the kernels. ``image``: zeros of the shape to look at.
 
-    The reference sees each box by itself, as it looks at all of a batch at once.
+    The reference gets each box by itself, because it bounds all boxes of a batch as the widest requires.
     """
     height, width = image.shape[-2:]
     generator = torch.Generator().manual_seed(0)

@@ -9,7 +9,7 @@ gamma_n = n u / (1 - n u), of which n counts a sum's products:
     activations       their Lipschitz constant times e, and `LIBRARY` units of 1 for those that libraries approximate
     what rearranges   e, rearranged; of the largest of several numbers, the largest e
 
-It is worked out in float64, whose own roundings are far smaller than the factor by which results may exceed it.
+It is computed in float64, whose own roundings are far smaller than the factor by which results may exceed it.
 """
 
 from __future__ import annotations

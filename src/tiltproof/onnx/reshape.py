@@ -1,7 +1,7 @@
 """Operations that rearrange numbers, and the arithmetic with shapes that says how. None of them rounds.
 
 Exporters write arithmetic with shapes into the graph: x.view(x.size(0), -1) becomes Shape, Gather, Unsqueeze, Concat and
-Reshape. It is worked out while the file is read; None stands for the batch size in it, which no step may depend on.
+Reshape. It is computed while the file is read; None stands for the batch size in it, which no step may depend on.
 """
 
 from __future__ import annotations

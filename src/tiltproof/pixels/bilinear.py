@@ -21,12 +21,12 @@ from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.transforms.interpolation import pixels_at, ring_index, with_ring
 
 FAR = 2.0**30
-"""Positions of a reflected image beyond this are taken to see any part of it."""
+"""Beyond this, a position in a reflected image is assumed to show any part of it."""
 
 
 @dataclass
 class Axis:
-    """The points to look at along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
+    """The points to evaluate along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
 
     base: Tensor  # the grid line at or below the box
     index: Tensor  # ring indices of the grid lines base, base + 1, ..., base + cells, [cells + 1, P, H, W]
@@ -100,7 +100,7 @@ class PatchExtrema:
     """The image's values at every point of every pixel's coordinate box."""
 
     def __init__(self, images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
-        """``images`` [N, C, H, W]; ``rows_of`` [P] says which image each pair looks at."""
+        """``images`` [N, C, H, W]; ``rows_of`` [P]: the image of each pair."""
         _, _, height, width = images.shape
         self.flat = with_ring(images).view(-1, images.shape[1])
         self.area, self.stride = (height + 2) * (width + 2), width + 2

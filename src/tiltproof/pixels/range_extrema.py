@@ -1,9 +1,9 @@
 """Bounds of a resampled image where coordinate boxes span many cells, at a cost that does not grow with their size.
 
-Looking at every point of a box as `PatchExtrema` does costs as many looks as the box has cells: for boxes as wide as the image, (HW)^2 in
-all. An interpolated value is a mean of the pixels around it, so over a box it lies between the least and the largest pixel on grid
-lines floor(low) .. ceil(high). These come from a table of windows whose sides are powers of two: of any rectangle a x b, the four
-windows of sides 2^i <= a and 2^j <= b in its corners cover it and nothing else.
+Evaluating every point of a box, as `PatchExtrema` does, costs as much as the box has cells: (HW)^2 in all for boxes as wide as
+the image. An interpolated value is a mean of the pixels around it, so over a box it lies between the least and the largest pixel
+on grid lines floor(low) .. ceil(high). These come from a table of windows whose sides are powers of two: of any rectangle a x b,
+the four windows of sides 2^i <= a and 2^j <= b in its corners cover it and nothing else.
 """
 
 from __future__ import annotations

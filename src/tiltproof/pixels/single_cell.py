@@ -48,9 +48,9 @@ CACHED_PIXELS = 2**15
 BEFORE = 2
 """Grid lines of the table before the image's first: no box in sight begins before them."""
 MOST_FLAT = 4
-"""Cells each way in which it is looked whether all pixels are the same."""
+"""Largest square of cells that is tested for equal pixels."""
 MOST_LEFT, MOST_CHANNELS = 0.75, 16
-"""Share of pixels left over from which on all are better looked at together; and channels, each of which is a step here."""
+"""Share of remaining pixels above which all points of all pixels are evaluated; most channels, each of which is a step here."""
 UPWARD = 1 + 2.0**-47
 
 
@@ -72,8 +72,8 @@ def form_by_need(
     dtype: torch.dtype,
     otherwise: Callable[[Tensor, Tensor, Coordinates], AffineForm],
 ) -> AffineForm | None:
-    """The form of `resample.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
-    each pixel, and places of pixels for which the formula does not hold. None where those are too many."""
+    """The form of `api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
+    each pixel, and places of pixels for which the formula does not hold. None if those are too many."""
     (channels, height, width), count, symbols = images.shape[1:], len(rows_of), place.column.symbols
     mine, image = rows_of.unique(return_inverse=True)
     images, area = images[mine], height * width

@@ -37,7 +37,7 @@ SIX_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_DOWN)
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """How the images of a run fare under ``share`` of its range."""
+    """Verdict counts of a run's images for ``share`` of its range."""
 
     share: float
     transform: str

@@ -48,7 +48,7 @@ class Contents:
 
 
 def contents(folder: Path) -> Contents:
-    """Look at a folder that exists. InputError where a run's names stand for links, pipes, folders or somebody else's files."""
+    """Look at a folder that exists. InputError where a run's names stand for links, pipes, folders or files of other programs."""
     sizes = {name: size for name in RUN_FILES if (size := size_of_file(folder / name)) is not None}
     others = sorted(
         path.name for path in folder.iterdir() if path.name not in RUN_FILES and not TEMPORARY.fullmatch(path.name)

@@ -144,7 +144,7 @@ def _same_counts(results: list[ImageResult], summary: dict[str, Any]) -> None:
 
 
 def check_model(run: FinishedRun, model: nn.Module) -> None:
-    """Only the very weights of the run may be drawn from."""
+    """Raise unless the model has exactly the weights of the run."""
     digest = weights_digest(model)
     if digest != run.claim["weights_sha256"]:
         raise InputError(
@@ -155,7 +155,7 @@ def check_model(run: FinishedRun, model: nn.Module) -> None:
 
 
 def check_images(run: FinishedRun, images: Tensor, labels: Tensor | None) -> Tensor:
-    """The run's images in the run's precision; only the very pixels and labels of the run may be shown."""
+    """The run's images in the run's precision; raise unless pixels and labels are exactly those of the run."""
     try:
         stored = images.to({"float32": torch.float32, "float64": torch.float64}[run.claim["dtype"]])
     except (KeyError, TypeError):

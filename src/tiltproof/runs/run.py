@@ -83,7 +83,7 @@ class Run:
         self.devices: set[str] = set()
 
     def work(self, inputs: Inputs, job: Job, reporter: Reporter, workers: Workers | None = None) -> None:
-        """All batches, from wherever the run stands. Workers may finish them in any order; they are kept in the images' order, so
+        """Prove all remaining batches. Workers may finish them in any order; they are kept in the images' order, so
         that a run is always whole up to some image."""
         size, images, began = self.plan["images_per_batch"], len(inputs.images), time.perf_counter()
         batches = [slice(k, min(k + size, images)) for k in range(len(self.results), images, size)]
@@ -114,7 +114,7 @@ class Run:
             yield Batch(rows.start, *job.part(rows).batch(inputs.part(rows), self.grid, pairs, reporter), device)
 
     def append(self, results: Sequence[Result], grid: Grid | None, device: str, seconds: float) -> None:
-        """One batch's results."""
+        """Add one batch's results."""
         self.results += results
         self.grid = self.grid or grid
         self.seconds += seconds

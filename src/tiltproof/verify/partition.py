@@ -2,7 +2,7 @@
 
 Along each axis the range is cut into ``base`` equal parts, each halved ``level`` times; a box is number ``index`` of
 the ``base * 2**level`` pieces. The edge between pieces m-1 and m lies at t = m / (base * 2**level) of the range.
-Division rounds correctly, so equal fractions give the very same float t, and `_edge` is a function of t alone:
+Division rounds correctly, so equal fractions give exactly the same float t, and `_edge` is a function of t alone:
 neighbors of any level share their edge to the last bit. A chain of intervals with shared ends covers everything
 between its two outer ends, however the inner ones were rounded; the outer ends are the range's own, moved out by
 one unit in the last place so that a decimal such as 0.1, which no float equals, is covered as well.

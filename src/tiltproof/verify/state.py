@@ -109,7 +109,7 @@ class SearchState:
         return self.boxes.device
 
     def count(self, rows: Tensor, seconds: float) -> None:
-        """Each of these boxes was bounded, all of them in so many seconds."""
+        """Each of these boxes was bounded, all of them together in ``seconds``."""
         bounded = torch.zeros_like(self.boxes).index_add_(0, rows, torch.ones_like(rows))
         self.boxes += bounded
         self.seconds += bounded * (seconds / max(1, len(rows)))

@@ -274,7 +274,7 @@ def entries(
             radius = tl.fma(spread, 16 * 2.0**-24, radius) * (1 + 2.0**-20)
             tl.store(small + symbols, radius.to(tl.float32), mask=mask)
             small += symbols + 1
-    asked = mask  # for which intervals are looked at
+    asked = mask  # entries for which intervals are computed
     if combined:
         # the forms' boxes will do, and no number is so large that a position leaves 30 bits; not so where anything is a NaN
         plain = (radii <= tl.fma(spreads, 2.0**-7, 2.0**-40)) & (sizes + spreads < 2.0**14)
@@ -283,5 +283,5 @@ def entries(
         if small is not None:
             plain = plain & (sizes + spreads < 2.0**7)
             tl.store(plain_small, tl.where(plain, 2.0**-24, float("inf")).to(tl.float32), mask=mask)
-    if tl.max(tl.where(asked, 1, 0)) > 0:  # seldom, and they are most of the work
+    if tl.max(tl.where(asked, 1, 0)) > 0:  # rare, and most of the work
         _write_intervals(table, asked, ends, f, numbers, program, shared, intervals_out, intervals_count)

@@ -52,7 +52,7 @@ from tiltproof.kernels.triton.pixels_float32 import (
 
 MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(48)
 SINGLE_ONE, SINGLE_TWO, ONE, TWO, ANY = (tl.constexpr(k) for k in range(5))
-"""How boxes are looked at: in float32, or float64, where they meet one cell, or two each way; or any number."""
+"""The code for a box: in float32 or float64 if it meets one cell, or two each way; or for any number of cells."""
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def _box(low_at, high_at, pair, first: tl.constexpr, inputs: tl.constexpr, param
 
 @triton.jit
 def _same(one, other, count: tl.constexpr):
-    """Whether two boxes are the same; not so where an end is a NaN."""
+    """Whether two boxes are the same; false if an end is a NaN."""
     same = one[0] == other[0]
     for k in tl.static_range(1, count):
         same = same & (one[k] == other[k])
@@ -257,7 +257,7 @@ def pixels(
     slot = tl.program_id(1)
     while slot < (pairs + stride - 1) // stride * period:
         turn = slot * 0
-        if slot >= period:  # not where boxes are not shared, for which a division is dear
+        if slot >= period:  # boxes that are not shared skip this: a division is expensive
             turn = slot // period
         pair, stop = slot + turn * (stride - period), tl.minimum((turn + 1) * stride, pairs)
         while pair < stop:
