@@ -96,7 +96,7 @@ def test_no_root_and_the_wrong_root(tmp_path, monkeypatch):
         ("wnids.txt", b"", "name each class once.*0 names"),
         ("wnids.txt", b"n01000000\nn01000000\n", "name each class once"),
         ("wnids.txt", b"n01000000\n../../etc\n", "something other than class names.*etc"),
-        ("wnids.txt", b"n0100000\x1b[2J", "something else"),
+        ("wnids.txt", b"n0100000\x1b[2J", "something other"),
         ("wnids.txt", b"\xff\xfe", "not UTF-8"),
         ("wnids.txt", b"n01000000\n" * 500_000, "too large"),
         ("val/val_annotations.txt", b"", "lists no images"),
