@@ -64,7 +64,7 @@ def check(
     labels : Tensor, sequence or None
         The labels of the run [n]; of a regression run its target values [n] or [n, K], or None if it had none.
     sample : int, optional
-        Prove only so many images again, chosen at random; digests, tilings and counts are checked for all.
+        Prove only this number of images again, chosen at random; digests, tilings and counts are checked for all.
     seed : int
         Seed of that choice.
     progress : callable, optional

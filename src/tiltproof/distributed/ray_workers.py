@@ -1,9 +1,10 @@
-"""Certification on a Ray cluster: `Queue` decides which batch comes next, `RayWorkers` hands batches to workers and collects results.
+"""The queue of batches and the pool of Ray workers; every batch gets the initial grid that a single process would
+use.
 
-Workers give each batch the starting grid that a single process would have given it. A single process takes the grid from the first batch
-in which an image needed one, and gives it to all batches after that. So as long as the grid is not known only the foremost batch is done,
-by itself; a second worker scouts: it finds the same grid from the same images without proving them, and when it has done so all other
-batches are open, in any order. The task of a worker that was lost is given to the next one as it was, with the same grid.
+A single process takes the grid from the first batch that has an image to prove, and uses it for all later batches.
+While the grid is unknown, only the first open batch is proved; a second worker determines the grid from the same
+images without proving them, and then all other batches may start in any order. The task of a lost worker is repeated
+by the next one with the same grid.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from tiltproof.verify.batch import Grid, Job
 from tiltproof.verify.inputs import Inputs
 
 MOST_LOSSES = 3
-"""A batch whose workers died this often is not given to another."""
+"""Number of lost workers after which a batch is not tried again."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A batch to prove with this grid, or, ``scouting``, only to find the grid of."""
+    """A batch to prove with this grid; or, if ``scouting``, only to determine the grid."""
 
     rows: slice
     grid: Grid | None
@@ -40,7 +41,8 @@ class Task:
 
 
 class Queue:
-    """The batches of a run that are not done; ``grid``: the starting grid, if it is known; ``needs_grid``: or whether it matters."""
+    """The unfinished batches of a run; ``grid``: the initial grid, if known; ``needs_grid``: whether batches wait for
+    it."""
 
     def __init__(self, batches: Sequence[slice], grid: Grid | None, needs_grid: bool) -> None:
         self.waiting, self.left = deque(batches), len(batches)
@@ -51,7 +53,7 @@ class Queue:
         self.losses: Counter[int] = Counter()
 
     def take(self) -> Task | None:
-        """The next task, or None while all others depend on tasks under way."""
+        """Return the next task, or None while all others depend on running ones."""
         if self.again:
             return self.again.pop()
         if self.waiting and (self.open or self.front is None):
@@ -65,7 +67,7 @@ class Queue:
         return None
 
     def done(self, task: Task, grid: Grid | None) -> None:
-        """``grid``: the grid that the task found; None if none of its images needed one."""
+        """Record a finished task; ``grid``: the initial grid that it determined, if an image needed one."""
         if not self.open and grid is not None:
             self.grid, self.open = grid, True
         if not task.scouting:
@@ -74,7 +76,7 @@ class Queue:
                 self.front = None
 
     def lost(self, task: Task) -> None:
-        """Put back the task of a worker that died."""
+        """Repeat the task of a lost worker."""
         self.losses[task.rows.start] += 1
         if self.losses[task.rows.start] >= MOST_LOSSES:
             raise InputError(
@@ -95,16 +97,16 @@ class Queue:
 
 LOOK_AROUND_SECONDS = 2.0
 PATIENCE_SECONDS = 180.0
-"""How long to wait for the first, or another, worker: one has to start Python and to load torch."""
+"""Time to wait for a worker, which must start Python and import torch."""
 REACH_SECONDS = 10.0
 MOST_FAILURES = 2
-"""Workers that fail to start on a machine before it is no longer used."""
+"""Number of failed starts after which a machine is not used."""
 DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker, as this process sees it."""
+    """The driver's view of a worker."""
 
     actor: Any
     node: str
@@ -142,7 +144,7 @@ class RayWorkers:
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
     ) -> Generator[Batch, None, None]:
-        """Every batch once, in the order of completion."""
+        """Yield every batch once, in the order of completion."""
         if not batches:
             return
         packed = self._pack(Package.of(inputs, job, pairs))
@@ -181,7 +183,7 @@ class RayWorkers:
         return packed
 
     def connect(self) -> None:
-        """Connect to the cluster, unless the program has already done so; `work` disconnects at its end."""
+        """Connect to the cluster, unless the program has done so; `work` disconnects at its end."""
         if self.ray.is_initialized():
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
@@ -204,7 +206,7 @@ class RayWorkers:
 
 
 class _WorkerPool:
-    """The workers, their tasks and their machines."""
+    """The workers, their tasks, and their machines."""
 
     def __init__(self, ray: Any, device: str, package: Any, most: int) -> None:
         self.ray, self.device, self.package, self.most = ray, device, package, most
@@ -216,7 +218,7 @@ class _WorkerPool:
         self.hopeless = self.ever = False
 
     def scale_up(self) -> None:
-        """One worker for each GPU or core that has none, and no more workers than there are batches."""
+        """Start a worker for each GPU or core without one, but no more than there are batches."""
         now = time.monotonic()
         if now - self.looked < LOOK_AROUND_SECONDS:
             return
@@ -247,7 +249,7 @@ class _WorkerPool:
         self.calls[actor.prepare.remote(self.package, kind, versions())] = handle
 
     def idle(self) -> list[WorkerHandle]:
-        """Workers that could begin something; GPUs first."""
+        """Return idle workers, GPUs first."""
         ready = [handle for handle in self.handles if handle.device is not None and handle.task is None]
         return sorted(ready, key=lambda handle: handle.device == "cpu")
 
@@ -256,7 +258,7 @@ class _WorkerPool:
         self.calls[handle.actor.batch.remote(*what, task.grid, task.scouting)] = handle
 
     def wait(self, queue: Queue) -> list[tuple[str, Task, Any]]:
-        """(device, task, answer) of tasks that are done, none if nothing happened for a moment."""
+        """Return (device, task, answer) of finished tasks; nothing if none finished for a while."""
         self._be_patient()
         if not self.calls:
             time.sleep(LOOK_AROUND_SECONDS)
@@ -280,7 +282,7 @@ class _WorkerPool:
         return finished
 
     def _raised(self, handle: WorkerHandle, error: BaseException) -> None:
-        """A worker that cannot start is dropped; an error during a proof aborts the run, as in a single process."""
+        """Drop a worker that cannot start; an error in a proof ends the run, as in a single process."""
         if handle.task is not None:
             raise error
         self.reason = f"on {handle.host}: {error}"
@@ -321,14 +323,14 @@ class _WorkerPool:
             )
 
     def shutdown(self) -> None:
-        """The run is over, one way or another."""
+        """Stop all workers."""
         for handle in list(self.handles):
             self._drop(handle)
 
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM by one that exits with code 15, also if the program had its own."""
+    """Keep this process's handler of SIGTERM: Ray replaces it by one that exits with code 15."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -1,4 +1,4 @@
-"""One worker's side: it is sent the network once, reads it for itself, and then proves the batches it is handed."""
+"""A worker: it receives the network once, traces it, and proves the batches that the driver sends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tiltproof.verify.inputs import Inputs, check_model_and_images
 
 @dataclass(frozen=True)
 class Package:
-    """The data that every worker needs, on the CPU; ``pairs``: bounded at once on a device of type ``planned_for``."""
+    """What every worker needs, on the CPU; ``pairs``: bounded at once on a device of type ``planned_for``."""
 
     model: nn.Module
     image: Tensor  # [1, C, H, W], to read the network with
@@ -50,7 +50,7 @@ class Package:
 
 
 def versions() -> dict[str, str]:
-    """Versions that must agree on all machines, because a run folder records one set of them."""
+    """Return the versions that must be the same on all machines, because the run folder records one set."""
     return {"tiltproof": package_version(), "torch": torch.__version__}
 
 
@@ -58,7 +58,7 @@ class Worker:
     """A process of the cluster."""
 
     def prepare(self, packed: bytes, kind: str, expected: dict[str, str]) -> tuple[str, int]:
-        """Read the network; returns the device that this worker computes on, and its process."""
+        """Trace the network; return the device of this worker, and its process."""
         if versions() != expected:
             raise InputError("its versions are not those of this run", got=f"{versions()} there, {expected} here")
         try:
@@ -91,7 +91,7 @@ class Worker:
         return str(inputs.images.device), os.getpid()
 
     def batch(self, job: Job, images: Tensor, labels: Tensor, grid: Grid | None, scouting: bool) -> tuple[Any, Any]:
-        """Results and starting grid of these images; without results if it is the grid alone that is wanted."""
+        """Return results and initial grid for these images; with ``scouting`` the grid alone."""
         device = self.inputs.images.device
         inputs = replace(self.inputs, images=images.to(device), labels=labels.to(device))
         with proof_arithmetic(device), eval_mode(inputs.model), inputs.memory.watched():

@@ -1,4 +1,4 @@
-"""Some rows of a form, copied on first access: a backward pass may end before it reaches most layers."""
+"""Lazy row-gather view of a form: rows are copied when they are read, because a backward pass may exit before most layers."""
 
 from __future__ import annotations
 

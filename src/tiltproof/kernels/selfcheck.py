@@ -6,8 +6,8 @@ Images of noise, and boxes from the transform's whole range down to a single poi
   2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
   the reference's hull; over the boxes of the forms alone, or where those meet the intervals', as the kernels decide. Where the reference
-  does not evaluate single points (`pixels/range_extrema.py`) it may be less; and where it gave up all slopes of a box because of one
-  pixel, a form with slopes is compared with the samples alone;
+  evaluates no single points (`pixels.range_extrema`) it may be less; and where one pixel makes it drop all slopes of a
+  box, a form with slopes has the samples alone to answer to;
 - be the same, bit for bit, when other pairs share its box, or nearly do.
 """
 
@@ -43,7 +43,7 @@ def agrees(
 ) -> bool:
     """``launch(images, rows_of, low, high)``: the kernels. ``image``: zeros of the shape to look at.
 
-    The reference gets each box by itself, because it bounds all boxes of a batch as the widest requires.
+    The reference is evaluated box by box, because it treats all boxes of a batch like the widest.
     """
     height, width = image.shape[-2:]
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Pixel bounds: validate image batches, then bound every pixel over parameter boxes."""
+"""Bounds of transformed pixels: validation, `bound_pixels`, and the choice between the methods and their tiers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METHODS = ("affine", "hull", "fgv")
 
 
 def check_method(method: str, transform: Transform) -> None:
-    """Reject unknown methods, and `fgv` for transformations the paper does not define it for."""
+    """Raise if `method` is unknown, or if `fgv` does not support the transformation."""
     if method not in METHODS:
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     beyond = [part.text for part in transform.parts if isinstance(part, Photometric)]
@@ -46,7 +46,7 @@ def check_method(method: str, transform: Transform) -> None:
 
 
 def check_images(images: Tensor) -> None:
-    """Refuse anything but a finite floating-point batch [N, C, H, W] with values in [0, 1]."""
+    """Raise unless ``images`` is a finite floating-point batch [N, C, H, W] with values in [0, 1]."""
     if not isinstance(images, Tensor):
         raise InputError("images must be a torch tensor", got=type(images).__name__, do="torch.as_tensor(images)")
     if images.ndim != 4:
@@ -85,7 +85,7 @@ def check_images(images: Tensor) -> None:
 
 
 CHUNK_ENTRIES = 2**20
-"""Pixels bounded at a time by `bound_pixels`; each needs about forty float64 numbers."""
+"""Pixels that `bound_pixels` bounds at a time; each takes about forty float64 numbers."""
 
 
 def bound_pixels(
@@ -157,10 +157,12 @@ def pair_bounds(
     quadratic: bool = False,
     dtype: torch.dtype = torch.float64,
 ) -> AffineForm:
-    """Bounds for pairs: image ``rows_of[p]`` under the parameter box [low[p], high[p]]; float64 throughout, and at last in ``dtype``.
+    """Bound pairs: image ``rows_of[p]`` over the parameter box [low[p], high[p]]; in float64, converted to ``dtype``
+    at the end.
 
-    ``cells``: see `Coordinates`; for losses, so that no shape depends on values. ``quadratic``: if there is only one parameter and it
-    moves pixels, affine forms get up to two more symbols (`pixels/quadratic.py`): tighter, but more expensive for every later stage.
+    ``cells``: see `Coordinates`; losses set it so that no shape depends on values. ``quadratic``: for a single
+    spatial parameter, affine forms get up to two more symbols (`pixels.quadratic`): tighter, and more expensive for
+    the network.
     """
     check_method(method, transform)
     if method == "affine":
@@ -229,7 +231,7 @@ def affine_spatial(
     quadratic: bool = False,
     cells: int | None = None,
 ) -> AffineForm:
-    """Exact images resampled by a run of spatial parts; in ``dtype``, as `AffineForm.to` converts."""
+    """Resample exact images by a run of spatial parts; the result is in ``dtype``, as `AffineForm.to` converts."""
     height, width = images.shape[-2:]
     fixed = launch_bound(low) or cells is not None
     rows, box_of = (slice(None), None) if fixed else distinct(low[:, run], high[:, run])
@@ -242,7 +244,7 @@ def affine_spatial(
 def affine_pixelwise(
     image: AffineForm, transform: Transform, run: list[int], low: Tensor, high: Tensor, dtype: torch.dtype
 ) -> AffineForm:
-    """Bounds after a run of pixelwise parts and their clamp."""
+    """Bound a run of pixelwise parts and their clamp."""
     return clamp01(_affine_changes(image, transform, run, low, high)).to(dtype)
 
 
@@ -256,14 +258,15 @@ def _affine_changes(image: AffineForm, transform: Transform, run: list[int], low
 
 @has_kernel("pixels:pairs_alone")
 def bounds_pairs_alone(images: Tensor, transform: Transform) -> bool:  # noqa: ARG001 (a kernel uses them)
-    """Whether pixel bounds of a pair are the same in any batch; the reference bounds all boxes as it has to bound the widest."""
+    """Return whether the bounds of a pair do not depend on its batch; the reference bounds all boxes like the widest."""
     return False
 
 
 def distinct(low: Tensor, high: Tensor) -> tuple[Tensor | slice, Tensor | None]:
-    """Rows that hold each of the boxes [P, d] once, and which of those each row's is, [P]; (all, None) where no two are the same.
+    """Return rows that hold each of the boxes [P, d] once, and the row of each box [P]; (all, None) if no two are
+    equal.
 
-    All images begin with the same boxes, and where a box's pixels look depends on nothing else.
+    All images begin with the same boxes, and source positions depend on nothing else.
     """
     ends = torch.cat([low, high], 1)
     # a single number for each box is several times faster to sort; that it tells them apart is not taken for granted
@@ -294,14 +297,14 @@ def _box(
 # Spatial parts: the exact interval hull of a resampled image over coordinate boxes, and its affine form.
 
 MANY_POINTS = 36
-"""Boxes that span more points than this get no slopes: a plane says nothing about so large a part of an image."""
+"""Boxes with more points get no slopes: a plane does not approximate so large a part of an image."""
 CACHED_ENTRIES = 2**14
-"""Pixels bounded at a time on a CPU: dozens of float64 numbers for each, which stay in its caches."""
+"""Pixels bounded at a time on a CPU: some dozens of float64 numbers for each, which fit into its caches."""
 
 
 def hull(images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
-    """Exact minimum and maximum of the image over each pixel's coordinate box, channels first [P, C, H, W]; a little less than
-    exact where a box spans many cells (`bounds.wide`)."""
+    """Return the exact minimum and maximum of the image over each pixel's coordinate box, [P, C, H, W]; for a box of
+    many cells slightly wider bounds (`pixels.range_extrema`)."""
     wide = _too_wide(images, place, padding)
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)
@@ -320,7 +323,7 @@ def hull(images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> I
 
 
 def hull_of_interval(image: Interval, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
-    """The same for an image known only up to intervals: interpolation weights are not negative."""
+    """Bound an image known up to intervals in the same way: interpolation weights are not negative."""
     if image.lower is image.upper:
         return hull(image.lower, rows_of, place, padding)
     return Interval(hull(image.lower, rows_of, place, padding).lower, hull(image.upper, rows_of, place, padding).upper)
@@ -370,7 +373,7 @@ def affine_of_exact(
 def affine_by_points(
     images: Tensor, rows_of: Tensor, place: Coordinates, padding: str, box_of: Tensor | None, dtype: torch.dtype
 ) -> AffineForm:
-    """From the image's values at all points of each pixel's box."""
+    """Compute the form from the image's values at all points of each pixel's box."""
     walk = None if _too_wide(images, place, padding) is not None else PatchExtrema(images, rows_of, place, padding)
     if walk is None or walk.count > MANY_POINTS or not (walk.x.true and walk.y.true):
         place = place if box_of is None else place.of(box_of)
@@ -436,7 +439,7 @@ def _of_points(walk: PatchExtrema, x: _Steps, y: _Steps, largest: Tensor) -> Aff
 
 
 def _too_wide(images: Tensor, place: Coordinates, padding: str) -> Tensor | None:
-    """Where boxes span too many cells to be looked at one by one, [P, H, W, 1]; None if none does."""
+    """Return where boxes span too many cells to visit each point, [P, H, W, 1]; None if none does."""
     if place.cells is not None:  # the caller knows that there are few
         return None
     height, width = images.shape[-2:]

@@ -1,9 +1,9 @@
-"""Exact extremes of a bilinearly interpolated image over coordinate boxes (method, section 3).
+"""Exact extrema of a bilinearly interpolated image over coordinate boxes (method, section 3).
 
-Inside a grid cell the image is a bilinear function, and so it stays when a plane is subtracted; a bilinear function
-on a rectangle has its extremes at the corners. So over a coordinate box it is enough to look at the points (box edges
-and grid lines in u) x (box edges and grid lines in v). Nothing else is assumed: cells between the border and the
-padding are cells.
+Inside a grid cell the image is a bilinear function, also after a plane is subtracted, and a bilinear function on a
+rectangle has its extrema at the corners. Over a coordinate box it is therefore enough to visit the points (box edges
+and grid lines in u) x (box edges and grid lines in v). Cells between the border and the padding are cells like any
+other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.transforms.interpolation import pixels_at, ring_index, with_ring
 
 FAR = 2.0**30
-"""Beyond this, a position in a reflected image is assumed to show any part of it."""
+"""Positions of a reflected image beyond this may show any part of it."""
 
 
 @dataclass
 class Axis:
-    """The points to evaluate along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
+    """The points to visit along one axis: box edges and the grid lines between, for every pixel [P, H, W]."""
 
     base: Tensor  # the grid line at or below the box
     index: Tensor  # ring indices of the grid lines base, base + 1, ..., base + cells, [cells + 1, P, H, W]
@@ -38,11 +38,11 @@ class Axis:
     true: bool  # whether ``points`` are the true positions (not so where a reflection is seen whole)
 
     def meets(self, cells: int) -> Tensor:
-        """Mask of the boxes that lie in their first ``cells`` cells, their borders included, [P, H, W]."""
+        """Return where the box lies in its first ``cells`` cells, including their borders, [P, H, W]."""
         return self.last <= self.base + cells
 
     def rows(self, which: Tensor | slice) -> Axis:
-        """Select boxes, possibly repeatedly."""
+        """Return the lines of some boxes; boxes may repeat."""
         index, ends, inside, points = (
             some(each, which, 1) for each in (self.index, self.ends, self.inside, self.points)
         )
@@ -51,7 +51,7 @@ class Axis:
 
 
 def some(values: Tensor, which: Tensor | slice, dim: int = 0) -> Tensor:
-    """Select rows along a dimension: a view for a slice, `index_select` otherwise (advanced indexing is slow on CPUs)."""
+    """Return rows of a dimension: a view for a slice, ``index_select`` otherwise, because CPUs index slowly."""
     if isinstance(which, slice):
         return values[(slice(None),) * dim + (which,)]
     return values.index_select(dim, which)
@@ -68,15 +68,16 @@ def known_ends(box: Interval) -> tuple[Tensor, Tensor]:
 
 
 def clipped(low: Tensor, high: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Clip boxes to [-2, size + 1]: zeros and border padding are constant below -1 and above ``size``."""
+    """Return boxes cut off one cell outside the image, where zeros and border padding are constant."""
     return low.clamp(-2, size + 1), high.clamp(-2, size + 1)
 
 
 def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Axis:
-    """Cells that each box meets: as many as the widest needs, or ``cells`` if the caller knows that none meets more.
+    """Return the points: as many cells as the widest box needs, or ``cells`` if the caller knows that no box needs
+    more.
 
-    Zeros and border padding are constant below -1 and above size, so cells further out add nothing: they are left out, and
-    the constant's two ends, the grid line next to the image and the box's true edge, are both looked at.
+    Zeros and border padding are constant below -1 and above size, so cells further out are omitted. Both ends of the
+    constant, the grid line next to the image and the true edge of the box, are visited.
     """
     low, high = known_ends(box)
     first, last, true = low, high, True
@@ -97,7 +98,7 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
 
 
 class PatchExtrema:
-    """The image's values at every point of every pixel's coordinate box."""
+    """Iterates over the image's values at every point of every pixel's coordinate box."""
 
     def __init__(self, images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
         """``images`` [N, C, H, W]; ``rows_of`` [P]: the image of each pair."""
@@ -109,7 +110,8 @@ class PatchExtrema:
         self.y = axis(place.rows, height, padding, place.cells)
 
     def pairs(self, rows_of: Tensor, boxes: Tensor | slice) -> PatchExtrema:
-        """The same images for other pairs, whose boxes are some of these; of pairs that share a box its lines are found once."""
+        """Return the same images for other pairs, whose boxes are some of these; lines of a shared box are computed
+        once."""
         walk = copy(self)
         walk.offset, walk.x, walk.y = rows_of.view(-1, 1, 1) * self.area, self.x.rows(boxes), self.y.rows(boxes)
         return walk

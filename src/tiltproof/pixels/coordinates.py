@@ -1,4 +1,4 @@
-"""Where each output pixel looks in the source image, over all parameters of a box (method, section 2)."""
+"""Source positions of every output pixel, over all parameters of a box (method, section 2)."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Coordinates:
     columns: Interval
     rows: Interval
     cells: int | None = None
-    """Grid cells to look at along each axis, where it is known that no box meets more; proofs leave it out and have them counted."""
+    """Most grid cells of a box along each axis, if known; proofs leave it out and count them."""
 
     def of(self, boxes: Tensor | slice) -> Coordinates:
-        """Select boxes, possibly repeatedly."""
+        """Return the coordinates of some boxes; boxes may repeat."""
         columns, rows = (interval.exactly(lambda end: end[boxes]) for interval in (self.columns, self.rows))
         return Coordinates(self.column[boxes], self.row[boxes], columns, rows, self.cells)
 
     def of_pixels(self, at: Tensor) -> Coordinates:
-        """Of single pixels, numbered by box and place, as images of one pixel."""
+        """Return the coordinates of single pixels, numbered by box and position, as images of one pixel."""
 
         def chosen(values: Tensor) -> Tensor:
             return values.flatten(-3).index_select(-1, at).view(*values.shape[:-3], -1, 1, 1)
@@ -79,7 +79,7 @@ def interval_coordinates(
 def _intervals(
     transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
 ) -> tuple[Interval, Interval]:
-    """The same, infinite where a camera's depth may reach zero."""
+    """Return the quotient; infinite where the depth of a camera may reach zero."""
     grid_u, grid_v = centered_grid(height, width, low)
     # one number for each column and for each row, until a map mixes them
     u, v = Interval(grid_u, grid_u), Interval(grid_v, grid_v)
@@ -174,7 +174,7 @@ def _meet(form: AffineForm, interval: Interval) -> Interval:
 # like any coordinate, and boxes that leave it open are halved.
 
 LEAST_DEPTH = 2.0**-4
-"""A source position lies at most this many times farther out than its ray starts: beyond, an image is a smear."""
+"""Largest ratio of the distances of a source position and its pixel: beyond, an image is a smear."""
 MOST_BOXES = 2**14
 
 
@@ -221,7 +221,7 @@ def _check_run(transform: Transform, run: list[int], low: Tensor, high: Tensor, 
 def corner_depth(
     transform: Transform, run: list[int], low: Tensor, high: Tensor, height: int, width: int
 ) -> AffineForm:
-    """The depth w at the image's four corner pixels over boxes [P, d], [P, 2, 2]."""
+    """Return the depth w at the four corner pixels over boxes [P, d], [P, 2, 2]."""
     forms = symbols(low, high)
     u, v = centered_grid(height, width, low)
     third = transform.composed_inverse(run, [forms[k] for k in run])[2]

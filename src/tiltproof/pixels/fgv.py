@@ -24,19 +24,19 @@ from tiltproof.transforms import Spatial, Transform
 from tiltproof.transforms.interpolation import ring_index
 
 MOST_AREA = 2**22
-"""Pixels to which an image is padded at most, for paddings other than zeros; some 64 MB for each of its channels."""
+"""Most pixels of a padded image, for paddings other than zeros; about 64 MB per channel."""
 
 PADDED_AT_ONCE = 2**22
-"""Pixels of padded images that are held at a time."""
+"""Pixels of padded images held at a time."""
 
 CHUNK_ENTRIES = 2**21
-"""Entries of grids held at a time, so that memory stays bounded at any image size."""
+"""Entries of grids held at a time, which bounds memory for any image size."""
 
 CHUNK_ENTRIES_GPU = 2**25
 """The same on a GPU."""
 
 SHARED = 8
-"""On a CPU, images of a box, on the average, from which on boxes are worked on one by one: more steps, and no copies of the grid."""
+"""On a CPU: mean number of images per box from which on boxes are processed one by one, without copies of the grid."""
 
 
 @dataclass
@@ -49,7 +49,8 @@ class SparseGrid:
     counts: Tensor
 
     def of(self, which: Tensor, boxes: int) -> SparseGrid:
-        """From the grid of ``boxes`` consecutive boxes, select those of boxes ``which`` [P], possibly repeatedly."""
+        """Return the grid of boxes ``which`` [P], which may repeat; this grid has ``boxes`` boxes, one after the
+        other."""
         counts = self.counts.view(boxes, -1)
         sizes = counts.sum(1)
         mine = sizes[which]
@@ -170,7 +171,7 @@ def fgv(transform: Transform, run: list[int], images: Interval, rows_of: Tensor,
 
 
 def _entries(columns: Interval, rows: Interval, height: int, width: int) -> Tensor:
-    """How many entries each position has in a grid."""
+    """Return the number of entries of each position in a grid."""
     return lines_near(rows, height)[1] * lines_near(columns, width)[1]
 
 
@@ -236,7 +237,8 @@ SAMPLES = 64
 
 
 def lines_needed(transform: Transform, half: tuple[float, ...], height: int, width: int) -> int:
-    """Enough grid lines for every box of these half widths inside the range: those nearer than 1 to an interval of the widest extent."""
+    """Return enough grid lines for every box of these half widths in the range: those closer than 1 to the widest
+    interval."""
     generator = torch.Generator().manual_seed(0)
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     corners = torch.rand(SAMPLES, len(half), generator=generator, dtype=torch.float64)

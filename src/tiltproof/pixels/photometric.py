@@ -65,9 +65,9 @@ def changed_interval(part: Part, image: Interval, value: Interval, padding: str)
 
 
 THIN = 2.0**-30
-"""A pixel known better than that gets no slope: the secant would be rounding noise (any slope is sound)."""
+"""Narrower pixels get no slope: the secant would be rounding noise (any slope is sound)."""
 SAFE = 1 + 2.0**-30
-"""More than the relative error of what it multiplies."""
+"""An upper bound of the relative error of the product."""
 
 
 def power_interval(base: Interval, exponent: Interval) -> Interval:

@@ -1,9 +1,10 @@
-"""Bounds of a resampled image where coordinate boxes span many cells, at a cost that does not grow with their size.
+"""Bounds of a resampled image for coordinate boxes of many cells, at a cost that does not grow with their size (a
+sparse table).
 
-Evaluating every point of a box, as `PatchExtrema` does, costs as much as the box has cells: (HW)^2 in all for boxes as wide as
-the image. An interpolated value is a mean of the pixels around it, so over a box it lies between the least and the largest pixel
-on grid lines floor(low) .. ceil(high). These come from a table of windows whose sides are powers of two: of any rectangle a x b,
-the four windows of sides 2^i <= a and 2^j <= b in its corners cover it and nothing else.
+`PatchExtrema` visits every point of a box, as many as it has cells: for boxes as wide as the image (HW)^2 in all. An
+interpolated value is a mean of the pixels around it, so over a box it lies between the least and the largest pixel on
+grid lines floor(low) .. ceil(high). These come from a table of windows whose sides are powers of two: the four
+windows of sides 2^i <= a and 2^j <= b in the corners of a rectangle a x b cover exactly the rectangle.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from tiltproof.pixels.bilinear import FAR, clipped, known_ends
 from tiltproof.transforms.interpolation import ring_index, with_ring
 
 MOST_CELLS = 12
-"""Boxes that meet more cells than this along an axis are bounded here, less tightly by less than a cell on each side."""
+"""Boxes of more cells along an axis are bounded here; the bounds are wider by less than a cell on each side."""
 
 
 def lines(box: Interval, size: int) -> tuple[Tensor, Tensor]:
-    """The grid lines at or below and at or above each box, in [-2, size + 1]: what lies further out is to be found there as well."""
+    """Return the grid lines around each box, in [-2, size + 1], where every value further out is found as well."""
     low, high = clipped(*known_ends(box), size)
     return low.floor().long(), high.ceil().long()
 
 
 def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding: str) -> Tensor | None:
-    """Mask of the boxes that meet more than MOST_CELLS along an axis, as `bilinear.axis` counts or fewer, [P, H, W]; None if none does."""
+    """Return where a box has more than MOST_CELLS along an axis, as `Axis` counts them or fewer, [P, H, W]; None if
+    none has."""
     # a box of width w meets at most ceil(w) + 1 cells; a NaN is not at most anything
     if all(bool((box.upper - box.lower).max() <= MOST_CELLS - 1) for box in (columns, rows)):
         return None
@@ -42,7 +44,8 @@ def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding
 
 
 def wide_hull(images: Tensor, rows_of: Tensor, columns: Interval, rows: Interval, padding: str) -> Interval:
-    """Least and largest pixel of each box's rectangle of grid lines, [P, H, W, C]; of a reflected image, of all of it."""
+    """Return the least and largest pixel of each box's rectangle of grid lines, [P, H, W, C]; of a whole reflected
+    image."""
     height, width = images.shape[-2:]
     if padding == "reflect":
         shape = (*columns.lower.shape, images.shape[1])

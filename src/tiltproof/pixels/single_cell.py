@@ -6,9 +6,8 @@ to the next column and row, and d the difference of these. Around the box's midd
     p = (q + a m + b n + d m n) + (a + d n) x + (b + d m) y + d x y,    |d x y| <= |d| h_t h_s
 
 where h_t and h_s are half the box's sides. That is the residual's exact hull for the secant slopes g_u = a + d n and g_v = b + d m, as
-`affine_of_exact` finds it from four corners. With u_c and v_c the centers of the positions' forms,
-x = (u - u_c) + (u_c - first line) - m, so the form's center is q + b n + g_u (u_c - first line) + g_v (v_c - first line - n), and the
-rest of x and y is in the positions' forms.
+`affine_by_points` has it. With u_c and v_c the centers of the positions' forms, x = (u - u_c) + (u_c - first line) - m, so the
+form's center is q + b n + g_u (u_c - first line) + g_v (v_c - first line - n), and the rest of x and y is in the positions' forms.
 
 An image that is the same all over what a box can see (the dark around a digit) is constant there, however many cells that are: the
 formula holds with a = b = d = 0. So it does along an axis where a box lies outside of the image: a = d = 0.
@@ -44,18 +43,19 @@ from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.transforms.interpolation import ring_index, with_ring
 
 CACHED_PIXELS = 2**15
-"""Pixels of one channel bounded at a time: one or two dozen float64 numbers each, which stay in a CPU's caches."""
+"""Pixels of one channel bounded at a time: a dozen or two float64 numbers for each, which fit into a CPU's caches."""
 BEFORE = 2
-"""Grid lines of the table before the image's first: no box in sight begins before them."""
+"""Grid lines of the table before the image's first one; no box begins before them."""
 MOST_FLAT = 4
-"""Largest square of cells that is tested for equal pixels."""
+"""Cells in each direction that are tested for pixels of a single value."""
 MOST_LEFT, MOST_CHANNELS = 0.75, 16
-"""Share of remaining pixels above which all points of all pixels are evaluated; most channels, each of which is a step here."""
+"""Share of remaining pixels from which on all are bounded together; and most channels, each of which is a step here."""
 UPWARD = 1 + 2.0**-47
 
 
 def applies(images: Tensor, place: Coordinates, padding: str) -> bool:
-    """In proofs, on a CPU; of an image that is reflected, lines do not follow each other outside."""
+    """Return whether the formula applies: on a CPU, without gradients, and not for reflected images, whose lines
+    change their order."""
     given = images, *(each for form in (place.column, place.row) for each in (form.stack, form.radius))
     plain = place.cells is None and not place.column.quadratic and padding != "reflect"
     exact = all(each.dtype == torch.float64 and not launch_bound(each) for each in given)
@@ -72,8 +72,8 @@ def form_by_need(
     dtype: torch.dtype,
     otherwise: Callable[[Tensor, Tensor, Coordinates], AffineForm],
 ) -> AffineForm | None:
-    """The form of `api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
-    each pixel, and places of pixels for which the formula does not hold. None if those are too many."""
+    """The form of `pixels.api.affine_of_exact`, which has these arguments; ``otherwise`` makes it, in ``dtype``, for images, the image of
+    each pixel, and places of pixels for which the formula does not hold. None where those are too many."""
     (channels, height, width), count, symbols = images.shape[1:], len(rows_of), place.column.symbols
     mine, image = rows_of.unique(return_inverse=True)
     images, area = images[mine], height * width

@@ -1,4 +1,4 @@
-"""Atomic file replacement, and an exclusive lock on a run folder."""
+"""Atomic file replacement and an exclusive lock on a run folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiltproof.errors import InputError
 
 
 def replace_bytes(path: Path, content: bytes) -> None:
-    """Write beside the target, rename, and have the folder's entry reach the disk as well."""
+    """Write a temporary file, rename it, and sync the folder."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as stream:
@@ -30,12 +30,12 @@ def replace_bytes(path: Path, content: bytes) -> None:
 
 
 def document(content: dict[str, Any]) -> bytes:
-    """Serialize as JSON, one value per line."""
+    """Return one JSON document, one value per line."""
     return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
 def lock(stream: IO[bytes], folder: Path) -> None:
-    """One writer at a time in ``folder``, where the system has such locks; the lock ends when the file is closed or the process ends."""
+    """Lock ``folder`` for one writer, where the system has such locks, until the file is closed or the process ends."""
     try:
         import fcntl
     except ImportError:

@@ -1,9 +1,9 @@
-"""How far a network is proved: the certified share over nested ranges, from a tenth of the transformation to all of it.
+"""The curve of a run: the certified share over nested ranges, from a tenth of the transformation to all of it.
 
-What is proved for a range is proved for every range inside it, and a counterexample that lies inside a smaller range breaks
-that one too. So only the images that the whole range left open are looked at again, from the largest nested range to the
-smallest, and ever fewer of them. The result is kept beside a run as ``curve.json``
-(docs/run-folder.md); it is no part of the sealed evidence.
+A proof for a range holds for every range inside it, and a counterexample that lies inside a smaller range falsifies
+that one too. Only the images that the whole range left open are therefore certified again, from the largest nested
+range to the smallest. The result is stored with a run as ``curve.json`` (docs/run-folder.md); it is not part of the
+sealed evidence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SIX_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_DOWN)
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Verdict counts of a run's images for ``share`` of its range."""
+    """Verdicts of a run's images under ``share`` of its range."""
 
     share: float
     transform: str
@@ -133,7 +133,7 @@ def _inside(point: tuple[float, ...] | None, transform: Transform) -> bool:
 
 
 def check_curve_file(folder: Path) -> None:
-    """Refuse to replace anything but a curve; known before a run that is to end with one."""
+    """Refuse to replace anything but a curve; called before a run that is to end with one."""
     path = folder / CURVE
     if size_of_file(path):
         with path.open("rb") as stream:
@@ -142,7 +142,8 @@ def check_curve_file(folder: Path) -> None:
 
 
 def write_curve(folder: Path, points: Sequence[CurvePoint], began: float) -> None:
-    """Put the curve beside the run it belongs to, tied to it by the digest of its verdicts; ``began``: by `time.perf_counter`."""
+    """Write the curve into its run's folder, with the digest of the run's verdicts; ``began``: by
+    `time.perf_counter`."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -158,7 +159,7 @@ def write_curve(folder: Path, points: Sequence[CurvePoint], began: float) -> Non
 
 
 def read_curve(folder: Path, verdicts_sha256: str, images: int) -> list[CurvePoint] | None:
-    """The curve of the run with these verdicts; None if there is none, or only one of another run."""
+    """Return the curve of the run with these verdicts; None if there is none, or one of another run."""
     path = folder / CURVE
     if not path.is_file():
         return None

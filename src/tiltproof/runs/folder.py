@@ -1,8 +1,8 @@
-"""Run folders: what a folder holds before a run writes into it, and `RunFolder`, which writes, seals and resumes a run.
+"""Run folders: what a folder contains before a run writes into it, and a run that is stored there batch by batch.
 
-A run creates, changes and deletes its own files alone: those by a run's names beside a manifest of this program. Whoever writes
-them holds the lock on verdicts.jsonl, and takes it before the manifest is written; so a process that dies while the folder is being
-made leaves empty files, or a run without results, and both count as nothing.
+A run creates, changes and deletes only its own files: those with a run's names and a manifest of this program. The
+writer holds the lock on verdicts.jsonl, and takes it before it writes the manifest. A process that dies while it
+creates the folder leaves empty files or a run without results; both count as an empty folder.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ FORMAT = "tiltproof-run"
 KEYS = {VERDICTS: {"image", "boxes"}, BATCHES: {"batch", "claim", "sha256"}}
 """Keys that every record of these files has, among others."""
 MOST_BYTES = 2**26
-"""Size limit of a record."""
+"""Most bytes of a record."""
 TEMPORARY = re.compile(r"\.[a-z]+\.(json|html)\.\d+")
-"""Temporary files that `replace_bytes` leaves in a folder if the process is killed."""
+"""Names of files that `replace_bytes` leaves when the process is killed."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """``manifest``: of the run that is there, or None; ``results``: whether that run has any; ``other``: another file's name, or None."""
+    """``manifest``: of the run in the folder, or None; ``results``: whether that run has any; ``other``: another
+    file's name, or None."""
 
     manifest: dict[str, Any] | None
     results: bool
@@ -48,7 +49,7 @@ class Contents:
 
 
 def contents(folder: Path) -> Contents:
-    """Look at a folder that exists. InputError where a run's names stand for links, pipes, folders or files of other programs."""
+    """Inspect an existing folder. InputError if a run's names are links, pipes, folders or files of another program."""
     sizes = {name: size for name in RUN_FILES if (size := size_of_file(folder / name)) is not None}
     others = sorted(
         path.name for path in folder.iterdir() if path.name not in RUN_FILES and not TEMPORARY.fullmatch(path.name)
@@ -68,7 +69,7 @@ def contents(folder: Path) -> Contents:
 
 
 def size_of_file(path: Path) -> int | None:
-    """None if there is nothing by that name; InputError if it is anything but a plain file."""
+    """Return the file; None if there is nothing of that name; InputError if it is not a plain file."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -84,7 +85,7 @@ def size_of_file(path: Path) -> int | None:
 
 
 def _is_record(line: bytes, keys: set[str]) -> bool:
-    """Whether a line is one of a run's records; one without its end was being written when the process died."""
+    """Return whether a line is a record of a run; one without an end was being written when the process died."""
     if not line.endswith(b"\n"):
         return line.startswith(b'{"')
     try:
@@ -100,7 +101,7 @@ def _ensure_own(own: bool, path: Path) -> None:
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a run of any version of this program."""
+    """Return the manifest of a run of this program, in any version."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -111,7 +112,7 @@ def _manifest(path: Path) -> dict[str, Any] | None:
 
 
 def open_file(path: Path) -> int:
-    """A descriptor for reading and writing a file that is made if it is missing; no link is followed."""
+    """Open or create a file for reading and writing; no link is followed."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     return os.open(path, flags, 0o666)
 
@@ -125,7 +126,7 @@ def open_file(path: Path) -> int:
 
 VERSION = 1
 RESUMED = "resumed"
-"""The manifest's list of other environments, such as another torch, that a run was resumed in."""
+"""Key of the manifest's list of other environments in which a run was resumed."""
 
 
 class RunFolder(Run):
@@ -143,7 +144,7 @@ class RunFolder(Run):
         overwrite: bool = False,
         kind: type[Result] = ImageResult,
     ) -> None:
-        """``about``: what is claimed (`claim`); ``kind``: the class of one image's result."""
+        """``about``: the claim (`claim`); ``kind``: the class of one image's result."""
         super().__init__(settings, plan)
         self.folder, self.batches, self.kind = folder, 0, kind
         settings = settings | {"graph_sha256": graph_digest(inputs.network_as(inputs.images.dtype))}
@@ -177,7 +178,7 @@ class RunFolder(Run):
             raise _cannot_write(folder, error) from None
 
     def _look(self, resume: bool, overwrite: bool) -> dict[str, Any] | None:
-        """The manifest of the run that the folder holds; refuses a folder that must not be written to."""
+        """Return the manifest of the run in the folder; refuse a folder that must not be written to."""
         found, asked = contents(self.folder), resume or overwrite
         if found.manifest is None and found.other is not None:
             what = f"holds no run to {'go on with' if resume else 'replace'}" if asked else "is not empty"
@@ -198,7 +199,7 @@ class RunFolder(Run):
         return os.fdopen(open_file(self.folder / name), "r+b")
 
     def _agree(self, before: dict[str, Any]) -> None:
-        """Refuse to mix two runs; the first difference is named."""
+        """Refuse to mix two runs; name the first difference."""
         if before.get("version") != VERSION:
             raise InputError(
                 f"{self.folder / MANIFEST} is of a version of the format that this program does not know",
@@ -227,7 +228,8 @@ class RunFolder(Run):
             replace_bytes(self.folder / MANIFEST, document(self.manifest))
 
     def _same_program(self, before: dict[str, Any]) -> None:
-        """Refuse a run that another version began: the verdicts of a version with a defect would be sealed with those of this one."""
+        """Refuse a run that another version began: verdicts of a defective version would be sealed with those of this
+        one."""
         resumed = before.get(RESUMED, [])
         environments = [before.get("environment"), *(resumed if isinstance(resumed, list) else [None])]
         if not all(isinstance(each, dict) for each in environments):
@@ -244,7 +246,7 @@ class RunFolder(Run):
                 )
 
     def _recover(self) -> None:
-        """Read the complete batches, and cut off what follows them."""
+        """Read the complete batches, and truncate what follows them."""
         offset = end = 0
         lines = self.journal.read().splitlines(keepends=True)
         for line in lines:
@@ -268,7 +270,7 @@ class RunFolder(Run):
             (self.folder / SUMMARY).unlink(missing_ok=True)
 
     def _whole_batch(self, line: bytes, offset: int) -> tuple[dict[str, Any], list[Any]] | None:
-        """The batch that a line of batches.jsonl describes, or None where line or records are torn."""
+        """Return the batch that a line of batches.jsonl describes, or None if line or records are incomplete."""
         try:
             entry = _sealed(line)
             if not 0 <= entry["bytes"] <= os.fstat(self.verdicts.fileno()).st_size - offset:
@@ -288,7 +290,7 @@ class RunFolder(Run):
             return None
 
     def append(self, results: Sequence[Result], grid: tuple[int, ...] | None, device: str, seconds: float) -> None:
-        """Append one batch's results; once this returns, they survive the end of the process."""
+        """Append the results of one batch; when this returns, they are on disk."""
         content = "".join(json.dumps(result.record(), allow_nan=False) + "\n" for result in results).encode()
         entry = {
             "batch": self.batches,
@@ -311,7 +313,7 @@ class RunFolder(Run):
         self.batches += 1
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Seal the run: counts, and the digests of the other files."""
+        """Seal the run with counts and the digests of the other files."""
         try:
             files = {MANIFEST: hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()}
             for name, stream in ((VERDICTS, self.verdicts), (BATCHES, self.journal)):
@@ -332,12 +334,12 @@ class RunFolder(Run):
 
 
 def _seal(entry: dict[str, Any]) -> bytes:
-    """The entry as a line that carries its own checksum."""
+    """Return the entry as a line with its checksum."""
     return (json.dumps(entry | {"crc32": zlib.crc32(json.dumps(entry).encode())}) + "\n").encode()
 
 
 def _sealed(line: bytes) -> dict[str, Any]:
-    """The entry of a whole line; ValueError for any other."""
+    """Return the entry of a complete line; ValueError for any other."""
     entry = json.loads(line)
     checksum = entry.pop("crc32")
     if _seal(entry) != line or zlib.crc32(json.dumps(entry).encode()) != checksum:
@@ -346,7 +348,7 @@ def _sealed(line: bytes) -> dict[str, Any]:
 
 
 def _difference(before: Any, now: Any) -> tuple[str, str]:
-    """Both values as text; of two lists the first entries that differ."""
+    """Return both values as text; of two lists the first entries that differ."""
     if isinstance(before, list) and isinstance(now, list):
         if len(before) != len(now):
             return f"{len(before)} entries", f"{len(now)} entries"

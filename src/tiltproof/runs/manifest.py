@@ -1,4 +1,4 @@
-"""The manifest of a run folder: the claim, tied to weights and images by digests, and where it was computed."""
+"""The manifest of a run folder: the claim, tied to weights and images by digests, and the environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tiltproof.version import __version__
 
 
 def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, Any]:
-    """The claim of the run; a resumed run and a checker must find the same. ``answers``: labels, or values of a regression."""
+    """Return the claim, which a resumed run and a checker compare. ``answers``: labels, or target values of a
+    regression."""
     return {
         "transform": str(inputs.transform),
         "semantics": inputs.semantics,
@@ -34,7 +35,7 @@ def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, 
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Versions of what computes, and on what."""
+    """Return versions and devices."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "tiltproof": package_version(),
@@ -52,7 +53,8 @@ def package_version() -> str:
 
 @functools.cache
 def source_digest() -> str:
-    """sha256 over the package's own Python files, by name: between releases the version alone does not tell what proved a run."""
+    """Return the sha256 of the package's Python files by name: between releases the version does not identify the
+    code."""
     digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(package.rglob("*.py")):
         content = path.read_bytes()
@@ -62,7 +64,8 @@ def source_digest() -> str:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """sha256 over every parameter and buffer, sorted by name: a line with name, dtype and shape, then the bytes."""
+    """Return the sha256 of all parameters and buffers, sorted by name: a line with name, dtype and shape, then the
+    bytes."""
     digest = hashlib.sha256()
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
@@ -73,7 +76,7 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def graph_digest(network: Network) -> str:
-    """sha256 of a live network's operations, with all their constants: also what no state dict holds."""
+    """Return the sha256 of a network's operations with all constants, including those that no state dict holds."""
     digest = hashlib.sha256(json.dumps([network.input, network.output, list(network.shape)]).encode())
     for operation in network.operations:
         plain = {key: repr(value) for key, value in operation.settings.items() if not isinstance(value, Tensor)}
@@ -86,7 +89,7 @@ def graph_digest(network: Network) -> str:
 
 
 def image_digests(images: Tensor) -> list[str]:
-    """sha256 of each image's pixels [C, H, W]."""
+    """Return the sha256 of each image's pixels [C, H, W]."""
     return [hashlib.sha256(pixels).hexdigest() for pixels in _pixels(images)]
 
 
@@ -96,5 +99,5 @@ def _pixels(images: Tensor) -> Iterator[bytes]:
 
 
 def _bytes(array: np.ndarray) -> bytes:
-    """Little-endian, in C order."""
+    """Return little-endian bytes in C order."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

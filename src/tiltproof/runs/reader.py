@@ -1,4 +1,4 @@
-"""A finished run, read from its folder, and the network and images it is about, compared with its digests."""
+"""Read a finished run, and compare the network and images it is about with its digests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, O
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The contents of a run folder. ``results``: of classification, or of ``regression``."""
+    """A finished run. ``results``: of classification, or of ``regression``."""
 
     folder: Path
     claim: dict[str, Any]
@@ -33,7 +33,7 @@ class FinishedRun:
     notes: dict[str, Any]
     environment: dict[str, Any]
     resumed: list[dict[str, Any]]
-    """Other environments that the run was resumed in."""
+    """Other environments in which the run was resumed."""
     summary: dict[str, Any]
     transform: Transform
     regression: bool
@@ -46,13 +46,13 @@ class FinishedRun:
         return int(self.claim["first"])
 
     def name(self, kind: str) -> str:
-        """The name of the model or the data in the notes, or an empty string."""
+        """Return the name of the model or the data in the notes, or an empty text."""
         text = self.notes.get(kind)
         return shown(text, 120) if isinstance(text, str) else ""
 
 
 def read_finished(folder: str | Path) -> FinishedRun:
-    """Refuse a folder that holds no complete run, or one whose files are not those that were sealed."""
+    """Read a run; refuse a folder without a complete run, or with files that differ from the sealed ones."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         raise InputError(
@@ -112,7 +112,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _check_record(result: ImageResult | RangeResult, parameters: int) -> None:
-    """Numbers where numbers belong, and as many as there are parameters or outputs; ValueError otherwise."""
+    """Check the types and lengths of numbers against parameters and outputs; ValueError if wrong."""
     vectors: list[tuple[Any, int]]
     if isinstance(result, RangeResult):
         outputs = len(result.prediction)
@@ -144,7 +144,7 @@ def _same_counts(results: list[ImageResult], summary: dict[str, Any]) -> None:
 
 
 def check_model(run: FinishedRun, model: nn.Module) -> None:
-    """Raise unless the model has exactly the weights of the run."""
+    """Refuse a model with other weights than the run's."""
     digest = weights_digest(model)
     if digest != run.claim["weights_sha256"]:
         raise InputError(
@@ -155,7 +155,7 @@ def check_model(run: FinishedRun, model: nn.Module) -> None:
 
 
 def check_images(run: FinishedRun, images: Tensor, labels: Tensor | None) -> Tensor:
-    """The run's images in the run's precision; raise unless pixels and labels are exactly those of the run."""
+    """Return the run's images in the run's precision; refuse other pixels or labels."""
     try:
         stored = images.to({"float32": torch.float32, "float64": torch.float64}[run.claim["dtype"]])
     except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A run in memory: its plan, the results so far, and the loop over its batches; `RunFolder` keeps one on disk."""
+"""A run in memory: its results so far, and the loop over its batches; `RunFolder` stores it on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiltproof.verify.reporter import Reporter
 
 
 class Result(Protocol):
-    """The result for one image, which converts to a record and back."""
+    """The result of one image, which can be written as a record and read back."""
 
     @property
     def image(self) -> int: ...
@@ -31,7 +31,7 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """The results of a batch of images that begins at ``start``."""
+    """The results of the images from ``start`` on."""
 
     start: int
     results: Sequence[Any]
@@ -43,26 +43,26 @@ class Workers(Protocol):
     """Other processes that prove batches, such as `RayWorkers`."""
 
     def connect(self) -> None:
-        """InputError if there are none; asked before a run folder is made."""
+        """Raise InputError if there are no workers; called before a run folder is created."""
         ...
 
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int
     ) -> Generator[Batch, None, None]:
-        """Every batch once, in the order of completion; ``grid``: the starting grid, if it is already known."""
+        """Yield every batch once, in any order; ``grid``: the initial grid, if known."""
         ...
 
 
 SMALLEST_BATCH, LARGEST_BATCH = 16, 16_384
 LARGEST_SHARED_BATCH = 64
-"""Upper limit if workers share a run; it does not depend on their number, so results do not either."""
+"""Most images per batch if workers share a run. It does not depend on their number, so results do not either."""
 
 
 def plan_batches(
     images: int, pairs: int, batch_size: int | None, batch_images: int | None = None, workers: Workers | None = None
 ) -> dict[str, int]:
-    """How a run is cut up: equal batches of about as many images as pairs are bounded at once, so that each is a few dozen steps
-    of work, or of at most ``batch_images``. A resumed run keeps the plan it began with."""
+    """Plan equal batches of about as many images as pairs are bounded at once, so that each takes a few dozen steps,
+    or of at most ``batch_images``. A resumed run keeps its plan."""
     if batch_images is not None and batch_images < 1:
         raise InputError("a batch has at least one image", got=f"batch_images {batch_images}")
     if workers is not None and not hasattr(workers, "work"):
@@ -73,7 +73,8 @@ def plan_batches(
 
 
 class Run:
-    """``settings``: what was asked for; ``grid``: the starting grid, once a batch has chosen one; ``seconds``: of all batches."""
+    """``settings``: those requested; ``grid``: the initial grid, once a batch has chosen one; ``seconds``: of all
+    batches."""
 
     def __init__(self, settings: dict[str, Any], plan: dict[str, int]) -> None:
         self.settings, self.plan = settings, plan
@@ -83,8 +84,8 @@ class Run:
         self.devices: set[str] = set()
 
     def work(self, inputs: Inputs, job: Job, reporter: Reporter, workers: Workers | None = None) -> None:
-        """Prove all remaining batches. Workers may finish them in any order; they are kept in the images' order, so
-        that a run is always whole up to some image."""
+        """Prove all remaining batches. Workers may finish them in any order; they are appended in the order of the
+        images, so a run is always complete up to some image."""
         size, images, began = self.plan["images_per_batch"], len(inputs.images), time.perf_counter()
         batches = [slice(k, min(k + size, images)) for k in range(len(self.results), images, size)]
         early: dict[int, Batch] = {}
@@ -106,7 +107,7 @@ class Run:
     def _alone(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], reporter: Reporter
     ) -> Generator[Batch, None, None]:
-        """One batch after the other, in this process."""
+        """Prove one batch after the other in this process."""
         keep_freed_memory(inputs.memory)
         pairs = AdaptiveBatchSize(self.plan["pairs_at_once"], inputs.memory, job.each(inputs))
         device = str(inputs.images.device)
@@ -114,14 +115,14 @@ class Run:
             yield Batch(rows.start, *job.part(rows).batch(inputs.part(rows), self.grid, pairs, reporter), device)
 
     def append(self, results: Sequence[Result], grid: Grid | None, device: str, seconds: float) -> None:
-        """Add one batch's results."""
+        """Append the results of one batch."""
         self.results += results
         self.grid = self.grid or grid
         self.seconds += seconds
         self.devices.add(device)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """All batches are done."""
+        """Finish a run whose batches are all done."""
 
     def close(self) -> None:
-        """The run ends, finished or not."""
+        """Close the run, finished or not."""

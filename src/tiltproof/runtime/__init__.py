@@ -1,1 +1,1 @@
-"""How many things are computed at a time, by the memory there is."""
+"""Batch sizes that fit into memory."""

@@ -1,8 +1,8 @@
-"""Batch sizes that fit into memory: how much a run uses and may use, an estimate per item, and `AdaptiveBatchSize`.
+"""Batch sizes that fit into memory.
 
-A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by the peak that the
-first batches reach, and are halved when memory runs out. Hard limits on the process are the operating system's task: cgroups,
-``systemd-run`` and ``ulimit``.
+A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by
+the peak of the first batches, and are halved when memory runs out. Use the operating system for a hard limit:
+cgroups, ``systemd-run``, ``ulimit``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ UNITS = {"": 1, "B": 1} | {
     for power, letter in enumerate("KMGT", start=1)
 }
 FREE_SHARE = 0.4
-"""Without a limit: the share of free memory that batches may take."""
+"""Share of free memory for batches, without a limit."""
 RESERVE = 24 * 2**20
-"""Under a limit on a CPU: bytes kept for what grows beside tensors, such as library pages loaded on first use."""
+"""With a limit on a CPU: bytes reserved for memory other than tensors, such as library pages loaded on first use."""
 UNFOLDED_SHARE = 1 / 16
-"""Under a limit on a GPU: the share of it that the unfolded input of one convolution may take."""
+"""With a limit on a GPU: the share of it that the unfolded input of one convolution may take."""
 
 
 def parse_memory(size: int | str | None) -> int | None:
@@ -71,10 +71,10 @@ def shown_size(size: float) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of the device that a run computes on; ``limit`` in bytes, None for what is free.
+    """Memory of the device of a run; ``limit`` in bytes, None for all free memory.
 
-    On a CPU the resident set of the whole process counts (interpreter, torch, network and images included), on a GPU what torch
-    has allocated there for tensors.
+    On a CPU the resident set of the whole process counts (interpreter, torch, network and images included), on a GPU
+    what torch has allocated for tensors.
     """
 
     device: torch.device
@@ -85,15 +85,15 @@ class Memory:
         return self.device.type == "cuda"
 
     def taken(self) -> int:
-        """Bytes in use now; on a CPU with what the C library has freed and not yet returned."""
+        """Return the bytes in use; on a CPU including those that the C library has freed and not returned."""
         return torch.cuda.memory_allocated(self.device) if self.on_gpu else _resident("VmRSS")
 
     def peak(self) -> int:
-        """The most bytes ever in use; 0 where the system does not say."""
+        """Return the peak in bytes; 0 if the system does not report it."""
         return torch.cuda.max_memory_allocated(self.device) if self.on_gpu else _resident("VmHWM")
 
     def room(self, taken: int | None = None) -> int:
-        """Bytes that batches may take beside the bytes ``taken`` (by default those in use now)."""
+        """Return the bytes left for batches, in addition to the bytes ``taken`` (by default those in use)."""
         if self.limit is not None:
             return max(0, self.limit - (self.taken() if taken is None else taken) - (0 if self.on_gpu else RESERVE))
         if self.on_gpu:
@@ -114,12 +114,12 @@ class Memory:
         )
 
     def record(self) -> dict[str, int]:
-        """The limit and the peak so far; empty without a limit."""
+        """Return limit and peak, for a run with a limit."""
         return {} if self.limit is None else {"memory_limit": self.limit, "memory_peak": self.peak()}
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Around a run: memory that runs out anywhere is an InputError, and a peak above the limit is a warning."""
+        """Inside, running out of memory is an InputError, and a peak above the limit is a warning."""
         before = self.peak()
         try:
             with unfold_at_most(int(self.limit * UNFOLDED_SHARE) if self.limit is not None and self.on_gpu else None):
@@ -138,7 +138,8 @@ class Memory:
 
 
 def _resident(key: str) -> int:
-    """``VmRSS``: resident bytes of this process; ``VmHWM``: the most there ever were. Where only the peak is known, it stands for both."""
+    """Read ``VmRSS``, the resident bytes of this process, and ``VmHWM``, their peak. Where only the peak is known, it
+    stands for both."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith(key + ":"):
@@ -155,33 +156,36 @@ def _resident(key: str) -> int:
 
 
 CPU_BYTES = 2**27
-"""Working set aimed at on a CPU: larger batches only fall out of its caches."""
+"""Working set on a CPU; larger batches exceed its caches."""
 MOST_PAIRS_GPU, MOST_PAIRS_CPU = 65_536, 4096
 FORMS_TWICE, PIXEL_STAGE = 1.7, 3.5
-"""Peak memory per pair relative to the estimate: the backward pass copies forms and holds coefficients; bounding pixels, temporaries."""
+"""Largest measured memory of pairs relative to the estimate: backward passes copy forms and hold coefficients; pixel
+bounds use temporaries."""
 USED_SHARE = 0.7
-"""Under a limit: the share of the room that a batch is planned to take."""
+"""With a limit: planned share of the available memory."""
 FIRST_SHARE, GROWTH = 1 / 8, 2
-"""Under a limit: the first batch is this share of what the estimate says fits; a later one at most this many times the largest so far."""
+"""With a limit: the first batch as a share of the estimate; a later one is at most this many times the largest so
+far."""
 
 
 LARGEST_HEAP_BLOCK = 2**25 - 2**16
-"""Just below the largest block that glibc ever takes from its heap."""
+"""Just below the largest block that glibc takes from its heap."""
 
 
 def keep_freed_memory(memory: Memory) -> None:
-    """Let the C library keep what a step frees for the next one, where no limit was set.
+    """Make the C library keep freed memory for the next step, if no limit was set.
 
-    glibc returns freed memory to the system once more is free than twice the largest block it has ever freed, and the system clears every
-    page anew when it comes back: a tenth of a run's seconds and more. So one large block is freed here, untouched (mallopt(3), dynamic
-    M_MMAP_THRESHOLD). Elsewhere this does nothing.
+    glibc returns freed memory to the system once more is free than twice the largest block it has ever freed, and the
+    system clears each page when it is used again: a tenth of a run's time or more. One large block is therefore freed
+    here, untouched (mallopt(3), dynamic M_MMAP_THRESHOLD). On other systems this has no effect.
     """
     if memory.limit is None and not memory.on_gpu:
         torch.empty(LARGEST_HEAP_BLOCK, dtype=torch.uint8, device="cpu")
 
 
 def pairs_at_a_time(network: Network, symbols: int, device: torch.device, memory: Memory | None = None) -> int:
-    """A first guess: all forms of all operations are kept for the backward pass, plus the pixel stage in float64."""
+    """Return a first estimate: all forms of all operations are kept for the backward pass, plus the pixel stage in
+    float64."""
     memory = memory or Memory(device)
     per_pair = sum(_pair(network, symbols))
     fits = memory.room() / per_pair
@@ -193,18 +197,19 @@ def pairs_at_a_time(network: Network, symbols: int, device: torch.device, memory
 
 
 def pair_bytes(network: Network, symbols: int) -> int:
-    """Upper estimate of the bytes per pair in float32; float64 takes twice that."""
+    """Return the estimated most bytes of a pair; float64 takes twice as many."""
     forms, pixels = _pair(network, symbols)
     return int(FORMS_TWICE * forms + PIXEL_STAGE * pixels)
 
 
 def fewest_together(network: Network, symbols: int) -> int:
-    """Backward passes that are worth making together though fewer pairs were bounded: small ones, which cost more apart."""
+    """Return how many backward passes to make at once even if fewer pairs were bounded: small ones are cheaper in one
+    batch."""
     return max(1, min(64, CPU_BYTES // pair_bytes(network, symbols)))
 
 
 def _pair(network: Network, symbols: int) -> tuple[int, int]:
-    """Forms of all operations, and the pixel stage."""
+    """Return the entries of the forms of all operations, and of the pixel stage."""
     pixels = math.prod(network.shape)
     return _entries(network) * 4 * (symbols + 4), pixels * 8 * (30 + 4 * symbols)
 
@@ -214,18 +219,19 @@ def _entries(network: Network) -> int:
 
 
 def image_bytes(network: Network, gradient: bool) -> int:
-    """What evaluating the network on one transformed image takes at most, with all that a gradient needs or without."""
+    """Return the most bytes for evaluating the network on one transformed image, with or without what a gradient
+    needs."""
     largest = max([math.prod(network.shape), *(math.prod(operation.shape) for operation in network.operations)])
     return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
 
 
 class AdaptiveBatchSize:
-    """Runs a function on batches of items, and halves the batch size, for good, whenever memory runs out.
+    """Runs a function on batches of items, and halves the batch size permanently when memory runs out.
 
-    A function that failed is called again, so it must change nothing.
+    A function that failed is called again, so it must not change anything.
 
-    Under a limit of ``memory`` the batch size follows from what an item takes: first the estimate ``each``, then what the largest batch so
-    far was measured to take. A peak above the limit counts as memory that ran out.
+    With a limit of ``memory`` the batch size follows from the memory per item: first the estimate ``each``, then the
+    measurement of the largest batch so far. A peak above the limit counts as running out of memory.
     """
 
     def __init__(self, size: int, memory: Memory | None = None, each: int = 0) -> None:
@@ -235,7 +241,7 @@ class AdaptiveBatchSize:
         self.taken = 0 if self.memory is None else self.memory.taken()
 
     def run(self, function: Callable[[int], T]) -> T:
-        """``function(size)`` works on at most ``size`` items."""
+        """Run ``function(size)``, which works on at most ``size`` items."""
         while True:
             size = self.fitting()
             peak = 0 if self.memory is None else self.memory.peak()
@@ -260,7 +266,7 @@ class AdaptiveBatchSize:
                 torch.cuda.empty_cache()
 
     def fitting(self) -> int:
-        """How many items to take now."""
+        """Return the next batch size."""
         if self.memory is None:
             return self.size
         fits = USED_SHARE * self.memory.room(self.taken) / self.each
@@ -268,10 +274,10 @@ class AdaptiveBatchSize:
         return min(self.size, _rounded(max(1, math.floor(most))))
 
     def _learn(self, size: int, peak: int) -> None:
-        """Update the bytes per item from the peak after a batch of ``size`` items and the ``peak`` before it.
+        """Estimate the memory per item from the peak after a batch of ``size`` items and the ``peak`` before it.
 
-        Small batches are a poor measure, since what is allocated once weighs on few items; so a batch counts only if none was larger. If
-        the peak has not risen, an item took at most its share of the old one.
+        Small batches measure poorly, because fixed allocations weigh on few items; so a batch counts only if none was
+        larger. If the peak has not risen, an item took at most its share of the old one.
         """
         if self.memory is None or self.memory.limit is None:
             return
@@ -285,6 +291,6 @@ class AdaptiveBatchSize:
 
 
 def _rounded(size: int) -> int:
-    """Down to three binary digits: libraries compile programs and tables for every size, and keep them."""
+    """Round down to three binary digits: libraries compile and cache programs and tables for every size."""
     digits = max(0, size.bit_length() - 3)
     return size >> digits << digits

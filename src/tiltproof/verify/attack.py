@@ -1,4 +1,4 @@
-"""Looking for counterexamples: corners, a grid and random parameters, then gradient steps in parameter space."""
+"""The attack: corners, a grid and random parameters, then gradient steps in parameter space."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tiltproof.transforms import Transform
 from tiltproof.verify.inputs import Inputs, check_inputs, not_finite, proof_on
 
 FEW_OF, FAR = 4, 0.5
-"""A hasty attack first tries every fourth of its parameters, and the corners unless they are many; the others where the least margin is
-below half of what margins differ by. On 3,490 images of the paper authors' networks it finds the 280 counterexamples of all 24 samples."""
+"""A hasty attack tries every fourth parameter, and the corners unless they are many; then the others, where the least
+margin is below half of the spread of margins. On 3,490 images of the paper authors' networks it finds the 280
+counterexamples of all 24 samples."""
 
 
 @dataclass
@@ -96,7 +97,7 @@ def attack(
 
 @dataclass
 class Counterexamples:
-    """The attack's state per image; ``found``: a confirmed counterexample or None; ``margin``: the lowest margin seen."""
+    """Attack results per image; ``found``: a confirmed counterexample or None; ``margin``: the lowest margin."""
 
     correct: Tensor
     margin: Tensor
@@ -104,7 +105,7 @@ class Counterexamples:
     found: list[tuple[float, ...] | None]
 
     def alive(self) -> Tensor:
-        """Images that are classified correctly and not falsified."""
+        """Return images that are classified correctly and not falsified."""
         return (self.correct & ~self.falsified).nonzero().flatten()
 
     def add(self, rows: Tensor, parameters: Tensor, margin: Tensor) -> None:
@@ -118,7 +119,7 @@ class Counterexamples:
 
 
 class Attacker:
-    """Evaluates margins at concrete parameters; what it finds out is kept in `Counterexamples`."""
+    """Evaluates margins at concrete parameters; results are kept in `Counterexamples`."""
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self.answers, self.images, self.labels = inputs.answers, inputs.images, inputs.labels
@@ -144,7 +145,7 @@ class Attacker:
         return Counterexamples((clean > 0).cpu(), clean.double().cpu(), falsified, [None] * len(self.images))
 
     def _clean(self, size: int) -> tuple[Tensor, Tensor]:
-        """Margins, and which images have finite outputs."""
+        """Return margins, and whether each image's outputs are finite."""
         margins, finite = [], []
         for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
             outputs = self.answers(images)
@@ -156,7 +157,8 @@ class Attacker:
         return margin_of(self.answers(images), labels)
 
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
-        """Margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype; on the device that these are on."""
+        """Return margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype, on the device
+        of ``rows``."""
         images, values = rows.to(self.images.device), parameters.to(self.images.device, self.images.dtype)
 
         def work(size: int) -> Tensor:
@@ -172,7 +174,8 @@ class Attacker:
 
     @torch.no_grad()
     def margins_of_each(self, rows: Tensor, parameters: Tensor) -> Tensor:
-        """Margins of images ``rows`` [Q], each at all ``parameters`` float64 [S, d]: [Q, S], as `margins_at`."""
+        """Return margins of images ``rows`` [Q] at each of the ``parameters`` float64 [S, d]: [Q, S], as
+        `margins_at`."""
         device = self.images.device
         images, values = rows.to(device), parameters.to(device, self.images.dtype)
 
@@ -202,7 +205,7 @@ class Attacker:
             known.add(rows, parameters, self.points.run(functools.partial(self._largest_margins, rows, parameters)))
 
     def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
-        """Upper bounds of the exact margins, ``size`` at a time."""
+        """Return upper bounds of the exact margins, ``size`` at a time."""
         pieces = []
         for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
@@ -213,7 +216,7 @@ class Attacker:
         return torch.cat(pieces)
 
     def at(self, unit: Tensor) -> Tensor:
-        """Parameters for positions in [-1, 1]^d; both ends of the range are met exactly."""
+        """Return the parameters for positions in [-1, 1]^d; both ends of the range are exact."""
         t = (unit + 1) / 2
         return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
 
@@ -237,9 +240,9 @@ class Attacker:
         self._descend(known, rows, best, steps)
 
     def _seen(self, rows: Tensor, units: Tensor, hasty: bool) -> Tensor:
-        """Margins of images [R] at positions [U], [R, U]. ``hasty``: only a few positions of images whose margins there are far from zero,
-        compared with how much they differ; infinity at the others. Such images are about to be proved: a counterexample
-        that is missed costs the work on some boxes, at whose middles it is looked for again."""
+        """Return margins of images [R] at positions [U]: [R, U]. ``hasty``: only some positions, for images whose
+        margins there are far from zero compared with their spread; infinity elsewhere. Such images are likely to
+        be proved. A missed counterexample costs time only: boxes are probed at their middles."""
         ends = 1 + 2 ** units.shape[1]  # the center and the corners
         ends = ends if 3 * ends <= len(units) else 0
         first = (torch.arange(len(units)) - ends) % (FEW_OF if hasty else 1) == 0
@@ -253,8 +256,8 @@ class Attacker:
         return table
 
     def _descend(self, known: Counterexamples, rows: Tensor, start: Tensor, steps: int) -> None:
-        """Signed gradient steps on the margin, from each image's best point so far; the step halves every
-        third time."""
+        """Take signed gradient steps on the margin from each image's best point; the step size is halved every third
+        time."""
         for number in range(steps):
             rows = rows[~known.falsified[rows]]
             if not len(rows):
@@ -268,7 +271,7 @@ class Attacker:
             self.confirm(known, rows[margin < 0], self.at(moved[margin < 0]))
 
     def _moved(self, rows: Tensor, start: Tensor, step: float, size: int) -> Tensor:
-        """One signed step of ``rows`` from where they are, ``size`` at a time; float64 on the CPU."""
+        """Take one signed step for ``rows``, ``size`` images at a time; float64 on the CPU."""
         device, dtype = self.images.device, self.images.dtype
         low, high = self.low.to(device, dtype), self.high.to(device, dtype)
         pieces = []
@@ -284,15 +287,15 @@ class Attacker:
 
 
 def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:
-    """f_label - max over the other classes, [N]."""
+    """Return f_label - max over the other classes, [N]."""
     own = outputs.gather(1, labels.unsqueeze(1)).squeeze(1)
     others = outputs.scatter(1, labels.unsqueeze(1), -torch.inf)
     return own - others.amax(1)
 
 
 def candidates(samples: int, d: int, generator: torch.Generator) -> Tensor:
-    """Center, corners, a grid and random points of [-1, 1]^d, ``samples`` in all, each once (float64 [S, d]); corners count beyond five
-    parameters as random."""
+    """Return center, corners, a grid and random points of [-1, 1]^d, ``samples`` distinct ones (float64 [S, d]).
+    Above five parameters corners are left to chance."""
     points = [torch.zeros(1, d, dtype=torch.float64)]
     if d <= 5:
         points.append(torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d)), dtype=torch.float64))
@@ -315,7 +318,7 @@ CONFIRMED_AT_ONCE = 128
 
 @dataclass
 class InnerRange:
-    """For each image and output the lowest and highest value seen [N, K], and the parameters that gave them [N, K, d]."""
+    """For each image and output the lowest and highest value found [N, K], and its parameters [N, K, d]."""
 
     prediction: Tensor
     low: Tensor
@@ -324,7 +327,7 @@ class InnerRange:
     highest_at: Tensor
 
     def widen(self, rows: Tensor, parameters: Tensor, outputs: Tensor) -> None:
-        """Outputs [Q, K] of images ``rows`` at ``parameters``."""
+        """Widen the ranges by outputs [Q, K] of images ``rows`` at ``parameters``."""
         for output in range(outputs.shape[1]):
             for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
                 # the first row of each image that is best comes last in this order, and stays
@@ -335,7 +338,7 @@ class InnerRange:
 
 
 class OutputSampler:
-    """Evaluates outputs at concrete parameters; what it finds out is kept in an `InnerRange`."""
+    """Evaluates outputs at concrete parameters; results are kept in an `InnerRange`."""
 
     def __init__(self, inputs: Inputs, seed: int) -> None:
         self.inputs = inputs
@@ -358,7 +361,7 @@ class OutputSampler:
         return torch.cat([self.inputs.answers(part).double().cpu() for part in self.inputs.images.split(size)])
 
     def evaluate(self, known: InnerRange, rows: Tensor, parameters: Tensor) -> None:
-        """Widen the inner range by the outputs of images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype."""
+        """Evaluate images ``rows`` [Q] at ``parameters`` [Q, d], in the images' dtype, and widen the inner range."""
 
         def work(size: int) -> Tensor:
             pieces = []
@@ -372,7 +375,8 @@ class OutputSampler:
             known.widen(rows, parameters, self.batch.run(work).double())
 
     def search(self, known: InnerRange, samples: int, steps: int) -> None:
-        """Corners, a grid and random parameters, then signed gradient steps from each output's lowest and highest."""
+        """Try corners, a grid and random parameters, then signed gradient steps from each output's lowest and
+        highest."""
         units = candidates(samples, len(self.low), self.generator)
         everything = torch.arange(len(known.low))
         for chunk in units.split(32):
@@ -391,7 +395,7 @@ class OutputSampler:
         return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
 
     def _slopes(self, parameters: Tensor, output: int, size: int) -> Tensor:
-        """Gradient of one output with respect to the parameters, [N, d]; ``size`` images at a time."""
+        """Return the gradient of one output with respect to the parameters, [N, d]; ``size`` images at a time."""
         pieces = []
         for chunk in torch.arange(len(parameters)).split(size):
             images = self.inputs.images[chunk.to(self.inputs.images.device)]
@@ -403,8 +407,8 @@ class OutputSampler:
 
     @torch.no_grad()
     def confirmed(self, known: InnerRange) -> tuple[Tensor, Tensor]:
-        """The inner range that is certainly reached, [N, K] each: at the parameters found the exact output lies below the first and above
-        the second number, by float64 bounds of single points."""
+        """Return the confirmed inner range, [N, K] each: by float64 bounds of single points, the exact outputs at the
+        recorded parameters lie below the first and above the second number."""
         low, high = known.low.clone(), known.high.clone()
         points = self.inputs.points(CONFIRMED_AT_ONCE)
         for output in range(low.shape[1]):
@@ -413,7 +417,7 @@ class OutputSampler:
         return low, high
 
     def _ends(self, parameters: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds of every image's outputs at its own parameters, ``size`` images at a time."""
+        """Bound each image's outputs at its own parameters, ``size`` images at a time."""
         inputs, network, device = self.inputs, self.inputs.network_as(torch.float64), self.inputs.images.device
         lower, upper = [], []
         for chunk in torch.arange(len(parameters)).split(size):
@@ -426,7 +430,7 @@ class OutputSampler:
 
 
 def ensure_finite(outputs: Tensor, first: int) -> None:
-    """Raise for an output [N, K] that is no finite number; the images are numbered from ``first``."""
+    """Raise for an output [N, K] that is not finite; images are numbered from ``first``."""
     wrong = (~outputs.isfinite()).any(1)
     if bool(wrong.any()):
         row = int(wrong.int().argmax())

@@ -1,7 +1,7 @@
-"""One batch of images: attacked, then searched; independent of every other batch.
+"""One batch of images: attack, then search; independent of every other batch.
 
-A run is a sequence of such batches. Each has its own random numbers and its own tally of when backward passes pay, so its results
-depend on nothing but its images and the settings, and a run that was stopped and resumed says what an uninterrupted one would have.
+Each batch has its own random numbers and its own `BackwardPolicy`, so its results depend only on its images and the
+settings. A resumed run therefore has the results of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ ASCENT_STEPS = 6
 """Gradient steps from the lowest and the highest output of each image."""
 
 FIRST_GRID, PILOTS = 2, 2
-"""Ranges: boxes along each parameter to begin with, where nothing is known; and images that are searched from there to choose the initial
-grid of all, if there are four times as many."""
+"""Ranges: boxes per parameter of the first grid; and the number of images searched from it to choose the initial grid
+of all, if there are four times as many."""
 
 FLOAT64_SIZE = 2
-"""Float64 takes twice the memory that `pairs_at_a_time` reckons with."""
+"""Memory of float64, relative to the estimate of `pairs_at_a_time`."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Results for images that are numbered from ``first``; ``batch_size``: pairs bounded at once, if the user says so; ``answers``: the
-    right outputs [N, K] of a regression, if they are known."""
+    """A job: results for images numbered from ``first``. ``batch_size``: pairs bounded at once, if set by the user;
+    ``answers``: the target values [N, K] of a regression, if known."""
 
     settings: Settings
     first: int
@@ -60,12 +60,12 @@ class Job:
 
     @property
     def ranges(self) -> bool:
-        """Whether the job is to bound outputs and not to prove classes."""
+        """Whether the job bounds outputs instead of proving classes."""
         return self.settings.tolerance is not None
 
     @property
     def needs_grid(self) -> bool:
-        """Whether a batch that is given no initial grid looks for one, for itself and those after it."""
+        """Whether a batch without an initial grid determines one, for itself and later batches."""
         return self.settings.splits is None
 
     @property
@@ -73,30 +73,30 @@ class Job:
         return self.settings.seed + self.first
 
     def part(self, rows: slice) -> Job:
-        """The job for these of its images alone."""
+        """Return the job for these of its images."""
         answers = None if self.answers is None else self.answers[rows]
         return replace(self, first=self.first + rows.start, answers=answers)
 
     def pairs(self, inputs: Inputs) -> int:
-        """The number of pairs to bound at once on the inputs' device."""
+        """Return the number of pairs to bound at once on the device of the inputs."""
         guess = pairs_at_a_time(inputs.network, self._symbols(inputs), inputs.images.device, inputs.memory)
         return self.batch_size or max(1, guess // (FLOAT64_SIZE if self.ranges else 1))
 
     def each(self, inputs: Inputs) -> int:
-        """Bytes that a pair is estimated to take."""
+        """Return the estimated memory of a pair in bytes."""
         return pair_bytes(inputs.network, self._symbols(inputs)) * (FLOAT64_SIZE if self.ranges else 1)
 
     def _symbols(self, inputs: Inputs) -> int:
         return len(inputs.transform.parts) if self.settings.method == "affine" else 0
 
     def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid | None:
-        """The initial grid that `batch` would find, and no proof."""
+        """Return the initial grid that `batch` would choose, without proving anything."""
         return self._range_grid(inputs, pairs) if self.ranges else self._attacked(inputs, None, pairs)[3]
 
     def batch(
         self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize, reporter: Reporter | None = None
     ) -> tuple[list[Any], Grid | None]:
-        """Results for these images, and the initial grid (None as long as no image needed one)."""
+        """Return results for these images, and the initial grid (None while no image needed one)."""
         reporter = reporter or Reporter(len(inputs.images))
         reporter.attacking()
         if self.ranges and grid is None:
@@ -127,7 +127,7 @@ class Job:
     def _attacked(
         self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize
     ) -> tuple[ClassificationSpec, Counterexamples, PilotRuns, Grid | None]:
-        """The attack, then the state of what is left to prove, with the initial grid if none is given and an image needs one."""
+        """Attack; return what remains to prove, and the initial grid if none is given and an image needs one."""
         attacker = Attacker(inputs, self.seed)
         known = attacker.begin(self.first)
         attacker.search(known, known.alive(), self.settings.samples, steps=0, hasty=True)
@@ -151,7 +151,7 @@ class Job:
         return BranchAndBound(spec, Tiling(inputs.transform, grid), state, settings.budget), grid
 
     def _range_grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid:
-        """The grid from which the first images would have taken the fewest bounds; all halvings above it are saved."""
+        """Return the grid from which the first images would have needed the fewest bounds."""
         axes = len(inputs.transform.parts)
         coarse = (FIRST_GRID,) * axes
         if self.settings.splits or len(inputs.images) < 4 * PILOTS:
@@ -163,7 +163,8 @@ class Job:
         depths = [sum(node[axes:]) for tree in trees for node in leaves(coarse, tree, most) or ()]
 
         def bounds(begin: int) -> float:
-            """Boxes to bound if all begin at depth ``begin``; a leaf counts for its share of the box that holds it, or for its pieces."""
+            """Return the number of bounds from this depth on; each leaf counts for its share of the boxes that
+            contain it."""
             return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
 
         best = min(range(1 + max(depths, default=0)), key=bounds)

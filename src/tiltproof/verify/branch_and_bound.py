@@ -1,7 +1,8 @@
 """Branch and bound: one stack of (image, box) pairs; a box that is not done is probed at its middle and halved.
 
-The batch on top of the stack is bounded, so images are finished one after the other. What a bound is of, and when a box is done, is the
-`Spec`'s business; the state of the search is on the spec's device, and the host waits for it only where shapes depend on what was found.
+Each step bounds the top of the stack, so images are finished one after the other. The `Spec` defines what a bound is
+and when a box is done. The state is on the device of the spec, and the host waits for it only where shapes depend on
+results.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from tiltproof.verify.spec import Spec
 from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 
 PRECISE_FROM = 8
-"""Halvings from which on boxes are bounded in float64: what keeps them open may be rounding alone."""
+"""Number of halvings from which boxes are bounded in float64, because only rounding may keep them open."""
 
 SUSPECTS = 64
-"""Likely counterexamples to confirm in one batch, which takes as long as a single one."""
+"""Likely counterexamples per confirmation, which takes as long as a single one."""
 
 MOST_HALVINGS = 4
-"""Halvings of a box between two bounds, where that is cheaper than another step."""
+"""Most halvings of a box between two bounds, where that is cheaper than another step."""
 
 EARLY = 1 / 4
-"""Share of its budget up to which an image's boxes are halved more than once."""
+"""Share of the budget up to which an image's boxes are halved more than once per step."""
 
 
 class BranchAndBound(Search):
-    """Boxes that were halved ``precise_from`` times or more are bounded in float64."""
+    """Branch and bound over a `Spec`; boxes halved at least ``precise_from`` times are bounded in float64."""
 
     def __init__(
         self, spec: Spec, tiling: Tiling, state: SearchState, budget: Budget, precise_from: int = PRECISE_FROM
@@ -61,7 +62,7 @@ class BranchAndBound(Search):
             report()
 
     def _step(self, state: SearchState, size: int) -> None:
-        """Bound the boxes on top of the stack; those that are not done are probed and halved."""
+        """Bound the top of the stack; probe and halve the boxes that are not done."""
         frontier = self._frontier(state)
         if not len(frontier.stack) and not len(frontier.fresh):
             self._confirm(state)
@@ -86,8 +87,8 @@ class BranchAndBound(Search):
         state.settle_certified(pairs.image)
 
     def _refill(self, frontier: Frontier, boxes: int) -> None:
-        """Lay at least ``boxes`` boxes of the next images below the stack, the first image on top. All images at once would be copied
-        again and again."""
+        """Put at least ``boxes`` boxes of the next images below the stack, the first image on top; all images at once
+        would be copied repeatedly."""
         images = frontier.fresh[: max(0, -(-boxes // len(self.first)))]
         if len(images):
             rows = images.flip(0).repeat_interleave(len(self.first))
@@ -97,7 +98,7 @@ class BranchAndBound(Search):
             frontier.fresh = frontier.fresh[len(images) :]
 
     def _branch(self, state: SearchState, pairs: Pairs, shares: Tensor, size: int) -> None:
-        """Open boxes: halve those of images that go on; the others' images are falsified, suspected, or out of budget."""
+        """Halve the open boxes of images that continue; settle images that are falsified, suspected or out of budget."""
         frontier, rows = self._frontier(state), pairs.image
         spent = self.budget.spent(state.boxes[rows], state.seconds[rows]) | ~self.tiling.can_split(pairs.boxes).any(1)
         falsified = self.spec.falsified(state)
@@ -118,7 +119,8 @@ class BranchAndBound(Search):
             self._halve(state, pairs[keep], shares[keep], size)
 
     def _halve(self, state: SearchState, pairs: Pairs, shares: Tensor, size: int) -> None:
-        """Halve boxes; where a step is expensive and few boxes are left, halve the halves too, of images with most of their budget."""
+        """Halve boxes. If a step is expensive and few boxes are left, halve the halves too, for images with most of
+        their budget left."""
         frontier = self._frontier(state)
         room = 0 if len(frontier.fresh) else min(self.spec.cost.speculative_boxes, size) - len(frontier.stack)
         for more in reversed(range(MOST_HALVINGS)):
@@ -143,7 +145,7 @@ class BranchAndBound(Search):
         frontier.stack = Pairs.join([frontier.stack, pairs])
 
     def _suspect(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
-        """Likely counterexamples of images. Once there are enough they are confirmed; until then these images wait."""
+        """Add likely counterexamples; confirm them once there are enough. Until then their images wait."""
         if len(rows):
             frontier = self._frontier(state)
             frontier.suspects.append((rows, parameters))
@@ -152,7 +154,7 @@ class BranchAndBound(Search):
                 self._confirm(state)
 
     def _confirm(self, state: SearchState) -> None:
-        """Images whose counterexample does not hold go on from where they were, and are not kept waiting a second time."""
+        """Confirm the suspects. Images whose counterexample does not hold continue, and do not wait a second time."""
         frontier = self._frontier(state)
         rows, parameters = (torch.cat(each) for each in zip(*frontier.suspects, strict=True))
         self.spec.confirm(state, rows, parameters)

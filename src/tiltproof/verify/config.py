@@ -11,7 +11,8 @@ from tiltproof.verify.results import Budget
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How tight a certified range has to be: ``excess`` over the inner range, relative to its width, or a total ``width``."""
+    """The tolerance of a certified range: ``excess`` over the inner range, relative to its width, or a total
+    ``width``."""
 
     excess: float = 0.05
     width: float = 0.0
@@ -23,7 +24,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Settings:
-    """The method and the budgets of a proof. ``splits``: a uniform grid; ``tolerance``: of ranges, None for classes."""
+    """Settings of the search. ``splits``: a uniform grid; ``tolerance``: of ranges, None for classes."""
 
     method: str
     splits: tuple[int, ...] | None
@@ -33,7 +34,7 @@ class Settings:
     tolerance: Tolerance | None = None
 
     def record(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """Return plain values for JSON."""
         return {
             "method": self.method,
             "splits": None if self.splits is None else list(self.splits),

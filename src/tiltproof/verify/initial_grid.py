@@ -1,9 +1,9 @@
-"""The initial grid: how finely to cut the range before adaptive splitting takes over.
+"""The initial grid: how finely to cut the range before branch and bound.
 
-Cutting too coarsely wastes bounds that fail; cutting too finely wastes bounds where one would have sufficed. A ladder of increasingly
-fine grids is tried, starting from the middle rung, on a few random (image, box) pairs each; on a GPU, where steps are expensive, several
-rungs at once. The rung with the least expected number of bounds is taken. This only decides where work is spent: for any grid, every box
-still has to be proved.
+A grid that is too coarse wastes bounds that fail; one that is too fine wastes bounds where one would do. Candidate
+grids of increasing fineness are tried, starting in the middle, on a few random (image, box) pairs each; on a GPU,
+where steps are expensive, several at once. The grid with the least expected number of bounds wins. This chooses work
+only: whatever the grid, every box is proved.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from tiltproof.verify.refinement import WORTHWHILE, BackwardPolicy
 from tiltproof.verify.state import copied
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
-"""Minimum and maximum number of pilot pairs per rung, a small share of a batch; fewer than the minimum if memory hardly holds any."""
+"""Pairs per pilot run: a small share of the batch, but at most so many where only few pairs fit into memory."""
 FEWEST_FAILED = 6
-"""Minimum number of failed pilot pairs before their success rate after bisection is trusted."""
+"""Pairs of a pilot run that must fail before the success rate of their halves is estimated."""
 PRECISE_COST = 2.0
-"""Cost of a bound in float64, in bounds in float32."""
+"""Cost of a float64 bound, in float32 bounds."""
 ENOUGH, MOSTLY = 0.98, 0.8
-"""Share proved forward at which no finer grid is tried any more; share proved on the last rung below which float64 is tried."""
+"""Proved share at which no finer grid is tried; proved share on the last grid below which float64 is tried."""
 MIDDLE, HOPELESS = 4, 0.1
-"""The rung that is tried first (16 boxes); share proved below which no coarser one is tried."""
-AROUND_MIDDLE = (0, 1, -1, 2, -2, 3)
-"""Rungs, relative to the middle one, that are tried at once if that takes hardly longer: enough for most networks."""
+"""Number of the first grid tried (16 boxes); proved share below which no coarser one is tried."""
+AROUND = (0, 1, -1, 2, -2, 3)
+"""Grids around the middle that are tried in one step where that takes hardly longer; most networks need no others."""
 PIXEL_CONTRAST = 0.2
-"""Typical change of a pixel's value from one pixel to the next."""
+"""Typical difference of neighboring pixel values."""
 
 
 @lru_cache(8)
 def sensitivity(transform: Transform, height: int, width: int) -> Tensor:
-    """Roughly how far each parameter's whole range moves pixel values, [d]."""
+    """Return roughly how far the whole range of each parameter moves pixel values, [d]."""
     low = torch.tensor([transform.low], dtype=torch.float64)
     high = torch.tensor([transform.high], dtype=torch.float64)
     center, half = (low + high) / 2, (high - low) / 2
@@ -62,25 +62,25 @@ def sensitivity(transform: Transform, height: int, width: int) -> Tensor:
     return result
 
 
-def grid_ladder(effect: Tensor, most: int) -> list[tuple[int, ...]]:
-    """Increasingly fine grids from a single box up to ``most`` boxes; each rung halves the axis that moves pixels most."""
+def candidate_grids(effect: Tensor, most: int) -> list[tuple[int, ...]]:
+    """Return grids from one box upwards; each halves the axis of the one before that moves pixels most."""
     splits = torch.ones(len(effect), dtype=torch.int64)
-    rungs = [tuple(splits.tolist())]
-    while math.prod(rungs[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
-        rungs.append(finer(effect, rungs[-1]))
-        splits = torch.tensor(rungs[-1])
-    return rungs
+    grids = [tuple(splits.tolist())]
+    while math.prod(grids[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
+        grids.append(finer(effect, grids[-1]))
+        splits = torch.tensor(grids[-1])
+    return grids
 
 
 def finer(effect: Tensor, grid: tuple[int, ...]) -> tuple[int, ...]:
-    """The grid with the axis halved that moves pixels most."""
+    """Return the grid with the axis halved that moves pixels most."""
     axis = int((effect / torch.tensor(grid)).argmax())
     return tuple(count * (1 + (k == axis)) for k, count in enumerate(grid))
 
 
 @dataclass
 class PilotRun:
-    """Average cost of some random pairs of images and boxes of one grid, in forward passes, and the share of them proved."""
+    """Mean cost of random pairs of images and boxes of one grid, in forward passes, and the proved share."""
 
     cost: float
     forward: float  # share proved by the forward pass
@@ -88,7 +88,7 @@ class PilotRun:
 
 
 class PilotRuns:
-    """Tries grids on a few random pairs of these images and remembers the outcomes; ``policy`` learns from them."""
+    """Runs grids on a few random pairs of these images and caches the outcome; ``policy`` learns from them."""
 
     def __init__(
         self, prover: Prover, policy: BackwardPolicy, rows: Tensor, batch: AdaptiveBatchSize, seed: int
@@ -98,20 +98,20 @@ class PilotRuns:
         self.known: dict[tuple[tuple[int, ...], torch.dtype], PilotRun] = {}
 
     def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> PilotRun:
-        """Try a grid, once; all grids are tried on the same images."""
+        """Run a grid once; all grids are tried on the same images."""
         if (grid, dtype) not in self.known:
             self._try([grid], dtype)
         return self.known[grid, dtype]
 
-    def try_around_middle(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> None:
-        """Try at once the rungs that `cheapest_rung` is likely to ask for, as many as the device bounds while the host takes a step."""
+    def around_middle(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Run several grids that `candidate_grids` is likely to need in one batch."""
         if not bounds_pairs_alone(self.prover.images64, self.prover.transform):
             return
-        places = [k for k in (min(MIDDLE, len(rungs) - 1) + step for step in AROUND_MIDDLE) if 0 <= k < len(rungs)]
-        self._try([rungs[k] for k in places[: self.prover.cost.speculative_boxes // self.pairs]], dtype)
+        places = [k for k in (min(MIDDLE, len(grids) - 1) + offset for offset in AROUND) if 0 <= k < len(grids)]
+        self._try([grids[k] for k in places[: self.prover.cost.speculative_boxes // self.pairs]], dtype)
 
     def _try(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
-        """The same random images for every grid, and its own random boxes."""
+        """Return the same random images for every grid, and random boxes of this one."""
         if not grids:
             return
         prover, chosen, low, high = self.prover, [], [], []
@@ -137,53 +137,55 @@ class PilotRuns:
             cost = (1 + prover.cost.pass_cost * passes) * (PRECISE_COST if precise else 1)
             self.known[grid, dtype] = PilotRun(cost, forward, passed)
 
-    def cheapest_rung(self, rungs: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
-        """Return the least expected cost per image, the rung that has it, and the share proved on the last rung tried."""
+    def candidate_grids(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+        """Return (expected cost per image, number of the cheapest grid, share proved on the last grid tried)."""
         tried: dict[int, PilotRun] = {}
-        middle = min(MIDDLE, len(rungs) - 1)
-        for k in range(middle, len(rungs)):
-            tried[k] = self.run(rungs[k], dtype)
+        middle = min(MIDDLE, len(grids) - 1)
+        for k in range(middle, len(grids)):
+            tried[k] = self.run(grids[k], dtype)
             if tried[k].forward >= ENOUGH:
                 break
         finest = max(tried)
         for k in reversed(range(middle)):
             if tried[k + 1].passed < HOPELESS:
                 break
-            tried[k] = self.run(rungs[k], dtype)
-        # a box is bounded on a rung if the rung is the first, or if the box that it is half of failed on the rung before; rungs that were
-        # not tried count like the finest one that was
+            tried[k] = self.run(grids[k], dtype)
+        # a grid's box is bounded if the grid is the first, or its parent failed on the grid before; for grids that were not
+        # tried the finest one that was stands in
         last = tried[finest]
-        onward = 2 * math.prod(rungs[finest]) * (1 - last.passed) * last.cost / max(last.passed, 1 / self.pairs)
+        onward = 2 * math.prod(grids[finest]) * (1 - last.passed) * last.cost / max(last.passed, 1 / self.pairs)
         best, least = finest, math.inf
         for k in sorted(tried, reverse=True):
-            boxes, pilot = math.prod(rungs[k]), tried[k]
+            boxes, pilot = math.prod(grids[k]), tried[k]
             if boxes * pilot.cost + onward <= least:
                 best, least = k, boxes * pilot.cost + onward
             if k - 1 in tried:
                 onward += boxes * (1 - tried[k - 1].passed) * pilot.cost
-        return least, rungs[best], tried[finest].passed
+        return least, grids[best], tried[finest].passed
 
 
 def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
-    """The rung of least expected cost; if the model's own precision proves little even on the finest grid, float64 is tried too."""
+    """Return the grid of least expected cost; where the model's own precision proves little on every grid, try
+    float64 too."""
     prover = pilots.prover
     height, width = prover.images64.shape[-2:]
-    rungs = grid_ladder(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
-    pilots.try_around_middle(rungs, prover.dtype)
-    cost, grid, passed = pilots.cheapest_rung(rungs, prover.dtype)
+    grids = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots.around_middle(grids, prover.dtype)
+    cost, grid, passed = pilots.candidate_grids(grids, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
-        pilots.try_around_middle(rungs, torch.float64)
-        more, other, _ = pilots.cheapest_rung(rungs, torch.float64)
+        pilots.around_middle(grids, torch.float64)
+        more, other, _ = pilots.candidate_grids(grids, torch.float64)
         grid = other if more < cost else grid
     return grid
 
 
 def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:
-    """Whether boxes of this grid are better bounded in float64 from the start.
+    """Return whether to bound boxes of this grid in float64 from the start.
 
-    The roundings that a bound must absorb grow with every layer; a deep network's float32 bounds may fail on any box. A box
-    that fails is halved, and halves again if need be, so the number of bounds falls steeply with the share proved. Where nearly all boxes
-    of a finer grid are proved in float32, it is not rounding that keeps these open, and only in a single parameter is there more to win.
+    The rounding errors that a bound must absorb grow with each layer; float32 bounds of a deep network may fail on
+    every box. A failing box is halved repeatedly, so the number of bounds falls steeply with the proved share. If
+    float32 proves nearly all boxes of a finer grid, the cause is not rounding, and float64 gains something only for a
+    single parameter.
     """
     prover = pilots.prover
     finer_grids = [
@@ -201,18 +203,18 @@ def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:
 
 
 def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) -> tuple[float, int]:
-    """The least success rate at which a backward pass through a box of this grid is worth more than halving the box, and the least number
-    of boxes for which it is.
+    """Return the success rate from which a backward pass is worth more than halving the box, and the least number of
+    boxes.
 
-    Halved until all is proved forward, a box that fails takes T = 2 + 2 (1 - q) T more bounds, where q is the share of halves that are
-    proved: T = 2 / (2 q - 1), or infinitely many if q <= 1/2. A pass that costs as much as c bounds per box pays if its success rate is at
-    least c / T; an overhead that does not depend on the number of boxes pays if T times that number is larger.
+    If boxes are halved until the forward pass proves them all, a failing box takes T = 2 + 2 (1 - q) T more bounds,
+    where q is the proved share of the halves: T = 2 / (2 q - 1), or infinitely many for q <= 1/2. A pass of the cost
+    c pays from the success rate c / T on; one of fixed cost f pays for at least f / T boxes.
     """
     prover, cost = pilots.prover, pilots.prover.cost
     effect = sensitivity(prover.transform, *prover.images64.shape[-2:])
-    rungs = [*grid_ladder(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    grids = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail
-    for whole, halves in reversed([*itertools.pairwise(rungs)]):
+    for whole, halves in reversed([*itertools.pairwise(grids)]):
         failed = 1 - pilots.run(whole, dtype).forward
         if failed * pilots.pairs >= FEWEST_FAILED:
             spared = max(0.0, 0.5 - (1 - pilots.run(halves, dtype).forward) / failed)  # 1 / T

@@ -1,4 +1,4 @@
-"""The door: everything handed to `certify` and `attack` is checked here, once, and trusted afterwards."""
+"""Validation of the arguments of `certify`, `certify_range` and `attack`: checked here once, trusted afterwards."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tiltproof.verify.results import Budget
 
 MOST_PARAMETERS = 26  # one letter each in a tiling's text
 SEMANTICS = {"real": 0.0, "float32": 2.0**-24}
-"""Which evaluations of the network are certified: unit roundoff of each."""
+"""Unit roundoff of the evaluations that are certified."""
 
 
 @dataclass
 class Inputs:
-    """Checked inputs, on one device, or a batch of their images."""
+    """Checked inputs on one device, or a batch of their images."""
 
     model: nn.Module
     network: Network
@@ -42,7 +42,7 @@ class Inputs:
     halvings: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
 
     def part(self, rows: slice) -> Inputs:
-        """The same inputs for some of the images."""
+        """Return the inputs for some of the images."""
         return replace(self, images=self.images[rows], labels=self.labels[rows])
 
     @functools.cached_property
@@ -51,7 +51,7 @@ class Inputs:
         return self.images.double()
 
     def answers(self, images: Tensor) -> Tensor:
-        """What the module itself answers to images [N, C, H, W]; whatever its code raises is its own, and said so."""
+        """Run the module on images [N, C, H, W]; an exception in its code becomes an `InputError`."""
         try:
             outputs: Tensor = self.model(images)
         except InputError:
@@ -74,11 +74,11 @@ class Inputs:
         return Memory(self.images.device, self.limit)
 
     def evaluations(self, most: int, gradient: bool = False) -> AdaptiveBatchSize:
-        """Transformed images to evaluate at once, at most ``most``."""
+        """Return the batch size for evaluating transformed images, at most ``most``."""
         return self._halving(f"images {gradient}", most, image_bytes(self.network, gradient))
 
     def points(self, most: int) -> AdaptiveBatchSize:
-        """Boxes of a single point to bound at once, in float64, at most ``most``."""
+        """Return the batch size for bounding boxes of a single point in float64, at most ``most``."""
         return self._halving("points", most, 2 * pair_bytes(self.network, len(self.transform.parts)))
 
     def _halving(self, name: str, most: int, each: int) -> AdaptiveBatchSize:
@@ -88,14 +88,14 @@ class Inputs:
         return self.halvings[name]
 
     def network_as(self, dtype: torch.dtype, semantics: str = "real") -> Network:
-        """The network with its weights in ``dtype``, for bounds of real or of float32 evaluations."""
+        """Return the network with weights in ``dtype``, for bounds of real or float32 evaluations."""
         key = dtype, SEMANTICS[semantics]
         if key not in self.networks:
             self.networks[key] = self.network.network_as(*key)
         return self.networks[key]
 
     def eval_mode(self) -> AbstractContextManager[None]:
-        """The model in eval mode inside, with a notice if it was not, and as it was afterwards."""
+        """Put the model into eval mode inside, with a notice if it was not, and restore its mode."""
         if any(module.training for module in self.model.modules()):
             text = "the model is in training mode; it is evaluated in eval mode and handed back as it was"
             warnings.warn(text, stacklevel=3)
@@ -103,14 +103,14 @@ class Inputs:
 
 
 def proof_on(images: Tensor) -> AbstractContextManager[None]:
-    """The proof's arithmetic on the device of the images; arguments that are no tensors are refused later, by `check_inputs`."""
+    """Use the proof's arithmetic on the device of the images; `check_inputs` refuses what is not a tensor."""
     return proof_arithmetic(images.device if isinstance(images, Tensor) else torch.device("cpu"))
 
 
 def check_inputs(
     model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, semantics: str = "real"
 ) -> Inputs:
-    """Inputs of a classifier."""
+    """Return the checked inputs of a classifier."""
     inputs = check_model_and_images(model, images, transform, semantics)
     return replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
 
@@ -118,7 +118,7 @@ def check_inputs(
 def check_model_and_images(
     model: nn.Module, images: Tensor, transform: Transform | str, semantics: str = "real"
 ) -> Inputs:
-    """Inputs without labels (an empty tensor stands for them)."""
+    """Return the checked inputs without labels (an empty tensor stands for them)."""
     if semantics not in SEMANTICS:
         raise InputError("unknown semantics", got=repr(semantics), do=f"use one of {', '.join(SEMANTICS)}")
     if not isinstance(model, nn.Module):
@@ -178,7 +178,7 @@ def check_model_and_images(
 
 
 def _transformed(images: Tensor, transform: Transform) -> Tensor:
-    """Images that the run is about: these images at both ends of the range and at random parameters."""
+    """Transform these images at both ends of the range and at random parameters."""
     generator = torch.Generator().manual_seed(0)
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
     share = torch.cat([torch.zeros(1, len(low)), torch.ones(1, len(low)), torch.rand(3, len(low), generator=generator)])
@@ -188,7 +188,7 @@ def _transformed(images: Tensor, transform: Transform) -> Tensor:
 
 
 def not_finite(image: int, outputs: Tensor) -> InputError:
-    """Error for an image whose outputs contain NaN or infinity."""
+    """Return the error for an image whose ``outputs`` are not finite."""
     output = int((~outputs.isfinite()).int().argmax())
     return InputError(
         f"the network's outputs for image {image} are not finite numbers",
@@ -199,7 +199,7 @@ def not_finite(image: int, outputs: Tensor) -> InputError:
 
 
 def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> Budget:
-    """How hard to look, for classes and for ranges; returns the budget, or the default one."""
+    """Validate the options of the search; return the budget, or the default one."""
     if method not in METHODS:
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     if batch_size is not None and batch_size < 1:
@@ -213,7 +213,7 @@ def check_search(method: str, samples: int, batch_size: int | None, budget: Budg
 
 
 def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:
-    """One positive number of splits per parameter; a single number is spread over one parameter only."""
+    """Validate the number of splits per parameter; a single number is distributed over several parameters."""
     count = len(transform.parts)
     numbers = (splits,) if isinstance(splits, int) else tuple(splits)
     if len(numbers) == 1 and count > 1:

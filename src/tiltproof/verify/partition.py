@@ -1,11 +1,11 @@
-"""Boxes of parameters as integers, so that a tiling of the user's range has no gap by construction.
+"""Parameter boxes as integers, so that a tiling of the range has no gaps by construction.
 
-Along each axis the range is cut into ``base`` equal parts, each halved ``level`` times; a box is number ``index`` of
-the ``base * 2**level`` pieces. The edge between pieces m-1 and m lies at t = m / (base * 2**level) of the range.
-Division rounds correctly, so equal fractions give exactly the same float t, and `_edge` is a function of t alone:
-neighbors of any level share their edge to the last bit. A chain of intervals with shared ends covers everything
-between its two outer ends, however the inner ones were rounded; the outer ends are the range's own, moved out by
-one unit in the last place so that a decimal such as 0.1, which no float equals, is covered as well.
+Each axis of the range is cut into ``base`` equal parts, each halved ``level`` times; a box is number ``index`` of the
+``base * 2**level`` pieces. The edge between pieces m-1 and m lies at t = m / (base * 2**level) of the range. Division
+rounds correctly, so equal fractions give the same float t, and `_edge` depends on t alone: neighbors of any level
+share their edge to the last bit. A chain of intervals with shared ends covers everything between its outer ends,
+however the inner ones are rounded. The outer ends are those of the range, moved outwards by one unit in the last
+place, so that a decimal such as 0.1, which is not a float, is covered as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEEPEST = 2**44
 
 
 class Tiling:
-    """The range of a transform, cut into ``base`` parts along each axis to begin with."""
+    """The range of a transformation, cut into ``base`` parts along each axis."""
 
     def __init__(self, transform: Transform, base: tuple[int, ...]) -> None:
         self.low = torch.tensor(transform.low, dtype=torch.float64)
@@ -40,19 +40,20 @@ class Tiling:
         self.outer_low, self.outer_high = self.low.nextafter(-infinity), self.high.nextafter(infinity)
 
     def on(self, device: torch.device) -> Tiling:
-        """The same, for boxes on a device: every operation there is a single one that IEEE 754 defines, so edges are too."""
+        """Return the tiling for boxes on a device. Each operation there is one that IEEE 754 defines, so edges are
+        the same."""
         other = copy(self)
         vars(other).update({name: tensor.to(device) for name, tensor in vars(self).items()})
         return other
 
     def first(self) -> Boxes:
-        """All boxes of level 0: the uniform grid."""
+        """Return all boxes of level 0: the uniform grid."""
         axes = [torch.arange(count, device=self.base.device) for count in self.base.tolist()]
         index = torch.cartesian_prod(*axes).view(-1, len(axes))
         return Boxes(index, torch.zeros_like(index))
 
     def bounds(self, boxes: Boxes) -> tuple[Tensor, Tensor]:
-        """Lower and upper parameter values of each box, float64 [P, d]."""
+        """Return the lower and upper parameters of each box, float64 [P, d]."""
         first, second = self._edge(torch.stack([boxes.index, boxes.index + 1]), boxes.level)
         return torch.minimum(first, second), torch.maximum(first, second)
 
@@ -64,13 +65,14 @@ class Tiling:
         return torch.where(index == pieces, self.outer_high, edge)
 
     def can_split(self, boxes: Boxes) -> Tensor:
-        """Whether another halving stays within the exact integers, [P, d]."""
+        """Return whether another halving keeps indices exact, [P, d]."""
         return self.base << (boxes.level + 1) <= DEEPEST
 
     def best_axes(self, boxes: Boxes, shares: Tensor) -> Tensor:
-        """Along which parameter to halve each box [P]: the one with the largest share of the slack, of those that can be halved.
+        """Return the parameter along which to halve each box [P]: the largest branching score of those that can be
+        halved.
 
-        A tiny preference for the least split axis decides where the shares say nothing. A choice of work, not part of any bound.
+        A tiny preference for the least halved axis breaks ties. This chooses work and is not part of a bound.
         """
         score = shares + 1e-12 * 0.5 ** boxes.level.double()
         return torch.where(self.can_split(boxes), score, -1.0).argmax(1)
@@ -78,7 +80,7 @@ class Tiling:
 
 @dataclass
 class Boxes:
-    """Some boxes of a tiling: int64 [P, d] each."""
+    """Boxes of a tiling: int64 [P, d] each."""
 
     index: Tensor
     level: Tensor
@@ -90,7 +92,7 @@ class Boxes:
         return Boxes(self.index[rows], self.level[rows])
 
     def split(self, axis: Tensor) -> Boxes:
-        """Both halves of each box along its own axis [P]: all lower halves, then all upper ones."""
+        """Halve each box along its own axis [P]; return all lower halves, then all upper ones."""
         # 1 along the axis; `one_hot` would wait for a GPU to look at its numbers
         step = (axis.unsqueeze(1) == torch.arange(self.index.shape[1], device=axis.device)).long()
         index, level = self.index * (1 + step), self.level + step
@@ -111,22 +113,22 @@ class Boxes:
 
 
 Node = tuple[int, ...]
-"""Index along each parameter, then the number of halvings along each."""
+"""Return the index along each parameter, then the number of halvings along each."""
 
 AXES = string.ascii_lowercase
 
 MOST = 2**62
-"""Upper limit of integers, so that none overflows."""
+"""Limit of whole numbers, so that none overflows."""
 
 
 def tree_texts(
     grid: tuple[int, ...], images: int, image: Tensor, index: Tensor, level: Tensor, axis: Tensor
 ) -> list[str]:
-    """The trees of all images, cut into ``grid`` to begin with: box ``index[:, n]``, ``level[:, n]`` of image ``image[n]`` was halved
-    along ``axis[n]``.
+    """Return the trees of all images. Box ``index[:, n]``, ``level[:, n]`` of image ``image[n]`` was halved along
+    ``axis[n]``.
 
-    Halved boxes come in preorder, and between two of them the leaves that lie before the second one and not before the first. All
-    cells of all images stand in one row, so a cell has as many cells before it as its number says. A half with s halved boxes in it
+    Halved boxes are written in preorder, each after the leaves between it and its predecessor. The cells of all
+    images form one sequence, so a cell's number is the number of cells before it. A half that contains s halved boxes
     has s + 1 leaves.
     """
     cells, count = math.prod(grid), len(axis)
@@ -173,11 +175,12 @@ def tree_texts(
 def _found(
     images: int, places: list[int], image: Tensor, index: Tensor, level: Tensor, axis: Tensor
 ) -> tuple[Tensor, ...]:
-    """For each box, and for its lower and upper halves, return the index of the matching box, or `len(boxes)` if there is none.
+    """Return, for each box, the numbers of itself, its lower and its upper half among the boxes; the count where it
+    is none.
 
-    Along a parameter, an interval's middle tells it from all others that halving makes of the cells: with 2**k places for a cell, it is
-    an odd multiple of 2**(k - 1 - l) after l halvings, and the middles of its halves lie half of that away. So a box is its image and
-    its middles, the digits of one number, or of several where one would overflow.
+    The middle of an interval identifies it among all halvings of the cells: on a scale of 2**k positions per cell it
+    is an odd multiple of 2**(k - 1 - l) after l halvings, and the middles of its halves lie half of that away. A box
+    is therefore its image and its middles: digits of one number, or of several where one would overflow.
     """
     finest = level.amax(1, keepdim=True) + 1
     middles = (2 * index + 1) << (finest - level)
@@ -194,14 +197,14 @@ def _found(
 
 
 def _same(same: Tensor | None, number: Tensor, away: Tensor) -> Tensor:
-    """Small numbers for boxes, then their lower halves, then their upper ones, that are equal just where ``number``, ``number - away`` or
-    ``number + away`` are, and ``same`` as well."""
+    """Return small numbers for boxes, their lower halves and their upper halves. Two are equal exactly if ``number``,
+    ``number - away`` or ``number + away`` are, and ``same`` as well."""
     ranks = torch.cat([number, number - away, number + away]).unique(return_inverse=True)[1]
     return ranks if same is None else (same * len(ranks) + ranks).unique(return_inverse=True)[1]
 
 
 def _texts(leaves: Tensor, letter: Tensor, last: Tensor) -> list[str]:
-    """Each row is so many leaves and then a letter, if it is not zero; a text ends with each row of ``last``."""
+    """Write each row as a number of leaves and a letter, if it is not zero; a text ends with each row of ``last``."""
     digits = len(str(int(leaves.max())))
     signs = letter.new_zeros(len(leaves), digits + 2)  # zero: nothing
     signs[:, -1] = letter
@@ -214,7 +217,7 @@ def _texts(leaves: Tensor, letter: Tensor, last: Tensor) -> list[str]:
 
 
 def halves(node: Node, axis: int) -> tuple[Node, Node]:
-    """Both halves of a node along one axis."""
+    """Return both halves of a node along one axis."""
     level = len(node) // 2 + axis
     lower = list(node)
     lower[axis] *= 2
@@ -261,12 +264,12 @@ def leaves(grid: tuple[int, ...], text: str, most: int) -> list[Node] | None:
 
 
 MANY = 2**20
-"""Notes from which on those of forgotten images are thrown away, and again whenever there are twice as many as were left."""
+"""Number of notes at which those of forgotten images are first dropped; then again when twice as many remain."""
 
 
 @dataclass
 class SplitLog:
-    """Halvings by image; ``kept``: images whose tilings may still be asked for."""
+    """The halvings of each image; ``kept``: images whose tilings may still be needed."""
 
     kept: Tensor
     notes: list[Tensor] = field(default_factory=list)
@@ -276,16 +279,16 @@ class SplitLog:
 
     @classmethod
     def of(cls, count: int, device: torch.device | str = "cpu") -> SplitLog:
-        """For images 0 to ``count`` - 1, with boxes on ``device``."""
+        """Return the log of images 0 to ``count`` - 1, with boxes on ``device``."""
         return cls(torch.ones(count, dtype=torch.bool, device=device))
 
     def note(self, images: Tensor, boxes: Boxes, axes: Tensor) -> None:
-        """Box p of image ``images[p]`` is halved along ``axes[p]``."""
+        """Record that box p of image ``images[p]`` is halved along ``axes[p]``."""
         self.notes.append(torch.cat([images.unsqueeze(0), boxes.index.T, boxes.level.T, axes.unsqueeze(0)]))
         self.noted += len(axes)
 
     def forget(self, images: Tensor) -> None:
-        """Nobody will ask for these images' tilings."""
+        """Mark images whose tilings are not needed."""
         self.kept[images] = False
         if self.noted > self.many:
             self.notes = [self._joined()]
@@ -293,7 +296,7 @@ class SplitLog:
             self.many = max(MANY, 2 * self.noted)
 
     def trees(self, grid: tuple[int, ...]) -> tuple[list[str], list[int]]:
-        """For each image: the tiling of a range with the initial ``grid``, and the number of boxes that were halved."""
+        """Return, for each image, the tiling of a range cut into ``grid``, and the number of halved boxes."""
         count, axes = len(self.kept), len(grid)
         notes = (
             self._joined() if self.notes else torch.empty(2 * axes + 2, 0, dtype=torch.int64, device=self.kept.device)
@@ -302,6 +305,6 @@ class SplitLog:
         return tree_texts(grid, count, image, index, level, axis), image.bincount(minlength=count).tolist()
 
     def _joined(self) -> Tensor:
-        """All notes of images that are not forgotten."""
+        """Return the notes of all images that are not forgotten."""
         notes = torch.cat(self.notes, 1)
         return notes[:, self.kept[notes[0]]]

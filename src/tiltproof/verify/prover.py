@@ -20,7 +20,7 @@ BACKWARD_LOSS = 0.5
 
 @dataclass
 class Outcome:
-    """For each pair: lower bounds [P, C] of what has to be bounded from below, and each parameter's branching score [P, d]."""
+    """For each pair: lower bounds [P, C] of the objectives, and the branching score of each parameter [P, d]."""
 
     bound: Tensor
     shares: Tensor
@@ -28,8 +28,9 @@ class Outcome:
 
 @dataclass
 class MarginOutcome:
-    """For each pair: a lower bound of the margin [P], the bound of the forward pass alone, the number of whole backward passes that the
-    bound took (most margins are proved after a small part of one), and branching scores [P, d], zero where forward was enough."""
+    """For each pair: a lower bound of the margin [P], the bound of the forward pass alone, the number of backward
+    passes in units of whole ones (most margins are proved after a fraction of one), and branching scores [P, d],
+    zero where the forward pass was enough."""
 
     bound: Tensor
     forward: Tensor
@@ -40,9 +41,10 @@ class MarginOutcome:
 class Prover:
     """Lower bounds of classification margins, in the model's own precision or in float64.
 
-    In float32 the rounding errors that a bound must absorb grow with the length of sums and can reach a few hundredths of a margin; a box
-    that only they keep open is worth a second bound in float64, where they vanish. There the forms are quadratic in a single parameter,
-    because the pixels' second order is what else keeps deep networks' bounds wide.
+    The rounding errors that a float32 bound must absorb grow with the length of sums and can reach a few hundredths
+    of a margin. A box that is open only because of them is bounded again in float64, where they vanish. Float64 forms
+    are quadratic if there is a single parameter: the second order of pixels is the other reason why bounds of deep
+    networks are wide.
     """
 
     def __init__(self, inputs: Inputs, method: str) -> None:
@@ -102,8 +104,8 @@ class Prover:
 
 
 class RangeProver:
-    """Bounds of a network's outputs, in float64: the roundings that a float32 bound has to absorb, harmless where only a sign is asked
-    for, would be part of every range."""
+    """Bounds of a network's outputs, in float64: unlike margins, of which only the sign counts, the rounding errors
+    of float32 would widen every range."""
 
     def __init__(self, inputs: Inputs, method: str) -> None:
         self.transform, self.method, self.images64 = inputs.transform, method, inputs.images64
@@ -112,7 +114,8 @@ class RangeProver:
 
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor) -> Outcome:
-        """Lower bounds [P, 2 K] of the outputs and of their negations. ``images`` [P] are indices; ``low`` and ``high`` [P, d] float64."""
+        """Return lower bounds [P, 2 K] of outputs and negated outputs. ``images`` [P] are indices; ``low``, ``high``
+        [P, d] float64."""
         network = self.network
         pixels = pair_bounds(self.images64, images, self.transform, self.method, low, high, quadratic=True)
         forms = run(network, pixels, lasting=low.shape[1])
@@ -133,7 +136,7 @@ class RangeProver:
     def _backward(
         self, network: Network, forms: dict[str, AffineForm], shares: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Lower bounds of f_k and of -f_k for every output k, one after the other, and shares of the parameters."""
+        """Return lower and upper bounds of every output, one after the other, and branching scores."""
         count, outputs = forms[network.output].shape
         units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
         pairs = torch.arange(count, device=shares.device)
@@ -149,7 +152,7 @@ class RangeProver:
 
 
 def _least(lower: Tensor) -> Tensor:
-    """Row minimum in which a NaN counts as minus infinity: never proved."""
+    """Return the minimum of each row; NaN counts as minus infinity: never proved."""
     return _proved(lower).amin(1)
 
 

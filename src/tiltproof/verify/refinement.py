@@ -1,9 +1,11 @@
-"""Which boxes and classes a backward pass refines, and what work costs: choices that never change a bound.
+"""Backward policy and cost model: which boxes and classes a backward pass refines. These choices never change a
+bound.
 
-What a backward pass can win back is the remainder r of the margin's form, not the first-order part f = center - sum |slopes|. So where
-f <= 0 it is not tried, and elsewhere its chance depends on r / f, of which `BackwardPolicy` keeps a tally. What matters is
-which class is likely to have the smallest margin after the backward pass, not before it. The chance and the number of boxes that are worth
-a pass depend on the cost of a pass and on how soon halves are proved without one (`initial_grid.backward_pays`).
+A backward pass can win back the remainder r of the margin's form, but not the first-order part f = center - sum
+|slopes|. Where f <= 0 it is therefore skipped. Elsewhere its chance of success depends on r / f, and `BackwardPolicy`
+counts successes by that ratio. The class that counts is the one that is likely to be worst after the pass, not before
+it. The chance and the number of boxes that justify a pass depend on its cost and on how soon halves are proved
+without one (`initial_grid.backward_pays`).
 """
 
 from __future__ import annotations
@@ -20,31 +22,32 @@ from tiltproof.runtime.batch_size import fewest_together
 from tiltproof.verify.inputs import Inputs
 
 STEP_PRODUCTS = 2**36
-"""Multiplications of a network's evaluations that a GPU makes in about the time of one step of the search."""
+"""Multiplications that a GPU performs in about the time of one step of the search."""
 
 MOST_SPECULATIVE_BOXES = 16_384
 SPECULATIVE_MARGINS = 2048
 
 PASS_COST = 1.0
-"""Cost of taking one margin backward through the whole network, in bounds of a box: 0.5 to 1.2 on a CPU."""
+"""Cost of a backward pass of one margin through the whole network, in bounds of a box: 0.5 to 1.2 on a CPU."""
 
 PASS_STEPS = 12e6
-"""GPU: what the host's steps add to a pass, as multiplications (runs of the paper authors' networks: 2.7 bounds of 7 million
-multiplications each, 0.8 of 25 million)."""
+"""GPU: overhead of the host in a backward pass, as multiplications (networks of the paper's authors: 2.7 bounds of 7
+million multiplications each, 0.8 of 25 million)."""
 
 PASS_CALL = 2.5e10
-"""GPU: what a pass costs however few margins it takes, as multiplications (5 ms, in which 3,800 boxes are bounded)."""
+"""GPU: fixed cost of a backward pass, as multiplications (5 ms, in which 3,800 boxes are bounded)."""
 
 BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
-"""Half powers of two of r / f from 1/4 on; tries before a bucket may be closed; least success rate that may keep it open."""
+"""Buckets: half powers of two of r / f from 1/4 on; tries before a bucket may close; least success rate that keeps
+one open."""
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Cost of work on a device: tuning constants that steer the search and enter no bound."""
+    """Cost of operations on a device: tuning numbers that steer the search and enter no bound."""
 
     least_margins: int
-    """Margins to refine in one pass at least, where there are as many."""
+    """Refine at least this many margins per pass, if there are as many."""
     first_test_share: float
     """Share of the network's activations that a backward pass visits before its first early-exit test."""
     speculative_margins: int = 0
@@ -58,7 +61,7 @@ class CostModel:
 
     @classmethod
     def of(cls, inputs: Inputs, network: Network, device: torch.device | None = None) -> CostModel:
-        """The numbers for ``network`` as it is bounded, by default on the device of the inputs."""
+        """Return the numbers for ``network`` as it is bounded, by default on the device of the inputs."""
         parameters, device = len(inputs.transform.parts), device or inputs.images.device
         least, share = fewest_together(inputs.network, parameters), shallow_share(network)
         if device.type != "cuda":
@@ -71,7 +74,7 @@ class CostModel:
 
 @dataclass
 class Promising:
-    """Boxes that are worth a backward pass, and the bucket of each of them."""
+    """The boxes that justify a backward pass, and the bucket of each."""
 
     chosen: Tensor
     bucket: Tensor
@@ -83,21 +86,22 @@ def _tally() -> Tensor:
 
 @dataclass
 class BackwardPolicy:
-    """When a backward pass is worth its cost, learned during the run from how often one closed a box."""
+    """Decides when a backward pass is worth its cost, from the success rate so far."""
 
     tried: Tensor = field(default_factory=_tally)
     won: Tensor = field(default_factory=_tally)
     least_success: float = WORTHWHILE
     """Success rate that keeps a bucket open."""
     least_boxes: int = 0
-    """Boxes, in buckets that are or may turn out to be open, that are worth a pass at all."""
+    """Boxes in open or undecided buckets that justify a pass."""
 
     @classmethod
     def on(cls, device: torch.device) -> BackwardPolicy:
         return cls(_tally().to(device), _tally().to(device))
 
     def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
-        """Select from the ``opened`` boxes, given by f and r: all boxes of an open bucket, and the first few of a bucket with few tries."""
+        """Select from the ``opened`` boxes, given by f and r: all boxes of an open bucket, and a few of a bucket with
+        few tries."""
         ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
         bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
         bucket = torch.where(opened, bucket, BUCKETS)
@@ -118,7 +122,7 @@ class BackwardPolicy:
 
 
 def _counts(numbers: Tensor, most: int) -> Tensor:
-    """How many there are of each number below ``most``; nothing waits for a GPU."""
+    """Count each number below ``most`` without waiting for a GPU."""
     return numbers.new_zeros(most).index_add_(0, numbers, torch.ones_like(numbers))
 
 
@@ -127,15 +131,15 @@ def _counts(numbers: Tensor, most: int) -> Tensor:
 
 
 FEW = 10
-"""Classes of a box that are refined, the first of them alone, before all others are."""
+"""Classes of a box that are refined first, alone."""
 
 SHALLOW_MEMORY = 4
-"""Memory of an entry up to the first early-exit test, relative to a whole pass, which holds its entries layer by layer."""
+"""Memory per margin up to the first early-exit test, relative to a whole pass, which holds one layer at a time."""
 
 
 class ClassRefinement:
-    """Boxes ``rows`` of ``forms``; ``best`` [R, K] holds the best bound of each margin so far, and ``likely`` [R, K] orders them: roughly
-    what a backward pass would make of them."""
+    """Refine boxes ``rows`` of ``forms``. ``best`` [R, K] holds the best bound of each margin so far; ``likely`` [R,
+    K], an estimate of the bound after a backward pass, orders them."""
 
     def __init__(
         self,
@@ -157,11 +161,11 @@ class ClassRefinement:
         self.refined, self.passes = 0, torch.zeros_like(best[:, 0])
 
     def work(self, most: int, together: int, shallow: float) -> Tensor:
-        """All rounds. Returns, for each box, the first class's shares of the parameters (see `refine`).
+        """Run all rounds; return the first class's branching scores for each box (see `refine`).
 
-        At most ``most`` margins are refined at a time (there are no more boxes than that); the first rounds at once where that is of no
-        more than ``together``. Those that are left for the last round may be very many, and nearly all of them are proved at the first
-        look. Up to there they meet the share ``shallow`` of the network's entries, and more of them are taken at a time.
+        At most ``most`` margins are refined per pass. The first rounds are merged if they have at most ``together``
+        margins. The last round may be large, and nearly all of its margins are proved at the first early-exit test;
+        up to there they visit the fraction ``shallow`` of the activations, so more of them fit into a pass.
         """
         first = self._chosen(0, FEW)
         apart = len(first[0]) > min(together, most)
@@ -185,7 +189,7 @@ class ClassRefinement:
         return shares
 
     def _chosen(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """(boxes, classes) of open classes at these places of the order, where all before them are closed."""
+        """Return (boxes, classes) of open classes at these positions of the order whose predecessors are all proved."""
         chosen = self.opened & (self.place < end)
         if begin:
             before = self.place < begin

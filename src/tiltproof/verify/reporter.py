@@ -1,4 +1,4 @@
-"""Tells the caller how far a run has come."""
+"""Progress reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tiltproof.verify.state import Search
 
 
 class Reporter:
-    """Adds up finished batches and the search under way, and hands a `Progress` to the caller's function, if there is one."""
+    """Counts finished batches and the current search, and passes a `Progress` to the callback, if there is one."""
 
     def __init__(
         self,
@@ -20,7 +20,7 @@ class Reporter:
         ranges: bool = False,
         began: float | None = None,
     ) -> None:
-        """``began``: when the run did, by `time.perf_counter`; by default now."""
+        """``began``: start of the run by `time.perf_counter`; by default now."""
         self.images, self.callback, self.ranges = images, callback, ranges
         self.began = time.perf_counter() if began is None else began
         self.verdicts: Counter[Verdict] = Counter()
@@ -28,7 +28,7 @@ class Reporter:
         self.search: Search | None = None
 
     def resumed(self, results: Sequence[ImageResult | RangeResult]) -> None:
-        """Results of an earlier process: done, but not in this one's time."""
+        """Count the results of an earlier process; they took none of this one's time."""
         self.earlier = len(results)
         self.verdicts.update(result.verdict for result in results)
 
@@ -40,7 +40,7 @@ class Reporter:
         self.report()
 
     def finished(self, results: Sequence[ImageResult | RangeResult]) -> None:
-        """A batch is done."""
+        """Count a finished batch."""
         self.search = None
         self.verdicts.update(result.verdict for result in results)
         self.boxes += sum(result.boxes for result in results)

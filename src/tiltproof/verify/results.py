@@ -1,4 +1,4 @@
-"""Verdicts, budgets and progress; the results of classification and regression runs, one per image, with their summaries."""
+"""Verdicts, budgets, progress, and the results of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiltproof.errors import InputError
 
 
 class Verdict(StrEnum):
-    """The four outcomes for an image."""
+    """The four verdicts of an image."""
 
     CERTIFIED = "certified"  # proved: the network answers right for every parameter of the range
     FALSIFIED = "falsified"  # a parameter was found for which it does not
@@ -44,14 +44,14 @@ class Budget:
             raise InputError("the budget needs a positive number of seconds per image", got=self.seconds)
 
     def spent(self, boxes: Tensor, seconds: Tensor) -> Tensor:
-        """Mask of the images whose box or time budget is exhausted."""
+        """Return which images have spent the budget."""
         spent = boxes >= self.boxes
         return spent if self.seconds is None else spent | (seconds >= self.seconds)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; handed to the ``progress`` callback after every batch."""
+    """The state of a run; passed to the ``progress`` callback after every step."""
 
     images: int
     done: int
@@ -64,7 +64,8 @@ class Progress:
     phase: str  # "attack" or "prove"
     seconds_left: float | None = None
     ranges: bool = False
-    """A run of `certify_range`: ``certified`` counts ranges as tight as asked for, ``unknown`` those whose budget ended before."""
+    """Whether this is a run of `certify_range`: ``certified`` counts ranges within the tolerance, ``unknown`` the
+    others."""
 
 
 # Classification: one result per image, with its evidence, and a summary.
@@ -75,7 +76,7 @@ Box = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)  # slots: there are many, and they are made faster
 class ImageResult:
-    """One image: its verdict and the evidence for it."""
+    """The verdict of one image, with its evidence."""
 
     image: int
     label: int
@@ -91,13 +92,13 @@ class ImageResult:
     seconds: float
 
     def record(self) -> dict[str, Any]:
-        """A plain dictionary, ready for JSON."""
+        """Return a plain dictionary for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return values | {"verdict": str(self.verdict), "margin": self.margin if math.isfinite(self.margin) else None}
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> ImageResult:
-        """Rebuild a result from its `record`."""
+        """Return the result that `record` wrote."""
         margin, box = record["margin"], record["open_box"]
         changed = {
             "verdict": Verdict(record["verdict"]),
@@ -211,7 +212,7 @@ Values = tuple[float, ...]
 
 @dataclass(frozen=True)
 class RangeResult:
-    """One image. All tuples have one entry per output; parameter vectors have one per parameter of the transform."""
+    """The range of one image. Tuples have one entry per output, parameters one per parameter of the transformation."""
 
     image: int
     prediction: Values  # on the untransformed image
@@ -229,7 +230,7 @@ class RangeResult:
     seconds: float
 
     def record(self) -> dict[str, Any]:
-        """A plain dictionary, ready for JSON; an end that could not be bounded is null."""
+        """Return a plain dictionary for JSON; an infinite bound is null."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         for name in ("lower", "upper"):
             values[name] = [x if abs(x) != float("inf") else None for x in values[name]]
@@ -237,7 +238,7 @@ class RangeResult:
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> RangeResult:
-        """Rebuild a result from its `record`."""
+        """Return the result that `record` wrote."""
         changed: dict[str, Any] = {name: tuple(map(tuple, record[name])) for name in ("lowest_at", "highest_at")}
         for name, missing in (("lower", -float("inf")), ("upper", float("inf"))):
             changed[name] = tuple(missing if x is None else float(x) for x in record[name])
@@ -248,19 +249,19 @@ class RangeResult:
 
     @property
     def verdict(self) -> Verdict:
-        """Certified if the range is as tight as asked for, unknown otherwise; the range holds in either case."""
+        """Certified if the range is within the tolerance, else unknown; the range holds in either case."""
         return Verdict.CERTIFIED if self.complete else Verdict.UNKNOWN
 
     @property
     def width(self) -> float:
-        """The width of the widest output range."""
+        """Width of the widest proved range of an output."""
         return max(b - a for a, b in zip(self.lower, self.upper, strict=True))
 
     @property
     def inner_width(self) -> float:
-        """The width of the widest range that evaluations reach; the certified width cannot be less.
+        """Width of the widest inner range, which no certified width can undercut.
 
-        The ends of an output that does not move at all are rounded, and may be in the wrong order.
+        Ends for an output that does not move are rounded, and may be in the wrong order.
         """
         return max(0.0, *(b - a for a, b in zip(self.inner_lower, self.inner_upper, strict=True)))
 

@@ -1,7 +1,7 @@
-"""The properties that branch and bound proves of each image: the right class, or a range of the outputs.
+"""Specifications: what branch and bound proves of each image, the right class or a range of outputs.
 
-A specification states C objectives that are bounded from below: the margin of a class, or each output and its negation. It is immutable;
-what a search finds out is in the `SearchState` that its methods are given.
+A specification has C objectives that are bounded from below: the margin of the class, or each output and its
+negation. It is immutable; the results of a search are in the `SearchState` that its methods receive.
 """
 
 from __future__ import annotations
@@ -23,73 +23,74 @@ THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
 """The last attack on images that could not be proved."""
 
 ROOM = 0.005
-"""Share of its width by which a range is published wider than proved, so that a checker with coarser bounds needs few halvings."""
+"""Margin by which a published range exceeds the proved one, relative to its width, so that a checker with coarser
+bounds succeeds."""
 
 LEAST_ROOM = 1e-9
-"""The same for an output that hardly moves, relative to 1 + the output's size."""
+"""The same margin for an output that hardly moves, relative to 1 + the output's size."""
 
 
 class Spec(Protocol):
     """The property to prove of each image."""
 
     objectives: int
-    """Lower bounds that a box needs."""
+    """Number of objectives."""
     cost: CostModel
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
         ...
 
     def bound(
         self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int = 0
     ) -> Outcome:
-        """Bounds of pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``), on the device that these are on. The ``precise`` ones are
-        bounded in float64, where half of ``size`` pairs (by default, of these) are bounded at once."""
+        """Bound pairs (image ``rows[p]``, box ``low[p]`` to ``high[p]``), on the device of these tensors. The
+        ``precise`` ones are bounded in float64, ``size`` / 2 pairs at a time (by default half of all)."""
         ...
 
     def inherit(self, bound: Tensor, parent: Tensor) -> Tensor:
-        """The bounds of boxes, given those of the boxes that they are halves of."""
+        """Return the bounds of boxes, improved by those of their parents."""
         ...
 
     def done(self, state: SearchState, rows: Tensor, bound: Tensor) -> Tensor:
-        """Pairs whose bounds [P, C] are good enough."""
+        """Return the pairs whose bounds [P, C] are good enough."""
         ...
 
     def probe(self, state: SearchState, rows: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate the middles of open boxes; returns the images and parameters of likely counterexamples."""
+        """Evaluate the middles of open boxes; return the images and parameters of likely counterexamples."""
         ...
 
     def confirm(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
-        """Record the likely counterexamples that hold."""
+        """Confirm likely counterexamples, and record those that hold."""
         ...
 
     def falsified(self, state: SearchState) -> Tensor:
-        """Images with a counterexample, a mask on the state's device."""
+        """Return the mask of images with a counterexample, on the state's device."""
         ...
 
     def open_images(self, state: SearchState) -> Tensor:
-        """Images to search, by their numbers."""
+        """Return the numbers of the images to search."""
         ...
 
     def exhaust(self, state: SearchState, tiling: Tiling, bounded: Pairs, waiting: Pairs) -> None:
-        """The budget of these images is spent: they leave with these open boxes, bounded now and waiting to be."""
+        """Settle images whose budget is spent, with their open boxes: just bounded, and waiting."""
         ...
 
     def tally(self, state: SearchState) -> dict[Verdict, int]:
-        """Images that are settled, for progress reports."""
+        """Return the number of settled images by verdict, for progress reports."""
         ...
 
     def finish(self, state: SearchState) -> None:
-        """The search is over."""
+        """Finish the search."""
         ...
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[Any]:
-        """The results of all images; the first one has the number ``first``."""
+        """Return the result of each image; the first one has the number ``first``."""
         ...
 
 
 class ClassificationSpec:
-    """The network keeps the right class: its margin is positive in every box."""
+    """The network predicts the label: its margin is positive in every box."""
 
     objectives = 1
 
@@ -139,7 +140,8 @@ class ClassificationSpec:
         return state.witnesses.alive().to(state.device)
 
     def exhaust(self, state: SearchState, tiling: Tiling, bounded: Pairs, waiting: Pairs) -> None:
-        """Unknown images: the worst open box, and a bound that counts the waiting boxes too, by their parents' bounds."""
+        """Settle images as unknown, with the worst open box and a bound over all open boxes; waiting ones have that
+        of their parents."""
         low, high = tiling.bounds(bounded.boxes)
         for image in bounded.image.unique().tolist():
             mine = (bounded.image == image).nonzero().flatten()
@@ -159,7 +161,7 @@ class ClassificationSpec:
         }
 
     def finish(self, state: SearchState) -> None:
-        """A last, thorough attack on what could not be proved."""
+        """Attack once more, thoroughly, what could not be proved."""
         known: Counterexamples = state.witnesses
         rows = (state.exhausted.cpu() & ~known.falsified).nonzero().flatten()
         self.attacker.search(known, rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
@@ -198,9 +200,10 @@ class ClassificationSpec:
 
 
 class RangeSpec:
-    """No output leaves the certified range: the union of its bounds over all boxes, which holds whenever the search stops.
+    """No output leaves the certified range: the union of the bounds over all boxes, which holds whenever the search
+    stops.
 
-    A box is done when its bounds exceed the inner range by no more than the tolerance, or, without a tolerance, at once.
+    A box is done when its bounds exceed the inner range by at most the tolerance; without a tolerance, at once.
     """
 
     def __init__(
@@ -211,7 +214,7 @@ class RangeSpec:
         shape: tuple[int, ...],
         answers: Tensor | None = None,
     ) -> None:
-        """``shape``: images and outputs; ``answers``: the right outputs, if they are known."""
+        """``shape``: images and outputs; ``answers``: the target values, if known."""
         self.prover, self.sampler, self.tolerance, self.answers = prover, sampler, tolerance, answers
         self.images, self.objectives, self.cost = shape[0], 2 * shape[1], CostModel(1, 1.0)
 
@@ -233,9 +236,9 @@ class RangeSpec:
 
     @staticmethod
     def _wanted(known: InnerRange, tolerance: Tolerance) -> Tensor:
-        """The bounds [N, C] that each image's boxes need.
+        """Return the bounds [N, C] at which the boxes of each image are done.
 
-        An output that hardly moves is not worth a tighter range than a quarter of what is asked for on average.
+        An output that hardly moves needs no range tighter than a quarter of the mean tolerance.
         """
         half, middle = (known.high - known.low) / 2, (known.high + known.low) / 2
         slack = tolerance.excess * torch.maximum(half, half.mean(0) / 4) + 1e-6 * (1 + middle.abs())
@@ -247,7 +250,7 @@ class RangeSpec:
         return rows[:0], middle[:0]
 
     def confirm(self, state: SearchState, rows: Tensor, parameters: Tensor) -> None:
-        """There are no counterexamples."""
+        """Do nothing: ranges have no counterexamples."""
 
     def falsified(self, state: SearchState) -> Tensor:
         return torch.zeros_like(state.certified)
@@ -256,7 +259,7 @@ class RangeSpec:
         return torch.arange(self.images, device=state.device)
 
     def exhaust(self, state: SearchState, tiling: Tiling, bounded: Pairs, waiting: Pairs) -> None:
-        """All boxes become leaves; those that wait, with the bounds of the boxes that they are halves of."""
+        """Make leaves of all boxes; waiting ones have the bounds of their parents."""
         for pairs in (bounded, waiting):
             everything = torch.ones_like(pairs.image, dtype=torch.bool)
             state.settle(pairs.image, pairs.bound, everything, *tiling.bounds(pairs.boxes))
@@ -266,7 +269,7 @@ class RangeSpec:
         return {Verdict.CERTIFIED: int(state.certified.sum()), Verdict.UNKNOWN: int(state.exhausted.sum())}
 
     def finish(self, state: SearchState) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[RangeResult]:
         known: InnerRange = state.witnesses

@@ -1,7 +1,7 @@
-"""Everything a step of a search may change, and what must hold before a result is claimed.
+"""The state of a search: everything that a step may change, and the invariants of a result.
 
-A step works on a copy of the `SearchState`, and the copy replaces the original in one assignment (`Search.commit`). Whatever is raised
-inside of a step, the search stands where it stood before.
+A step works on a copy of the `SearchState`, which replaces the original in one assignment (`Search.commit`). If a
+step raises, the state is what it was before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass
 class Pairs:
-    """Pairs of an image and a box, with lower bounds [P, C] of the image's C objectives that hold in the box."""
+    """Pairs of an image and a box, with lower bounds [P, C] of the image's objectives in the box."""
 
     image: Tensor
     boxes: Boxes
@@ -46,8 +46,9 @@ class Pairs:
 
 @dataclass
 class Frontier:
-    """The open boxes of branch and bound. ``stack``: with the bounds of the boxes that they are halves of; ``fresh``: images whose boxes
-    are not on the stack yet; ``suspects``: likely counterexamples to confirm; ``parked``: the boxes of ``suspected`` images."""
+    """The open boxes of branch and bound. ``stack``: boxes with the bounds of their parents; ``fresh``: images whose
+    boxes are not on the stack yet; ``suspects``: likely counterexamples to confirm; ``parked``: boxes of
+    ``suspected`` images."""
 
     fresh: Tensor
     stack: Pairs
@@ -57,7 +58,7 @@ class Frontier:
     most_suspects: int
 
     def take(self, images: Tensor) -> Pairs:
-        """Take the boxes of all images in the mask ``images`` [N] off the stack."""
+        """Remove the boxes of the images in the mask [N] from the stack and return them."""
         mask = images[self.stack.image]
         taken = self.stack[mask.nonzero().flatten()]
         self.stack = self.stack[(~mask).nonzero().flatten()]
@@ -66,7 +67,7 @@ class Frontier:
 
 @dataclass
 class SearchState:
-    """The search state per image. ``witnesses``: evidence from evaluations; ``policy``: when backward passes paid."""
+    """What is known of each image. ``witnesses``: evaluations; ``policy``: the success of backward passes."""
 
     witnesses: Any
     policy: BackwardPolicy
@@ -74,11 +75,11 @@ class SearchState:
     certified: Tensor
     """Images all of whose boxes are leaves."""
     exhausted: Tensor
-    """Images whose budget ended before that."""
+    """Images whose budget was spent first."""
     boxes: Tensor
     """Boxes bounded."""
     waiting: Tensor
-    """Boxes that are no leaves yet."""
+    """Boxes that are not leaves yet."""
     leaves: Tensor
     """Boxes whose bounds the result rests on."""
     covered: Tensor
@@ -94,7 +95,7 @@ class SearchState:
     def start(
         cls, spec: Spec, witnesses: Any, policy: BackwardPolicy, device: torch.device | str = "cpu"
     ) -> SearchState:
-        """Nothing is bounded yet; all tensors are on ``device``."""
+        """Return the state before any bound, with tensors on ``device``."""
         count = len(spec)
         certified, exhausted = torch.zeros(2, count, dtype=torch.bool, device=device)
         boxes, waiting, leaves, covered = torch.zeros(4, count, dtype=torch.int64, device=device)
@@ -109,7 +110,7 @@ class SearchState:
         return self.boxes.device
 
     def count(self, rows: Tensor, seconds: float) -> None:
-        """Each of these boxes was bounded, all of them together in ``seconds``."""
+        """Count boxes that were bounded in ``seconds`` altogether."""
         bounded = torch.zeros_like(self.boxes).index_add_(0, rows, torch.ones_like(rows))
         self.boxes += bounded
         self.seconds += bounded * (seconds / max(1, len(rows)))
@@ -117,7 +118,8 @@ class SearchState:
     def settle(
         self, rows: Tensor, bound: Tensor, done: Tensor, low: Tensor, high: Tensor, boxes: Tensor | None = None
     ) -> None:
-        """Pairs that are ``done`` [P] become leaves with these bounds [P, C]; pair p stands for ``boxes[p]`` boxes, by default for one."""
+        """Make leaves of the pairs that are ``done`` [P], with bounds [P, C]. Pair p stands for ``boxes[p]`` boxes,
+        by default for one."""
         settled = torch.zeros_like(self.leaves).index_add_(0, rows, done.long() if boxes is None else done * boxes)
         self.waiting -= settled
         self.leaves += settled
@@ -126,11 +128,11 @@ class SearchState:
         self.proved.scatter_reduce_(0, rows.unsqueeze(1).expand_as(least), least, "amin")
 
     def settle_certified(self, rows: Tensor) -> None:
-        """Images all of whose boxes are leaves, of these."""
+        """Mark those of these images whose boxes are all leaves."""
         self.certified[rows] = (self.waiting[rows] == 0) & ~self.exhausted[rows]
 
     def settle_unknown(self, tiling: Tiling, image: int, bound: float, low: Tensor, high: Tensor) -> None:
-        """The budget of an image ended at this open box."""
+        """Record that the budget of an image was spent at this open box."""
         self.certified[image], self.exhausted[image] = False, True
         self.open_bound[image] = bound
         low, high = (end.clamp(tiling.low, tiling.high) for end in (low, high))  # as the user wrote the range
@@ -139,7 +141,8 @@ class SearchState:
     def check(
         self, tiling: Tiling, claimed: Tensor, supported: Tensor, contradicted: Tensor, leaves: list[int]
     ) -> None:
-        """Raise unless each ``claimed`` image rests on leaves that make up the whole range, and is ``supported`` and not ``contradicted``.
+        """Raise unless the leaves of each ``claimed`` image tile the range, and it is ``supported`` and not
+        ``contradicted``.
 
         All are masks [N] on the CPU; ``leaves``: the number of leaves of each image's tiling.
         """
@@ -153,7 +156,7 @@ class SearchState:
 
 
 class Search:
-    """A search and its `state`, which changes in `commit` alone while boxes are bounded."""
+    """A search and its `state`, which changes only in `commit` while boxes are bounded."""
 
     def __init__(self, spec: Spec, tiling: Tiling, state: SearchState) -> None:
         self.spec, self.tiling, self.state = spec, tiling.on(state.device), state
@@ -163,7 +166,8 @@ class Search:
         raise NotImplementedError
 
     def commit(self, batch: AdaptiveBatchSize, step: Callable[[SearchState, int], T]) -> T:
-        """Run ``step(state, size)`` on a copy of the state, again with a smaller ``size`` where memory runs out, and keep the copy."""
+        """Run ``step(state, size)`` on a copy of the state, with a smaller ``size`` if memory runs out, and keep the
+        copy."""
 
         def attempt(size: int) -> tuple[SearchState, T]:
             draft = copied(self.state)
@@ -175,7 +179,7 @@ class Search:
 
 
 def copied(value: Any) -> Any:
-    """A copy that no later change in place reaches: of a dataclass, all of its fields."""
+    """Return a copy that no change in place reaches; of a dataclass, of all fields."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, (list, dict)):
@@ -186,30 +190,32 @@ def copied(value: Any) -> Any:
 
 
 def refuse(wrong: Tensor, what: str) -> None:
-    """Raise for the first image of the mask ``wrong`` [N]: a result that contradicts itself is never published."""
+    """Raise for the first image of the mask [N]: a contradictory result is never published."""
     if bool(wrong.any()):
         raise RuntimeError(f"image {int(wrong.nonzero()[0])}: {what}; please report this")
 
 
 def leaf_counts(tiling: Tiling, halved: list[int]) -> list[int]:
-    """The number of leaves of each image's tiling: those of the initial grid, and one more for each halving."""
+    """Return the number of leaves of each image's tiling: the initial boxes, plus one for each halving."""
     cells = math.prod(tiling.base.tolist())
     return [cells + count for count in halved]
 
 
 def content(low: Tensor, high: Tensor) -> Tensor:
-    """A number for each box [P] that tells coverings from what only looks like one: those of boxes that make up a box add up to its own,
+    """Return a number per box [P] for the covering checksum: the numbers of boxes that tile a box sum to its own,
     modulo 2^64.
 
-    Along each axis it is F(high) - F(low), where F scatters the bits of an edge over all whole numbers, and of several axes the product:
-    what is cut in two has (F(m) - F(l)) + (F(h) - F(m)) = F(h) - F(l). A box too many and another too few agree by chance alone.
+    Along one axis it is F(high) - F(low), where F scatters the bits of an edge over all integers; over several axes
+    it is the product. For a halved box, (F(m) - F(l)) + (F(h) - F(m)) = F(h) - F(l). Sums of a wrong set of boxes
+    agree only by chance.
     """
     first, last = _scattered(torch.stack([low, high]))
     return (last - first).prod(1)
 
 
 def _scattered(edge: Tensor) -> Tensor:
-    """Different whole numbers for different edges, as random as they look; products wrap around, and every step can be undone."""
+    """Return different, pseudo-random integers for different edges; products wrap around, and each step is
+    invertible."""
     bits = (edge + 0.0).view(torch.int64)  # no negative zero
     for factor in (-7046029254386353131, -4658895280553007687, -7723592293110685705):
         bits = (bits ^ (bits >> 32 & 0xFFFF_FFFF)) * factor

@@ -1,9 +1,10 @@
-"""Uniform splitting, the paper's way: a fixed grid, many images at a time, so that images share a box's coordinates.
+"""The paper's uniform grid, for many images at a time, so that images share the coordinates of a box.
 
-A bound over a block of neighboring boxes holds over each of them, so the grid is covered by blocks as large as can be proved, at a
-fraction of the bounds. A box is given up only by itself, so no verdict is lost; one may be won where a block is proved and a box of it
-is not. How large blocks can be depends on the image and on where in the range they lie, and neighbors are much alike: the middle of each
-region is tried first, from the whole region down, and tells the size for the rest of it.
+A bound over a block of neighboring boxes holds on each of them, so the grid is covered by the largest blocks that can
+be proved, at a fraction of the bounds. Only single boxes decide that an image is unknown, so no verdict is lost; a
+block may be proved where one of its boxes alone is not. The possible size of blocks depends on the image and the
+region of the range, and varies slowly: the middle of each region is tried first, from the whole region downwards, and
+gives the size for the rest.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import Search, SearchState
 
 FEWEST_REGIONS, SPREAD = 64, 8
-"""Blocks are made larger so long as there are so many; one in so many regions is scouted from the whole region down, the others from the
-largest size that an image had in those."""
+"""Least number of regions in the grid; one region in `SPREAD` is searched from the whole region downwards, the others
+from the largest size found in those."""
 TOGETHER, MOST_PAIRS = 64, 2**20
-"""Images whose regions are worked on together: enough to share boxes, and few, so that images are finished all along; blocks of those
-that are looked at in one go."""
+"""Images per group: enough to share boxes, few enough for steady progress; and most (image, block) pairs per list."""
 
 
 @dataclass
 class Blocks:
-    """Pairs of images ``rows`` [P] and blocks of the grid: numbers of their first boxes [P, d], and which of the sizes they have [P]."""
+    """Pairs of images ``rows`` [P] and blocks: the numbers of their first boxes [P, d], and the number of their size
+    [P]."""
 
     rows: Tensor
     corners: Tensor
@@ -51,7 +52,7 @@ class Blocks:
 
 
 class UniformSearch(Search):
-    """An image leaves at its first box that cannot be proved: falsified if the box's middle is a counterexample, else unknown."""
+    """An image is settled at its first unproved box: falsified if the middle is a counterexample, else unknown."""
 
     spec: ClassificationSpec
 
@@ -62,7 +63,7 @@ class UniformSearch(Search):
         self.largest = len(self.sizes) - 1
 
     def work(self, batch: AdaptiveBatchSize, report: Callable[[], None]) -> None:
-        """Prove all boxes, or leave each image at the first one that cannot be proved."""
+        """Prove all boxes, or settle each image at the first one that fails."""
         prove = functools.partial(self._prove, batch=batch, report=report)
         images = self.spec.open_images(self.state)
         self.state.waiting[images] = int(self.tiling.base.prod())
@@ -84,8 +85,8 @@ class UniformSearch(Search):
             report()
 
     def _scout(self, images: Tensor, prove: Callable[[Blocks], Tensor]) -> tuple[Blocks, Tensor]:
-        """Regions of images by their first boxes, each with the largest size of block that is proved in its middle, and its bound.
-        Images leave where not even a single box is."""
+        """Return the regions of images by their first boxes, each with the largest block size proved in its middle,
+        and that bound. Images are settled where a single box fails."""
         regions = self._regions()
         spread = torch.arange(len(regions)) % SPREAD == 0
         start, found, bounds = torch.full((len(self.state.waiting),), self.largest), [], []
@@ -102,7 +103,8 @@ class UniformSearch(Search):
         return Blocks.join(found), torch.cat(bounds)
 
     def _cover(self, regions: Blocks, prove: Callable[[Blocks], Tensor]) -> None:
-        """Prove the rest of regions whose middles are proved: in blocks of the same size, and where these fail in smaller ones."""
+        """Prove the rest of regions whose middles are proved, in blocks of the same size, and in smaller ones where
+        these fail."""
         regions = regions[self._open()[regions.rows]]
         regions = regions[self._flat(regions.corners).argsort(stable=True)]
         parts = (self.sizes[-1] // self.sizes[regions.size]).prod(1).cumsum(0) // MOST_PAIRS
@@ -115,8 +117,8 @@ class UniformSearch(Search):
                 left = self._halved(left[failed & (left.size > 0) & self._open()[left.rows]])
 
     def _prove(self, blocks: Blocks, batch: AdaptiveBatchSize, report: Callable[[], None]) -> Tensor:
-        """Bounds, as many at a time as fit, neighbors together. Images leave at boxes that are not proved, and nothing more of them is
-        looked at: minus infinity."""
+        """Bound as many blocks at a time as fit, neighbors together. Images are settled at single boxes that fail;
+        their other blocks are not bounded and get minus infinity."""
         result = torch.full((len(blocks),), -torch.inf).double()
         left, alive = self._flat(blocks.corners).argsort(stable=True), -1
         while len(left):
@@ -132,7 +134,7 @@ class UniformSearch(Search):
         return result
 
     def _step(self, blocks: Blocks, state: SearchState, size: int) -> Tensor:
-        """Bounds of the first ``size`` pairs. Images leave at single boxes that are not proved."""
+        """Bound the first ``size`` pairs; settle images at single boxes that fail."""
         began, blocks = time.perf_counter(), blocks[:size]
         bound, low, high = self._bound(state, blocks)
         boxes = (self._ends(blocks) - blocks.corners + 1).prod(1)
@@ -144,8 +146,8 @@ class UniformSearch(Search):
         return bound[:, 0]
 
     def _bound(self, state: SearchState, blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
-        """Bounds [P, 1] of pairs, and these blocks' ends. A box that fails is tried once more in float64: rounding alone may have kept
-        it open."""
+        """Return bounds [P, 1] of pairs, and the ends of the blocks. A single box that fails is bounded again in
+        float64, because only rounding may have kept it open."""
         low, high = self._bounds(blocks)
         bound = self.spec.bound(state, blocks.rows, low, high).bound
         failed = (~(bound[:, 0] > 0) & (blocks.size == 0)).nonzero().flatten()
@@ -155,7 +157,7 @@ class UniformSearch(Search):
         return bound, low, high
 
     def _regions(self) -> Tensor:
-        """The first box of every block of the largest size, [regions, d]."""
+        """Return the first box of every block of the largest size, [regions, d]."""
         axes = [
             torch.arange(0, count, step)
             for count, step in zip(self.tiling.base.tolist(), self.sizes[-1].tolist(), strict=True)
@@ -163,13 +165,13 @@ class UniformSearch(Search):
         return torch.cartesian_prod(*axes).view(-1, len(axes))
 
     def _middles(self, regions: Blocks) -> Blocks:
-        """For each region, the block of its size that holds the region's middle."""
+        """Return, for each region, the block of its size that contains the middle of the region."""
         last = torch.minimum(regions.corners + self.sizes[-1], self.tiling.base) - 1
         step = self.sizes[regions.size]
         return Blocks(regions.rows, regions.corners + (last - regions.corners) // 2 // step * step, regions.size)
 
     def _around(self, regions: Blocks) -> Blocks:
-        """All blocks of each region that have its size, but for the one in the middle."""
+        """Return all blocks of the regions in their sizes, except those in the middle."""
         found = [regions[:0]]
         for size in regions.size.unique().tolist():
             mine = regions[regions.size == size]
@@ -184,30 +186,30 @@ class UniformSearch(Search):
         return Blocks.join(found)
 
     def _halved(self, blocks: Blocks) -> Blocks:
-        """Both halves of each block, one where the grid ends before the other."""
+        """Return both halves of each block; one where the grid ends before the other."""
         size = blocks.size - 1
         second = Blocks(blocks.rows, blocks.corners + self.sizes[blocks.size] - self.sizes[size], size)
         there = (second.corners < self.tiling.base).all(1)
         return Blocks.join([Blocks(blocks.rows, blocks.corners, size), second[there]])
 
     def _flat(self, corners: Tensor) -> Tensor:
-        """The place of each box in the grid's order."""
+        """Return the position of each box in the order of the grid."""
         strides = self.tiling.base.flip(0).cumprod(0).flip(0) // self.tiling.base
         return (corners * strides).sum(1)
 
     def _ends(self, blocks: Blocks) -> Tensor:
-        """The last box of each block; blocks at the range's end may be smaller."""
+        """Return the last box of each block; blocks at the end of the range may be smaller."""
         return torch.minimum(blocks.corners + self.sizes[blocks.size], self.tiling.base) - 1
 
     def _bounds(self, blocks: Blocks) -> tuple[Tensor, Tensor]:
-        """Lower and upper parameter values of each block."""
+        """Return the lower and upper parameters of each block."""
         first, last = (
             self.tiling.bounds(Boxes(index, torch.zeros_like(index))) for index in (blocks.corners, self._ends(blocks))
         )
         return torch.minimum(first[0], last[0]), torch.maximum(first[1], last[1])
 
     def _leave(self, state: SearchState, blocks: Blocks, bound: Tensor) -> None:
-        """Settle each image as falsified or unknown at its first unproved box."""
+        """Settle images because of the first boxes of these blocks."""
         if not len(blocks):
             return
         boxes = Boxes(blocks.corners, torch.zeros_like(blocks.corners))
@@ -223,7 +225,7 @@ class UniformSearch(Search):
                 state.settle_unknown(self.tiling, image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
 
     def _stop_late(self, blocks: Blocks) -> None:
-        """Settle images that exceeded their time budget, each at its first pending block."""
+        """Settle images whose time is up, each because of its first unproved block among these."""
         state = self.state
         if self.budget.seconds is None:
             return
@@ -233,13 +235,13 @@ class UniformSearch(Search):
         self._leave(state, blocks[first], torch.full((len(images),), -torch.inf).double())
 
     def _open(self, state: SearchState | None = None) -> Tensor:
-        """Mask of the images that are neither settled nor falsified."""
+        """Return, for each image, whether it is neither settled nor falsified."""
         state = state or self.state
         return ~(state.certified | state.exhausted | self.spec.falsified(state))
 
 
 def block_sizes(grid: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Blocks of a grid in boxes along each axis, from single boxes to the largest: each size two of the one before."""
+    """Return block sizes in boxes along each axis, from single boxes to the largest; each is two of the one before."""
     sizes = [(1,) * len(grid)]
     pieces = list(grid)
     while math.prod(pieces) >= 2 * FEWEST_REGIONS:

@@ -1,6 +1,6 @@
 """Slopes, and the residual's least and greatest value, of an image over boxes, inside the kernel of `triton/pixels.py`.
 
-What they are is said in `cells.axis`, `CellWalk` and `resample.affine_of_exact`. Over each cell the residual is bilinear, so its extremes
+`pixels.bilinear.axis`, `PatchExtrema` and `pixels.api.affine_of_exact` define them. Over each cell the residual is bilinear, so extremes
 are at box edges and grid lines (cells.py). Roundings are counted in triton/pixels.py. Where a box is cut at the padding, the pixels on both
 sides of its cell are the same, and their difference is 0 whatever the weights. Indices stay inside of the image whatever the box is:
 comparisons with a NaN take the branch of the whole image.
@@ -30,7 +30,7 @@ def _between(x, low, high):
 
 @triton.jit
 def cells_of(low, high, size, padding: tl.constexpr):
-    """`bilinear.axis`: first grid line, where the box begins and ends, how many cells it meets, and whether it sees everything."""
+    """`pixels.bilinear.axis`: first grid line, where the box begins and ends, how many cells it meets, and whether it sees everything."""
     if padding == REFLECT:
         some = (low >= -FAR) & (high <= FAR) & (high - low <= 2.0 * size)
         first, last = tl.where(some, low, 0.0), tl.where(some, high, 2.0 * size)
@@ -170,7 +170,7 @@ def _fallen(a, b, c, slope_u, slope_v, across, down):
 
 @triton.jit
 def _weight(point, base, start, last):
-    """Cell and weight of a point of an axis, as in `PatchExtrema`."""
+    """Cell and weight of a point of an axis, as `PatchExtrema` has them."""
     cell = tl.maximum(point - 1, 0)
     return cell, tl.where(point > 0, _between(last - (base + cell), 0.0, 1.0), start)
 

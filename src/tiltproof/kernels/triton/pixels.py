@@ -1,9 +1,9 @@
 """The kernel that `kernels/pixels.py` launches: pixel bounds in one pass over memory.
 
-What follows is about float64; for float32, see `triton/pixels_float32.py`. Positions are the reference's, step by step
-(`pixels/coordinates.py`), computed once for pairs that share a box. The forms are those of `api.affine_of_exact`, by less arithmetic. Why
-the result is an enclosure, with L the largest pixel and u = 2^-53 (slopes may be any numbers: the residual is measured against those that
-are used):
+What follows is of float64; of float32, see `triton/pixels_float32.py`. Positions are the reference's, step by step
+(`coordinates`), found once for
+pairs that share a box. The forms are those of `pixels.api.affine_of_exact`, by less arithmetic. Why the result is an enclosure, with L the
+largest pixel and u = 2^-53 (slopes may be any numbers: the residual is measured against those that are used):
 
 - The radius has 48 L u, and 24 u |slope| (step + spread), for roundings; a step, the sum of two distances, is at least the larger one.
   Halves and products with powers of two are exact. Weights are in [0, 1], and off by u / 2.
@@ -81,7 +81,7 @@ def _radius(rest, slope_u, slope_v, size_x, size_y):
 
 @triton.jit
 def _hull(low, high, largest):
-    """Center and radius without slopes: `api.hull` and `AffineForm.between`."""
+    """Center and radius without slopes: `pixels.api.hull` and `AffineForm.between`."""
     below, above = low - largest * (12 * UNIT), high + largest * (12 * UNIT)
     middle = (below + above) * 0.5
     return middle, widened(larger(above - middle, middle - below), tl.abs(middle), 1)

@@ -221,7 +221,7 @@ def _pixel(source, spot, i: tl.constexpr, j: tl.constexpr, stride: tl.constexpr)
 
 @triton.jit
 def one_cell(source, place, stride: tl.constexpr):
-    """Center, radius and slopes of an image where boxes lie in one cell: as in `cell_kernel.four`."""
+    """Center, radius and slopes of an image where boxes lie in one cell: as in `triton.bilinear.four`."""
     spot, w, z, curved, rest_x, rest_y, floor = place
     a, b = _pixel(source, spot, 0, 0, stride), _pixel(source, spot, 0, 1, stride)
     c, d = _pixel(source, spot, 1, 0, stride), _pixel(source, spot, 1, 1, stride)
@@ -265,7 +265,7 @@ def beside(x):
 
 @triton.jit
 def across(x):
-    """An axis of boxes in two cells: first line, weights as in `bilinear.in_two_cells`, and the center less the second point."""
+    """An axis of boxes in two cells: first line, weights as in `triton.bilinear.in_two_cells`, and the center less the second point."""
     low, high = x[1] - x[4], x[1] + x[4]
     before = low.to(tl.int32, bitcast=True) >> 31
     second, shift = tl.where(before < 0, 0.0, tl.minimum(high, 1.0)), tl.where(before < 0, 1.0, 0.0)

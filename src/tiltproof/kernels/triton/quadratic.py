@@ -1,7 +1,7 @@
 """The kernels that make the forms of `triton/pixels.py` quadratic, launched by `kernels/pixels.py`: one within cells, one with a kink.
 
-Each line is a step of the reference (`pixels/quadratic.py`, which has the inequalities), in its order and with its roundings: 32 of
-`magnitude`, or of 16 times that with a kink. Between the two kernels each pair gets its hinge, one number for all of its pixels.
+Each line is a step of the reference (`pixels.quadratic`, with the inequalities), in its order, with its roundings: 32 of `magnitude`, or of
+16 times that with a kink. Between the two kernels each pair gets its hinge, one number for all of its pixels.
 """
 
 import triton
