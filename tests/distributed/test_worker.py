@@ -10,8 +10,8 @@ from tests.support.digits import TRANSFORM, problem
 from tiltproof import Budget, InputError, certify
 from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.verify.batch import Job
-from tiltproof.verify.config import Settings
 from tiltproof.verify.inputs import check_inputs, proof_on
+from tiltproof.verify.results import Settings
 
 
 @pytest.fixture

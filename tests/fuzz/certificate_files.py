@@ -19,9 +19,8 @@ from tiltproof.checker.folder import read_run
 from tiltproof.runs.folder import RUN_FILES, RunFolder
 from tiltproof.runs.manifest import claim
 from tiltproof.verify.api import certify_range
-from tiltproof.verify.config import Settings
 from tiltproof.verify.inputs import Inputs, check_inputs, proof_on
-from tiltproof.verify.results import Budget
+from tiltproof.verify.results import Budget, Settings
 
 BUDGET = Budget(boxes=40)
 

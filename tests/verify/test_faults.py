@@ -15,12 +15,11 @@ from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler
 from tiltproof.verify.batch import Job
 from tiltproof.verify.branch_and_bound import BranchAndBound
-from tiltproof.verify.config import Settings, Tolerance
 from tiltproof.verify.inputs import check_inputs, check_model_and_images
 from tiltproof.verify.partition import Boxes, SplitLog, Tiling
 from tiltproof.verify.prover import Prover, RangeProver
 from tiltproof.verify.refinement import BackwardPolicy
-from tiltproof.verify.results import Budget, Verdict
+from tiltproof.verify.results import Budget, Settings, Tolerance, Verdict
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 from tiltproof.verify.uniform_grid import UniformSearch

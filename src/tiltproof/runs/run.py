@@ -14,7 +14,7 @@ from tiltproof.errors import InputError
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory
 from tiltproof.verify.batch import Grid, Job
 from tiltproof.verify.inputs import Inputs
-from tiltproof.verify.reporter import Reporter
+from tiltproof.verify.results import Reporter
 
 
 class Result(Protocol):

@@ -19,10 +19,18 @@ from tiltproof.runs.run import Run, Workers, plan_batches
 from tiltproof.runtime.batch_size import parse_memory
 from tiltproof.transforms import Transform
 from tiltproof.verify.batch import Job
-from tiltproof.verify.config import Settings, Tolerance
 from tiltproof.verify.inputs import Inputs, check_inputs, check_model_and_images, check_search, check_splits, proof_on
-from tiltproof.verify.reporter import Reporter
-from tiltproof.verify.results import Budget, Certificate, ImageResult, Progress, RangeCertificate, RangeResult
+from tiltproof.verify.results import (
+    Budget,
+    Certificate,
+    ImageResult,
+    Progress,
+    RangeCertificate,
+    RangeResult,
+    Reporter,
+    Settings,
+    Tolerance,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

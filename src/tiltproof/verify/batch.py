@@ -17,7 +17,6 @@ from torch import Tensor
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, pair_bytes, pairs_at_a_time
 from tiltproof.verify.attack import Attacker, Counterexamples, OutputSampler
 from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchAndBound
-from tiltproof.verify.config import Settings
 from tiltproof.verify.initial_grid import (
     PilotRuns,
     backward_pays,
@@ -30,7 +29,7 @@ from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.partition import Tiling, leaves
 from tiltproof.verify.prover import Prover, RangeProver
 from tiltproof.verify.refinement import BackwardPolicy
-from tiltproof.verify.reporter import Reporter
+from tiltproof.verify.results import Reporter, Settings
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Search, SearchState
 from tiltproof.verify.uniform_grid import UniformSearch

@@ -1,16 +1,21 @@
-"""Verdicts, budgets, progress, and the results of runs."""
+"""Settings of a run, its progress, verdicts and results."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from tiltproof.errors import InputError
+
+if TYPE_CHECKING:
+    from tiltproof.verify.state import Search
 
 
 class Verdict(StrEnum):
@@ -50,6 +55,42 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Tolerance:
+    """The tolerance of a certified range: ``excess`` over the inner range, relative to its width, or a total
+    ``width``."""
+
+    excess: float = 0.05
+    width: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.excess < float("inf") and 0 <= self.width < float("inf")):
+            raise InputError("excess and width are not negative", got=(self.excess, self.width))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the search. ``splits``: a uniform grid; ``tolerance``: of ranges, None for classes."""
+
+    method: str
+    splits: tuple[int, ...] | None
+    budget: Budget
+    samples: int
+    seed: int
+    tolerance: Tolerance | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "method": self.method,
+            "splits": None if self.splits is None else list(self.splits),
+            "budget_boxes": self.budget.boxes,
+            "budget_seconds": self.budget.seconds,
+            "samples": self.samples,
+            "seed": self.seed,
+        } | ({} if self.tolerance is None else asdict(self.tolerance))
+
+
+@dataclass(frozen=True)
 class Progress:
     """The state of a run; passed to the ``progress`` callback after every step."""
 
@@ -68,7 +109,72 @@ class Progress:
     others."""
 
 
-# Classification: one result per image, with its evidence, and a summary.
+class Reporter:
+    """Counts finished batches and the current search, and passes a `Progress` to the callback, if there is one."""
+
+    def __init__(
+        self,
+        images: int,
+        callback: Callable[[Progress], None] | None = None,
+        ranges: bool = False,
+        began: float | None = None,
+    ) -> None:
+        """``began``: start of the run by `time.perf_counter`; by default now."""
+        self.images, self.callback, self.ranges = images, callback, ranges
+        self.began = time.perf_counter() if began is None else began
+        self.verdicts: Counter[Verdict] = Counter()
+        self.boxes = self.earlier = 0
+        self.search: Search | None = None
+
+    def resumed(self, results: Sequence[ImageResult | RangeResult]) -> None:
+        """Count the results of an earlier process; they took none of this one's time."""
+        self.earlier = len(results)
+        self.verdicts.update(result.verdict for result in results)
+
+    def attacking(self) -> None:
+        self._say("attack")
+
+    def proving(self, search: Search) -> None:
+        self.search = search
+        self.report()
+
+    def finished(self, results: Sequence[ImageResult | RangeResult]) -> None:
+        """Count a finished batch."""
+        self.search = None
+        self.verdicts.update(result.verdict for result in results)
+        self.boxes += sum(result.boxes for result in results)
+        self.report()
+
+    def report(self) -> None:
+        self._say("prove")
+
+    def _say(self, phase: str) -> None:
+        if self.callback is None:
+            return
+        counts, boxes = self.verdicts.copy(), self.boxes
+        if self.search is not None:
+            counts.update(self.search.spec.tally(self.search.state))
+            boxes += int(self.search.state.boxes.sum())
+        seconds, done = time.perf_counter() - self.began, counts.total()
+        here = done - self.earlier
+        self.callback(
+            Progress(
+                images=self.images,
+                done=done,
+                certified=counts[Verdict.CERTIFIED],
+                falsified=counts[Verdict.FALSIFIED],
+                unknown=counts[Verdict.UNKNOWN],
+                misclassified=counts[Verdict.MISCLASSIFIED],
+                boxes=boxes,
+                seconds=seconds,
+                phase=phase,
+                seconds_left=seconds * (self.images - done) / here if here and phase == "prove" else None,
+                ranges=self.ranges,
+            )
+        )
+
+
+# What a run says: one result per image, with its evidence, and a summary.
 
 
 Box = tuple[tuple[float, ...], tuple[float, ...]]

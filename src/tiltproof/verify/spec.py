@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
-from tiltproof.verify.config import Tolerance
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Outcome, Prover, RangeProver
 from tiltproof.verify.refinement import CostModel
-from tiltproof.verify.results import ImageResult, RangeResult, Verdict
+from tiltproof.verify.results import ImageResult, RangeResult, Tolerance, Verdict
 from tiltproof.verify.state import Pairs, SearchState, leaf_counts
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
