@@ -30,7 +30,7 @@ def refused(result, *words):
         ("Sc(150)", ["-100"]),
         ("R(361)", ["full turn"]),
         ("Yaw(5)", ["focal length", "Yaw(5@300)"]),
-        ("Yaw(60@5)", ["8 x 8", "horizon", "longer focal length"]),
+        ("Yaw(60@5)", ["8 x 8", "depth reaches zero", "longer focal length"]),
         ("Q(5)", ["unknown transformation letter", "Tu", "Tv", "Sc", "Sh", "B"]),
         ("R(five)", ["not a number"]),
         ("R(nan)", ["finite"]),

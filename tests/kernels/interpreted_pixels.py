@@ -103,9 +103,9 @@ def compare(image, transform, low, high, dtype, exact=EXACT, quadratic=False) ->
         place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *image.shape[-2:])
         for own in (False, True):
             wanted = padded(reference(image, *arguments, own=own, dtype=dtype, quadratic=quadratic), len(found.stack))
-            given_up = (wanted.slopes == 0).all()  # because of one pixel's box
+            no_slopes = (wanted.slopes == 0).all()  # because of one pixel's box
             near = agree(mine, wanted, place, transform.padding).all()
-            alike.append(bool(near) and (not exact or bool(given_up) or bool(holds(mine, wanted).all())))
+            alike.append(bool(near) and (not exact or bool(no_slopes) or bool(holds(mine, wanted).all())))
         assert any(alike), (str(transform), low[k], high[k], dtype)
     return found
 

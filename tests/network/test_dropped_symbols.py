@@ -35,8 +35,8 @@ def test_bounds_hold_and_hardly_widen(make, size):
     pixels = AffineForm(torch.cat([center[None], slopes]), torch.full_like(center, 1e-3), quadratic=True)
     network = read_network(model, (1, 2, 3), center[:1]).network_as(torch.float64)
     whole, part = run(network, pixels), run(network, pixels, lasting=1)
-    given_up = part[network.output].symbols == 1
-    assert given_up == (size < 1e-3)
+    dropped = part[network.output].symbols == 1
+    assert dropped == (size < 1e-3)
     assert whole[network.output].symbols == 3
     assert (part[network.output].upper >= whole[network.output].upper - 1e-3).all()
     assert (part[network.output].width <= whole[network.output].width * 1.05 + 1e-12).all()

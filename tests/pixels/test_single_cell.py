@@ -225,8 +225,8 @@ def test_many_pixels_left_over_are_looked_at_together(monkeypatch):
     transform, images = parse("Tu(1)"), torch.rand(1, 1, 4, 4, dtype=torch.float64)
     arguments = images, torch.tensor([0]), transform, "affine", *torch.tensor([[[-0.25]], [[0.5]]]).double()
     asked = []
-    whole = single_cell.form_by_need
-    monkeypatch.setattr(single_cell, "form_by_need", lambda *given: asked.append(whole(*given)) or asked[-1])
+    whole = single_cell.single_cell_form
+    monkeypatch.setattr(single_cell, "single_cell_form", lambda *given: asked.append(whole(*given)) or asked[-1])
     found = pair_bounds(*arguments)
     assert asked == [None]
     monkeypatch.setattr(single_cell, "MOST_LEFT", 1.0)

@@ -80,7 +80,7 @@ class Case:
 
 def direct(case: Case, file: str) -> bool:
     name = Path(file).stem
-    kinds = {"interval": ("intervals",), "coordinates": ("places", "horizons")}
+    kinds = {"interval": ("intervals",), "coordinates": ("places", "camera_depths")}
     if name in ("rounding", "affine_form", "quadratic_relu", "relu", "gathered"):
         return case.kind == "sums"
     if name in kinds:
@@ -796,7 +796,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
     return Case(f"interval {name}", truth, doubt, np.zeros((points, 0, 1)), operate, False, kind="intervals")
 
 
-def horizons(rng: np.random.Generator) -> Case:
+def camera_depths(rng: np.random.Generator) -> Case:
     """Build a case of `check_camera_depth`: if it accepts a box, all depths are at least 1/16."""
     count, size = 6, (5, 7)
     letters = ("Yaw@3", "Pitch@4")
@@ -831,7 +831,7 @@ def horizons(rng: np.random.Generator) -> Case:
             "upper": plain + np.inf,
         }
 
-    return Case("horizon", depth, depth * 0 + 1e-9, np.zeros((12, 0, 1)), function, False, kind="horizons")
+    return Case("camera depth", depth, depth * 0 + 1e-9, np.zeros((12, 0, 1)), function, False, kind="camera_depths")
 
 
 def inputs(seed: int = 0) -> list[Case]:
@@ -861,7 +861,7 @@ def _inputs(rng: np.random.Generator) -> Any:
                 yield places(letters, regime, rng)
             if len(letters) == 1:
                 yield places(letters, "medium", rng, quadratic=True)
-    yield horizons(rng)
+    yield camera_depths(rng)
     for number in range(10):
         for scale in ("usual", "signs", "close", "tiny", "negative"):
             options = {

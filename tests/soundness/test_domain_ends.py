@@ -93,7 +93,7 @@ def check(letters, lows, highs, padding, image, rng, many=3):
         try:
             form = bound_pixels(tensor, transform, method, lows, highs)
         except InputError:
-            continue  # undefined for this method, or at the camera's horizon
+            continue  # undefined for this method, or at a camera depth of zero
         for theta in thetas:
             truth = transformed(image, letters, theta, padding)
             numbers = [form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]]

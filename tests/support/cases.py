@@ -127,7 +127,7 @@ def make_part(letter: str, low: float, high: float) -> Part:
 
 
 def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float], height: int, width: int) -> bool:
-    """Return whether no pixel looks past a camera's horizon anywhere in the box."""
+    """Return whether the camera depth is positive for every pixel in the box."""
     ends = [torch.tensor([[float(x) for x in end]], dtype=torch.float64) for end in (low, high)]
     try:
         check_camera_depth(make_transform(letters), height, width, *ends)

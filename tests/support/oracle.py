@@ -129,7 +129,7 @@ def source_positions(matrix: Matrix, height: int, width: int) -> tuple[np.ndarra
     if matrix[2:] and matrix[2] != PLANE:
         g, h, k = (int(entry * common) for entry in matrix[2])
         depth = g * u2 + h * v2 + 2 * k
-        assert (depth > 0).all(), "a pixel looks past the camera's horizon"
+        assert (depth > 0).all(), "a pixel has a camera depth of zero or less"
         x, y = ((scale * 2**BITS) // depth for scale in (a * u2 + b * v2 + 2 * c, d * u2 + e * v2 + 2 * f))
         return 2 * x + (width - 1) * 2**BITS, (height - 1) * 2**BITS - 2 * y, 2 * 2**BITS
     column = a * u2 + b * v2 + 2 * c + (width - 1) * common

@@ -93,7 +93,7 @@ def test_boxes_of_a_camera_stay_in_front_of_it(digits):
     """Half of the range on either side of its ends would be too far, so the widest boxes are smaller."""
     nu = tune(digits[:10], "Yaw(40@20), Tu(1)", 0.3, samples=3)
     assert pixel_widths(digits[:10], "Yaw(40@20), Tu(1)", nu, samples=3).maximum == pytest.approx(0.3, rel=0.01)
-    with pytest.raises(InputError, match="horizon"):
+    with pytest.raises(InputError, match="depth reaches zero"):
         pixel_widths(digits[:10], "Yaw(40@20), Tu(1)", [20.0, 0.5])
 
 

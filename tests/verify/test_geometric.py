@@ -53,8 +53,8 @@ def test_verdicts_hold_and_are_proved_again(text, tmp_path):
         if verdict is Verdict.FALSIFIED:
             theta = torch.tensor(certificate.counterexamples[k], dtype=torch.float64)
             assert margins_at(net, images, labels, transform, theta)[k] < 0
-    proved_again = check(tmp_path / "run", net, images, labels)
-    assert proved_again.certified == certificate.verdicts.count(Verdict.CERTIFIED)
+    checked = check(tmp_path / "run", net, images, labels)
+    assert checked.certified == certificate.verdicts.count(Verdict.CERTIFIED)
     page = report(tmp_path / "run", net, images, labels).read_text(encoding="utf-8")
     assert "scaling" in page or "shearing" in page or "camera yaw" in page
 
@@ -100,5 +100,5 @@ def test_a_camera_that_turns_its_back_is_refused_everywhere():
         lambda: WorstOf(text)(net, images, labels, 0),
         lambda: Certified(text, half_width=1.0)(net, images, labels, 0),
     ):
-        with pytest.raises(InputError, match="horizon"):
+        with pytest.raises(InputError, match="depth reaches zero"):
             refuse()

@@ -42,13 +42,13 @@ def cost_model(monkeypatch, **changes):
 
 def test_the_gate_lets_through_what_a_plain_loop_would():
     generator = torch.Generator().manual_seed(0)
-    gate, tried, won = BackwardPolicy(), [0] * BUCKETS, [0] * BUCKETS
+    policy, tried, won = BackwardPolicy(), [0] * BUCKETS, [0] * BUCKETS
     for _ in range(12):
         first_order = torch.randn(90, generator=generator)
         remainder = torch.rand(90, generator=generator) * 4
         remainder[0], first_order[1] = torch.nan, torch.inf
         opened = torch.rand(90, generator=generator) < 0.8
-        found = gate.promising(opened, first_order, remainder)
+        found = policy.promising(opened, first_order, remainder)
         ratio = torch.where(first_order > 0, remainder / first_order, torch.inf).double()
         bucket = (2 * ratio.log2() + 4).nan_to_num(posinf=BUCKETS, neginf=0).clamp(0, BUCKETS).long()
         bucket = torch.where(opened, bucket, BUCKETS).tolist()
@@ -61,27 +61,27 @@ def test_the_gate_lets_through_what_a_plain_loop_would():
             seen[k] += 1
         assert found.chosen.tolist() == wanted
         proved = torch.rand(len(wanted), generator=generator) < 0.1
-        gate.learn(found, proved)
+        policy.learn(found, proved)
         for place, good in zip(wanted, proved.tolist(), strict=True):
             tried[bucket[place]] += 1
             won[bucket[place]] += good
-        assert gate.tried.tolist() == tried
-        assert gate.won.tolist() == won
+        assert policy.tried.tolist() == tried
+        assert policy.won.tolist() == won
 
 
 def test_the_gate_lets_no_boxes_through_where_they_are_too_few_for_a_pass():
     """Boxes with a known small chance do not count, boxes that merely wait do."""
-    gate, opened = BackwardPolicy(), torch.ones(100, dtype=torch.bool)
+    policy, opened = BackwardPolicy(), torch.ones(100, dtype=torch.bool)
     first_order, remainder = torch.ones(100), torch.cat([torch.full((60,), 1.0), torch.full((40,), 16.0)])
-    gate.least_boxes = 101
-    assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
-    gate.least_boxes = 100
-    found = gate.promising(opened, first_order, remainder)
+    policy.least_boxes = 101
+    assert policy.promising(opened, first_order, remainder).chosen.tolist() == []
+    policy.least_boxes = 100
+    found = policy.promising(opened, first_order, remainder)
     assert found.chosen.tolist() == [*range(TRIES), *range(60, 60 + TRIES)]
-    gate.learn(found, found.chosen < 60)
-    assert gate.promising(opened, first_order, remainder).chosen.tolist() == []
-    gate.least_boxes = 60
-    assert gate.promising(opened, first_order, remainder).chosen.tolist() == [*range(60)]
+    policy.learn(found, found.chosen < 60)
+    assert policy.promising(opened, first_order, remainder).chosen.tolist() == []
+    policy.least_boxes = 60
+    assert policy.promising(opened, first_order, remainder).chosen.tolist() == [*range(60)]
 
 
 def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkeypatch, tmp_path):

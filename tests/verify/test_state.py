@@ -19,7 +19,7 @@ COUNT, GRID = 5, (2, 3)
 BOX = torch.zeros(2).double(), torch.ones(2).double()
 
 
-class Ledger:
+class Recorder:
     """Image 0 is proved, 1 falsified, 2 out of budget, 3 misclassified; 4 was never bounded."""
 
     def __init__(self, boxes=range(6)):
@@ -51,7 +51,7 @@ class Ledger:
 
 
 def test_what_is_said_of_each_image():
-    results = Ledger().results(100, 0.5)
+    results = Recorder().results(100, 0.5)
     assert [result.image for result in results] == list(range(100, 105))
     assert [result.label for result in results] == list(range(COUNT))
     assert [str(result.verdict) for result in results] == [
@@ -71,10 +71,10 @@ def test_what_is_said_of_each_image():
 
 def test_bounds_are_counted():
     """A NaN bound proves nothing; a block counts as all of its boxes."""
-    ledger = Ledger()
-    state = ledger.state
+    recorder = Recorder()
+    state = recorder.state
     bound, ends = torch.tensor([torch.nan, 0.0, 2.0, 3.0]).double(), [torch.rand(4, 2).double() for _ in range(2)]
-    passed = ledger.record(torch.tensor([4, 4, 4, 1]), bound, *ends, 1.0, torch.tensor([8, 4, 2, 1]))
+    passed = recorder.record(torch.tensor([4, 4, 4, 1]), bound, *ends, 1.0, torch.tensor([8, 4, 2, 1]))
     assert passed.tolist() == [False, False, True, True]
     assert state.leaves.tolist() == [6, 1, 1, 0, 2]
     assert state.waiting.tolist() == [0, -1, 5, 0, -2]
@@ -82,15 +82,15 @@ def test_bounds_are_counted():
 
 
 def test_an_image_out_of_budget_is_not_certified_later():
-    ledger = Ledger()
-    state = ledger.state
+    recorder = Recorder()
+    state = recorder.state
     state.waiting[2] = 0
     state.settle_certified(torch.tensor([2, 2]))
     assert state.certified.tolist() == [True, False, False, False, False]
-    state.settle_unknown(ledger.tiling, 0, 0.0, *BOX)
+    state.settle_unknown(recorder.tiling, 0, 0.0, *BOX)
     assert not state.certified[0]
     state.settle_certified(torch.tensor([0]))
-    assert ledger.results()[0].verdict is Verdict.UNKNOWN
+    assert recorder.results()[0].verdict is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,22 @@ def test_an_image_out_of_budget_is_not_certified_later():
     ],
 )
 def test_no_certificate_without_every_box(name, value, message):
-    ledger = Ledger()
-    getattr(ledger.state, name)[0] = value
+    recorder = Recorder()
+    getattr(recorder.state, name)[0] = value
     with pytest.raises(RuntimeError, match=f"image 0: .*{message}"):
-        ledger.results()
-    ledger.witnesses.correct[0] = False  # nothing is claimed
-    assert ledger.results()[0].verdict is Verdict.MISCLASSIFIED
+        recorder.results()
+    recorder.witnesses.correct[0] = False  # nothing is claimed
+    assert recorder.results()[0].verdict is Verdict.MISCLASSIFIED
 
 
 def test_no_certificate_where_a_box_was_proved_twice_and_another_never():
     with pytest.raises(RuntimeError, match="image 0: its result leaves out some parameters"):
-        Ledger([0, 1, 2, 2, 4, 5]).results()
+        Recorder([0, 1, 2, 2, 4, 5]).results()
 
 
 def test_a_copy_shares_nothing_that_changes():
     """Whatever a step does to its copy, the state stands."""
-    state, seen = Ledger().state, []
+    state, seen = Recorder().state, []
 
     def differ(one, other):
         for each in fields(one):
@@ -155,16 +155,16 @@ def test_contents_of_boxes_add_up_to_that_of_what_they_make_up(text):
 
 
 def test_a_counterexample_to_a_proof():
-    ledger = Ledger()
-    ledger.witnesses.falsified[0] = True
+    recorder = Recorder()
+    recorder.witnesses.falsified[0] = True
     with pytest.raises(RuntimeError, match="image 0: an evaluation contradicts its proof"):
-        ledger.results()
+        recorder.results()
 
 
 def test_boxes_of_a_tiling_are_counted_without_overflow():
     """3 * 2**64 of them are zero modulo 2^64."""
-    ledger = Ledger()
-    ledger.tiling.base = torch.tensor([2, 3 * 2**32, 2**31])
-    ledger.state.leaves[0] = 0
+    recorder = Recorder()
+    recorder.tiling.base = torch.tensor([2, 3 * 2**32, 2**31])
+    recorder.state.leaves[0] = 0
     with pytest.raises(RuntimeError, match="do not make up its tiling"):
-        ledger.results()
+        recorder.results()

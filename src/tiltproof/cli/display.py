@@ -46,10 +46,7 @@ class Counted(ProgressColumn):
 
 @contextmanager
 def live_line(
-    show: Callable[[Report], Line],
-    first: str,
-    total: float | None,
-    *columns: ProgressColumn,
+    show: Callable[[Report], Line], first: str, total: float | None, *columns: ProgressColumn
 ) -> Iterator[Callable[[Report], None]]:
     """A callback that shows each report; ``first`` is the activity before the first one, ``columns`` go between bar and status."""
     shape = (TextColumn("{task.description}"), BarColumn(bar_width=None), *columns, TextColumn("{task.fields[status]}"))

@@ -19,9 +19,7 @@ from tiltproof.models.cards import PAPER_ROWS, SOURCE, PaperRow
 from tiltproof.transforms import parse
 
 EPILOG = options.epilog(
-    "tiltproof models",
-    "tiltproof models --details",
-    "tiltproof certify --model mnist-r30 --data mnist-sample",
+    "tiltproof models", "tiltproof models --details", "tiltproof certify --model mnist-r30 --data mnist-sample"
 )
 DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 HEADINGS = ("name", "network", "clean", "certified", "unfalsified", "boxes")

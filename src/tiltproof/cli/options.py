@@ -131,8 +131,7 @@ Padding = Annotated[
     str | None, choice("Outside the image: zeros (default), border or reflect.", RARE, "zeros", "border", "reflect")
 ]
 Architecture = Annotated[
-    str | None,
-    option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURES),
+    str | None, option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURES)
 ]
 AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.", RARE, "--allow-pickle")]
 DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", RARE, "DIR")]

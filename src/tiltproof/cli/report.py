@@ -24,8 +24,7 @@ from tiltproof.reports.page import DETAILS, REPORT
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 
 EPILOG = options.epilog(
-    "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
-    "tiltproof report runs/r30",
+    "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30", "tiltproof report runs/r30"
 )
 Found = TypeVar("Found")
 

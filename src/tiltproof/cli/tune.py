@@ -43,8 +43,7 @@ def command(
         option("Show the widths for these half widths, one per parameter, instead of searching.", PROBLEM, "X,..."),
     ] = None,
     start: Annotated[
-        str | None,
-        option("Proportions of nu (default: each parameter widens pixels equally).", PROBLEM, "X,..."),
+        str | None, option("Proportions of nu (default: each parameter widens pixels equally).", PROBLEM, "X,...")
     ] = None,
     method: Annotated[
         str,

@@ -18,7 +18,6 @@ from tiltproof.errors import InputError
 Content = TypeVar("Content")
 Read = Callable[[int], bytes]
 """Returns the next bytes, up to a number; fewer only at the end of the file."""
-
 SUFFIXES = ("", ".gz", ".xz")
 PIECE = 2**18
 """Bytes read at once."""

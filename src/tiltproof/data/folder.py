@@ -22,7 +22,6 @@ MAX_LETTERS = 1000
 """Longest file name; no file system allows more."""
 MAX_VALUES = 2**30
 """Limit of the pixel values of all images: 4 GiB in float32."""
-
 _shortened = reprlib.Repr()
 _shortened.maxstring = 100
 

@@ -34,7 +34,6 @@ MAX_JPEG_SCANS = 100
 """A progressive JPEG has about ten; for each, however short, the decoder visits every pixel again."""
 TIFF_BITS, TIFF_TILE_WIDTH, TIFF_TILE_HEIGHT = 258, 322, 323
 """Numbers of TIFF tags."""
-
 OPEN = "from PIL import Image; "
 COMPOSITE = (
     OPEN + 'image = Image.open({source}).convert("RGBA"); '

@@ -34,7 +34,6 @@ CHUNK = 250
 """Images that a thread decodes at once."""
 SLOW = 5_000
 """From this number of images on, decoding is announced."""
-
 log = logging.getLogger("tiltproof.data")
 
 

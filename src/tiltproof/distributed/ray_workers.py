@@ -90,8 +90,8 @@ class Queue:
 
 # `RayWorkers`: the batches of a run on a Ray cluster; the only file that knows Ray, which it imports when it is used.
 #
-# This process hands out batches and collects results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
-# where there is none, for every CPU core. A worker that is idle is handed the next batch, so fast ones do more. The batch of a worker
+# This process handles out batches and takes results; it alone writes the run folder. On each machine there is a worker for every GPU, or,
+# where there is none, for every CPU core. An idle worker gets the next batch, so fast ones do more. The batch of a worker
 # that dies is done again by another, and a new worker is started in its place if its machine is still there; machines that join are used.
 
 
@@ -186,7 +186,7 @@ class RayWorkers:
         """Connect to the cluster, unless the program has done so; `work` disconnects at its end."""
         if self.ray.is_initialized():
             return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start reports to nobody
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start sends no usage reports
         try:
             host, _, port = self.address.rpartition(":")
             if host and "/" not in host:  # Ray itself would try for minutes
@@ -319,7 +319,7 @@ class _WorkerPool:
                 "the cluster has no worker for this run",
                 got=waiting,
                 why="tiltproof is not installed there in this version, or the machines are busy or gone",
-                do="look at ray status; what is in a run folder is kept, and --resume goes on with it",
+                do="see ray status; what is in a run folder is kept, and --resume goes on with it",
             )
 
     def shutdown(self) -> None:

@@ -70,7 +70,7 @@ class Worker:
                 why="the module that defines it is not installed on that machine",
                 do="install it on all machines, or put it into a folder that all share and that is on PYTHONPATH",
             ) from None
-        torch.set_num_threads(1)  # one worker a core, or beside a GPU, which leaves small tensors to the host
+        torch.set_num_threads(1)  # one worker per core, or per GPU, which leaves small tensors to the host
         given = package.transform, package.semantics
         with proof_arithmetic(torch.device("cpu")):
             inputs = check_model_and_images(package.model, package.image, *given)

@@ -4,8 +4,8 @@ The symbols e_k are the (scaled) transformation parameters of a box and are shar
 of a row; that is what lets errors cancel. A plain interval is the case of no symbols.
 
 Where one parameter alone varies, forms may carry a second symbol, ``2 e_1^2 - 1`` (``quadratic``): what is quadratic in the
-parameter is then shared by all pixels as well, and cancels too, instead of going into every radius. Code unaware of the
-dependence can treat them as two independent symbols; that is sound, only looser.
+parameter is then shared by all pixels as well, and cancels too, instead of going into every radius. Code that does not
+know the relation between the two symbols treats them as independent.
 """
 
 from __future__ import annotations

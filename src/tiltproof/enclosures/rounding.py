@@ -13,7 +13,6 @@ from torch import Tensor
 
 UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 """Unit roundoff of each dtype that proofs are made in."""
-
 SMALLEST = {torch.float32: 2.0**-100, torch.float64: 2.0**-900}
 """Stands for the underflow error, at most the smallest normal number (2^-126, 2^-1022): larger, so that it and its
 products with weights stay clear of denormal numbers, on which processors are slow."""

@@ -12,16 +12,12 @@ from tiltproof.network.im2col import Reach
 
 TILE = 2048
 """Entries that a program copies."""
-
 MOST_TILE = 128
 """Entries of one row among them, at most."""
-
 LARGEST_PIECE = 16
 """Entries that the kernel is told are adjacent, at most."""
-
 FEW_CHANNELS = 16
 """Fewer channels than this have their own kernel, `spread_few`."""
-
 MOST_ROWS = 2**31 - 1
 """Rows that are counted by 32 bits."""
 

@@ -18,7 +18,6 @@ from tiltproof.network.ops import base
 
 TILE = 2048
 """Entries of one program."""
-
 MOST_CHANNELS = 128
 """Channels among them, at most."""
 

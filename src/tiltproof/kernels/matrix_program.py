@@ -121,7 +121,7 @@ class Entries:
         return len(self.forms) * (self.symbols + 1) + 1
 
     def table(self, kernel: Any, low: Tensor, high: Tensor, small: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """[P, rows]: of matrices, 1 where the forms' own boxes will do, as remainders are small beside them, and 0 where they should meet
+        """[P, rows]: of matrices, 1 where the forms' own boxes will do, where remainders are relatively small, and 0 where they should meet
         the intervals; center, slopes and radius of each form, of a matrix's with what `coordinates.combine` allows for roundings; then the
         ends of each interval, NaN unless both are finite, and nothing where the forms will do. And, [1], how far it is from the first pair
         to the next with the same box, or the number of pairs: where each image has the same boxes, all are so far apart. ``small``,

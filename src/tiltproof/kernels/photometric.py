@@ -26,16 +26,12 @@ from tiltproof.transforms.base import Transform
 
 BLOCK = 128
 """Pixels of one program."""
-
 WARPS = 4
 """Warps of one program."""
-
 MOST_SYMBOLS = 8
 """Symbols of a form, at most."""
-
 MOST_PARTS = 8
 """Changes of an image in one launch, at most."""
-
 Changes = tuple[Entries, int]
 """The forms that a run needs, and a program of what each does to the image."""
 

@@ -34,78 +34,54 @@ PADDINGS = {"zeros": ZEROS.value, "border": BORDER.value, "reflect": REFLECT.val
 
 BLOCK = 32
 """Pixels of one program; all take the branch that one of them needs."""
-
 SMALL_BLOCK = 64
 """The same for float32 results of small images, where few boxes cross grid lines."""
-
 SMALL = 2**12
 """Pixels of a small image, at most."""
-
 WARPS = 1
 """Warps of one program."""
-
 REGISTERS: dict[torch.dtype, int | None] = {torch.float32: 64, torch.float64: 96}
 """Registers of a thread, at most, so that many threads wait for memory at once; found by trying on an H200. What does not fit is
 spilled outside of the loops, or where boxes meet many cells."""
-
 STRIP = 16
 """Blocks that one program handles in turn, at most."""
-
 LARGE_STRIP = 6
 """The same for images that are not small."""
-
 SHARED_PAIRS = 16
 """Pairs with the same box for which a program finds positions once, at most."""
-
 PROGRAMS = 2**14
 """Programs that strips and shared pairs have to leave."""
-
 LAUNCHED = 2**16
 """Programs that are started, at most. While the last ones run other processors idle, so each program should be short."""
-
 QUADRATIC_BLOCK = 128
 """Pixels of one program of the quadratic kernels."""
-
 QUADRATIC_WARPS = 4
 """Warps of one program of the quadratic kernels."""
-
 MOST_SYMBOLS = 8
 """Symbols of a form, at most."""
-
 MOST_PIXELS = 2**30
 """Pixels of an image, at most."""
-
 MOST_PAIRS = 2**24
 """Pairs of a batch, at most."""
-
 MOST_ROWS = 2**16 - 1
 """Programs in the second dimension of a launch, at most: CUDA's limit."""
-
 MOST_SINGLE = 2**12
 """Rows and columns of an image, at most, for which `triton/pixels_float32.py` is used."""
-
 RING = 3
 """Lines around the image in its float32 copy."""
-
 ROUNDINGS = (10, 5), (14, 9)
 """Rounding allowances of `triton/pixels_float32.py` in one cell, and in two each way: roundings of the largest difference of pixels there,
 and of the largest pixel."""
-
 LARGE = 2**16
-"""Pixels of an image up to which the self-check uses an image of the same size: 224 x 224 takes a CPU core half a second per box."""
-
+"""Pixels of an image up to which the self-check uses an image of the same size: 224 x 224 takes a CPU core half a second a box."""
 IN_PART = 17, 23
 """Rows and columns, at most, of the image that stands for a large one whose last block is not full."""
-
 WHOLE = 32, 64
 """The same where all blocks are full."""
-
 Way = tuple[bool, int, int]
 """Whether `triton/pixels_float32.py` is used, pixels of a block, and blocks of a strip at most."""
-
 _launched: set[object] = set()
 """Launches whose kernels are compiled, so that a CUDA graph may record them."""
-
 _prepared: tuple[weakref.ref[Tensor], object, list[Tensor]] | None = None
 
 

@@ -19,7 +19,6 @@ from tiltproof.kernels.triton.relu import relu as relu_kernel
 
 BLOCK = 1024
 """Entries of one program."""
-
 MOST_SYMBOLS = 16
 """Symbols of a form, at most."""
 

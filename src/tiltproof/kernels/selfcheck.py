@@ -34,14 +34,13 @@ SAMPLES = 9
 FEW, MANY, NEAR = 8, 64, 56
 """Roundings by which a radius may be smaller than the reference's, and by which anything may differ otherwise: of float64, in images of
 no more rows and columns together than the last. In larger ones positions are rounded relative to their size, and what is seen there too."""
-
 Launch = Callable[[Tensor, Tensor, Tensor, Tensor], AffineForm]
 
 
 def agrees(
     launch: Launch, image: Tensor, transform: Transform, run: list[int], dtype: torch.dtype, quadratic: bool = False
 ) -> bool:
-    """``launch(images, rows_of, low, high)``: the kernels. ``image``: zeros of the shape to look at.
+    """``launch(images, rows_of, low, high)``: the kernels. ``image``: zeros of the shape to check.
 
     The reference is evaluated box by box, because it treats all boxes of a batch like the widest.
     """
@@ -140,13 +139,13 @@ def like_reference(
     wanted = affine_by_points(image, row, place, padding, None, dtype)
     if len(wanted.stack) < len(found.stack):  # no kink anywhere
         wanted = AffineForm(torch.cat([wanted.stack, torch.zeros_like(wanted.stack[:1])]), wanted.radius)
-    given_up = bool((wanted.slopes == 0).all())
+    no_slopes = bool((wanted.slopes == 0).all())
     far = max(1.0, sum(image.shape[-2:]) / NEAR)
     allowance = MANY * max(UNIT[dtype], far * UNIT[torch.float64])
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))
     same = torch.isclose(mine, theirs, rtol=allowance, atol=allowance, equal_nan=True).all(0)
     same &= ~(found.radius.double() < wanted.radius.double() - _few(wanted, far))
-    if given_up:
+    if no_slopes:
         outer = wanted
     else:
         interval = hull(image, row, place, padding)
@@ -159,7 +158,7 @@ def like_reference(
     wide = too_wide(place.columns, place.rows, height, width, padding)
     if wide is not None:
         covers |= wide.unsqueeze(1)
-    with_slopes = ~flat if given_up else torch.zeros_like(flat)
+    with_slopes = ~flat if no_slopes else torch.zeros_like(flat)
     return same | flat & inside & covers | with_slopes
 
 

@@ -34,13 +34,11 @@ from tiltproof.network.tracing import eval_mode, export_network
 UNITS, TIMES = 2.0**12, 64
 """For networks so deep that a rigorous bound of the rounding says little: units in the last place of the largest term, and how many
 times the difference that another order of the same sums, or a perturbation of every operation by one unit roundoff, was seen to make."""
-
 SLACK = 1 + 2.0**-20
 """Covers the float64 roundings of the comparison itself."""
-
 ENTRIES_AT_ONCE = 2**22
 
-FIXED = "make forward a fixed function of each image by itself"
+FIXED = "make forward a fixed function of each single image"
 
 TRACING = (
     ("torch.compiler", ("is_exporting", "is_compiling", "is_dynamo_compiling")),

@@ -133,7 +133,6 @@ def _refuse_changed(switches: list[tuple[Any, str, Any]]) -> None:
 
 FEWER_BITS = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
 """Environment variables that oneDNN reads at its first use; other modes than STRICT allow bf16 or TF32 products."""
-
 EMULATION = ("CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
 """Environment variables; set to 1, they make cuBLAS emulate products with bf16 or fixed-point pieces."""
 

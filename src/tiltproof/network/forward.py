@@ -92,7 +92,6 @@ def _without(form: AffineForm, kept: int) -> AffineForm:
 
 MOST_CLASSES = 32
 """Up to this many classes, compute all differences for every row and select the label's: more products, fewer steps."""
-
 MOST_ENTRIES_GPU, MOST_ENTRIES_CPU = 2**24, 2**20
 """Entries of weight differences per batch of rows: few launches on a GPU, fits caches on a CPU."""
 

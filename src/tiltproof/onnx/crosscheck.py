@@ -1,6 +1,6 @@
 """How far rounding can take each output of an ONNX network, for any order of its sums.
 
-A running error analysis of the steps: beside each value x it carries e with |computed x - real x| <= e. With the unit roundoff u and
+A running error analysis of the steps: with each value x it carries e with |computed x - real x| <= e. With the unit roundoff u and
 gamma_n = n u / (1 - n u), of which n counts a sum's products:
 
     y = W x + b       e_y = |W| e + gamma_{n+4} (|W| (|x| + e) + |b|)
@@ -91,7 +91,7 @@ def compare(
 ) -> FileAnswers:
     """Run both on random images in [0, 1] and around it, one by one, and where the file takes any batch on three at once.
 
-    Every output is compared by itself, with what rounding can take it to. What is returned compares on other images.
+    Each output is compared separately, within its rounding error. The returned function compares on other images.
     """
     answers = FileAnswers(message, name, model, dtype)
     generator = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 
 MOST_BYTES = 2**30
-"""Size limit of the file, and of each external data file."""
+"""Of the file, and of each file of external data."""
 MOST_NODES = 10_000
 OPSETS = range(11, 22)
 EXPORT_AGAIN = "export the network again, e.g. torch.onnx.export(model.eval(), image, 'net.onnx', opset_version=18)"
@@ -102,7 +102,7 @@ def _unreadable(path: Path, got: str) -> InputError:
 
 # Numbers out of an ONNX file: sizes are compared with what is there before anything is unpacked.
 #
-# Numbers may lie in a file beside the ONNX file (``net.onnx.data``): in the same folder, under a plain name. They are put into the
+# Numbers may be stored in a separate file (``net.onnx.data``): in the same folder, under a plain name. They are put into the
 # message, so that onnxruntime is asked about exactly the numbers that were read.
 
 

@@ -1,4 +1,4 @@
-"""A network as an ONNX file: one image in, one row of outputs out, float32, and compared with onnxruntime before it is handed over."""
+"""Write a network as an ONNX file, float32, for one image; compared with onnxruntime before it is written."""
 
 from __future__ import annotations
 

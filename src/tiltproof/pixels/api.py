@@ -269,7 +269,7 @@ def distinct(low: Tensor, high: Tensor) -> tuple[Tensor | slice, Tensor | None]:
     All images begin with the same boxes, and source positions depend on nothing else.
     """
     ends = torch.cat([low, high], 1)
-    # a single number for each box is several times faster to sort; that it tells them apart is not taken for granted
+    # a single number for each box is several times faster to sort; whether it distinguishes them is checked below
     weights = torch.arange(1, ends.shape[1] + 1, dtype=ends.dtype, device=ends.device).sin()
     keys, box_of = (ends * weights).sum(1).unique(return_inverse=True)
     if len(keys) == len(low):
@@ -364,7 +364,7 @@ def affine_of_exact(
         return affine_by_points(images, rows_of, place, padding, None, dtype)
 
     if single_cell.applies(images, place, padding):
-        form = single_cell.form_by_need(images, rows_of, place, padding, box_of, dtype, by_points)
+        form = single_cell.single_cell_form(images, rows_of, place, padding, box_of, dtype, by_points)
         if form is not None:
             return form
     return affine_by_points(images, rows_of, place, padding, box_of, dtype)

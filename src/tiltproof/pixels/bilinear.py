@@ -101,7 +101,7 @@ class PatchExtrema:
     """Iterates over the image's values at every point of every pixel's coordinate box."""
 
     def __init__(self, images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> None:
-        """``images`` [N, C, H, W]; ``rows_of`` [P]: the image of each pair."""
+        """``images`` [N, C, H, W]; ``rows_of`` [P] is the image of each pair."""
         _, _, height, width = images.shape
         self.flat = with_ring(images).view(-1, images.shape[1])
         self.area, self.stride = (height + 2) * (width + 2), width + 2

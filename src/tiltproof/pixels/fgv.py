@@ -25,16 +25,12 @@ from tiltproof.transforms.interpolation import ring_index
 
 MOST_AREA = 2**22
 """Most pixels of a padded image, for paddings other than zeros; about 64 MB per channel."""
-
 PADDED_AT_ONCE = 2**22
 """Pixels of padded images held at a time."""
-
 CHUNK_ENTRIES = 2**21
 """Entries of grids held at a time, which bounds memory for any image size."""
-
 CHUNK_ENTRIES_GPU = 2**25
 """The same on a GPU."""
-
 SHARED = 8
 """On a CPU: mean number of images per box from which on boxes are processed one by one, without copies of the grid."""
 
@@ -176,10 +172,9 @@ def _entries(columns: Interval, rows: Interval, height: int, width: int) -> Tens
 
 
 def _in_turn(entries: Tensor) -> list[int]:
-    """How many at a time of what has so many entries each: fewer than `CHUNK_ENTRIES`, half of that on the average; what has more than
-    half by itself is alone.
+    """Return the sizes of consecutive chunks of fewer than `CHUNK_ENTRIES` entries, half of that on average.
 
-    The ends of those with equal numbers lie in one half, so all but the first of them do, and the first has half at most.
+    Items whose cumulative ends lie in the same half form a chunk; an item with more than half of the entries is alone.
     """
     half = batch_entries(entries, CHUNK_ENTRIES, CHUNK_ENTRIES_GPU) // 2
     large = entries > half
@@ -205,7 +200,7 @@ def _padded_area(columns: Interval, rows: Interval, height: int, width: int) -> 
             "Algorithm 1 would have to pad the image too far",
             got=" x ".join(f"{float(side[worst]):.3g}" for side in sides)
             + f" pixels for an image of {height} x {width}",
-            why="a range in which the image shrinks to a point, or a camera that sees far beside it",
+            why="a range in which the image shrinks to a point, or a camera that sees far outside it",
             do="use method affine or hull, or a smaller range",
         )
     return [math.ceil(each) for each in area.tolist()]

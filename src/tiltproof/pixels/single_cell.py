@@ -1,4 +1,4 @@
-"""Pixel forms on a CPU: one formula for boxes that lie in one cell or see a single value; all points are evaluated only for the others.
+"""Pixel forms on a CPU: one formula for boxes in one cell or with a single value; only the others visit all points.
 
 In one cell p = q + a t + b s + d t s, where t and s are distances from the cell's first lines, q its first pixel, a and b the differences
 to the next column and row, and d the difference of these. Around the box's middle (m, n), with t = m + x and s = n + y:
@@ -63,7 +63,7 @@ def applies(images: Tensor, place: Coordinates, padding: str) -> bool:
     return plain and exact and not graph and images.shape[1] <= MOST_CHANNELS
 
 
-def form_by_need(
+def single_cell_form(
     images: Tensor,
     rows_of: Tensor,
     place: Coordinates,
@@ -134,7 +134,7 @@ class _Table:
         self.same = ((right == 0) & (below == 0)).all(0)
 
     def flat(self, cells: int) -> Tensor:
-        """Mask of the cells from which ``cells`` cells each way have equal pixels; beyond the last line all are as on it."""
+        """Return where all pixels of this many cells in each direction are equal; beyond the last line they equal those on it."""
         # also differences that lead out of those cells have to be zero: more than needed is asked for
         flat = self.same
         for axis in (1, 2):

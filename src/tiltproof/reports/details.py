@@ -21,7 +21,6 @@ from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 
 Tiles = tuple[Tensor, Tensor]
 """Lower and upper ends of boxes, each [P, d]."""
-
 LINE_POINTS = 61
 """Samples along the parameter of a one-parameter transformation."""
 FEWER_LINE_POINTS = 41

@@ -140,11 +140,7 @@ def order(run: FinishedRun) -> list[int]:
 
 
 def _details(
-    run: FinishedRun,
-    model: nn.Module,
-    images: Tensor,
-    count: int,
-    progress: Callable[[int, int], None] | None,
+    run: FinishedRun, model: nn.Module, images: Tensor, count: int, progress: Callable[[int, int], None] | None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     rows = order(run)[:count]
     if not rows:

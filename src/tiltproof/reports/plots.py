@@ -63,7 +63,6 @@ OVERSAMPLING = 3
 """Plots are drawn this many times larger and averaged down, for smooth lines."""
 TICK_DECIMALS = 6
 """Largest number of decimals of a tick label."""
-
 Area = tuple[float, float, float, float]
 """Left, top, right and bottom, in enlarged pixels."""
 

@@ -162,7 +162,7 @@ class RunFolder(Run):
             folder.mkdir(parents=True, exist_ok=True)
             self._look(resume, overwrite)
             self.verdicts = self._open(VERDICTS)
-            lock(self.verdicts, folder)  # from here on nobody else reads or changes the run
+            lock(self.verdicts, folder)  # from here on no other process reads or changes the run
             before = self._look(resume, overwrite)  # again: another process may have been here before the lock
             self.journal = self._open(BATCHES)
             if resume and before is not None:

@@ -21,13 +21,7 @@ from tiltproof.training.cuda import training_arithmetic
 from tiltproof.training.data import TrainingSet
 from tiltproof.training.distributed import Processes, joined
 from tiltproof.training.epoch import EpochRunner, TrainProgress
-from tiltproof.training.evaluate import (
-    CLASSES,
-    NUMBERS,
-    accuracy,
-    certified_figures,
-    mean_absolute_error,
-)
+from tiltproof.training.evaluate import CLASSES, NUMBERS, accuracy, certified_figures, mean_absolute_error
 from tiltproof.training.recipe import Recipe, shortened
 from tiltproof.transforms import parse
 

@@ -263,8 +263,7 @@ class Certified(RampedLoss):
         self.half_width = half_widths(half_width, self.transform)
         if samples < 1 or (shared_parameters and samples > 1):
             raise InputError(
-                "the certified loss needs at least one sample, and exactly one with shared parameters",
-                got=samples,
+                "the certified loss needs at least one sample, and exactly one with shared parameters", got=samples
             )
         if every < 1:
             raise InputError("every must be at least 1", got=every)

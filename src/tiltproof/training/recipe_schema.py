@@ -20,7 +20,6 @@ from tiltproof.transforms.base import number_text
 
 MAX_LETTERS = 300
 """Longest text in a recipe."""
-
 _shortened = reprlib.Repr()
 _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 60
 _shortened.maxlevel = 2

@@ -13,7 +13,6 @@ from torch import Tensor
 
 Matrix = tuple[tuple[Any, Any, Any], ...]
 """Rows x, y and, unless it is (0, 0, 1), w; entries are the integers 0 and 1, or anything with arithmetic."""
-
 SMALLEST_DEPTH = 2.0**-20
 """Smallest divisor w of a position; `pixels/coordinates.py` refuses ranges that come near it."""
 

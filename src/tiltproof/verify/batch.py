@@ -38,11 +38,9 @@ Grid = tuple[int, ...]
 
 ASCENT_STEPS = 6
 """Gradient steps from the lowest and the highest output of each image."""
-
 FIRST_GRID, PILOTS = 2, 2
 """Ranges: boxes per parameter of the first grid; and the number of images searched from it to choose the initial grid
 of all, if there are four times as many."""
-
 FLOAT64_SIZE = 2
 """Memory of float64, relative to the estimate of `pairs_at_a_time`."""
 

@@ -21,13 +21,10 @@ from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 
 PRECISE_FROM = 8
 """Number of halvings from which boxes are bounded in float64, because only rounding may keep them open."""
-
 SUSPECTS = 64
 """Likely counterexamples per confirmation, which takes as long as a single one."""
-
 MOST_HALVINGS = 4
 """Most halvings of a box between two bounds, where that is cheaper than another step."""
-
 EARLY = 1 / 4
 """Share of the budget up to which an image's boxes are halved more than once per step."""
 

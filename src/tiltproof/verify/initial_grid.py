@@ -26,7 +26,7 @@ from tiltproof.verify.refinement import WORTHWHILE, BackwardPolicy
 from tiltproof.verify.state import copied
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256
-"""Pairs per pilot run: a small share of the batch, but at most so many where only few pairs fit into memory."""
+"""Pairs per pilot run: a small share of the batch, but at most this many if few pairs fit into memory."""
 FEWEST_FAILED = 6
 """Pairs of a pilot run that must fail before the success rate of their halves is estimated."""
 PRECISE_COST = 2.0

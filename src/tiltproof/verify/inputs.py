@@ -39,7 +39,7 @@ class Inputs:
     semantics: str = "real"
     networks: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
     limit: int | None = None  # bytes that may be taken, if the user says so
-    halvings: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
+    batch_sizes: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
 
     def part(self, rows: slice) -> Inputs:
         """Return the inputs for some of the images."""
@@ -75,17 +75,17 @@ class Inputs:
 
     def evaluations(self, most: int, gradient: bool = False) -> AdaptiveBatchSize:
         """Return the batch size for evaluating transformed images, at most ``most``."""
-        return self._halving(f"images {gradient}", most, image_bytes(self.network, gradient))
+        return self._batch_size(f"images {gradient}", most, image_bytes(self.network, gradient))
 
     def points(self, most: int) -> AdaptiveBatchSize:
         """Return the batch size for bounding boxes of a single point in float64, at most ``most``."""
-        return self._halving("points", most, 2 * pair_bytes(self.network, len(self.transform.parts)))
+        return self._batch_size("points", most, 2 * pair_bytes(self.network, len(self.transform.parts)))
 
-    def _halving(self, name: str, most: int, each: int) -> AdaptiveBatchSize:
-        if name not in self.halvings:
+    def _batch_size(self, name: str, most: int, each: int) -> AdaptiveBatchSize:
+        if name not in self.batch_sizes:
             memory = self.memory
-            self.halvings[name] = AdaptiveBatchSize(max(1, min(most, memory.room() // each)), memory, each)
-        return self.halvings[name]
+            self.batch_sizes[name] = AdaptiveBatchSize(max(1, min(most, memory.room() // each)), memory, each)
+        return self.batch_sizes[name]
 
     def network_as(self, dtype: torch.dtype, semantics: str = "real") -> Network:
         """Return the network with weights in ``dtype``, for bounds of real or float32 evaluations."""
@@ -97,7 +97,7 @@ class Inputs:
     def eval_mode(self) -> AbstractContextManager[None]:
         """Put the model into eval mode inside, with a notice if it was not, and restore its mode."""
         if any(module.training for module in self.model.modules()):
-            text = "the model is in training mode; it is evaluated in eval mode and handed back as it was"
+            text = "the model is in training mode; it is evaluated in eval mode and restored"
             warnings.warn(text, stacklevel=3)
         return eval_mode(self.model)
 
@@ -194,22 +194,20 @@ def not_finite(image: int, outputs: Tensor) -> InputError:
         f"the network's outputs for image {image} are not finite numbers",
         got=f"{float(outputs[output])} as output {output}",
         why="weights so large that numbers overflow, or a division by zero",
-        do="look at the weights and at what the layers compute for this image; finished batches of a run folder are kept",
+        do="inspect the weights, and what the layers compute for this image; finished batches of a run folder are kept",
     )
 
 
-def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> Budget:
-    """Validate the options of the search; return the budget, or the default one."""
+def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> None:
+    """Validate the options of the search."""
     if method not in METHODS:
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
     if batch_size is not None and batch_size < 1:
         raise InputError("the batch size must be at least 1", got=batch_size)
     if samples < 1:
         raise InputError("the attack needs at least one sample", got=f"samples {samples}")
-    budget = Budget() if budget is None else budget
-    if not isinstance(budget, Budget):
+    if budget is not None and not isinstance(budget, Budget):
         raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
-    return budget
 
 
 def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ class Boxes:
 
     def split(self, axis: Tensor) -> Boxes:
         """Halve each box along its own axis [P]; return all lower halves, then all upper ones."""
-        # 1 along the axis; `one_hot` would wait for a GPU to look at its numbers
+        # 1 along the axis; `one_hot` would wait for a GPU to read its numbers
         step = (axis.unsqueeze(1) == torch.arange(self.index.shape[1], device=axis.device)).long()
         index, level = self.index * (1 + step), self.level + step
         return Boxes(torch.cat([index, index + step]), torch.cat([level, level]))
@@ -114,7 +114,6 @@ class Boxes:
 
 Node = tuple[int, ...]
 """Return the index along each parameter, then the number of halvings along each."""
-
 AXES = string.ascii_lowercase
 
 MOST = 2**62

@@ -23,20 +23,16 @@ from tiltproof.verify.inputs import Inputs
 
 STEP_PRODUCTS = 2**36
 """Multiplications that a GPU performs in about the time of one step of the search."""
-
 MOST_SPECULATIVE_BOXES = 16_384
 SPECULATIVE_MARGINS = 2048
 
 PASS_COST = 1.0
 """Cost of a backward pass of one margin through the whole network, in bounds of a box: 0.5 to 1.2 on a CPU."""
-
 PASS_STEPS = 12e6
 """GPU: overhead of the host in a backward pass, as multiplications (networks of the paper's authors: 2.7 bounds of 7
 million multiplications each, 0.8 of 25 million)."""
-
 PASS_CALL = 2.5e10
 """GPU: fixed cost of a backward pass, as multiplications (5 ms, in which 3,800 boxes are bounded)."""
-
 BUCKETS, TRIES, WORTHWHILE = 24, 32, 0.08
 """Buckets: half powers of two of r / f from 1/4 on; tries before a bucket may close; least success rate that keeps
 one open."""
@@ -132,7 +128,6 @@ def _counts(numbers: Tensor, most: int) -> Tensor:
 
 FEW = 10
 """Classes of a box that are refined first, alone."""
-
 SHALLOW_MEMORY = 4
 """Memory per margin up to the first early-exit test, relative to a whole pass, which holds one layer at a time."""
 

@@ -20,11 +20,9 @@ from tiltproof.verify.state import Pairs, SearchState, leaf_counts
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
 """The last attack on images that could not be proved."""
-
 ROOM = 0.005
 """Margin by which a published range exceeds the proved one, relative to its width, so that a checker with coarser
 bounds succeeds."""
-
 LEAST_ROOM = 1e-9
 """The same margin for an output that hardly moves, relative to 1 + the output's size."""
 

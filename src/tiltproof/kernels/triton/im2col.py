@@ -12,9 +12,9 @@ def spread(  # type: ignore[no-untyped-def]
     kernel_high, kernel_wide, down, right, far_down, far_right, above, left,
     piece: tl.constexpr, lines: tl.constexpr, places: tl.constexpr, many: tl.constexpr,
 ):  # fmt: skip
-    """``lines`` rows, at one position of the window and ``places`` of its channels: a copy, with zeros beside the image.
+    """``lines`` rows, at one position of the window and ``places`` of its channels: a copy, with zeros outside the image.
 
-    There are ``parts * piece`` channels, and images, lines and columns are so many times ``piece`` entries apart: of what is a multiple
+    There are ``parts * piece`` channels, and strides of images, lines and columns are multiples of ``piece``: of what is a multiple
     of the constant, the compiler knows that it may be moved in pieces. Positions of the same rows follow each other, so that what they
     have in common is read from memory once. ``many``: more rows than 32 bits can count, by which divisions are far cheaper.
     """

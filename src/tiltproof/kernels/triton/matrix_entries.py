@@ -274,7 +274,7 @@ def entries(
             radius = tl.fma(spread, 16 * 2.0**-24, radius) * (1 + 2.0**-20)
             tl.store(small + symbols, radius.to(tl.float32), mask=mask)
             small += symbols + 1
-    asked = mask  # entries for which intervals are computed
+    asked = mask  # for which interval bounds are needed
     if combined:
         # the forms' boxes will do, and no number is so large that a position leaves 30 bits; not so where anything is a NaN
         plain = (radii <= tl.fma(spreads, 2.0**-7, 2.0**-40)) & (sizes + spreads < 2.0**14)

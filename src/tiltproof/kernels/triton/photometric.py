@@ -16,7 +16,7 @@ RELU, SINGLE = tl.constexpr(22), tl.constexpr(28)
 
 @triton.jit
 def _relu(form, f, symbols: tl.constexpr):
-    """`relu.zonotope_relu`."""
+    """`enclosures.relu.zonotope_relu`."""
     c, slopes, r = form
     slope, half, radius, _ = line(c, r + sum_of(slopes, symbols), r, f + RELU, False)
     scaled = ()

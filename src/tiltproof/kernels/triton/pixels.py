@@ -52,7 +52,7 @@ from tiltproof.kernels.triton.pixels_float32 import (
 
 MANY_POINTS, ROUNDINGS = tl.constexpr(36), tl.constexpr(48)
 SINGLE_ONE, SINGLE_TWO, ONE, TWO, ANY = (tl.constexpr(k) for k in range(5))
-"""The code for a box: in float32 or float64 if it meets one cell, or two each way; or for any number of cells."""
+"""Tiers: float32 or float64 for boxes in one cell, or in two each way; or any number of cells."""
 
 
 @triton.jit

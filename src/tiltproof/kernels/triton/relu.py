@@ -31,7 +31,7 @@ def gap(slope, above, below):  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def line(c, deviation, r, factors, single: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`relu.zonotope_relu` of center, deviation and radius: slope, half of the gap, the new radius and the magnitude."""
+    """`enclosures.relu.zonotope_relu` of center, deviation and radius: slope, half of the gap, the new radius and the magnitude."""
     above, below, slope = chord(c, deviation, factors, single)
     slope = tl.where(2 * r > above, 0.0, slope)
     offset = gap(slope, above, below)
@@ -47,7 +47,7 @@ def relu(  # type: ignore[no-untyped-def]
     stack, radius, new_stack, new_radius, size, kinks, factors, entries,
     symbols: tl.constexpr, single: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """See `relu.zonotope_relu`; planes are reached by adding to pointers: no index overflows."""
+    """See `enclosures.relu.zonotope_relu`; planes are reached by adding to pointers: no index overflows."""
     here = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     mask = here < entries
     c = tl.load(stack + here, mask=mask, other=0.0)

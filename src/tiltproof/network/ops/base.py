@@ -46,7 +46,7 @@ class Rule:
     """How one kind of operation treats bounds; `rule` registers it."""
 
     activation = False
-    """Elementwise and nonlinear: a relaxation adds to the radius. Branching scores and symbol pruning look at these operations."""
+    """Elementwise and nonlinear: a relaxation adds to the radius. Branching scores and symbol pruning consider these operations."""
     expensive = False
     """Many products: a backward pass tests for early exit before it goes through one."""
 
@@ -128,7 +128,6 @@ def backward_gamma(count: int, entries: int, unit: float) -> float:
 
 FLOOR = {torch.float32: 2.0**-50, torch.float64: 2.0**-400}
 """Added to the rounding budget of every position; covers underflows (`largest_sum`)."""
-
 MORE = 1 + 2.0**-16
 """Final factor on the errors of a backward pass: sums of terms >= 0, rounded dozens of times in the bounds' dtype."""
 
