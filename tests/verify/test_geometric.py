@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check, parse
+from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check, parse, report
 from tiltproof.losses import Certified, WorstOf
 from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve
