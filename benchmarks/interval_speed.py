@@ -100,7 +100,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict:
     middle = parse(row.transform).high[0] / 2
     low, high = middle - row.nu, middle + row.nu
     compiled = Compiled.make()
-    few = images[: arguments.images64]
+    few = images[: arguments.images]
     batch: dict[str, float | None] = {
         "sequential": seconds(lambda: rotated(images[0], low, high), "cpu", len(few)) * row.batch,
         "sequential C": None
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.repeats, arguments.images64 = 1, 2
+        arguments.repeats, arguments.images = 1, 2
         print("quick run: single timings, which say little")
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)

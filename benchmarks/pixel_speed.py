@@ -163,7 +163,7 @@ def main() -> None:
         + "".join(f"{each:>10s}" for each in headings)
     )
     rows = []
-    for name in arguments.images64:
+    for name in arguments.images:
         for text, halves in BOXES.items():
             for half, dtype, boxes in product(halves, (torch.float32, torch.float64), arguments.boxes):
                 row = measure(name, text, half, dtype, boxes, gigabytes, repeat, device)

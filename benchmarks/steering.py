@@ -67,7 +67,7 @@ def main() -> None:
             rows.append(row)
             replace_bytes(arguments.json, (json.dumps(rows, indent=1) + "\n").encode())
     print(PAPER)
-    if arguments.images64 is not None:
+    if arguments.images is not None:
         draw(arguments.runs[-1], images, angles, arguments)
 
 
@@ -121,7 +121,7 @@ def measured(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.N
 
 def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace) -> None:
     """CGT's figure: true angles in green, predictions in blue, certified ranges as red fans."""
-    arguments.images64.mkdir(parents=True, exist_ok=True)
+    arguments.images.mkdir(parents=True, exist_ok=True)
     for name, title, rows in (
         ("frames", "Frames of the test set", spread(len(images), DRAWN)),
         ("strip", "Consecutive frames", torch.arange(min(DRAWN, len(images)))),
@@ -131,7 +131,7 @@ def draw(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Names
             Steering(result.prediction[0], result.lower[0], result.upper[0], angle)
             for result, angle in zip(results, angles[rows].tolist(), strict=True)
         ]
-        path = arguments.images64 / f"{name}.png"
+        path = arguments.images / f"{name}.png"
         steering_plot(images[rows].cpu().numpy(), needles, title).save(path)
         print(f"figure: {path}")
 

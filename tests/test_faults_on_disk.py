@@ -55,7 +55,7 @@ def certified(folder, resume=False):
 def bounded(folder, resume=False):
     return certify_range(
         small_regression.network(),
-        small_regression.images64(4),
+        small_regression.some_images(4),
         "R(10)",
         batch_images=2,
         samples=4,

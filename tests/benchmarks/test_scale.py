@@ -31,7 +31,7 @@ import json, resource, sys
 import scale, tiltproof, torch
 
 
-model, images = scale.network("cpu", width=64), scale.images64(2, 224, "cpu")
+model, images = scale.network("cpu", width=64), scale.some_images(2, 224, "cpu")
 with torch.no_grad():
     labels = model(images).argmax(1)
 memory = json.loads(sys.argv[1])
