@@ -8,7 +8,6 @@ from torch import nn
 
 from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check, parse, report
 from tiltproof.losses import Certified, WorstOf
-from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve
 
 TEXTS = [

@@ -85,7 +85,7 @@ def test_a_half_of_a_box_that_failed_passes_less_often_than_any():
     runs = PilotRuns.__new__(PilotRuns)
     runs.pairs = 256
     runs.run = lambda grid, dtype: PilotRun(1.0, shares.get(grid[0], 0.0), shares.get(grid[0], 0.0))  # noqa: ARG005
-    least, grid, _ = runs.cheapest_rung([(2**k,) for k in range(13)], torch.float64)
+    least, grid, _ = runs.cheapest([(2**k,) for k in range(13)], torch.float64)
     assert grid == (512,)
     assert abs(least - (512 + 1024 * 0.35 + 2048 * 0.04)) < 15
 

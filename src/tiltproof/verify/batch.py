@@ -20,7 +20,7 @@ from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchAndBound
 from tiltproof.verify.initial_grid import (
     PilotRuns,
     backward_pays,
-    grid_ladder,
+    candidate_grids,
     precision_pays,
     sensitivity,
     starting_grid,
@@ -165,4 +165,4 @@ class Job:
             return sum(2 - 2.0 ** (begin - depth) if depth >= begin else 2.0 ** (begin - depth) for depth in depths)
 
         best = min(range(1 + max(depths, default=0)), key=bounds)
-        return grid_ladder(sensitivity(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]
+        return candidate_grids(sensitivity(inputs.transform, *inputs.images.shape[-2:]), math.prod(coarse) << best)[-1]

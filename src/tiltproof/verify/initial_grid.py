@@ -104,7 +104,7 @@ class PilotRuns:
         return self.known[grid, dtype]
 
     def around_middle(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
-        """Run several grids that `candidate_grids` is likely to need in one batch."""
+        """Run several grids that `cheapest` is likely to need in one batch."""
         if not bounds_pairs_alone(self.prover.images64, self.prover.transform):
             return
         places = [k for k in (min(MIDDLE, len(grids) - 1) + offset for offset in AROUND) if 0 <= k < len(grids)]
@@ -137,7 +137,7 @@ class PilotRuns:
             cost = (1 + prover.cost.pass_cost * passes) * (PRECISE_COST if precise else 1)
             self.known[grid, dtype] = PilotRun(cost, forward, passed)
 
-    def candidate_grids(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+    def cheapest(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
         """Return (expected cost per image, number of the cheapest grid, share proved on the last grid tried)."""
         tried: dict[int, PilotRun] = {}
         middle = min(MIDDLE, len(grids) - 1)
@@ -171,10 +171,10 @@ def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
     height, width = prover.images64.shape[-2:]
     grids = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
     pilots.around_middle(grids, prover.dtype)
-    cost, grid, passed = pilots.candidate_grids(grids, prover.dtype)
+    cost, grid, passed = pilots.cheapest(grids, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
         pilots.around_middle(grids, torch.float64)
-        more, other, _ = pilots.candidate_grids(grids, torch.float64)
+        more, other, _ = pilots.cheapest(grids, torch.float64)
         grid = other if more < cost else grid
     return grid
 
