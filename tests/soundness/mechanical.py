@@ -133,21 +133,32 @@ class Mutant:
 def mutants(path: Path, file: str) -> list[Mutant]:
     """Return all mutants of a source file, in source order."""
     text = path.read_text()
-    lines, tree, seen = text.splitlines(), ast.parse(text), Counter[tuple[str, str]]()
-    result = []
+    tree = ast.parse(text)
     local = {child for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for child in ast.walk(each)}
+    return [
+        Mutant(file, number, line, change, compile(ast.fix_missing_locations(tree), str(path), "exec"), parent in local)
+        for number, line, change, parent in _edited(tree, text)
+    ]
+
+
+def keys(path: Path, file: str) -> set[tuple[str, str, str]]:
+    """Return the keys of all mutants of a source file, without compiling them."""
+    text = path.read_text()
+    return {(file, line, change) for _, line, change, _ in _edited(ast.parse(text), text)}
+
+
+def _edited(tree: ast.AST, text: str) -> Iterator[tuple[int, str, str, ast.AST]]:
+    """Edit the tree in each way in turn; yield the number and text of the line, the change and its parent."""
+    lines, seen = text.splitlines(), Counter[tuple[str, str]]()
     for parent, name, index, old, new, change in _edits(tree, frozenset(_bound(tree))):
-        _put(parent, name, index, new)
-        try:
-            code = compile(ast.fix_missing_locations(tree), str(path), "exec")
-        finally:
-            _put(parent, name, index, old)
         line = lines[old.lineno - 1].strip()
         seen[line, change] += 1
-        if seen[line, change] > 1:
-            change += f" #{seen[line, change]}"
-        result.append(Mutant(file, old.lineno, line, change, code, parent in local))
-    return result
+        numbered = change + (f" #{seen[line, change]}" if seen[line, change] > 1 else "")
+        _put(parent, name, index, new)
+        try:
+            yield old.lineno, line, numbered, parent
+        finally:
+            _put(parent, name, index, old)
 
 
 def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:
@@ -518,7 +529,8 @@ def main() -> int:
         if name is None:
             parser.error(f"no fuzz for {file}: {FUZZES}")
         every = mutants(SOURCE / PACKAGE / file, file)
-        for key in [key for key in table if key[0] == file and key not in {mutant.key for mutant in every}]:
+        known = {mutant.key for mutant in every}
+        for key in [key for key in table if key[0] == file and key not in known]:
             say(f"STALE      an argument fits no mutant: {key}")
             bad += 1
         todo = [mutant for mutant in every[options.begin :: options.every] if re.search(options.only, mutant.line)]

@@ -653,7 +653,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/forward.py",
-        '"roundings": 2,  # one of each difference, which the shift\'s slack covers for the bias',
+        '"roundings": 2,  # of each difference of weights; the shift\'s slack covers the bias',
         ("2 -> 1",),
         PAIR,
     ),

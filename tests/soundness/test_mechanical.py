@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from tests.soundness import long_oracle, mechanical
-from tests.soundness.mechanical_survivors import ARGUED
+from tests.soundness.mechanical_survivors import ARGUED as OF_PIXELS
+from tests.soundness.mechanical_survivors_network import ARGUED as OF_NETWORKS
 from tests.support import oracle
 from tests.support.processes import environment
 
@@ -84,6 +85,7 @@ def test_outcomes_of_a_toy(toy, tmp_path):
     # in source order; numbers in annotations and error messages are left alone
     assert [each.number for each in mutants] == sorted(each.number for each in mutants)
     assert len({each.key for each in mutants}) == len(mutants)
+    assert {each.key for each in mutants} == mechanical.keys(tmp_path / "toy" / "sums.py", "sums.py")
     assert all(each.local == (each.line != allowance) for each in mutants)
 
 
@@ -120,10 +122,12 @@ def test_what_is_looser():
     assert mechanical.compared(old, form(1, (0.5,), 0.25 - 2.0**-53)) == "tighter"
 
 
+ARGUED = [*OF_PIXELS, *OF_NETWORKS]
+
+
 def test_all_that_is_argued_fits_the_source():
     known = {
-        file: {each.key for each in mechanical.mutants(mechanical.SOURCE / "tiltproof" / file, file)}
-        for file in {row.file for row in ARGUED}
+        file: mechanical.keys(mechanical.SOURCE / "tiltproof" / file, file) for file in {row.file for row in ARGUED}
     }
     for row in ARGUED:
         assert len(row.why.split()) >= 5
