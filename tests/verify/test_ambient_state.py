@@ -245,7 +245,11 @@ def test_ranges_and_checks_do_not_depend_on_it_either(state, undisturbed, tmp_pa
     assert report.certified == sum(record["verdict"] == "certified" for record in undisturbed[0])
 
 
-@pytest.mark.parametrize("way", ["plain", "out", "workers"])
+def ways(*short):
+    return [pytest.param(way, marks=[] if way in short else [pytest.mark.slow]) for way in WAYS]
+
+
+@pytest.mark.parametrize("way", ways("plain", "out", "workers"))
 def test_training_mode(way, undisturbed, tmp_path):
     model = network().train()
     with pytest.warns(UserWarning, match="training mode"):
@@ -287,6 +291,27 @@ def test_two_threads_at_once_wait_for_each_other(undisturbed):
     assert found == dict.fromkeys(("first", "second", "third"), undisturbed[0])
     assert len(order) == 3, "their proofs were interleaved"
     assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("way", ways("out", "workers"))
+def test_two_threads_come_to_the_same_in_every_way(way, undisturbed, tmp_path):
+    """Each has its own model in training mode, and the user's settings allow short products."""
+    found, start = {}, threading.Barrier(2)
+
+    def one(name):
+        (tmp_path / name).mkdir()
+        model = network().train()
+        start.wait(60)
+        found[name] = prove(way, tmp_path / name, model), all(module.training for module in model.modules())
+
+    with settings(values=("bf16", "bf16", "tf32", "tf32")), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        threads = [threading.Thread(target=one, args=(name,)) for name in ("first", "second")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert found == dict.fromkeys(("first", "second"), (undisturbed[0], True))
 
 
 def test_a_check_waits_for_a_proof(tmp_path):
@@ -374,17 +399,39 @@ import tempfile
 from tests.verify.test_ambient_state import prove
 from tiltproof import InputError
 try:
-    print(json.dumps(prove("plain", Path(tempfile.mkdtemp()))))
+    print(json.dumps(prove(sys.argv[2], Path(tempfile.mkdtemp()))))
 except InputError as error:
     print(json.dumps(str(error)))
 """
 
 
-@pytest.mark.parametrize("mode", [pytest.param("unset", marks=pytest.mark.slow), "used"])
-def test_a_mode_that_onednn_remembers(mode, undisturbed):
+MODES = [
+    pytest.param(mode, way, marks=[] if (mode, way) == ("used", "plain") else [pytest.mark.slow])
+    for mode in ("used", "unset")
+    for way in WAYS
+    if mode == "used" or way == "plain"
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mode_that_is_set_is_refused(way, monkeypatch, tmp_path):
+    monkeypatch.setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16")
+    with pytest.raises(InputError, match="oneDNN is told to compute with fewer bits"):
+        certify(network(), IMAGES, LABELS, "R(20)", **options_of(way, tmp_path))
+    assert not (tmp_path / "run").exists()
+
+
+def options_of(way, tmp_path):
+    folder = {"out": tmp_path / "run"}
+    return {"plain": {}, "out": folder, "resume": folder | {"resume": True}, "workers": {"workers": Alone()},
+            "memory": {"memory": "16GB"}}[way]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "way"), MODES)
+def test_a_mode_that_onednn_remembers(mode, way, undisturbed):
     """The mode is set at oneDNN's first use and unset before the proof. Processors without bf16 units are unaffected; others refuse."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, mode], env=environment(), capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", PROGRAM, mode, way], env=environment(), capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
