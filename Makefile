@@ -31,9 +31,13 @@ quick: $(DEVELOPER)
 test: $(DEVELOPER)
 	$(BIN)/python -m pytest -q -n 2 -m "not slow" --doctest-modules src tests
 
+# Faults at every call, every ambient state, random graphs and modules: their short forms are in `make test`
+EVERY := tests/verify/test_faults.py tests/test_faults_on_disk.py tests/verify/test_ambient_state.py tests/runs/test_kill.py \
+	tests/onnx/test_random_graphs.py tests/network/test_random_modules.py
+
 soundness: $(DEVELOPER)
 	$(BIN)/python -m tests.soundness.campaign --cases 100000 --seed 0 --workers 2
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness $(EVERY)
 	$(BIN)/python -m tests.soundness.mutations --workers 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soundness.mechanical pixels/single_cell.py --workers 2 --quiet
 
