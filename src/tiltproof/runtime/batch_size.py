@@ -1,8 +1,8 @@
 """Batch sizes that fit into memory.
 
-A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by
-the peak of the first batches, and are halved when memory runs out. Use the operating system for a hard limit:
-cgroups, ``systemd-run``, ``ulimit``.
+A limit set by the user bounds batches, not the process. Batch sizes come from an estimate per item, are corrected by the peak that the
+first batches reach, and are halved when memory runs out (`AdaptiveBatchSize`). What the operating system does to a process that takes
+too much is its own business: cgroups, ``systemd-run`` and ``ulimit`` set hard limits.
 """
 
 from __future__ import annotations
