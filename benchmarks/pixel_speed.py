@@ -151,7 +151,7 @@ def main() -> None:
     on_gpu = device.type == "cuda"
     gigabytes, repeat = arguments.gigabytes or (1.0 if on_gpu else 0.002), arguments.repeat or (20 if on_gpu else 3)
     for option, (constants, _) in CONFIGURATION.items():
-        value = vars(arguments)[option.removeprefix("--")]
+        value = vars(arguments)[option[2:]]
         for constant in constants if value is not None else ():
             configure(constant, value)
     copied = copy_bandwidth(device, gigabytes)
