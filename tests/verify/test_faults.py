@@ -82,7 +82,7 @@ def case(kind):
 def results(kind):
     inputs, job = case(kind)
     with proof_arithmetic(CPU), torch.random.fork_rng():
-        inputs = replace(inputs, halvings={})
+        inputs = replace(inputs, batch_sizes={})
         return job.batch(inputs, GRID if kind != "uniform" else None, AdaptiveBatchSize(BATCH))[0]
 
 
