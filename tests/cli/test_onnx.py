@@ -4,9 +4,13 @@ import json
 import sys
 import warnings
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 
+from tests.onnx.onnx_files import node, with_head
 from tiltproof.models import load as load_model
 
 
@@ -43,6 +47,38 @@ def test_certify_and_check(certify, tiltproof, network, workspace):
     assert "sha256" in other.stderr
 
 
+def flat_file(workspace, shape=(64,), open_size=False):
+    """The sum of the upper half of the pixels against that of the lower half: flat, channels last, or of any size."""
+    weights = torch.cat([torch.ones(1, 32), torch.zeros(1, 32)], 1)
+    weights = torch.cat([weights, 1 - weights]).numpy()
+    sizes = ("h", "w", 1) if open_size else shape
+    proto = with_head([node("Relu", "images")], 64, shape=sizes)
+    for tensor, value in zip(proto.graph.initializer, (weights, np.zeros(2, np.float32)), strict=True):
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    onnx.save(proto, workspace / "found.onnx")
+    return "found.onnx"
+
+
+def test_flat_files_and_files_of_any_size(tiltproof, workspace):
+    """The same verdicts from a row of numbers, an image with channels last and one whose size the data tell."""
+    verdicts = []
+    for shape, options in (((64,), ["--shape", "1x8x8"]), ((8, 8, 1), []), (None, []), ((64,), [])):
+        found = flat_file(workspace, shape or (), open_size=shape is None)
+        arguments = ["--model", found, "--data", "photos", "--transform", "B(0.01)", *options]
+        result = tiltproof("certify", *arguments, "--json", "found.json", "--out", "found-run", "--overwrite")
+        if not options and shape == (64,):
+            assert result.exit_code == 2
+            assert "--shape" in result.stderr
+            continue
+        assert result.exit_code == 0, result.stderr
+        verdicts.append([entry["verdict"] for entry in json.loads((workspace / "found.json").read_text())["records"]])
+        notes = json.loads((workspace / "found-run" / "manifest.json").read_text())["notes"]
+        assert notes.get("shape") == (options[1] if options else None)
+        checked = tiltproof("check", "found-run", "--model", found, "--data", "photos", *options)
+        assert checked.exit_code == 0, checked.output
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+
+
 def test_attack(tiltproof, network):
     result = tiltproof(
         "attack", "--model", network(), "--data", "photos", "--transform", "B(0.2)", "--json", "found.json"
@@ -60,6 +96,12 @@ def test_help_says_so(tiltproof, command):
     [
         (["--model", "missing.onnx"], "the ONNX file cannot be read"),
         (["--model", "net.onnx", "--arch", "mnist_cnn"], "--arch goes with a .safetensors file only"),
+        (["--model", "mnist-r30", "--layout", "nhwc"], "--layout goes with an .onnx file only"),
+        (["--model", "mnist-r30", "--shape", "1x8x8"], "--shape goes with an .onnx file only"),
+        (["--model", "net.onnx", "--shape", "8x8"], "write CxHxW, e.g. 3x224x224"),
+        (["--model", "net.onnx", "--shape", "3x8x8"], "does not take images of shape 3x8x8"),
+        (["--model", "net.onnx", "--layout", "hwc"], "unknown layout"),
+        (["--model", "net.onnx", "--output", "none"], "has no such output"),
     ],
 )
 def test_what_cannot_be_used(tiltproof, network, arguments, text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
+
+from tiltproof.models import load_onnx
 
 SHAPE = (2, 6, 5)
 FLOAT, DOUBLE = TensorProto.FLOAT, TensorProto.DOUBLE
@@ -82,3 +85,9 @@ def answers(content: bytes, images: torch.Tensor) -> torch.Tensor:
     session = onnxruntime.InferenceSession(content, QUIET, providers=["CPUExecutionProvider"])
     (name,) = (entry.name for entry in session.get_inputs())
     return torch.cat([torch.from_numpy(session.run(None, {name: image[None].numpy()})[0]) for image in images])
+
+
+def load(model: bytes | onnx.ModelProto, folder: Path, **options: object) -> nn.Module:
+    """Write the file into the folder and read it."""
+    (folder / "net.onnx").write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    return load_onnx(folder / "net.onnx", **options)

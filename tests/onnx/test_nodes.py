@@ -251,8 +251,8 @@ REFUSED = {
     "Pad that cuts": lambda: with_head([node("Pad", "images", "p")], 48, {"p": ints(0, 0, 0, -1, 0, 0, 0, 0)}),
     "Pad of the batch": lambda: with_head([node("Pad", "images", "p")], 60, {"p": ints(1, 0, 0, 0, 0, 0, 0, 0)}),
     "Cast": lambda: with_head([helper.make_node("Cast", ["images"], ["my_cast"], name="my_cast", to=DOUBLE)], 60),
-    "Gather of images": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
-    "Constant text": lambda: with_head([node("Constant", value_string="a"), node("Relu", "images")], 60),
+    "Gather of pictures": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
+    "Constant text": lambda: with_head([node("Constant", value_string="a"), node("Mul", "images", "my_constant")], 60),
 }  # fmt: skip
 
 

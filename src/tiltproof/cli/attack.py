@@ -9,7 +9,15 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
-from tiltproof.cli.inputs import STDOUT, check_text_file, load_selection, model_and_transform, without_none, write_json
+from tiltproof.cli.inputs import (
+    STDOUT,
+    ModelChoice,
+    check_text_file,
+    load_selection,
+    model_and_transform,
+    without_none,
+    write_json,
+)
 from tiltproof.cli.options import EFFORT, option
 from tiltproof.device import choose_device
 from tiltproof.verify.attack import attack
@@ -36,6 +44,9 @@ def command(
     end: options.End = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
+    shape: options.ImageShape = None,
+    layout: options.Layout = None,
+    output: options.Output = None,
     data_root: options.DataRoot = None,
     seed: options.Seed = 0,
 ) -> None:
@@ -47,7 +58,8 @@ def command(
     """
     place = choose_device(device)
     check_text_file(json_file)
-    network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
+    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output)
+    network, chosen = model_and_transform(choice, transform, padding, data, data_root)
     network = network.to(place)
     images, labels, first = load_selection(data, data_root, start, end, limit)
     begin = time.perf_counter()

@@ -13,6 +13,7 @@ from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_progress, print_ranges, print_summary
 from tiltproof.cli.inputs import (
     STDOUT,
+    ModelChoice,
     check_text_file,
     load_selection,
     model_and_transform,
@@ -73,6 +74,9 @@ def command(
     end: options.End = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
+    shape: options.ImageShape = None,
+    layout: options.Layout = None,
+    output: options.Output = None,
     data_root: options.DataRoot = None,
     batch_size: options.BatchSize = None,
     batch_images: Annotated[int | None, option("Images per batch, or per task of a Ray worker.", RARE, "N")] = None,
@@ -108,10 +112,11 @@ def command(
     )
     check_text_file(json_file)
     quiet = quiet or json_file == STDOUT
-    network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
+    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output)
+    network, chosen = model_and_transform(choice, transform, padding, data, data_root)
     images, labels, first = load_selection(data, data_root, start, end, limit)
     problem = (network.to(place), images.to(place), labels.to(place), chosen)
-    notes = {"model": model, "arch": arch, "data": data}
+    notes = {"model": model, "arch": arch, "data": data} | choice.notes()
     evidence = {"out": out, "resume": resume, "overwrite": overwrite, "first": first, "notes": notes}
     with kept_after_interruption(lambda: _kept(out)):
         certificate = _prove(problem, task, without_none(excess=excess, width=width), search | evidence, quiet)

@@ -12,10 +12,10 @@ from tiltproof.checker import CheckFailed, CheckReport
 from tiltproof.checker import check as check_run
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
+from tiltproof.cli.inputs import ModelChoice
 from tiltproof.cli.options import EFFORT, RARE, option
 from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
-from tiltproof.models import load as load_model
 
 EPILOG = options.epilog(
     "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
@@ -37,6 +37,9 @@ def command(
     quiet: options.Quiet = False,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
+    shape: options.ImageShape = None,
+    layout: options.Layout = None,
+    output: options.Output = None,
     data_root: options.DataRoot = None,
     seed: Annotated[int, option("Seed of --sample.", RARE, "N")] = 0,
 ) -> None:
@@ -48,7 +51,7 @@ def command(
     re-runs every counterexample. The first image that fails is named.
     """
     place = choose_device(device)
-    network = load_model(model, arch, allow_pickle).to(place)
+    network = ModelChoice(model, arch, allow_pickle, shape, layout, output).load(data, data_root).to(place)
     images, labels = load_data(data, data_root)
     start, end, without_answers = selection(folder, len(images))
     answers = None if without_answers else labels[start:end]

@@ -14,6 +14,7 @@ from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import (
     STDOUT,
+    ModelChoice,
     check_text_file,
     images_of_run,
     model_and_transform,
@@ -27,7 +28,6 @@ from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
 from tiltproof.export.results import open_to_confirm
 from tiltproof.export.vnnlib import TIMEOUT
-from tiltproof.models import load as load_model
 from tiltproof.runs.reader import read_finished
 
 EPILOG = options.epilog(
@@ -65,6 +65,9 @@ def command(
     padding: options.Padding = None,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
+    shape: options.ImageShape = None,
+    layout: options.Layout = None,
+    output: options.Output = None,
     data_root: options.DataRoot = None,
 ) -> None:
     """Export results as CSV or JSON, or problems as VNN-LIB.
@@ -97,10 +100,11 @@ def command(
         _unused({"--splits": splits, "--transform": transform, "--padding": padding}, "with a run, which has its own")
     quiet = quiet or STDOUT in (csv, jsonl)
     network, chosen = None, None
-    if model is not None and folder is None:
-        network, chosen = model_and_transform(model, arch, allow_pickle, transform, padding)
-    elif model is not None:
-        network = load_model(model, arch, allow_pickle)
+    choice = None if model is None else ModelChoice(model, arch, allow_pickle, shape, layout, output)
+    if choice is not None and folder is None:
+        network, chosen = model_and_transform(choice, transform, padding, data, data_root)
+    elif choice is not None:
+        network = choice.load(data, data_root)
     everything = None if data is None else load_data(data, data_root)
     if results and folder is not None:
         _results(folder, csv, jsonl, tolerance, network, everything, quiet)

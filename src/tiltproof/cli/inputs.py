@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from torch import Tensor, nn
@@ -27,8 +27,46 @@ def without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+class ModelChoice(NamedTuple):
+    """The options that name a network and say how its file is read."""
+
+    name: str
+    arch: str | None
+    allow_pickle: bool
+    shape: str | None
+    layout: str | None
+    output: str | None
+
+    def load(self, data: str | None, root: Path | None) -> nn.Module:
+        """Load the network. A file that leaves the size of images open is asked with those of ``data``."""
+
+        def of_data() -> tuple[int, ...]:
+            if data is None:
+                raise InputError("the model takes images of any size", got="no data", do="add --shape CxHxW, or --data")
+            return tuple(load_data(data, root)[0].shape[1:])
+
+        shape = of_data if self.shape is None else parse_shape(self.shape)
+        return load_model(self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output)
+
+    def notes(self) -> dict[str, str]:
+        """For the manifest of a run: how to read the file again."""
+        return without_none(shape=self.shape, layout=self.layout, output=self.output)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Parse an image's shape: channels, height and width.
+
+    >>> parse_shape("3x224x200")
+    (3, 224, 200)
+    """
+    parts = text.lower().split("x")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 9 for part in parts):
+        raise InputError("--shape is channels, height and width", got=text, do="write CxHxW, e.g. 3x224x224")
+    return tuple(map(int, parts))
+
+
 def model_and_transform(
-    model: str, arch: str | None, allow_pickle: bool, transform: str | None, padding: str | None
+    choice: ModelChoice, transform: str | None, padding: str | None, data: str | None, root: Path | None
 ) -> tuple[nn.Module, Transform]:
     """The network, and the transformation given or else the one on the model's card.
 
@@ -36,8 +74,8 @@ def model_and_transform(
     be reported as a missing ``--transform``.
     """
     asked = None if transform is None else parse(transform, padding)
-    network = load_model(model, arch, allow_pickle)
-    return network, parse(_of_card(model), padding) if asked is None else asked
+    network = choice.load(data, root)
+    return network, parse(_of_card(choice.name), padding) if asked is None else asked
 
 
 def _of_card(model: str) -> str:

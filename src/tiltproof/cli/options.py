@@ -134,6 +134,9 @@ Architecture = Annotated[
     str | None, option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURES)
 ]
 AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.", RARE, "--allow-pickle")]
+ImageShape = Annotated[str | None, option("Images that an .onnx file takes, e.g. 1x28x28.", RARE, "CxHxW", "--shape")]
+Layout = Annotated[str | None, choice("Axes of an .onnx file: nchw or nhwc.", RARE, "nchw", "nhwc")]
+Output = Annotated[str | None, option("Output to read of an .onnx file.", RARE, "NAME", "--output")]
 DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", RARE, "DIR")]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
 Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]

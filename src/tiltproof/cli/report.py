@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.inputs import check_writable, images_of_run
+from tiltproof.cli.inputs import ModelChoice, check_writable, images_of_run
 from tiltproof.cli.options import EFFORT, RESULTS, option
 from tiltproof.data import load as load_data
 from tiltproof.data.loading import DATA_NAMES
@@ -41,6 +41,9 @@ def command(
     quiet: options.Quiet = False,
     arch: options.Architecture = None,
     allow_pickle: options.AllowPickle = False,
+    shape: options.ImageShape = None,
+    layout: options.Layout = None,
+    output: options.Output = None,
     data_root: options.DataRoot = None,
 ) -> None:
     """Render a run as one HTML page that opens offline.
@@ -57,7 +60,9 @@ def command(
     check_writable(path)
     notices: list[str] = []
     network = (
-        _noted(lambda: _noted_model(run), "model", notices) if model is None else load_model(model, arch, allow_pickle)
+        _noted(lambda: _noted_model(run), "model", notices)
+        if model is None
+        else ModelChoice(model, arch, allow_pickle, shape, layout, output).load(data, data_root)
     )
     of_run = (
         _noted(lambda: _noted_data(run, data_root), "data", notices)

@@ -5,18 +5,27 @@ from __future__ import annotations
 import hashlib
 import importlib
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import nn
 
-from tiltproof.errors import InputError
+from tiltproof.errors import InputError, shown
 from tiltproof.models import cards
 from tiltproof.models.architectures import ARCHITECTURES
 from tiltproof.models.weights_file import PICKLES, build, check_file, read_bytes
 from tiltproof.onnx import load_onnx
 
 
-def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.Module:
+def load(
+    model: str,
+    arch: str | None = None,
+    allow_pickle: bool = False,
+    *,
+    shape: Sequence[int] | Callable[[], Sequence[int]] | None = None,
+    layout: str | None = None,
+    output: str | None = None,
+) -> nn.Module:
     """Load a network by its name, as ``--model`` takes it.
 
     Parameters
@@ -28,6 +37,8 @@ def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.
         The architecture of a weight file, a key of `ARCHITECTURES`; by default the one named by the card next to it.
     allow_pickle : bool
         Accept a state dict written by ``torch.save`` as well. No code in it is run.
+    shape, layout, output : optional
+        How to read an ``.onnx`` file, as in `load_onnx`. A ``shape`` that is a function is left alone by other models.
 
     Returns
     -------
@@ -40,6 +51,12 @@ def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.
         If there is no such network, or the file is damaged, unsafe or does not fit the architecture.
     """
     path = Path(model)
+    reading = {"shape": None if callable(shape) else shape, "layout": layout, "output": output}
+    given = [name for name, value in reading.items() if value is not None]
+    if given and path.suffix.lower() != ".onnx":
+        raise InputError(
+            f"--{given[0]} goes with an .onnx file only", got=f"--model {shown(model)}", do=f"leave --{given[0]} out"
+        )
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)
         card = cards.card_next_to(path) if arch is None else None
@@ -57,7 +74,7 @@ def load(model: str, arch: str | None = None, allow_pickle: bool = False) -> nn.
     if arch is not None:
         raise InputError("--arch goes with a .safetensors file only", got=f"--model {model} --arch {arch}")
     if path.suffix.lower() == ".onnx":
-        return load_onnx(path)
+        return load_onnx(path, shape=shape, layout=layout, output=output)
     return _call(model) if ":" in model else load_bundled(model)
 
 

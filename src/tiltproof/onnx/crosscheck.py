@@ -17,12 +17,14 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError, shown
+from tiltproof.onnx.entry import Entry
 from tiltproof.onnx.module import OnnxModule, Step
 from tiltproof.onnx.protobuf import package
 from tiltproof.onnx.registry import ERRORS
@@ -54,29 +56,67 @@ ALONE, TOGETHER = 5, 3
 TWICE = 2
 """How many times the bound of rounding onnxruntime may be off: the comparison's own side rounds too."""
 UNITS, TIMES = 2.0**12, 64
-"""For networks so deep that the bound says little: units in the last place of the largest output, and times of torch's own rounding."""
+"""For networks so deep that the bound says little: units in the last place of each output where it is largest, and times of torch's own
+rounding of it."""
+MOST = 2.0**-4
+"""The most that these units may come to, as a share of the output: float16 has long ones."""
 
 
 class FileAnswers:
     """onnxruntime's answers to the file that a module was read from. Copies of the module, and other processes, do without."""
 
-    __slots__ = ("dtype", "name", "session", "weights")
-
-    def __init__(self, message: bytes, name: str, model: OnnxModule, dtype: torch.dtype) -> None:
-        self.session, self.name, self.dtype = _session(message), name, dtype
-        self.weights = _digest(model, dtype)
+    def __init__(self, message: bytes, model: OnnxModule, entry: Entry, output: str, half: bool) -> None:
+        self.session, self.entry, self.output = _session(message), entry, output
+        self.unit = torch.finfo(torch.float16 if half else entry.dtype).eps / 2
+        self.weights = _digest(model, entry.dtype)
+        self.largest = self.rounding = torch.zeros(())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
 
     def compare(self, model: OnnxModule, images: Tensor) -> None:
         """Compare on images of a run, one by one; a module whose weights were changed is no longer the file's."""
-        if _digest(model, self.dtype) != self.weights:
+        if _digest(model, self.entry.dtype) != self.weights:
             return
-        own = copy.deepcopy(model).cpu().to(self.dtype)
-        precise = copy.deepcopy(own).double()
-        for batch in images.detach().cpu().to(self.dtype).split(1):
-            _compare(self, own, precise, batch, overflow=True)
+        own = copy.deepcopy(model).cpu().to(self.entry.dtype)
+        batches = images.detach().cpu().to(self.entry.dtype).split(1)
+        self.check(own, copy.deepcopy(own).double(), batches, overflow=True)
+
+    @torch.no_grad()
+    def check(self, model: OnnxModule, precise: OnnxModule, batches: Sequence[Tensor], overflow: bool = False) -> None:
+        """Raise unless both agree; with ``overflow``, outputs that are not finite are for others to judge.
+
+        Each output is allowed what rounding can do to itself: beside a large output a small one would not be compared at all. How large it
+        is, and by how much torch's own rounding moves it, is taken over all images seen.
+        """
+        compared = []
+        for batch in map(self.entry.rounded, batches):
+            theirs, own = self.answer(batch), model(batch).double()
+            real, error = evaluated(precise, batch.double(), self.unit)
+            if theirs.shape != real.shape:
+                raise _differs(f"shape {list(theirs.shape)} instead of {list(real.shape)}")
+            if not bool(theirs.isfinite().all()) or not bool(real.isfinite().all()):
+                if overflow:
+                    continue
+                raise InputError("the network of the ONNX file gives NaN or infinity", why="training that diverged")
+            self.largest = torch.maximum(self.largest, real.abs().amax(0))
+            self.rounding = torch.maximum(self.rounding, (own - real).abs().amax(0))
+            compared.append((theirs, real, error))
+        coarse = min(UNITS * 2 * self.unit, MOST) * self.largest + TIMES * self.rounding
+        for theirs, real, error in compared:
+            allowed = torch.minimum(TWICE * error + torch.finfo(self.entry.dtype).tiny, coarse)
+            difference = (theirs - real).abs()
+            worst = int((difference - allowed).argmax())
+            if not bool((difference <= allowed).all()):
+                raise _differs(
+                    f"output {worst % math.prod(real.shape[1:])} differs by {float(difference.flatten()[worst]):.3g}, "
+                    f"where rounding explains {float(allowed.flatten()[worst]):.2g}"
+                )
+
+    def answer(self, batch: Tensor) -> Tensor:
+        """The file's answers to a batch; of a file for batches of one size, to one image in a batch of copies."""
+        result = _answer(self.session, self.entry.name, self.output, self.entry.feed(batch))
+        return result if self.entry.batch is None or len(batch) == self.entry.batch else result[: len(batch)]
 
 
 def _digest(model: OnnxModule, dtype: torch.dtype) -> str:
@@ -86,48 +126,20 @@ def _digest(model: OnnxModule, dtype: torch.dtype) -> str:
     return digest.hexdigest()
 
 
-def compare(
-    message: bytes, name: str, model: OnnxModule, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool
-) -> FileAnswers:
+def compare(message: bytes, model: OnnxModule, entry: Entry, output: str, half: bool) -> FileAnswers:
     """Run both on random images in [0, 1] and around it, one by one, and where the file takes any batch on three at once.
 
-    Each output is compared separately, within its rounding error. The returned function compares on other images.
+    What is returned compares on other images.
     """
-    answers = FileAnswers(message, name, model, dtype)
+    answers = FileAnswers(message, model, entry, output, half)
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(ALONE, *shape, generator=generator, dtype=torch.float64)
-    images = torch.cat([images, torch.randn(ALONE, *shape, generator=generator, dtype=torch.float64)]).to(dtype)
-    batches = [*images.split(1), *([images[:TOGETHER]] if any_batch else [])]
-    precise = copy.deepcopy(model).double()
-    for batch in batches:
-        _compare(answers, model, precise, batch)
+    images = torch.rand(ALONE, *entry.shape, generator=generator, dtype=torch.float64)
+    images = torch.cat([images, torch.randn(ALONE, *entry.shape, generator=generator, dtype=torch.float64)])
+    images = images.to(entry.dtype)
+    together = TOGETHER if entry.batch is None else entry.batch
+    batches = [*images.split(1), *([images[:together]] if together > 1 else [])]
+    answers.check(model, copy.deepcopy(model).double(), batches)
     return answers
-
-
-@torch.no_grad()
-def _compare(
-    answers: FileAnswers, model: OnnxModule, precise: OnnxModule, batch: Tensor, overflow: bool = False
-) -> None:
-    """Raise unless both agree; with ``overflow``, outputs that are not finite are for others to judge."""
-    unit = torch.finfo(batch.dtype).eps / 2
-    theirs, own = _answer(answers.session, answers.name, batch), model(batch).double()
-    real, error = evaluated(precise, batch.double(), unit)
-    if theirs.shape != real.shape:
-        raise _differs(f"shape {list(theirs.shape)} instead of {list(real.shape)}")
-    if not bool(theirs.isfinite().all()) or not bool(real.isfinite().all()):
-        if overflow:
-            return
-        raise InputError("the network of the ONNX file gives NaN or infinity", why="training that diverged")
-    rounding = float((own - real).abs().max())
-    coarse = UNITS * 2 * unit * float(real.abs().max()) + TIMES * rounding
-    allowed = (TWICE * error + torch.finfo(batch.dtype).tiny).clamp(max=coarse)
-    difference = (theirs - real).abs()
-    worst = int((difference - allowed).argmax())
-    if not bool((difference <= allowed).all()):
-        raise _differs(
-            f"output {worst % real.shape[-1]} differs by {float(difference.flatten()[worst]):.3g}, where rounding "
-            f"explains {float(allowed.flatten()[worst]):.2g}"
-        )
 
 
 def _session(message: bytes) -> Any:
@@ -144,12 +156,12 @@ def _session(message: bytes) -> Any:
         raise _failed(error) from None
 
 
-def _answer(session: Any, name: str, batch: Tensor) -> Tensor:
+def _answer(session: Any, name: str, output: str, batch: Any) -> Tensor:
     try:
-        (result,) = session.run(None, {name: batch.numpy()})
+        (result,) = session.run([output], {name: batch})
+        return torch.from_numpy(result).double()
     except Exception as error:
         raise _failed(error) from None
-    return torch.from_numpy(result).double()
 
 
 def _failed(error: Exception) -> InputError:

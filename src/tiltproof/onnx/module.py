@@ -77,9 +77,12 @@ class OnnxModule(nn.Module):
     file_sha256: Tensor
     file: FileAnswers | None = None
 
-    def __init__(self, steps: Mapping[str, Step], result: int, shape: tuple[int, ...], content: bytes) -> None:
+    def __init__(
+        self, steps: Mapping[str, Step], result: int, shape: tuple[int, ...], content: bytes, read_as: str = ""
+    ) -> None:
+        """``content``: what identifies the file and how it was read; ``read_as``: the latter in words."""
         super().__init__()
-        self.steps, self.result, self.shape = nn.ModuleDict(steps), result, shape
+        self.steps, self.result, self.shape, self.read_as = nn.ModuleDict(steps), result, shape, read_as
         digest = torch.tensor(list(hashlib.sha256(content).digest()), dtype=torch.uint8)
         self.register_buffer("file_sha256", digest)
         last = {place: number for number, step in enumerate(steps.values()) for place in step.reads}
@@ -90,7 +93,12 @@ class OnnxModule(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         if tuple(images.shape[1:]) != self.shape:
-            raise ValueError(f"the ONNX file takes images of shape {self.shape}, not {tuple(images.shape[1:])}")
+            raise InputError(
+                f"the ONNX file takes images of shape {self.shape}, not {tuple(images.shape[1:])}",
+                got=self.read_as or None,
+                why="images of another size, or channels first and channels last mixed up",
+                do="resize the images, or say what the file's axes are: --layout nchw or nhwc (layout= in Python)",
+            )
         values = {0: images}
         for number, step in enumerate(self.steps.values()):
             assert isinstance(step, Step)
@@ -108,8 +116,9 @@ class OnnxModule(nn.Module):
 class Draft:
     """The list while it is made; every step is tried at once, on tensors that have shapes and no numbers."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, any_batch: bool) -> None:
-        self.dtype, self.any_batch = dtype, any_batch
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, batch: int | None, half: bool = False) -> None:
+        """``batch``: the only batch size that the file takes, if there is one; ``half``: it computes in float16."""
+        self.dtype, self.batch, self.half = dtype, batch, half
         self.labels: list[str] = []
         self.steps: list[Step] = []
         self.input = Image(0, shape)

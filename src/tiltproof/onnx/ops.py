@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tiltproof.errors import shown
 from tiltproof.onnx.module import Draft, Image, Step, Value
-from tiltproof.onnx.protobuf import INTEGERS, TEXT, Node
+from tiltproof.onnx.protobuf import INTEGERS, NUMBER, TEXT, Node
 from tiltproof.onnx.registry import (
     ErrorRule,
     GraphDraft,
@@ -261,7 +261,7 @@ def normalize(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: T
 @reads("BatchNormalization")
 def batch_norm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(5)
-    node.only(training_mode=0)
+    node.only(training_mode=0, spatial=1)
     node.number("momentum", 0.9)  # of training alone
     epsilon = node.number("epsilon", float(np.float32(1e-5)))
     weight, bias, mean, variance = (constant(node, value) for value in values[1:])
@@ -337,7 +337,14 @@ def clip(x: Tensor, *, low: float, high: float) -> Tensor:
 @reads("Clip")
 def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1, 3)
-    bounds = [constant(node, value) for value in values[1:] if value is not None]
+    if node.opset < 11:  # as attributes, whose defaults are the ends of float32
+        given = [node.take(name, NUMBER) for name in ("min", "max")]
+        largest = float(np.finfo(np.float32).max)
+        bounds = [
+            torch.tensor(bound, dtype=draft.dtype) for bound in given if bound is not None and abs(bound) < largest
+        ]
+    else:
+        bounds = [constant(node, value) for value in values[1:] if value is not None]
     if len(bounds) != 2 or any(bound.numel() != 1 or bound.dtype != draft.dtype for bound in bounds):
         raise node.refusal("lacks a bound; only Clip with two constant bounds is supported")
     low, high = (float(bound) for bound in bounds)

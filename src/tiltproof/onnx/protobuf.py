@@ -16,7 +16,8 @@ from tiltproof.errors import InputError, UnsupportedOperation, shown
 MOST_BYTES = 2**30
 """Of the file, and of each file of external data."""
 MOST_NODES = 10_000
-OPSETS = range(11, 22)
+OLDEST, NEWEST = 7, 28
+"""Opsets whose definitions the readers know. Of a later opset, operations are read whose definition has not changed since."""
 EXPORT_AGAIN = "export the network again, e.g. torch.onnx.export(model.eval(), image, 'net.onnx', opset_version=18)"
 
 
@@ -71,14 +72,35 @@ def parse(content: bytes, path: Path) -> Any:
             raise InputError(f"an ONNX file with {name} is not read", got=shown(path), do=EXPORT_AGAIN)
     if len(graph.node) > MOST_NODES:
         raise InputError("the ONNX file has too many nodes", got=f"{len(graph.node):,}, at most {MOST_NODES:,}")
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    if len(versions) != 1 or versions[0] not in OPSETS:
+    return model
+
+
+def opset(model: Any) -> int:
+    """The opset of ONNX's own operations. Entries for other domains are not looked at: their nodes have no reader."""
+    versions = {int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
+    newest = package("onnx").defs.onnx_opset_version()
+    if len(versions) != 1 or min(versions) < OLDEST:
         raise InputError(
-            f"the ONNX file must use one opset from {OPSETS[0]} to {OPSETS[-1]}",
-            got=shown(", ".join(f"opset {version}" for version in versions) or "none"),
+            f"the ONNX file must use one opset, {OLDEST} or newer",
+            got=shown(", ".join(f"opset {version}" for version in sorted(versions)) or "none"),
             do=EXPORT_AGAIN,
         )
-    return model
+    (version,) = versions
+    if version > newest:
+        raise InputError(
+            "the ONNX file uses an opset that the installed packages do not know",
+            got=shown(f"opset {version}, where onnx {package('onnx').__version__} knows opsets up to {newest}"),
+            do="pip install --upgrade onnx onnxruntime, or " + EXPORT_AGAIN,
+        )
+    return version
+
+
+def defined_by(op: str, version: int) -> int:
+    """The opset that last changed the definition of an operation, up to this version; 0 if ONNX has no such operation."""
+    try:
+        return int(package("onnx").defs.get_schema(op, version).since_version)
+    except Exception:  # onnx.defs.SchemaError, whose home has changed
+        return 0
 
 
 def validate(model: Any, path: Path) -> None:
@@ -106,10 +128,12 @@ def _unreadable(path: Path, got: str) -> InputError:
 # message, so that onnxruntime is asked about exactly the numbers that were read.
 
 
-FLOAT, INT32, INT64, BOOL, DOUBLE = 1, 6, 7, 9, 11  # onnx.TensorProto's names for them, part of the format
-FLOATS = {FLOAT: torch.float32, DOUBLE: torch.float64}
+FLOAT, INT32, INT64, BOOL, FLOAT16, DOUBLE = 1, 6, 7, 9, 10, 11  # onnx.TensorProto's names for them, part of the format
+FLOATS = {FLOAT: torch.float32, FLOAT16: torch.float32, DOUBLE: torch.float64}
+"""What the numbers are held in: float32 holds every float16 number exactly."""
 KINDS = {
     FLOAT: ("<f4", "float_data"),
+    FLOAT16: ("<f2", "int32_data"),
     DOUBLE: ("<f8", "double_data"),
     INT64: ("<i8", "int64_data"),
     INT32: ("<i4", "int32_data"),
@@ -145,7 +169,7 @@ def bring_in(tensor: Any, folder: Path) -> None:
 
 
 def numbers(tensor: Any) -> Tensor:
-    """The tensor in a TensorProto: float32, float64, integers (as int64) or truth values."""
+    """The tensor in a TensorProto: float32 (also what the file has as float16), float64, integers (as int64) or truth values."""
     count, needed = _size(tensor)
     code, typed = KINDS[tensor.data_type]
     if tensor.HasField("segment"):
@@ -160,19 +184,27 @@ def numbers(tensor: Any) -> Tensor:
     else:
         if len(getattr(tensor, typed)) != count:
             raise _refused(tensor, f"{len(getattr(tensor, typed)):,} numbers for {count:,}")
-        array = np.array(getattr(tensor, typed), dtype=code)
+        given = getattr(tensor, typed)
+        if tensor.data_type == FLOAT16:  # the format keeps the bits of each number as an integer
+            if not all(0 <= bits < 2**16 for bits in given):
+                raise _refused(tensor, "integers that are no float16 numbers")
+            array = np.array(given, dtype="<u2").view(code)
+        else:
+            array = np.array(given, dtype=code)
     array = array.reshape(tuple(tensor.dims))
     if tensor.data_type in FLOATS:
         if not np.isfinite(array).all():
             raise _refused(tensor, "NaN or infinity")
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
+        return torch.from_numpy(array.astype(np.float64 if tensor.data_type == DOUBLE else np.float32, copy=True))
     return torch.from_numpy(array.astype(np.bool_ if tensor.data_type == BOOL else np.int64))
 
 
 def _size(tensor: Any) -> tuple[int, int]:
     """How many numbers and bytes the tensor says it has."""
     if tensor.data_type not in KINDS:
-        raise _refused(tensor, f"numbers of ONNX's type {tensor.data_type}; float32, float64 and integers are read")
+        raise _refused(
+            tensor, f"numbers of ONNX's type {tensor.data_type}; float16, float32, float64 and integers are read"
+        )
     dims = list(tensor.dims)
     if len(dims) > 8 or any(not 0 <= size <= MOST_ENTRIES for size in dims) or math.prod(dims) > MOST_ENTRIES:
         raise _refused(tensor, f"a tensor of shape {dims}")
@@ -192,9 +224,13 @@ NUMBER, INTEGER, TEXT, TENSOR, FLOATING, INTEGERS = 1, 2, 3, 4, 6, 7  # onnx.Att
 
 
 class Node:
-    """Its op, name, inputs and outputs (absent optional ones at the end are cut off), and attributes to be taken."""
+    """Its op, name, inputs and outputs (absent optional ones at the end are cut off), and attributes to be taken.
 
-    def __init__(self, proto: Any) -> None:
+    ``opset``: the file's, whose definition of the operation says what the node means.
+    """
+
+    def __init__(self, proto: Any, opset: int = NEWEST) -> None:
+        self.opset = opset
         self.op, self.domain = str(proto.op_type), str(proto.domain)
         self.inputs, self.outputs = _names(proto.input), _names(proto.output)
         self.name = str(proto.name)

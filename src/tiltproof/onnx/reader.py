@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,94 +12,179 @@ from torch import nn
 
 from tiltproof.errors import InputError, shown
 from tiltproof.onnx.crosscheck import compare
-from tiltproof.onnx.module import MOST_NUMBERS, Draft, Image, OnnxModule, Value
+from tiltproof.onnx.entry import Entry, entry_of
+from tiltproof.onnx.module import Draft, Image, OnnxModule, Value
 from tiltproof.onnx.ops import merge_biases
-from tiltproof.onnx.protobuf import EXPORT_AGAIN, FLOATS, Node, bring_in, numbers, package, parse, read_file, validate
+from tiltproof.onnx.protobuf import (
+    EXPORT_AGAIN,
+    NEWEST,
+    Node,
+    bring_in,
+    defined_by,
+    numbers,
+    opset,
+    package,
+    parse,
+    read_file,
+    validate,
+)
 from tiltproof.onnx.registry import READERS
-from tiltproof.onnx.reshape import DYNAMIC
+from tiltproof.onnx.reshape import in_shape, turned
 
 
-def load_onnx(path: str | Path) -> nn.Module:
-    """Read the network of an ONNX file, opset 11 to 21, float32 or float64; needs ``tiltproof[onnx]``.
+def load_onnx(
+    path: str | Path,
+    *,
+    shape: Sequence[int] | Callable[[], Sequence[int]] | None = None,
+    layout: str | None = None,
+    output: str | None = None,
+) -> nn.Module:
+    """Read the network of an ONNX file as a module in eval mode, on the CPU.
 
-    Its outputs are compared with those of onnxruntime on random images, and later on those of a run.
+    It takes images [N, C, H, W] for any N, whatever layout and batch size the file has. A node without a bound rule is
+    refused by its op and name. On random images, and later on those of a run, its answers are compared with those of
+    onnxruntime to the file. Needs ``tiltproof[onnx]``.
 
     Parameters
     ----------
     path : str or Path
-        The file.
+        The file: opset 7 or newer; float16, float32 or float64.
+    shape : (int, int, int), optional
+        Channels, height and width of the images, where the file leaves them open or takes a row of numbers. A function
+        that returns them is called only if the file leaves height or width open.
+    layout : str, optional
+        ``nchw`` or ``nhwc``: the order of the file's axes, or of the numbers in its row; by default as its sizes say.
+    output : str, optional
+        The output to read, of a file with several; an inner value can be named as well.
 
     Returns
     -------
     torch.nn.Module
-        A module in eval mode on the CPU, for images [N, C, H, W] of the size that the file states, and any N.
+        The network; its parameters are the file's numbers.
 
     Raises
     ------
     InputError
-        If the file cannot be read, or its outputs are not those of onnxruntime.
+        If the file is damaged, its input is ambiguous, or onnxruntime computes something else.
     UnsupportedOperation
-        If a node has no bound rule; its operation and name are named.
+        If a node has no bound rule.
     """
     path = Path(path)
     package("onnxruntime")  # said before the work, not after it
     content = read_file(path)
     message = parse(content, path)
     try:
-        return _read(message, content, path)
+        return _read(message, content, path, shape, layout, output)
     except UnicodeError:
         raise InputError(
             f"not a readable ONNX file: {shown(path)}", got="names that are no text", do=EXPORT_AGAIN
         ) from None
 
 
-def _read(message: Any, content: bytes, path: Path) -> nn.Module:
-    graph = message.graph
+def _read(
+    message: Any,
+    content: bytes,
+    path: Path,
+    shape: Sequence[int] | Callable[[], Sequence[int]] | None,
+    layout: str | None,
+    output: str | None,
+) -> nn.Module:
+    graph, version = message.graph, opset(message)
     for tensor in [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]:
         bring_in(tensor, path.parent)
-    nodes = [Node(proto) for proto in graph.node]
+    result = _chosen(graph, output)
+    nodes = [Node(proto, version) for proto in _needed(graph, result)]
     for node in nodes:
-        if node.domain not in ("", "ai.onnx") or node.op not in READERS:
-            where = f" of domain {shown(node.domain, 60)!r}" if node.domain else ""
-            raise node.refusal(f"has no bound rule{where}", do=f"supported operations: {', '.join(sorted(READERS))}")
+        _require_known(node)
     values: dict[str, Value] = {}
     for tensor in graph.initializer:
         _give(values, tensor.name, numbers(tensor))
     validate(message, path)
-    name, draft = _input([entry for entry in graph.input if entry.name not in values])
-    _give(values, name, draft.input)
+    constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    inputs = [entry for entry in graph.input if entry.name not in values]
+    entry = entry_of(graph, inputs, shape, layout, constants)
+    draft = Draft(entry.shape, entry.dtype, entry.batch, entry.half)
+    _give(values, entry.name, _enter(draft, entry))
+    start = len(draft.steps)
     for node in nodes:
         _convert(draft, values, node)
-    result = values.get(graph.output[0].name) if len(graph.output) == 1 else None
-    if not isinstance(result, Image) or result.place == 0:
+    value = values.get(result)
+    if not isinstance(value, Image) or value.place <= start:
         raise InputError(
-            "the network of an ONNX file must have one output, computed from the image",
-            got=shown([output.name for output in graph.output]),
+            "the network of an ONNX file must have one output, computed from the image", got=shown(result, 80)
         )
-    place = merge_biases(draft, result.place)
-    model = OnnxModule(dict(zip(draft.labels, draft.steps, strict=True)), place, draft.input.shape, content).eval()
-    model.file = compare(message.SerializeToString(), name, model, draft.input.shape, draft.dtype, draft.any_batch)
+    place = merge_biases(draft, value.place)
+    steps = dict(zip(draft.labels, draft.steps, strict=True))
+    model = OnnxModule(steps, place, entry.shape, _identity(content, entry, result, graph), entry.text).eval()
+    if result not in {given.name for given in graph.output}:
+        graph.output.add().name = result
+    model.file = compare(message.SerializeToString(), model, entry, result, draft.half)
     return model
 
 
-def _input(entries: list[Any]) -> tuple[str, Draft]:
-    """The one input, images [N, C, H, W] of a known size."""
-    what = "the ONNX file must take one input, images [N, C, H, W]"
-    if len(entries) != 1:
-        raise InputError(what, got=f"{len(entries)} inputs: {shown([entry.name for entry in entries])}")
-    kind = entries[0].type.tensor_type
-    dims = list(kind.shape.dim)
-    if kind.elem_type not in FLOATS:
-        raise InputError(f"{what} of float32 or float64", got=f"ONNX's type {kind.elem_type}", do=EXPORT_AGAIN)
-    shape = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-    if len(dims) != 4 or any(size is None or size < 1 for size in shape[1:]):
-        raise InputError(f"{what} of a fixed size", got=shown(shape), do="export it with C, H and W as numbers")
-    if shape[0] not in (None, 1):
-        raise InputError("the ONNX file takes batches of one size", got=f"batches of {shape[0]}", do=DYNAMIC)
-    channels, height, width = (int(size or 0) for size in shape[1:])
-    if channels * height * width > MOST_NUMBERS:
-        raise InputError("the ONNX file takes images that are too large", got=shown(shape[1:]))
-    return entries[0].name, Draft((channels, height, width), FLOATS[kind.elem_type], shape[0] is None)
+def _identity(content: bytes, entry: Entry, result: str, graph: Any) -> bytes:
+    """What the file's digest in the module is taken of: its content and, where there was a choice, how it was read."""
+    plain = len(graph.output) == 1 and result == graph.output[0].name
+    reading = {
+        "shape": list(entry.shape) if tuple(entry.shape) != tuple(entry.sizes) else None,
+        "layout": "nhwc" if entry.last else None,
+        "output": None if plain else result,
+    }
+    chosen = {name: value for name, value in reading.items() if value is not None}
+    return content + hashlib.sha256(json.dumps(chosen).encode()).digest() if chosen else content
+
+
+def _chosen(graph: Any, output: str | None) -> str:
+    """The name of the value that is the network's output."""
+    names = [str(entry.name) for entry in graph.output]
+    inner = {str(name) for node in graph.node for name in node.output if name}
+    if output is not None:
+        if output not in inner:
+            raise InputError(
+                "the ONNX file has no such output",
+                got=shown(output, 80),
+                do=f"choose --output among {shown(', '.join(names), 300)} (output= in Python)",
+            )
+        return output
+    if len(names) != 1:
+        raise InputError(
+            "the network of an ONNX file must have one output",
+            got=f"{len(names)}: {shown(', '.join(names), 300)}" if names else "none",
+            do="choose one of them: --output NAME (output= in Python)",
+        )
+    return names[0]
+
+
+def _needed(graph: Any, result: str) -> list[Any]:
+    """The nodes that the output is computed from, in the file's order."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    waiting, wanted = [result], set()
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is not None and id(maker) not in wanted:
+            wanted.add(id(maker))
+            waiting += list(maker.input)
+    return [node for node in graph.node if id(node) in wanted]
+
+
+def _require_known(node: Node) -> None:
+    if node.domain not in ("", "ai.onnx") or node.op not in READERS:
+        where = f" of domain {shown(node.domain, 60)!r}" if node.domain else ""
+        raise node.refusal(f"has no bound rule{where}", do=f"supported operations: {', '.join(sorted(READERS))}")
+    changed = defined_by(node.op, node.opset)
+    if changed > NEWEST:
+        raise node.refusal(f"has a definition of opset {changed}, which is newer than {NEWEST}", do=EXPORT_AGAIN)
+
+
+def _enter(draft: Draft, entry: Entry) -> Image:
+    """Steps from images [N, C, H, W] to what the file takes."""
+    value = draft.input
+    node = Node(package("onnx").NodeProto(op_type="Input", name=entry.name))
+    if entry.turned:
+        value = draft.add(node, turned, (value,), order=(0, 2, 3, 1))
+    if value.shape != tuple(entry.sizes):
+        value = draft.add(node, in_shape, (value,), shape=tuple(entry.sizes))
+    return value
 
 
 def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:

@@ -14,7 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.onnx.module import Draft, Image, Sizes, Value
-from tiltproof.onnx.protobuf import FLOATING, FLOATS, INT64, INTEGER, INTEGERS, NUMBER, TENSOR, TEXT, Node, numbers
+from tiltproof.onnx.protobuf import (
+    FLOAT16,
+    FLOATING,
+    FLOATS,
+    INT32,
+    INT64,
+    INTEGER,
+    INTEGERS,
+    NUMBER,
+    TENSOR,
+    TEXT,
+    Node,
+    numbers,
+)
 from tiltproof.onnx.registry import GraphDraft, Operation, image, reads, rearranged, rounds, writes, writes_one_node
 
 MOST = 2**15
@@ -113,8 +126,8 @@ def identity(draft: Draft, node: Node, values: list[Value | None]) -> Value:
 
 @reads("Dropout")
 def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    """Outside training it is the identity, for any ratio."""
-    node.count(1, 3)
+    """Outside training it is the identity, whatever its ratio."""
+    node.count(1, 3, len(node.outputs) if len(node.outputs) == 2 else 1)  # the mask is for training
     node.number("ratio", 0.5)
     node.integer("seed", 0)
     training = values[2] if len(values) == 3 else None
@@ -125,15 +138,22 @@ def dropout(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 
 @reads("Cast")
 def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
-    """Accept a cast to the type that the value already has."""
+    """To a type that holds the same numbers. Between float16 and float32 the real-valued network stays as it is."""
     node.count(1)
     node.integer("saturate", 1)  # of 8-bit types alone
+    node.take("round_mode", TEXT)  # the same
     value, to = values[0], node.integer("to", 0)
     if isinstance(value, Image):
         same = FLOATS.get(to) == draft.dtype
+        draft.half |= to == FLOAT16
+    elif isinstance(value, Sizes):
+        same = to == INT64 or (to == INT32 and all(size is None or abs(size) < 2**31 for size in value.numbers))
+    elif isinstance(value, Tensor) and value.dtype == torch.int64:
+        same = to == INT64 or (to == INT32 and not bool((value.abs() >= 2**31).any()))
     else:
-        whole = isinstance(value, Sizes) or (isinstance(value, Tensor) and value.dtype == torch.int64)
-        same = to == INT64 if whole else isinstance(value, Tensor) and FLOATS.get(to) == value.dtype
+        same = isinstance(value, Tensor) and FLOATS.get(to) == value.dtype
+        if same and isinstance(value, Tensor) and to == FLOAT16:
+            same = torch.equal(value.half().to(value.dtype), value)
     if not same or value is None:
         raise node.refusal(f"changes the type of its numbers (to ONNX's type {to})")
     return value
@@ -148,9 +168,9 @@ def in_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
 
 
 def reshaped(
-    node: Node, target: Sizes, dims: Dims, allow_zero: bool, *, any_batch: bool, batch_first: bool = True
+    node: Node, target: Sizes, dims: Dims, allow_zero: bool, *, batch: int | None, batch_first: bool = True
 ) -> tuple[int, ...]:
-    """The shape that a reshape gives, of an image without the batch."""
+    """The shape that a reshape gives, of an image without the batch. ``batch``: the file's only batch size, if it has one."""
     if target.scalar or (allow_zero and 0 in target.numbers):
         raise node.refusal("reshapes to a scalar or to no numbers at all")
     if any(size == 0 and k >= len(dims) for k, size in enumerate(target.numbers)):
@@ -159,8 +179,8 @@ def reshaped(
     known = [size for size in dims if size is not None]
     if batch_first:
         first = wanted.pop(0) if wanted else 0
-        if first == 1 and not any_batch:
-            first = None  # the file is about one image, and so is this literal batch of one
+        if first is not None and first == batch:
+            first = None  # the file is about batches of this size: the rest is one image's, or is refused below
         if first == -1 and -1 not in wanted:
             first = None  # the rest is a whole image, so -1 stands for the batch size
         elif first == -1 or first is not None:
@@ -186,10 +206,10 @@ def reshape(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(2)
     value, target, allow_zero = values[0], sizes(node, values[1]), node.flag("allowzero")
     if isinstance(value, Tensor):
-        wanted = reshaped(node, target, tuple(value.shape), allow_zero, any_batch=True, batch_first=False)
+        wanted = reshaped(node, target, tuple(value.shape), allow_zero, batch=None, batch_first=False)
         return value.reshape(wanted)
     x = image(node, value)
-    wanted = reshaped(node, target, (None, *x.shape), allow_zero, any_batch=draft.any_batch)
+    wanted = reshaped(node, target, (None, *x.shape), allow_zero, batch=draft.batch)
     return draft.add(node, in_shape, (x,), shape=wanted)
 
 
@@ -307,10 +327,16 @@ def cut(x: Tensor, *, parts: tuple[tuple[int, int, int], ...]) -> Tensor:
 
 @reads("Slice")
 def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
-    node.count(3, 5)
-    value, starts, ends = values[0], integers(node, values[1]), integers(node, values[2])
-    axes = integers(node, values[3]) if len(values) > 3 and values[3] is not None else list(range(len(starts)))
-    steps = integers(node, values[4]) if len(values) > 4 and values[4] is not None else [1] * len(starts)
+    value, given = values[0], values[1:]
+    if node.opset < 10:  # as attributes
+        node.count(1)
+        named = [node.take(name, INTEGERS) for name in ("starts", "ends", "axes")]
+        given = [None if part is None else Sizes(tuple(part)) for part in named]
+    else:
+        node.count(3, 5)
+    starts, ends = integers(node, given[0]), integers(node, given[1])
+    axes = integers(node, given[2]) if len(given) > 2 and given[2] is not None else list(range(len(starts)))
+    steps = integers(node, given[3]) if len(given) > 3 and given[3] is not None else [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or any(step < 1 for step in steps):
         raise node.refusal(f"cuts with steps {steps[:8]}")
     if isinstance(value, Sizes) and axes in ([0], [-1]) and not value.scalar:
@@ -339,15 +365,22 @@ def pad_zeros(x: Tensor, *, pad: tuple[int, ...]) -> Tensor:
 
 @reads("Pad")
 def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(2, 4)
     if node.take("mode", TEXT) not in (None, "constant"):
         raise node.refusal("pads otherwise than with a constant")
-    x, pads = image(node, values[0]), integers(node, values[1])
-    value = values[2] if len(values) > 2 else None
-    if value is not None and not (isinstance(value, Tensor) and value.numel() == 1 and not bool(value.any())):
-        raise node.refusal("pads with something other than zeros")
+    x = image(node, values[0])
+    value: Value | None
+    if node.opset < 11:  # as attributes
+        node.count(1)
+        pads, value = node.take("pads", INTEGERS) or [], torch.tensor(node.number("value", 0.0))
+    else:
+        node.count(2, 4)
+        pads, value = integers(node, values[1]), values[2] if len(values) > 2 else None
     rank = len(x.shape) + 1
     axes = integers(node, values[3]) if len(values) > 3 and values[3] is not None else list(range(rank))
+    if len(pads) == 2 * len(axes) and not any(pads):
+        return x  # whatever it would pad with
+    if value is not None and not (isinstance(value, Tensor) and value.numel() == 1 and not bool(value.any())):
+        raise node.refusal("pads with something else than zeros")
     half = len(axes)
     if len(pads) != 2 * half or any(not 0 <= amount <= MOST for amount in pads):
         raise node.refusal(f"pads {half} axes by {pads[:16]}")
@@ -355,8 +388,6 @@ def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     touched = [k for k in range(half) if pads[k] or pads[k + half]]
     for k, axis in zip(touched, spread(node, [axes[k] for k in touched], rank), strict=True):
         amounts[axis] = (pads[k], pads[k + half])
-    if not touched:
-        return x
     return draft.add(node, pad_zeros, (x,), pad=tuple(n for pair in reversed(amounts[1:]) for n in pair))
 
 
