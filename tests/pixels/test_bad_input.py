@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof import InputError, bound_pixels, parse
+from tiltproof import InputError, attack, bound_pixels, certify, certify_range, parse
 
 GOOD = torch.rand(2, 1, 5, 4)
 
@@ -19,12 +19,29 @@ GOOD = torch.rand(2, 1, 5, 4)
         (GOOD - 0.5, "[0, 1]"),
         (torch.full_like(GOOD, torch.nan), "NaN"),
         ([[1.0]], "tensor"),
+        (torch.rand(2, 32, 30, 3), "channels last: 3 channels of 32 x 30 pixels"),
+        (torch.rand(2, 32, 30, 1), "images.permute(0, 3, 1, 2)"),
+        (torch.rand(1, 5, 6, 4), "5 channels of 6 x 4 pixels"),
     ],
 )
 def test_bad_images(images, message):
     with pytest.raises(InputError) as error:
         bound_pixels(images, "R(5)")
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 3), (3, 5, 3), (1, 1, 1), (5, 3, 2), (16, 16, 16)])
+def test_few_channels_or_many_columns_are_no_sign_of_channels_last(shape):
+    assert bound_pixels(torch.rand(1, *shape), "B(0.1)").lower.shape == (1, *shape)
+
+
+@pytest.mark.parametrize("call", [certify, certify_range, attack])
+def test_channels_last_is_refused_before_a_proof(call):
+    """The plane of columns and colours is none that a camera turns."""
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 8 * 3, 2))
+    images = torch.rand(1, 8, 8, 3)
+    with pytest.raises(InputError, match="channels first"):
+        call(network, images, *([] if call is certify_range else [torch.tensor([0])]), "R(1)")
 
 
 def test_bad_boxes_and_methods():

@@ -800,6 +800,8 @@ MUTATIONS = [
     Mutation("one digest for both layouts of a file", "onnx/reader.py",
              ".digest() if chosen else content", ".digest()[:0] if chosen else content",
              "a run is about one reading of the file", ("onnx/test_as_found.py",)),
+    Mutation("images with channels last", "pixels/api.py", "channels > MOST_CHANNELS and last in COLOURS", "False",
+             "what turns is the image, not its columns and colours", ("pixels/test_bad_input.py",)),
     Mutation("definitions of the future", "onnx/reader.py", "    if changed > NEWEST:\n", "    if False:\n",
              "a later opset may give an operation another meaning", ("onnx/test_as_found.py",)),
     Mutation("the checker's answers compared coarsely", "checker/network.py", "(near | ~known) &", "",

@@ -30,6 +30,8 @@ from tiltproof.transforms.notation import parse
 from tiltproof.transforms.photometric import Gamma
 
 METHODS = ("affine", "hull", "fgv")
+MOST_CHANNELS, COLOURS = 4, (1, 3, 4)
+"""Images of more channels than this, and of one of these widths, are taken for images whose channels come last."""
 
 
 def check_method(method: str, transform: Transform) -> None:
@@ -55,6 +57,16 @@ def check_images(images: Tensor) -> None:
             got=tuple(images.shape),
             why="a missing batch dimension",
             do="images[None]",
+        )
+    channels, width, last = images.shape[1:]
+    if (
+        channels > MOST_CHANNELS and last in COLOURS
+    ):  # else columns and colours would be transformed as if they were the image
+        raise InputError(
+            "images must have shape [N, C, H, W], with channels first",
+            got=f"{tuple(images.shape)}, which is {channels} channels of {width} x {last} pixels",
+            why=f"channels last: {last} channels of {channels} x {width} pixels",
+            do="images.permute(0, 3, 1, 2); wrap a model that takes channels last in a module that permutes them back",
         )
     if images.dtype not in (torch.float32, torch.float64):
         raise InputError(
