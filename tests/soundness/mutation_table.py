@@ -27,6 +27,7 @@ FUSED_VALUES, FUSED_SINGLE = "kernels/test_photometric.py", "kernels/test_pixels
 MANY_CLASSES = "network/test_margins_of_many_classes.py"
 CHECKER_FORMS, CHECKER_PIXELS = "checker/test_layers.py", "checker/test_pixels.py"
 OPERATIONS = "network/test_operations.py"
+HEAD, CHECKER_HEAD = "network/test_head.py", "checker/test_head.py"
 
 
 @dataclass(frozen=True)
@@ -800,6 +801,24 @@ MUTATIONS = [
     Mutation("one digest for both layouts of a file", "onnx/reader.py",
              ".digest() if chosen else content", ".digest()[:0] if chosen else content",
              "a run is about one reading of the file", ("onnx/test_as_found.py",)),
+    Mutation("a head whose numbers were changed afterwards", "network/head.py", "if not made.unchanged or", "if",
+             "the outputs are no longer those of the head", (HEAD,)),
+    Mutation("a softmax over a part of the classes", "network/head.py",
+             "if made.kind in (SOFTMAX, LOG_SOFTMAX, ARGMAX) and not made.one_row:", "if False:",
+             "parts of the scores have sums of their own", (HEAD,)),
+    Mutation("a function of an argmax", "network/head.py", "if made.kind == ARGMAX and names:", "if False:",
+             "the number of a class is no score", (HEAD,)),
+    Mutation("any function for a head", "network/head.py", "if made.result is not value or not isinstance(value, Tensor):",
+             "if not isinstance(value, Tensor):",
+             "only what makes the outputs is taken off", (HEAD,)),
+    Mutation("another head than at first", "network/head.py", "        if head != self.head:\n", "        if False:\n",
+             "the scores of some images would be outputs of others", (HEAD,)),
+    Mutation("checker: a head changed afterwards", "checker/head.py", "if any(now is not then for", "if any(False for",
+             "the outputs are no longer those of the head", (CHECKER_HEAD,)),
+    Mutation("checker: a softmax over a part", "checker/head.py", "return math.prod(shape[1:]) == shape[self.axis]", "return True",
+             "parts of the scores have sums of their own", (CHECKER_HEAD,)),
+    Mutation("checker: any head for the claim's", "checker/head.py", ' or call.name not in ("", missing[0])', "",
+             "the claim names what is taken off", (CHECKER_HEAD,)),
     Mutation("images with channels last", "pixels/api.py", "channels > MOST_CHANNELS and last in COLOURS", "False",
              "what turns is the image, not its columns and colours", ("pixels/test_bad_input.py",)),
     Mutation("definitions of the future", "onnx/reader.py", "    if changed > NEWEST:\n", "    if False:\n",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.checker.failed import CheckFailed
+from tiltproof.checker.head import NAMES
 from tiltproof.checker.records import (
     RangeRecord,
     Values,
@@ -67,6 +68,8 @@ class Run(NamedTuple):
     verdicts: list[VerdictRecord]
     ranges: list[RangeRecord]
     values: Values
+    head: list[str]
+    """What the claim takes off a classifier's end, the last one first."""
 
 
 def read_run(folder: Path) -> Run:
@@ -105,6 +108,9 @@ def read_run(folder: Path) -> Run:
         "the claim changes colors of images without three channels",
     )
     ensure(len(digests) > 0, "the claim is about no image")
+    head = get(claim, "head", list) if "head" in claim else []
+    ensure(all(name in NAMES for name in head) and len(head) <= 8, "the claim takes off an unknown head")
+    ensure("head" not in claim or (len(head) > 0 and "task" not in claim), "a claim of ranges takes off a head")
     ensure(all(type(digest) is str for digest in digests), "an image's sha256 is not text")
     weights = get(claim, "weights_sha256", str)
     lines = split(files["verdicts.jsonl"], "verdicts.jsonl")
@@ -126,7 +132,7 @@ def read_run(folder: Path) -> Run:
     ensure(summary.get("task") == claim.get("task"), "the summary's task is not the manifest's")
     agreed = {"transform": text, "semantics": semantics, "method": get(settings, "method", str)}
     check_summary(summary, files, agreed)
-    return Run(transform, semantics, weights, first, shape, claim["dtype"], digests, verdicts, ranges, values)
+    return Run(transform, semantics, weights, first, shape, claim["dtype"], digests, verdicts, ranges, values, head)
 
 
 def check_batches(verdicts: bytes, batches: bytes) -> None:

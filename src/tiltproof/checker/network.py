@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tiltproof.checker import operations  # noqa: F401  (registers their rules)
 from tiltproof.checker.form import REFUSED, Form
+from tiltproof.checker.head import UNBOUNDED, Watched, call_of_form, require_bounded, scores
 from tiltproof.errors import InputError
 from tiltproof.process_lock import exclusive
 
@@ -109,9 +110,13 @@ def own_dtype(model: nn.Module) -> torch.dtype:
     return dtypes[0] if dtypes else torch.float32
 
 
-def outputs(model: nn.Module, images: Form, least: int = 1) -> Form:
-    """Return the network's outputs [P, K] over P boxes, K at least ``least`` (one or two)."""
+def outputs(model: nn.Module, images: Form, least: int = 1, head: Sequence[str] = ()) -> Form:
+    """Return the network's outputs [P, K] over P boxes, K at least ``least`` (one or two).
+
+    ``head``: what the claim takes off them; the scores before it are returned.
+    """
     require_evaluation()
+    UNBOUNDED.clear()
     Form.strided = False
     REFUSED.clear()
     Form.shown_dtype = own_dtype(model)
@@ -124,6 +129,8 @@ def outputs(model: nn.Module, images: Form, least: int = 1) -> Form:
     refuse_changed()
     if REFUSED:
         raise InputError("the checker cannot follow the network's forward pass", got=REFUSED[0])
+    output = scores(output, call_of_form, head)
+    require_bounded()
     number = "one output" if least == 1 else "two outputs"
     if (
         not isinstance(output, Form)
@@ -135,14 +142,14 @@ def outputs(model: nn.Module, images: Form, least: int = 1) -> Form:
     return output
 
 
-def own_answers(model: nn.Module, images: Tensor) -> Tensor | None:
-    """Return the module's own answers [P, K] to these images.
+def own_answers(model: nn.Module, images: Tensor, head: Sequence[str] = ()) -> Tensor | None:
+    """Return the module's own answers [P, K] to these images, or the scores from which ``head`` makes them.
 
     None if it does not return one row per image, or if an answer depends on the other images or changes between calls.
     """
     require_evaluation()
     batch = images.to(own_dtype(model))
-    given, again, alone = model(batch), model(batch), model(batch[:1])
+    given, again, alone = (_answers(model, part, head) for part in (batch, batch, batch[:1]))
     refuse_changed()
     if given.ndim != 2 or len(given) != len(images):
         return None
@@ -150,6 +157,14 @@ def own_answers(model: nn.Module, images: Tensor) -> Tensor | None:
     fixed = given.is_cuda or torch.allclose(given, again, rtol=0, atol=0, equal_nan=True)
     same = fixed and torch.allclose(alone, given[:1], rtol=1e-2, atol=1e-2, equal_nan=True)
     return given.double() if same else None
+
+
+def _answers(model: nn.Module, batch: Tensor, head: Sequence[str]) -> Tensor:
+    watched = Watched()
+    with watched:
+        output = model(batch)
+    found: Tensor = scores(output, watched.call_of, head)
+    return found
 
 
 def coarse(answers: Tensor) -> Tensor:

@@ -27,8 +27,8 @@ class Margins(NamedTuple):
     upper: Tensor
 
 
-def bound_margins(model: nn.Module, images: Form, labels: Tensor) -> Margins:
-    output = outputs(model, images, least=2)
+def bound_margins(model: nn.Module, images: Form, labels: Tensor, head: Sequence[str] = ()) -> Margins:
+    output = outputs(model, images, 2, head)
     if not ((labels >= 0) & (labels < output.shape[1])).all():
         raise CheckFailed(f"a label is not one of the network's {output.shape[1]} classes")
     ahead = differences(output, labels)
@@ -86,7 +86,7 @@ class VerdictProver(Prover[VerdictRecord]):
         """Return margins of each record's image over its box (lows, highs), and the image; without boxes, of the image itself."""
         form, labels = self.transformed_images(records, ends), self.labels[self.image_indices(records)]
         form = as_float32(form) if semantics == "float32" else form
-        margins = bound_margins(self.model, Form(form.rows, form.unit), labels)
+        margins = bound_margins(self.model, Form(form.rows, form.unit), labels, self.run.head)
         if ends is None or all(low == high for low, high in ends):
             self.check_own_answers(records, form)
         return margins, form
@@ -96,8 +96,9 @@ class VerdictProver(Prover[VerdictRecord]):
 
         A forward pass may treat a form unlike a tensor (by its type, by a branch, by state it keeps).
         """
-        exact, rounded = (outputs(self.model, form, least=2) for form in (Form(images.rows, 0.0), as_float32(images)))
-        answers = own_answers(self.model, images.center)
+        head = self.run.head
+        exact, rounded = (outputs(self.model, form, 2, head) for form in (Form(images.rows, 0.0), as_float32(images)))
+        answers = own_answers(self.model, images.center, head)
         if answers is None:
             raise CheckFailed("the network has no fixed answer to an image", records[0].image)
         bounded = torch.isfinite(exact.lower()) & torch.isfinite(exact.upper())

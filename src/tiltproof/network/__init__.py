@@ -1,18 +1,20 @@
 """A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and
 backward."""
 
-from tiltproof.network.agreement import read_network
+from tiltproof.network.agreement import read_network, without_head
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import BackwardCost, better, forward_shares, refine, refine_outputs, shallow_share
 from tiltproof.network.bound import bound_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
+from tiltproof.network.head import WithoutHead
 from tiltproof.network.tracing import eval_mode, export_network
 
 __all__ = [
     "BackwardCost",
     "Network",
     "Operation",
+    "WithoutHead",
     "better",
     "bound_network",
     "check_labels",
@@ -27,4 +29,5 @@ __all__ = [
     "run",
     "separate_margins",
     "shallow_share",
+    "without_head",
 ]

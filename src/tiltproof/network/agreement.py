@@ -28,6 +28,7 @@ from tiltproof.errors import InputError, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
 from tiltproof.network.forward import margins, run
 from tiltproof.network.graph import Network
+from tiltproof.network.head import WithoutHead, head_of
 from tiltproof.network.ops.base import REGISTRY, LinearRule
 from tiltproof.network.tracing import eval_mode, export_network
 
@@ -73,6 +74,13 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points:
             _compare(network, images, _answers(model, images))
             _compare_with_files(model, images)
     return network
+
+
+def without_head(model: nn.Module, images: Tensor) -> tuple[nn.Module, tuple[str, ...]]:
+    """The classifier's scores, and what was taken off for them; the module itself if it ends in no head."""
+    with eval_mode(model), torch.no_grad(), _unchanged_state(model), no_autocast():
+        head = head_of(model, images)
+    return (WithoutHead(model, head), head) if head else (model, ())
 
 
 def _compare_with_files(model: nn.Module, images: Tensor) -> None:

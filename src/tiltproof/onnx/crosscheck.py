@@ -43,7 +43,7 @@ def evaluated(model: OnnxModule, images: Tensor, unit: float) -> tuple[Tensor, T
             if rule is None
             else rule(step, read, [errors[place] for place in step.reads], values[number], unit)
         )
-    return values[model.result], errors[model.result]
+    return values[model.result].double(), errors[model.result].nan_to_num(nan=math.inf, posinf=math.inf)
 
 
 # What was read must compute what onnxruntime computes from the same message, up to float rounding.

@@ -121,6 +121,7 @@ class Draft:
         self.dtype, self.batch, self.half = dtype, batch, half
         self.labels: list[str] = []
         self.steps: list[Step] = []
+        self.nodes: list[Node] = []
         self.input = Image(0, shape)
 
     def add(
@@ -147,10 +148,15 @@ class Draft:
                 got=shown(" ".join(str(error).split()), 160),
             ) from None
         shape = tuple(result.shape[1:])
-        if result.ndim < 2 or result.shape[0] != TRY_BATCH or not 0 < math.prod(shape) <= MOST_NUMBERS:
+        if (
+            result.ndim < (2 if result.is_floating_point() else 1)
+            or result.shape[0] != TRY_BATCH
+            or not 0 < math.prod(shape) <= MOST_NUMBERS
+        ):
             raise node.refusal(f"gives a tensor of shape [N, {', '.join(map(str, shape))}] for a batch of N images")
         label = re.sub(r"[^0-9A-Za-z]+", "_", f"{node.op}_{len(self.steps) + 1}_{node.name[:60]}").strip("_")
         self.labels.append(label)
+        self.nodes.append(node)
         self.steps.append(Step(function, tuple(image.place for image in images), constants, settings))
         return Image(len(self.steps), shape)
 
@@ -162,6 +168,7 @@ class Draft:
             new[old] = place
         kept = [number for number in range(len(self.steps)) if number + 1 not in gone]
         self.labels, self.steps = [self.labels[number] for number in kept], [self.steps[number] for number in kept]
+        self.nodes = [self.nodes[number] for number in kept]
         for step in self.steps:
             step.reads = tuple(new[read] for read in step.reads)
         return new[result]

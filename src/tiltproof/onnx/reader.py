@@ -13,6 +13,7 @@ from torch import nn
 from tiltproof.errors import InputError, shown
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
+from tiltproof.onnx.heads import refuse_inner_heads
 from tiltproof.onnx.module import Draft, Image, OnnxModule, Value
 from tiltproof.onnx.ops import merge_biases
 from tiltproof.onnx.protobuf import (
@@ -113,6 +114,7 @@ def _read(
         raise InputError(
             "the network of an ONNX file must have one output, computed from the image", got=shown(result, 80)
         )
+    refuse_inner_heads(draft, value.place)
     place = merge_biases(draft, value.place)
     steps = dict(zip(draft.labels, draft.steps, strict=True))
     model = OnnxModule(steps, place, entry.shape, _identity(content, entry, result, graph), entry.text).eval()
@@ -146,6 +148,9 @@ def _chosen(graph: Any, output: str | None) -> str:
                 do=f"choose --output among {shown(', '.join(names), 300)} (output= in Python)",
             )
         return output
+    behind = {_behind_names(graph, name) for name in names}
+    if len(behind) == 1:
+        return behind.pop()
     if len(names) != 1:
         raise InputError(
             "the network of an ONNX file must have one output",
@@ -153,6 +158,21 @@ def _chosen(graph: Any, output: str | None) -> str:
             do="choose one of them: --output NAME (output= in Python)",
         )
     return names[0]
+
+
+def _behind_names(graph: Any, name: str) -> str:
+    """The scores behind an output that gives the names of classes: a text looked up by ArgMax, or a dictionary of all scores."""
+    makers = {made: node for node in graph.node for made in node.output}
+    start = name
+    while (maker := makers.get(name)) is not None and (maker.domain, maker.op_type) in NAMING:
+        name = str(maker.input[NAMING[maker.domain, maker.op_type]])
+    if name != start and (maker := makers.get(name)) is not None and maker.op_type == "ArgMax":
+        return str(maker.input[0])
+    return name
+
+
+NAMING = {("ai.onnx.ml", "ZipMap"): 0, ("ai.onnx.ml", "ArrayFeatureExtractor"): 1}
+"""Operations that put names to classes, and the input that holds the scores or the largest one's number."""
 
 
 def _needed(graph: Any, result: str) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tiltproof.errors import shown
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Part, Transform
 from tiltproof.transforms.base import number_text
@@ -90,6 +91,7 @@ def facts(run: FinishedRun) -> list[tuple[str, str]]:
         ("Images", f"{len(run.results):,} of {run.name('data') or 'data not named'}, from number {run.first}"),
         ("Transformation", str(run.transform)),
         ("Statement about", "every float32 evaluation" if run.claim.get("semantics") == "float32" else "real numbers"),
+        ("Taken off the network's end", _head(run.claim.get("head"))),
         ("Method", run.settings.get("method", "")),
         ("Boxes", f"{run.summary['boxes']:,}" if isinstance(run.summary.get("boxes"), int) else ""),
         ("Seconds", _number(run.summary.get("seconds"))),
@@ -97,6 +99,13 @@ def facts(run: FinishedRun) -> list[tuple[str, str]]:
         *(("Resumed with", _environment(each)) for each in run.resumed),
     ]
     return [(name, str(value)) for name, value in values if value != ""]
+
+
+def _head(names: Any) -> str:
+    """The functions between scores and outputs, in the order in which the network applies them."""
+    if not isinstance(names, list):
+        return ""
+    return ", ".join(shown(name, 40) for name in reversed(names)) + " (the order of the outputs is that of the scores)"
 
 
 def _environment(versions: dict[str, Any]) -> str:

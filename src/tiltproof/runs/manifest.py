@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tiltproof.network import Network
+from tiltproof.network import Network, WithoutHead
 from tiltproof.verify.inputs import Inputs
 from tiltproof.version import __version__
 
@@ -31,6 +31,7 @@ def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, 
         "dtype": str(inputs.images.dtype).removeprefix("torch."),
         "images_sha256": image_digests(inputs.images),
         **answers,
+        **({"head": list(inputs.head)} if inputs.head else {}),
     }
 
 
@@ -64,8 +65,8 @@ def source_digest() -> str:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return the sha256 of all parameters and buffers, sorted by name: a line with name, dtype and shape, then the
-    bytes."""
+    """sha256 over every parameter and buffer, sorted by name: a line with name, dtype and shape, then the bytes."""
+    model = model.model if isinstance(model, WithoutHead) else model  # its head has no weights
     digest = hashlib.sha256()
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in sorted(tensors, key=lambda pair: pair[0]):

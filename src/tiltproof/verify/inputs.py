@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError, shown
-from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network
+from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network, without_head
 from tiltproof.pixels.api import METHODS, check_images
 from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
@@ -37,6 +37,8 @@ class Inputs:
     labels: Tensor
     transform: Transform
     semantics: str = "real"
+    head: tuple[str, ...] = ()
+    """What was taken off the model's end (`without_head`), the last one first; ``model`` and ``network`` are without it."""
     networks: dict[tuple[torch.dtype, float], Network] = field(default_factory=dict)  # shared by all batches
     limit: int | None = None  # bytes that may be taken, if the user says so
     batch_sizes: dict[str, AdaptiveBatchSize] = field(default_factory=dict)  # shared by all batches
@@ -110,15 +112,15 @@ def proof_on(images: Tensor) -> AbstractContextManager[None]:
 def check_inputs(
     model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, semantics: str = "real"
 ) -> Inputs:
-    """Return the checked inputs of a classifier."""
-    inputs = check_model_and_images(model, images, transform, semantics)
+    """Inputs of a classifier, whose final softmax, sigmoid or argmax is taken off."""
+    inputs = check_model_and_images(model, images, transform, semantics, classes=True)
     return replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
 
 
 def check_model_and_images(
-    model: nn.Module, images: Tensor, transform: Transform | str, semantics: str = "real"
+    model: nn.Module, images: Tensor, transform: Transform | str, semantics: str = "real", classes: bool = False
 ) -> Inputs:
-    """Return the checked inputs without labels (an empty tensor stands for them)."""
+    """Inputs without labels (an empty tensor stands for them). ``classes``: only which output is largest matters."""
     if semantics not in SEMANTICS:
         raise InputError("unknown semantics", got=repr(semantics), do=f"use one of {', '.join(SEMANTICS)}")
     if not isinstance(model, nn.Module):
@@ -173,8 +175,11 @@ def check_model_and_images(
             got="a float64 model",
             do="model.float(), or leave semantics at 'real'",
         )
+    head: tuple[str, ...] = ()
+    if classes:
+        model, head = without_head(model, images[:2])
     network = read_network(model, tuple(images.shape[1:]), images, _transformed(images[:2], transform))
-    return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
+    return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics, head)
 
 
 def _transformed(images: Tensor, transform: Transform) -> Tensor:
