@@ -70,6 +70,7 @@ NONE = {
     "scores written to": scores_written_to,
     "permuted": lambda s: torch.softmax(s, 1)[:, [1, 0, 2]],
     "softmax of an argmax": lambda s: s.argmax(1, keepdim=True).float().softmax(1),
+    "sigmoid of an argmax": lambda s: s.argmax(1, keepdim=True).sigmoid(),
     "one class": lambda s: s[:, :1].sigmoid(),
 }
 

@@ -52,6 +52,54 @@ OLD = {
 }
 
 
+def lowest(*before, pads=(0, 0, 0, 0, 0, 0, 1, 1), kernel=(3, 3), features=12):
+    """Max pooling of what was padded with the lowest number, as converters of old frameworks write ceil_mode."""
+    last = before[-1].output[0] if before else "images"
+    pad = node("Pad", last, name="pad", pads=list(pads), value=float(np.finfo(np.float32).min))
+    pool = node("MaxPool", "pad", kernel_shape=kernel, strides=[2, 2])
+    return with_head([*before, pad, pool], features, opset=7)
+
+
+RELU = node("Relu", "images")
+
+
+def test_padding_by_the_lowest_number_before_a_max_pooling(tmp_path):
+    proto, images = lowest(RELU), torch.randn(3, *SHAPE)
+    model = load(proto, tmp_path)
+    torch.testing.assert_close(model(images), answers(proto.SerializeToString(), images))
+    branches = [
+        RELU,
+        node("Concat", "my_relu", "my_relu", axis=1),
+        node("Slice", "my_concat", axes=[1], starts=[1], ends=[3]),
+    ]
+    load(lowest(*branches), tmp_path)
+
+
+NOT_ZEROS = {
+    "numbers that may be negative": lambda: lowest(),
+    "numbers of which some may be negative": lambda: lowest(RELU, node("Concat", "my_relu", "images", axis=1), SLICED),
+    "a window in the padding": lambda: lowest(RELU, pads=(0, 0, 0, 0, 0, 0, 0, 2), kernel=(2, 2), features=18),
+    "another reader": lambda: with_head(
+        [
+            RELU,
+            node("Pad", "my_relu", name="pad", pads=[0, 0, 0, 0, 0, 0, 1, 1], value=-3.5e38),
+            node("Relu", "pad", name="y"),
+        ],
+        84,
+        opset=7,
+    ),
+}
+SLICED = node("Slice", "my_concat", axes=[1], starts=[1], ends=[3])
+
+
+@pytest.mark.parametrize("name", NOT_ZEROS)
+def test_padding_that_zeros_cannot_replace_is_refused(name, tmp_path):
+    with pytest.raises(
+        InputError, match="Pad at node 'pad' pads with something else than zeros|not a readable|NaN or infinity"
+    ):
+        load(NOT_ZEROS[name](), tmp_path)
+
+
 @pytest.mark.parametrize("name", OLD)
 def test_operations_as_old_opsets_define_them(name, tmp_path):
     if name == "Slice of leading axes":
@@ -80,6 +128,12 @@ def test_a_definition_newer_than_the_readers_is_refused(tmp_path, monkeypatch):
 def test_entries_for_other_domains_are_not_looked_at(tmp_path):
     proto = conv_net(13)
     proto.opset_import.extend([helper.make_opsetid("ai.onnx.ml", 2), helper.make_opsetid("ai.onnx", 13)])
+    load(proto, tmp_path)
+
+
+def test_an_output_without_a_shape(tmp_path):
+    proto = conv_net(13)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
     load(proto, tmp_path)
 
 

@@ -125,6 +125,7 @@ SUPPORTED = {
     "Pad, opset 18": lambda: with_head(
         [node("Pad", "images", "p", "z", "a")], 2 * 6 * 8, {"p": ints(1, 2), "z": np.float32(0), "a": ints(-1)}, opset=18
     ),
+    "ImageScaler": lambda: with_head([node("ImageScaler", "images", scale=0.5, bias=[0.25, -1.0])], 60, opset=9),
     "Dropout": lambda: with_head([node("Dropout", "images", "r")], 60, {"r": np.float32(0.7)}),
     "Dropout, opset 11": lambda: with_head([node("Dropout", "images", ratio=0.7)], 60, opset=11),
     "Identity, Cast": lambda: with_head(

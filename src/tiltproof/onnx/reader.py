@@ -14,6 +14,7 @@ from tiltproof.errors import InputError, shown
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads
+from tiltproof.onnx.legacy import fill_paddings
 from tiltproof.onnx.module import Draft, Image, OnnxModule, Value
 from tiltproof.onnx.ops import merge_biases
 from tiltproof.onnx.protobuf import (
@@ -114,6 +115,7 @@ def _read(
         raise InputError(
             "the network of an ONNX file must have one output, computed from the image", got=shown(result, 80)
         )
+    fill_paddings(draft, value.place)
     refuse_inner_heads(draft, value.place)
     place = merge_biases(draft, value.place)
     steps = dict(zip(draft.labels, draft.steps, strict=True))

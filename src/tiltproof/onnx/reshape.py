@@ -363,6 +363,12 @@ def pad_zeros(x: Tensor, *, pad: tuple[int, ...]) -> Tensor:
     return F.pad(x, pad)
 
 
+@rounds(rearranged)
+def pad_lowest(x: Tensor, *, pad: tuple[int, ...]) -> Tensor:
+    """Stands until `legacy.fill_paddings`, past which no such padding gets."""
+    return F.pad(x, pad, value=torch.finfo(torch.float32).min)
+
+
 @reads("Pad")
 def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     if node.take("mode", TEXT) not in (None, "constant"):
@@ -379,7 +385,9 @@ def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     axes = integers(node, values[3]) if len(values) > 3 and values[3] is not None else list(range(rank))
     if len(pads) == 2 * len(axes) and not any(pads):
         return x  # whatever it would pad with
-    if value is not None and not (isinstance(value, Tensor) and value.numel() == 1 and not bool(value.any())):
+    single = value is None or (isinstance(value, Tensor) and value.numel() == 1)
+    lowest = single and isinstance(value, Tensor) and float(value) <= float(torch.finfo(torch.float32).min)
+    if not single or (isinstance(value, Tensor) and bool(value.any()) and not lowest):
         raise node.refusal("pads with something else than zeros")
     half = len(axes)
     if len(pads) != 2 * half or any(not 0 <= amount <= MOST for amount in pads):
@@ -388,7 +396,8 @@ def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     touched = [k for k in range(half) if pads[k] or pads[k + half]]
     for k, axis in zip(touched, spread(node, [axes[k] for k in touched], rank), strict=True):
         amounts[axis] = (pads[k], pads[k + half])
-    return draft.add(node, pad_zeros, (x,), pad=tuple(n for pair in reversed(amounts[1:]) for n in pair))
+    function = pad_lowest if lowest else pad_zeros
+    return draft.add(node, function, (x,), pad=tuple(n for pair in reversed(amounts[1:]) for n in pair))
 
 
 @writes("pad")
