@@ -1,6 +1,7 @@
 """A classifier's final softmax, sigmoid or argmax is taken off; whatever is not such a head stays."""
 
 import json
+import pickle
 import warnings
 
 import pytest
@@ -135,6 +136,11 @@ def test_saturated_outputs_are_no_ties():
     assert model(images()).eq(1).all()
     certificate = tiltproof.certify(model, images(), torch.tensor([1, 1, 0]), "R(5)")
     assert certificate.verdicts == ["certified", "certified", "misclassified"]
+
+
+def test_other_processes_get_it_too():
+    scores, _ = without_head(Classifier(nn.Softmax(1)), images())
+    assert torch.equal(pickle.loads(pickle.dumps(scores))(images()), scores(images()))
 
 
 def test_ranges_keep_their_head():

@@ -277,6 +277,16 @@ def test_a_convolution_of_thirty_channels_is_no_picture(tmp_path):
         load(proto, tmp_path, layout="nhwc")
 
 
+def test_a_transposition_of_channels_first_is_no_picture_either(tmp_path):
+    proto = with_head([node("Transpose", "images", perm=[0, 3, 1, 2])], 60, shape=(3, 4, 5))
+    with pytest.raises(
+        InputError, match="the sizes of images with channels first, but its first layer takes channels last"
+    ):
+        load(proto, tmp_path)
+    assert load(proto, tmp_path, layout="nchw").shape == (3, 4, 5)
+    assert load(proto, tmp_path, layout="nhwc").shape == (5, 3, 4)
+
+
 def test_a_digest_tells_layouts_and_outputs_apart(tmp_path):
     proto = with_head([node("Relu", "images")], 45, shape=(3, 5, 3))
     one, other = (load(proto, tmp_path, layout=layout).file_sha256 for layout in entry.LAYOUTS)

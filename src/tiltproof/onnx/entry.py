@@ -197,21 +197,24 @@ def _recognised(what: str, sizes: Open, first: str | None) -> str:
     """The layout of three sizes, from which axes can be channels and from what the graph does first."""
     leading, trailing = sizes[0] in FEW, sizes[2] in COLOURS
     known = [name for name, there in (("nchw", leading), ("nhwc", trailing)) if there]
-    if len(known) == 2 or (not known and None in (sizes[0], sizes[2])):
-        if first is not None:
-            return first
+    if len(known) == 1 and first not in (None, known[0]):
+        words = {"nchw": "channels first", "nhwc": "channels last"}
         raise InputError(
-            f"{what} can be read with channels first and with channels last",
-            got=f"{sizes[0] or 'any number of'} or {sizes[2] or 'any number of'} channels",
+            f"{what} has the sizes of images with {words[known[0]]}, but its first layer takes {words[str(first)]}",
+            got=f"{sizes[0]} channels if they come first, {sizes[2]} if they come last",
             do=STATE_LAYOUT,
         )
-    if known == ["nhwc"] and first == "nchw":
-        raise InputError(
-            f"{what} has the sizes of images with channels last, but its first layer takes channels first",
-            got=f"a convolution of {sizes[0]} channels; {sizes[2]} would be colours",
-            do=STATE_LAYOUT,
-        )
-    return "nhwc" if known == ["nhwc"] else "nchw"
+    if len(known) == 1:
+        return known[0]
+    if first is not None:
+        return first
+    if not known and None not in (sizes[0], sizes[2]):
+        return "nchw"
+    raise InputError(
+        f"{what} can be read with channels first and with channels last",
+        got=f"{sizes[0] or 'any number of'} or {sizes[2] or 'any number of'} channels",
+        do=STATE_LAYOUT,
+    )
 
 
 PASSES = ("Identity", "Cast", "Sub", "Add", "Mul", "Div", "Pad", "Dropout", "Neg", "ImageScaler")

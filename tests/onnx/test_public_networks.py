@@ -1,0 +1,71 @@
+"""Networks that others published, as they are: read, or refused with the node and what to do. Prints a table (-s)."""
+
+import time
+
+import pytest
+import torch
+
+from tests.support.processes import ROOT
+from tiltproof import InputError
+from tiltproof.models import load_onnx
+from tiltproof.network import proof_arithmetic, read_network, without_head
+
+NETWORKS = ROOT.parent / "shared" / "networks"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not NETWORKS.is_dir(), reason="no ../shared/networks")]
+
+SMALL = ("v21_cifar_base_kw", "v21_cifar_deep_kw", "v21_cifar_wide_kw", "v21_resnet_2b", "v22_sri_resnet_a")
+READ = {
+    **{name: {} for name in SMALL},
+    "v21_cifar10_medium": {},
+    "v21_Convnet_maxpool": {},
+    "v21_ffnnSIGMOID__Point_6x200": {},
+    "ort_cnn_mnist_pytorch": {},
+    "vnn_4cnn_ry_0_0_no_custom_OP": {},
+    "vnn_TinyYOLO": {},
+    "ort_winml_squeezenet": {},
+    "v22_unet_simp_small": {"output": "out_mask"},
+    "ultraface_slim-320_simplified": {"output": "boxes"},
+}
+"""Names, and how they are read."""
+REFUSED = {
+    "ort_maui_model": ("QuantizeLinear|Dequantize", {}),
+    "pypi_ch_ppocr_mobile_v2.0_cls_infer": ("HardSigmoid|MaxPool|Mul|Slice", {"shape": (3, 48, 192)}),
+    "v22_unet_upsample_small": ("ConvTranspose", {"output": "out_mask"}),
+    "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30": ("Sign", {}),
+    "vnn_ibp_3_3_8": ("ConstantOfShape|MatMul|Softmax|Gather|Slice|Mul", {}),
+}
+"""Names, and which operations have no rule; a rule for them moves a row to the other table."""
+HEADS = {"ort_cnn_mnist_pytorch": ("LogSoftmax",), "ort_winml_squeezenet": ("Sigmoid",)}
+
+
+def row(name, outcome, began):
+    print(f"{name:50} {outcome} ({time.perf_counter() - began:.1f} s)")  # noqa: T201
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_public_network_is_read(name):
+    began = time.perf_counter()
+    model = load_onnx(NETWORKS / f"{name}.onnx", **READ[name])
+    images = torch.rand(2, *model.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        outputs = model(images)
+    assert len(outputs) == 2
+    scores, head = without_head(model, images)
+    assert head == HEADS.get(name, ())
+    if outputs[0].numel() < 100:
+        with proof_arithmetic(torch.device("cpu")):
+            assert read_network(scores, model.shape, images).output_shape() == tuple(outputs.shape[1:])
+    row(name, f"{model.read_as}; outputs {list(outputs.shape[1:])}", began)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_public_network_is_refused_by_node(name):
+    began = time.perf_counter()
+    pattern, options = REFUSED[name]
+    with pytest.raises(InputError, match=pattern) as error:
+        load_onnx(NETWORKS / f"{name}.onnx", **options)
+    row(name, f"refused: {str(error.value).partition(' What to do')[0]}", began)
+
+
+def test_every_file_is_in_the_table():
+    assert {path.stem for path in NETWORKS.glob("*.onnx")} == {*READ, *REFUSED}
