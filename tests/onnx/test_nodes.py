@@ -65,6 +65,11 @@ SUPPORTED = {
         [conv(pads=[1, 1, 1, 1]), node("Relu", "conv"), node("Add", "my_relu", "conv"), node("Sub", "my_add", "my_relu")],
         120, CONV,
     ),
+    "products of branches": lambda: with_head(
+        [node("ReduceMean", "images", axes=[2, 3]), node("Sigmoid", "my_reducemean"), node("Mul", "images", "my_sigmoid"),
+         node("Mul", "my_mul", "my_mul", name="again"), node("Sub", "again", "my_reducemean")],
+        60,
+    ),
     "activations": lambda: with_head(
         [conv(), node("LeakyRelu", "conv", alpha=0.25), node("Sigmoid", "my_leakyrelu"), node("Tanh", "my_sigmoid"),
          node("LeakyRelu", "my_tanh", name="again")],
@@ -218,14 +223,18 @@ REFUSED = {
         [node("Flatten", "images"), node("Gemm", "my_flatten", "my_flatten", transB=1)]
     ),
     "MatMul of images": lambda: with_head([node("MatMul", "images", "w")], 36, {"w": random(5, 3)}),
-    "Mul of branches": lambda: with_head([node("Relu", "images"), node("Mul", "images", "my_relu")], 60),
+    "Mul of branches of other ranks": lambda: with_head(
+        [node("ReduceMean", "images", axes=[2, 3], keepdims=0), node("Mul", "images", "my_reducemean")], 60
+    ),
     "Div by a branch": lambda: with_head([node("Div", "c", "images")], 60, {"c": np.float32(1)}),
     "Div by zero": lambda: with_head([node("Div", "images", "c")], 60, {"c": np.float32(0)}),
     "Add of a batch": lambda: with_head([node("Add", "images", "c")], 60, {"c": random(3, 2, 6, 5)}),
     "Add that spreads": lambda: with_head(
         [node("ReduceMean", "images", axes=[2, 3]), node("Add", "my_reducemean", "c")], 60, {"c": random(1, 2, 6, 5)}
     ),
-    "Add of uneven branches": lambda: with_head([node("ReduceMean", "images", axes=[2]), node("Add", "images", "my_reducemean")], 60),
+    "Add of branches of other ranks": lambda: with_head(
+        [node("ReduceMean", "images", axes=[2], keepdims=0), node("Add", "images", "my_reducemean")], 60
+    ),
     "BatchNormalization in training": lambda: with_head(
         [helper.make_node(
             "BatchNormalization", ["images", *NORM], ["y", "new_m", "new_v"], name="my_batchnormalization", training_mode=1
@@ -253,7 +262,7 @@ REFUSED = {
     "Pad that cuts": lambda: with_head([node("Pad", "images", "p")], 48, {"p": ints(0, 0, 0, -1, 0, 0, 0, 0)}),
     "Pad of the batch": lambda: with_head([node("Pad", "images", "p")], 60, {"p": ints(1, 0, 0, 0, 0, 0, 0, 0)}),
     "Cast": lambda: with_head([helper.make_node("Cast", ["images"], ["my_cast"], name="my_cast", to=DOUBLE)], 60),
-    "Gather of pictures": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
+    "Gather of images": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
     "Constant text": lambda: with_head([node("Constant", value_string="a"), node("Mul", "images", "my_constant")], 60),
 }  # fmt: skip
 

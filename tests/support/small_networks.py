@@ -162,6 +162,34 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "residual sub": lambda: Function(
         lambda m, x: m.head((x - F.relu(m.a(x))).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(60)
     ),
+    "sum with a smaller branch": lambda: Function(
+        lambda m, x: m.head((F.relu(x) - x.mean((2, 3), keepdim=True) + m.a(x)).flatten(1)),
+        a=nn.Conv2d(2, 1, 1),
+        head=head(60),
+    ),
+    "squeeze and excite": lambda: Function(
+        lambda m, x: m.head((x * torch.sigmoid(m.b(F.relu(m.a(x.mean((2, 3), keepdim=True)))))).flatten(1)),
+        a=nn.Conv2d(2, 3, 1),
+        b=nn.Conv2d(3, 2, 1),
+        head=head(60),
+    ),
+    "gate over channels": lambda: Function(
+        lambda m, x: m.head((torch.sigmoid(m.a(x)) * m.b(x)).flatten(1)),
+        a=nn.Conv2d(2, 1, 1),
+        b=nn.Conv2d(2, 3, 3, padding=1),
+        head=head(90),
+    ),
+    "product of branches": lambda: Function(
+        lambda m, x: m.c(F.relu(m.a(x.flatten(1))) * m.b(x.flatten(1))),
+        a=nn.Linear(60, 5),
+        b=nn.Linear(60, 5),
+        c=head(5),
+    ),
+    "x sigmoid(x)": lambda: Function(
+        lambda m, x: m.b((lambda y: y * y.sigmoid())(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)
+    ),
+    "square": lambda: Function(lambda m, x: m.b((lambda y: y * y)(m.a(x.flatten(1)))), a=nn.Linear(60, 5), b=head(5)),
+    "product last": lambda: Function(lambda m, x: m.a(x.flatten(1)) * m.b(x.flatten(1)), a=head(60), b=head(60)),
     "concat": lambda: Function(
         lambda m, x: m.head(torch.cat([x, F.relu(m.a(x)), x], dim=1).flatten(1)), a=nn.Conv2d(2, 3, 1), head=head(210)
     ),

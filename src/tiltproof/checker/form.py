@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.checker.branches import interval_product, second_order
 from tiltproof.errors import UnsupportedOperation
 
 UNIT, UNIT32 = 2.0**-53, 2.0**-24
@@ -253,16 +254,23 @@ def negative(a: Form) -> Form:
 
 @rule(torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__)
 def times(a: Any, b: Any) -> Form:
-    """Multiply: (c1 + t1)(c2 + t2) = c1 c2 + c1 t2 + c2 t1 + t1 t2, where |t1 t2| <= reach1 reach2."""
+    """Multiply: (c1 + t1)(c2 + t2) = c1 c2 + c1 t2 + c2 t1 + t1 t2, with t1 t2 from `second_order`; or the interval product where it is
+    narrower than the radius."""
     a, b = (a, b) if isinstance(a, Form) else (b, a)
     if not isinstance(b, Form):
         b = constant(b, a)
         return enclose(a.rows * b, torch.where(tame(a, b), a.magnitude * b.abs(), math.inf), 4, a.unit, 4)
     alike(a, b)
+    middle, rest = second_order(a, b)
     data = a.center * b.rows + b.center * a.rows
-    data[0] = a.center * b.center
-    data[-1] = a.center.abs() * b.radius + b.center.abs() * a.radius + a.reach * b.reach
-    return enclose(data, a.magnitude * b.magnitude, 8, a.unit, 4)
+    data[0] = a.center * b.center + middle
+    data[-1] = a.center.abs() * b.radius + b.center.abs() * a.radius + rest
+    low, high = interval_product(a, b)
+    narrow = (high - low) / 2 < data[-1]  # false for a NaN
+    data[:-1] = torch.where(narrow, 0.0, data[:-1])
+    data[0] = torch.where(narrow, (low + high) / 2, data[0])
+    data[-1] = torch.where(narrow, (high - low) / 2, data[-1])
+    return enclose(data, a.magnitude * b.magnitude, 8 + 2 * len(data), a.unit, 4)
 
 
 @rule(torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.true_divide, torch.Tensor.__truediv__)

@@ -6,6 +6,7 @@ gamma_n = n u / (1 - n u), of which n counts a sum's products:
     y = W x + b       e_y = |W| e + gamma_{n+4} (|W| (|x| + e) + |b|)
     x + c, c x, x / c each as the real function changes e, and 2 u of the result
     x + z             e_x + e_z, and 2 u of the result
+    x z               |x| e_z + |z| e_x + e_x e_z, and 2 u of the result
     activations       their Lipschitz constant times e, and `LIBRARY` units of 1 for those that libraries approximate
     what rearranges   e, rearranged; of the largest of several numbers, the largest e
 

@@ -531,10 +531,15 @@ def branches(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Ten
     return error + 2 * unit * (result.abs() + error)
 
 
+def product_of_branches(_step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    error = read[0].abs() * errors[1] + read[1].abs() * errors[0] + errors[0] * errors[1]
+    return error + 2 * unit * (result.abs() + error)
+
+
 BINARY: dict[str, Callable[..., Tensor]] = {
     "Add": rounds(branches)(torch.add),
     "Sub": rounds(branches)(torch.sub),
-    "Mul": torch.mul,
+    "Mul": rounds(product_of_branches)(torch.mul),
     "Div": torch.div,
 }
 
@@ -545,9 +550,9 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     function = BINARY[node.op]
     first, second = values
     if isinstance(first, Image) and isinstance(second, Image):
-        if node.op not in ("Add", "Sub"):
-            raise node.refusal("joins two branches; sums and differences of branches have rules")
-        if first.shape != second.shape:
+        if node.op == "Div":
+            raise node.refusal("divides by something that depends on the image")
+        if len(first.shape) != len(second.shape):
             raise node.refusal(f"joins branches of shapes {list(first.shape)} and {list(second.shape)}")
         return draft.add(node, function, (first, second))
     x, constant = (first, second) if isinstance(first, Image) else (second, first)
@@ -569,3 +574,9 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 
 writes_one_node("add", "Add")
 writes_one_node("sub", "Sub")
+writes_one_node("product", "Mul")
+
+
+@writes("square")
+def write_square(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    draft.add("Mul", inputs * 2, output)

@@ -1,6 +1,16 @@
 """One module per family of operations, each with its rules and ATen converters; importing this package fills both tables."""
 
-from tiltproof.network.ops import activations, arithmetic, linear, pooling, reshape
+from tiltproof.network.ops import activations, arithmetic, linear, pooling, products, reshape
 from tiltproof.network.ops.base import REGISTRY, BackwardResult, Rule
 
-__all__ = ["REGISTRY", "BackwardResult", "Rule", "activations", "arithmetic", "linear", "pooling", "reshape"]
+__all__ = [
+    "REGISTRY",
+    "BackwardResult",
+    "Rule",
+    "activations",
+    "arithmetic",
+    "linear",
+    "pooling",
+    "products",
+    "reshape",
+]

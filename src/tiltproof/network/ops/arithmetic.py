@@ -5,6 +5,7 @@ Arithmetic with constants becomes ``scale * x + shift``; both are computed in fl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +21,18 @@ from tiltproof.network.ops.base import (
     BackwardResult,
     LinearRule,
     Rule,
+    backward_gamma,
     evaluated,
     farthest,
     form_lengths,
+    lengths,
     ones_length,
+    reduced,
+    row_size,
     rule,
 )
 from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
+from tiltproof.network.ops.products import product_of
 
 
 @rule("scale")
@@ -179,7 +185,7 @@ def _device(constants: dict[str, Tensor]) -> torch.device | None:
 @converter("mul.Tensor", "mul.Scalar")
 def mul(shape: Any, x: Any, other: Any) -> Built:
     if isinstance(x, Input) and isinstance(other, Input):
-        raise Refused("a product of two branches")
+        return product_of(x, other)
     x, other = (x, other) if isinstance(x, Input) else (other, x)
     return _scaled(shape, x, other, lambda c: c, None)
 
@@ -198,7 +204,7 @@ def neg(shape: Any, x: Any) -> Built:
 
 @rule("add")
 class Add(Rule):
-    """Sum of two branches of equal shape: the shared symbols add up or cancel as they should."""
+    """Sum of two branches: the shared symbols add up or cancel as they should. A dimension of size 1 serves all entries of the other."""
 
     sign = 1
 
@@ -207,10 +213,15 @@ class Add(Rule):
         return evaluated(first + second if self.sign > 0 else first - second, 2, operation.evaluation)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
-        result = BackwardResult([a, self.sign * a])
-        if operation.evaluation:
-            size = form_lengths(inputs[0]) + form_lengths(inputs[1]) + UNDERFLOW * ones_length(a)
-            result.rounding_budget = size * gamma(4, operation.evaluation)
+        first, second = inputs
+        result = BackwardResult([reduced(a, first.shape), reduced(self.sign * a, second.shape)])
+        served = max(row_size(a) // math.prod(form.shape[1:]) for form in inputs)
+        if operation.evaluation or (first.unit and served > 1):
+            count = gamma(4, operation.evaluation) + (backward_gamma(served + 4, 1, first.unit) if served > 1 else 0.0)
+            sizes = [
+                form_lengths(form) if form.shape == a.shape else lengths(form.extent().expand_as(a)) for form in inputs
+            ]
+            result.rounding_budget = (sizes[0] + sizes[1] + UNDERFLOW * ones_length(a)) * count
         return result
 
 
@@ -223,7 +234,7 @@ class Sub(Add):
 
 def _sum(shape: Any, x: Any, other: Any, kind: str, alpha: float) -> Built:
     if isinstance(x, Input) and isinstance(other, Input):
-        if alpha != 1 or x.shape != other.shape:
+        if alpha != 1 or len(x.shape) != len(other.shape):
             raise Refused(f"a sum of branches of shapes {x.shape} and {other.shape} with factor {alpha}")
         return Built(kind, (x.name, other.name))
     sign = alpha if kind == "add" else -alpha

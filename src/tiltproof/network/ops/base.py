@@ -155,6 +155,11 @@ def ones_length(a: Tensor) -> float:
     return math.sqrt(a.shape[1]) * (1 + 2.0**-20) if a.ndim > 2 else 1.0
 
 
+def reduced(a: Tensor, shape: torch.Size) -> Tensor:
+    """Coefficients of a branch of this shape, each the sum over the entries that it serves by broadcasting."""
+    return a.sum_to_size(len(a), *shape[1:])
+
+
 def farthest(form: AffineForm) -> Tensor:
     """An upper bound of |x| over the form."""
     return form.center.abs() + form.reach()
