@@ -102,13 +102,14 @@ def test_every_operation_is_written_and_read(name, tmp_path):
         return
     path = write_onnx(model, small_networks.SHAPE, tmp_path / "net.onnx")
     if name in small_networks.NOT_READ:
-        with pytest.raises(UnsupportedOperation, match="is supported"):
+        with pytest.raises(UnsupportedOperation, match="is supported|has (a|no bound) rule"):
             load_onnx(path)
         return
     again, form = load_onnx(path), make_form(small_networks.SHAPE, 2, 0, rows=1)
     bound = bound_network(again, form)
     assert_inside(model, form, AffineForm(bound.stack, bound.radius + 1e-5))
-    assert torch.allclose(bound.radius, bound_network(model, form).radius, rtol=0.02, atol=1e-4)
+    if name not in small_networks.READ_IN_PARTS:
+        assert torch.allclose(bound.radius, bound_network(model, form).radius, rtol=0.02, atol=1e-4)
 
 
 def test_read_back_it_gets_the_same_verdicts(tmp_path):

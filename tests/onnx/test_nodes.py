@@ -84,6 +84,20 @@ SUPPORTED = {
     "BatchNormalization, opset 11": lambda: with_head(
         [node("BatchNormalization", "images", "g", "h", "m", "v", momentum=0.5)], 60, NORM, opset=11
     ),
+    "LayerNormalization": lambda: with_head(
+        [node("LayerNormalization", "images", "g", "h", axis=2, epsilon=0.01), node("Relu", "my_layernormalization")], 60,
+        {"g": random(6, 5), "h": random(6, 5, seed=5)}, opset=17,
+    ),
+    "LayerNormalization without bias": lambda: with_head(
+        [node("LayerNormalization", "images", "g", epsilon=0.01)], 60, {"g": random(5)}, opset=17
+    ),
+    "InstanceNormalization": lambda: with_head(
+        [node("InstanceNormalization", "images", "g", "h", epsilon=0.01)], 60, {"g": NORM["g"], "h": NORM["h"]}
+    ),
+    "GroupNormalization": lambda: with_head(
+        [conv(), node("GroupNormalization", "conv", "g", "h", num_groups=2, epsilon=0.01)], 48,
+        {**CONV, "g": random(4), "h": random(4, seed=5)}, opset=21,
+    ),
     "MaxPool": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2])], 40),
     "MaxPool pads": lambda: with_head(
         [node("MaxPool", "images", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])], 18
@@ -245,6 +259,15 @@ REFUSED = {
         [node("BatchNormalization", "images", "g", "h", "m", "v")], 60, {**NORM, "v": np.float32([-1, 1])}
     ),
     "LeakyRelu above 1": lambda: with_head([node("LeakyRelu", "images", alpha=2.0)], 60),
+    "LayerNormalization of the batch": lambda: with_head(
+        [node("LayerNormalization", "images", "g", axis=0)], 60, {"g": random(2, 2, 6, 5)}, opset=17
+    ),
+    "InstanceNormalization without epsilon": lambda: with_head(
+        [node("InstanceNormalization", "images", "g", "h", epsilon=0.0)], 60, {"g": NORM["g"], "h": NORM["h"]}
+    ),
+    "GroupNormalization of odd groups": lambda: with_head(
+        [conv(), node("GroupNormalization", "conv", "g", "h", num_groups=3)], 48, {**CONV, "g": random(4), "h": random(4)}, opset=21
+    ),
     "Dropout in training": lambda: with_head(
         [node("Dropout", "images", "r", "t")], 60, {"r": np.float32(0.7), "t": np.array(True)}
     ),

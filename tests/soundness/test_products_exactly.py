@@ -21,7 +21,7 @@ KINDS = ("independent", "equal", "opposite", "constant", "far apart", "tiny", "p
 
 def pair(kind: str, symbols: int, size: float, dtype: torch.dtype) -> tuple[AffineForm, AffineForm]:
     """Two forms [1, ENTRIES] over the same symbols."""
-    rng = np.random.default_rng([len(kind), symbols, int(-np.log2(size))])
+    rng = np.random.default_rng([len(kind), symbols, int(-np.log2(size + 2.0**-99))])
     draw = lambda *shape: torch.tensor(rng.uniform(-1, 1, shape))  # noqa: E731
     stacks = [torch.cat([2 * draw(1, 1, ENTRIES), size * draw(symbols, 1, ENTRIES)]) for _ in range(2)]
     radii = [size * draw(1, ENTRIES).abs() * (draw(1, ENTRIES) > 0) for _ in range(2)]
@@ -59,6 +59,7 @@ CASES = pytest.mark.parametrize(
         (kind, symbols, size, dtype)
         for kind in KINDS
         for symbols, size, dtype in [
+            (0, 0.0, torch.float32),
             (0, 0.5, torch.float32),
             (1, 0.25, torch.float32),
             (2, 1.0, torch.float64),
@@ -137,6 +138,24 @@ def test_coefficients_of_a_smaller_branch_are_sums_that_round(kind):
     bound = sum(numbers(each).sum() for each in result.inputs) + Fraction(float(result.constant))
     error = (numbers(result.rounding_budget) * numbers(a.abs())).sum()
     assert bound - error <= numbers(a).sum() * (2 if kind == "add" else 1)
+
+
+def test_a_float32_product_is_inside():
+    """Exactly known factors: the bound holds for the product as float32 rounds it."""
+    x, y = torch.rand(2, 1, 400, generator=torch.Generator().manual_seed(0))
+    forms = [AffineForm(each.double()[None], torch.zeros(1, 400, dtype=torch.float64)) for each in (x, y)]
+    a, unit = torch.ones(1, 400, dtype=torch.float64), 2.0**-24
+    for kind, inputs, value in (("product", forms, x * y), ("square", forms[:1], x * x)):
+        operation = Operation("z", kind, ("x", "y"), {}, (400,), evaluation=unit)
+        result = REGISTRY[kind].forward(operation, inputs)
+        value = value.double()
+        assert ((result.lower <= value) & (value <= result.upper)).all()
+        back = REGISTRY[kind].backward(operation, a, inputs)
+        free = sum(p * form.center for p, form in zip(back.inputs, inputs, strict=True))
+        assert (free.sum() + back.constant - back.rounding_budget.sum() <= value.sum()).all()
+        assert (
+            back.rounding_budget >= (value - (x.double() * y.double() if kind == "product" else x.double() ** 2)).abs()
+        ).all()
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])

@@ -43,6 +43,9 @@ def settle(model: nn.Module, seed: int = 0) -> nn.Module:
             if module.affine:
                 nn.init.uniform_(module.weight, -1.5, 1.5)
                 nn.init.uniform_(module.bias, -1, 1)
+        elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
+            for parameter in module.parameters():
+                nn.init.uniform_(parameter, -1.5, 1.5)
         elif isinstance(module, nn.Linear | nn.Conv2d):
             nn.init.normal_(module.weight, std=1.2 / module.weight[0].numel() ** 0.5)
             if module.bias is not None:
@@ -188,6 +191,19 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "x sigmoid(x)": lambda: Function(
         lambda m, x: m.b((lambda y: y * y.sigmoid())(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)
     ),
+    "layer norm": lambda: Function(
+        lambda m, x: m.b(F.relu(m.n(m.a(x.flatten(1))))), a=nn.Linear(60, 9), n=nn.LayerNorm(9, eps=1e-2), b=head(9)
+    ),
+    "layer norm of pictures": lambda: Function(
+        lambda m, x: m.head(F.layer_norm(m.n(x), (6, 5), None, None, 0.1).flatten(1)),
+        n=nn.LayerNorm(5, eps=1e-2, bias=False),
+        head=head(60),
+    ),
+    "group norm": lambda: chain(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4, eps=1e-2), nn.ReLU(), features=48),
+    "instance norm": lambda: chain(nn.InstanceNorm2d(2, eps=1e-2, affine=True), nn.Conv2d(2, 3, 3), features=36),
+    "rms norm": lambda: Function(
+        lambda m, x: m.b(F.relu(m.n(m.a(x.flatten(1))))), a=nn.Linear(60, 9), n=nn.RMSNorm(9, eps=1e-2), b=head(9)
+    ),
     "square": lambda: Function(lambda m, x: m.b((lambda y: y * y)(m.a(x.flatten(1)))), a=nn.Linear(60, 5), b=head(5)),
     "product last": lambda: Function(lambda m, x: m.a(x.flatten(1)) * m.b(x.flatten(1)), a=head(60), b=head(60)),
     "concat": lambda: Function(
@@ -247,9 +263,11 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
 
 CHECKER_REFUSES = {"falling leaky relu", "average without padding"}
 """Networks whose operations the checker has no rule for."""
+READ_IN_PARTS = {"layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"}
+"""Networks that are written as several operations, whose bounds are other ones."""
 NOT_WRITTEN = {"adaptive avg pool uneven", "adaptive avg pool functional"}
 """Networks that cannot be written as ONNX."""
-NOT_READ = {"falling leaky relu"}
+NOT_READ = {"falling leaky relu", *READ_IN_PARTS}
 """Networks that can be written as ONNX and not be read again."""
 
 

@@ -191,6 +191,14 @@ def enclose(data: Tensor, size: Tensor, n: int, unit: float, m: int) -> Form:
     return Form(data, unit)
 
 
+def unbounded(form: Form) -> Form:
+    """Give entries of which nothing is known an infinite radius, and no numbers that would make a NaN of others."""
+    known = form.rows.isfinite().all(0)
+    form.rows[:-1] = torch.where(known, form.rows[:-1], 0.0)
+    form.rows[-1] = torch.where(known, form.rows[-1], math.inf)
+    return form
+
+
 def tame(form: Form, *constants: Tensor) -> Tensor:
     """Return where a float32 evaluation with these constants cannot overflow, divide by zero or lose a constant on the way.
 
@@ -270,7 +278,7 @@ def times(a: Any, b: Any) -> Form:
     data[:-1] = torch.where(narrow, 0.0, data[:-1])
     data[0] = torch.where(narrow, (low + high) / 2, data[0])
     data[-1] = torch.where(narrow, (high - low) / 2, data[-1])
-    return enclose(data, a.magnitude * b.magnitude, 8 + 2 * len(data), a.unit, 4)
+    return unbounded(enclose(data, a.magnitude * b.magnitude, 8 + 2 * len(data), a.unit, 4))
 
 
 @rule(torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.true_divide, torch.Tensor.__truediv__)

@@ -23,7 +23,7 @@ from torch.fx import Graph, Node
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
-from tiltproof.network.ops.converters import CONVERTERS, Input, Refused, supported
+from tiltproof.network.ops.converters import CONVERTERS, Built, Input, Refused, supported
 from tiltproof.process_lock import exclusive
 
 
@@ -216,13 +216,24 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
             got=str(refusal),
             do=f"supported operations: {supported()}",
         ) from None
+    _append(network, built, node.name, shape, {})
+    known[node.name], names[node.name] = shape, node.name
+
+
+def _append(network: Network, built: Built, name: str, shape: tuple[int, ...], done: dict[Built, str]) -> str:
+    """Append an operation after those that it is built on; returns its name."""
+    inputs = []
+    for other in built.inputs:
+        if isinstance(other, Built) and other not in done:
+            assert other.shape is not None
+            done[other] = _append(network, other, f"{name}.{len(done)}", other.shape, done)
+        inputs.append(done[other] if isinstance(other, Built) else other)
     settings = dict(built.settings)
     for key, compute in built.derived.items():  # constants computed from parameters, e.g. batch norm's scale
-        name = f"{node.name}.{key}"
-        network.computed.append((name, compute))
-        settings[key] = Reference(name)
-    network.operations.append(Operation(node.name, built.kind, built.inputs, settings, shape))
-    known[node.name], names[node.name] = shape, node.name
+        network.computed.append((f"{name}.{key}", compute))
+        settings[key] = Reference(f"{name}.{key}")
+    network.operations.append(Operation(name, built.kind, tuple(inputs), settings, shape))
+    return name
 
 
 def _constant(node: torch.fx.Node) -> Callable[[dict[str, Any]], Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from tiltproof.errors import InputError, shown
+from tiltproof.onnx import norms  # noqa: F401  (it fills the table)
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads

@@ -1,6 +1,6 @@
 """One module per family of operations, each with its rules and ATen converters; importing this package fills both tables."""
 
-from tiltproof.network.ops import activations, arithmetic, linear, pooling, products, reshape
+from tiltproof.network.ops import activations, arithmetic, convex, linear, norms, pooling, products, reshape
 from tiltproof.network.ops.base import REGISTRY, BackwardResult, Rule
 
 __all__ = [
@@ -9,7 +9,9 @@ __all__ = [
     "Rule",
     "activations",
     "arithmetic",
+    "convex",
     "linear",
+    "norms",
     "pooling",
     "products",
     "reshape",

@@ -84,12 +84,12 @@ def batch_norm(
     view = (-1, *[1] * (len(shape) - 1))
 
     def scale(constants: dict[str, Tensor]) -> Tensor:
-        gain = (_value(variance, constants) + epsilon).rsqrt()
-        return (gain if weight is None else gain * _value(weight, constants)).view(view)
+        gain = (value_of_constant(variance, constants) + epsilon).rsqrt()
+        return (gain if weight is None else gain * value_of_constant(weight, constants)).view(view)
 
     def parts(constants: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        product = _value(mean, constants).view(view) * scale(constants)
-        return torch.zeros_like(product) if bias is None else _value(bias, constants).view(view), product
+        product = value_of_constant(mean, constants).view(view) * scale(constants)
+        return torch.zeros_like(product) if bias is None else value_of_constant(bias, constants).view(view), product
 
     def shift(constants: dict[str, Tensor]) -> Tensor:
         start, product = parts(constants)
@@ -102,10 +102,13 @@ def batch_norm(
 
     def constants_used(constants: dict[str, Tensor]) -> Tensor:
         """Everything an evaluation may multiply, add or divide by; the factor limits 1 / sqrt(variance) to 2^20."""
-        spread = _value(variance, constants) + epsilon
-        used = [_value(mean, constants), spread, spread.rsqrt() * 2.0**20]
+        spread = value_of_constant(variance, constants) + epsilon
+        used = [value_of_constant(mean, constants), spread, spread.rsqrt() * 2.0**20]
         return torch.cat(
-            [tensor.flatten() for tensor in [*used, *(_value(c, constants) for c in (weight, bias) if c is not None)]]
+            [
+                tensor.flatten()
+                for tensor in [*used, *(value_of_constant(c, constants) for c in (weight, bias) if c is not None)]
+            ]
         )
 
     derived: dict[str, Callable[[dict[str, Tensor]], Any]] = {
@@ -142,7 +145,7 @@ def _scaled(
         raise Refused(f"a constant that changes the shape from {x.shape} to {shape}")
 
     def fitted(constants: dict[str, Tensor]) -> Tensor:
-        value = _value(other, constants)
+        value = value_of_constant(other, constants)
         extra = max(0, value.ndim - len(shape))
         if any(size != 1 for size in value.shape[:extra]):
             raise UnsupportedOperation(
@@ -155,7 +158,7 @@ def _scaled(
     def make(function: Callable[[Tensor], Any]) -> Callable[[dict[str, Tensor]], Any]:
         def made(constants: dict[str, Tensor]) -> Tensor:
             value = function(fitted(constants))
-            return value if isinstance(value, Tensor) else _value(value, constants)
+            return value if isinstance(value, Tensor) else value_of_constant(value, constants)
 
         return made
 
@@ -167,7 +170,7 @@ def _scaled(
     return Built("scale", (x.name,), {} if shift else {"shift": None}, derived)
 
 
-def _value(constant: Any, constants: dict[str, Tensor]) -> Tensor:
+def value_of_constant(constant: Any, constants: dict[str, Tensor]) -> Tensor:
     """A constant in float64; a Python number, such as a parameter's item(), is exactly that float64 number."""
     if isinstance(constant, Reference):
         constant = constants[constant.name]

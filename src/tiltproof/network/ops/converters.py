@@ -23,14 +23,19 @@ class Input(NamedTuple):
     shape: tuple[int, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class Built:
-    """The operation that a converter builds; ``derived`` holds settings to compute from the constants of the live network."""
+    """The operation that a converter builds; ``derived`` holds settings to compute from the constants of the live network.
+
+    An input is the name of an operation or an operation built here as well, which must state its ``shape``; None stands for that of the
+    call.
+    """
 
     kind: str
-    inputs: tuple[str, ...]
+    inputs: tuple[str | Built, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     derived: dict[str, Callable[[dict[str, Tensor]], Any]] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
 
 
 CONVERTERS: dict[str, Callable[..., Built]] = {}

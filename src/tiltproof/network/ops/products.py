@@ -23,6 +23,7 @@ from tiltproof.network.ops.base import (
     reduced,
     row_size,
     rule,
+    total,
 )
 from tiltproof.network.ops.converters import Built, Input, Refused
 
@@ -100,12 +101,13 @@ def _interval_product(first: AffineForm, second: AffineForm) -> tuple[Tensor, Te
     )
 
 
-def narrower(form: AffineForm, low: Tensor, high: Tensor) -> AffineForm:
-    """The interval [low, high], whose ends may have rounded twice, wherever it is narrower than the form's remainder."""
+def narrower(form: AffineForm, low: Tensor, high: Tensor, anyway: Tensor | None = None) -> AffineForm:
+    """The interval [low, high], whose ends may have rounded twice, wherever it is narrower than the form's remainder; or ``anyway``."""
     middle = (low + high) / 2
     half = torch.maximum(high - middle, middle - low)
     half = widen(half, torch.maximum(low.abs(), high.abs()), 6, form.unit)
     better = half < form.radius  # false for a NaN
+    better = better if anyway is None else better | anyway
     flat = torch.cat([middle[None], torch.zeros_like(form.slopes)])
     stack, radius = torch.where(better, flat, form.stack), torch.where(better, half, form.radius)
     return AffineForm(stack, radius, form.unit, form.quadratic)
@@ -205,18 +207,14 @@ class Square(Rule):
         return evaluated(narrower(result, nearer * nearer, farther * farther), 2, operation.evaluation)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
-        """a >= 0: x^2 >= 2 c x - c^2, because (x - c)^2 >= 0; a < 0: x^2 <= (l + h) x - l h, because (x - l) (h - x) >= 0.
-
-        The second holds for l, h as rounded, and so with a slope that is rounded once: that error is counted with the products'.
-        """
+        """x^2 = 2 c x - c^2 + D^2, and 0 <= D^2 <= deviation^2: the lower end serves a >= 0, the upper one a < 0."""
         (form,) = inputs
-        center, lower, upper = form.center, form.lower, form.upper
-        slope = torch.where(a > 0, 2 * center, lower + upper)
-        offset = torch.where(a > 0, -(center.double() * center.double()), -(lower.double() * upper.double()))
-        result = BackwardResult([a * slope], constant=dot(a, offset))
+        center = form.center
+        offset = a.clamp(max=0).double() * form.deviation().double() ** 2 - a.double() * center.double() ** 2
+        result = BackwardResult([a * (2 * center)], constant=total(offset))
         if form.unit:
             far = farthest(form)
-            size = lengths(2 * (lower.abs() + upper.abs() + far) * far + offset.abs().to(a.dtype))
+            size = lengths((2 * center.abs() + far) * far + form.deviation() ** 2)
             result.rounding_budget = size * backward_gamma(9, row_size(a), form.unit)
             if operation.evaluation:
                 theirs = lengths(far * far) + UNDERFLOW * ones_length(a)
