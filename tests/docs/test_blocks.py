@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(not PAGES[0].exists(), reason="not in a source c
 LANGUAGES = {"python", "console", "json", "toml", "csv", "text"}
 REASONS = {
     "installs packages",
+    "needs a Keras file",
     "needs the authors' networks",
     "takes hours, or a GPU",
     "takes minutes, and the full data sets",

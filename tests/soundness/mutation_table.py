@@ -30,6 +30,7 @@ OPERATIONS = "network/test_operations.py"
 HEAD, CHECKER_HEAD = "network/test_head.py", "checker/test_head.py"
 NORMS, CONVEX, EXACT_NORMS = "network/ops/norms.py", "network/ops/convex.py", "soundness/test_norms_exactly.py"
 BRANCHES, EXACT_PRODUCTS = "network/ops/products.py", "soundness/test_products_exactly.py"
+KERAS = "keras/test_keras.py"
 
 
 @dataclass(frozen=True)
@@ -1020,4 +1021,19 @@ MUTATIONS = [
     Mutation("a class not asked about", PROPERTIES, "for k, name in enumerate(outputs) if k != label]",
              "for k, name in enumerate(outputs) if k not in (label, 0)]",
              "unsat would not rule class 0 out", (PRINTED,)),
+    # Keras files
+    Mutation("keras: the odd zero before the image", "keras/layers.py", "return (total[0] // 2, total[1] // 2),",
+             "return (-(-total[0] // 2), -(-total[1] // 2)),",
+             "Keras adds it at the end", (KERAS,)),
+    Mutation("keras: an image flattened channels first", "keras/layers.py",
+             "if len(x.shape) == 3 and (len(shape) != 1 or x.shape[1:] != (1, 1)):",
+             "if False:", "Keras flattens channels last", (KERAS,)),
+    Mutation("keras: weights by order against their names", "keras/archive.py", "if self.names.get(folder, name) != name:",
+             "if False:", "a layer would get another one's weights", (KERAS,)),
+    Mutation("keras: arrays that no layer uses", "keras/reader.py", "    if weights.groups:", "    if False:",
+             "a layer may be missing", (KERAS,)),
+    Mutation("keras: settings not understood", "keras/layers.py", "        if self.values:\n", "        if False:\n",
+             "they may change what the layer computes", (KERAS,)),
+    Mutation("keras: a layer of one's own class", "keras/reader.py", "if kind not in LAYERS or not own or entry.get",
+             "if kind not in LAYERS or entry.get", "an operation may share a layer's name", (KERAS,)),
 ]  # fmt: skip

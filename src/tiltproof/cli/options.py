@@ -88,7 +88,7 @@ def choice(text: str, group: str, *values: str) -> Any:
 
 
 _model = option(
-    "Bundled model (list: tiltproof models), .safetensors or .onnx file, or package.module:function.",
+    "Bundled model (list: tiltproof models), .safetensors, .onnx, .keras or .h5 file, or package.module:function.",
     *(PROBLEM, "MODEL"),
     names=lambda: (card.name for card in models()),
 )

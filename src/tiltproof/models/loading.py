@@ -1,4 +1,4 @@
-"""Load a network by name: bundled, a ``.safetensors`` or ``.onnx`` file, or ``package.module:function``."""
+"""Load a network by name: bundled, a ``.safetensors``, ``.onnx``, ``.keras`` or ``.h5`` file, or ``package.module:function``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 from torch import nn
 
 from tiltproof.errors import InputError, shown
+from tiltproof.keras import load_keras
 from tiltproof.models import cards
 from tiltproof.models.architectures import ARCHITECTURES
 from tiltproof.models.weights_file import PICKLES, build, check_file, read_bytes
 from tiltproof.onnx import load_onnx
+
+KERAS = (".keras", ".h5", ".hdf5")
 
 
 def load(
@@ -31,14 +34,15 @@ def load(
     Parameters
     ----------
     model : str
-        The name of a bundled network (see `models`), the path of a ``.safetensors`` or ``.onnx`` file, or
+        The name of a bundled network (see `models`), the path of a ``.safetensors``, ``.onnx``, ``.keras`` or ``.h5`` file, or
         ``package.module:function``, where the function takes no arguments and returns the network.
     arch : str, optional
         The architecture of a weight file, a key of `ARCHITECTURES`; by default the one named by the card next to it.
     allow_pickle : bool
         Accept a state dict written by ``torch.save`` as well. No code in it is run.
     shape, layout, output : optional
-        How to read an ``.onnx`` file, as in `load_onnx`. A ``shape`` that is a function is left alone by other models.
+        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files. A ``shape`` that is a function is left alone by
+        other models.
 
     Returns
     -------
@@ -53,9 +57,9 @@ def load(
     path = Path(model)
     reading = {"shape": None if callable(shape) else shape, "layout": layout, "output": output}
     given = [name for name, value in reading.items() if value is not None]
-    if given and path.suffix.lower() != ".onnx":
+    if given and path.suffix.lower() != ".onnx" and (given != ["shape"] or path.suffix.lower() not in KERAS):
         raise InputError(
-            f"--{given[0]} goes with an .onnx file only", got=f"--model {shown(model)}", do=f"leave --{given[0]} out"
+            f"--{given[-1]} goes with an .onnx file only", got=f"--model {shown(model)}", do=f"leave --{given[-1]} out"
         )
     if path.suffix.lower() in (".safetensors", *PICKLES):
         check_file(path, allow_pickle)
@@ -75,6 +79,8 @@ def load(
         raise InputError("--arch goes with a .safetensors file only", got=f"--model {model} --arch {arch}")
     if path.suffix.lower() == ".onnx":
         return load_onnx(path, shape=shape, layout=layout, output=output)
+    if path.suffix.lower() in KERAS:
+        return load_keras(path, shape)
     return _call(model) if ":" in model else load_bundled(model)
 
 
@@ -86,7 +92,7 @@ def load_bundled(name: str, folder: Path | None = None) -> nn.Module:
             "no bundled model has this name",
             got=name,
             do=f"use one of {', '.join(bundled) or '(none is installed)'}, "
-            "a .safetensors file with --arch, an .onnx file, or package.module:function",
+            "a .safetensors file with --arch, an .onnx, .keras or .h5 file, or package.module:function",
         )
     card, path = bundled[name], (folder or cards.WEIGHTS_FOLDER) / f"{name}.safetensors"
     check_file(path)
