@@ -31,6 +31,20 @@ def ints(*values):
     return np.array(values, I64)
 
 
+def qdq(given, to):
+    return [
+        node("QuantizeLinear", given, "s", "z", to=f"{to}8", name=f"quantize_{to}"),
+        node("DequantizeLinear", f"{to}8", "s", "z", to=to, name=f"dequantize_{to}"),
+    ]
+
+
+RANDOM = np.random.default_rng(0)
+QUANTIZED = {
+    "s": np.float32(2.0**-6), "z": np.int8(5), "us": np.float32(2.0**-5), "uz": np.uint8(3),
+    "k8": RANDOM.integers(-128, 128, (4, 2, 3, 3)).astype("b"), "ks": np.float32([2**-9, 2**-10, 2**-8, 2**-9]),
+    "kz": np.zeros(4, "b"), "b32": RANDOM.integers(-900, 900, 4).astype("i"), "bs": np.float32(2.0**-11),
+}  # fmt: skip
+
 SUPPORTED = {
     "Conv": lambda: with_head([conv()], 48, CONV),
     "Conv without bias": lambda: with_head([node("Conv", "images", "k", kernel_shape=[3, 3])], 48, CONV),
@@ -60,6 +74,13 @@ SUPPORTED = {
         [node("Sub", "c", "images"), node("Mul", "my_sub", "d"), node("Div", "my_mul", "e"), node("Add", "my_div", "c"),
          node("Neg", "my_add")],
         60, {"c": random(2, 1, 1), "d": random(1, 2, 6, 5), "e": np.float32(0.3)},
+    ),
+    "quantized": lambda: with_head(
+        [*qdq("images", "in"), node("DequantizeLinear", "k8", "ks", "kz", to="kd", name="weights", axis=0),
+         node("DequantizeLinear", "b32", "bs", to="bd", name="bias"), node("Conv", "in", "kd", "bd", to="conv"), *qdq("conv", "a"),
+         node("Relu", "a", to="r"), node("QuantizeLinear", "r", "us", "uz", to="u8", name="unsigned"),
+         node("DequantizeLinear", "u8", "us", "uz", to="u", name="unsigned_back")],
+        48, QUANTIZED,
     ),
     "branches": lambda: with_head(
         [conv(pads=[1, 1, 1, 1]), node("Relu", "conv"), node("Add", "my_relu", "conv"), node("Sub", "my_add", "my_relu")],
@@ -212,6 +233,22 @@ def test_a_bias_after_a_product_is_a_layer(tmp_path):
 
 
 REFUSED = {
+    "DequantizeLinear with another zero": lambda: with_head(
+        [node("QuantizeLinear", "images", "s", "z", to="q"), node("DequantizeLinear", "q", "s", "kz0")], 60,
+        QUANTIZED | {"kz0": np.int8(4)},
+    ),
+    "MaxPool of whole numbers": lambda: with_head(
+        [node("QuantizeLinear", "images", "s", "z", to="q"), node("MaxPool", "q", kernel_shape=[2, 2], to="m"),
+         node("DequantizeLinear", "m", "s", "z")], 40, QUANTIZED,
+    ),
+    "QuantizeLinear by channel": lambda: with_head(
+        [node("QuantizeLinear", "images", "ks2", "kz2", to="q"), node("DequantizeLinear", "q", "ks2", "kz2")], 60,
+        {"ks2": np.float32([0.5, 0.25]), "kz2": np.zeros(2, "b")},
+    ),
+    "QuantizeLinear by a negative scale": lambda: with_head(
+        [node("QuantizeLinear", "images", "s", "z", to="q"), node("DequantizeLinear", "q", "s", "z")], 60,
+        {"s": np.float32(-1), "z": np.int8(0)},
+    ),
     "Softmax": lambda: with_head([node("Softmax", "images")], 60),
     "Gelu": lambda: with_head([node("Gelu", "images")], 60, opset=20),
     "Clip": lambda: with_head([node("Clip", "images")], 60),

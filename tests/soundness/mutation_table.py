@@ -31,6 +31,8 @@ HEAD, CHECKER_HEAD = "network/test_head.py", "checker/test_head.py"
 NORMS, CONVEX, EXACT_NORMS = "network/ops/norms.py", "network/ops/convex.py", "soundness/test_norms_exactly.py"
 BRANCHES, EXACT_PRODUCTS = "network/ops/products.py", "soundness/test_products_exactly.py"
 KERAS = "keras/test_keras.py"
+QUANTIZE, QUANTIZED = "network/ops/quantize.py", "network/test_quantize.py"
+CHECKER_OPERATIONS = "checker/operations.py"
 
 
 @dataclass(frozen=True)
@@ -1036,4 +1038,35 @@ MUTATIONS = [
              "they may change what the layer computes", (KERAS,)),
     Mutation("keras: a layer of one's own class", "keras/reader.py", "if kind not in LAYERS or not own or entry.get",
              "if kind not in LAYERS or entry.get", "an operation may share a layer's name", (KERAS,)),
+    # quantized networks
+    Mutation("quantize: half a unit", QUANTIZE, "room = 0.5 + slack +", "room = 0.25 + slack +",
+             "a number may be rounded by half a unit", (QUANTIZED,)),
+    Mutation("quantize: an integer kernel's slack", QUANTIZE, "room = 0.5 + slack +", "room = 0.5 +",
+             "its factor and its second rounding move ties", (QUANTIZED,)),
+    Mutation("quantize: the band's half step", QUANTIZE, "beside = step * room", "beside = 0.0 * room",
+             "rounded numbers lie on both sides of the line", (QUANTIZED,)),
+    Mutation("quantize: kinks inside", QUANTIZE, "for x in points])", "for x in points[:2]])",
+             "a clipped line has kinks", (QUANTIZED,)),
+    Mutation("quantize: evaluations", QUANTIZE, "gamma(16, operation.evaluation) * size", "0.0 * size",
+             "an evaluation may round to the other neighbor", (QUANTIZED,)),
+    Mutation("quantize: evaluations of the step", QUANTIZE, "gamma(4, operation.evaluation) * size", "0.0 * size",
+             "the product with the step rounds", (QUANTIZED,)),
+    Mutation("quantize: whole numbers out of range", QUANTIZE, "torch.where(size < LARGEST, room, torch.inf)", "room",
+             "a float32 number beyond 2^63 is no 64-bit integer", (QUANTIZED,)),
+    Mutation("quantize: float64 roundings", QUANTIZE, "room = room + ROUNDED * size", "pass",
+             "the number of units is itself a rounded product", (QUANTIZED,)),
+    Mutation("quantize: the zero point", QUANTIZE, '"low": float(low - zero), "high"', '"low": float(low), "high"',
+             "clipping is of the number with its zero point", (QUANTIZED, NETWORK)),
+    Mutation("checker: half a unit", CHECKER_OPERATIONS, "wide = 0.5 + slack +", "wide = 0.25 + slack +",
+             "a number may be rounded by half a unit", (QUANTIZED,)),
+    Mutation("checker: an integer kernel's slack", CHECKER_OPERATIONS, "wide = 0.5 + slack +", "wide = 0.5 +",
+             "its factor and its second rounding move ties", (QUANTIZED,)),
+    Mutation("checker: the band's half step", CHECKER_OPERATIONS, "beside = step * wide +", "beside = 0.0 * wide +",
+             "rounded numbers lie on both sides of the line", (QUANTIZED,)),
+    Mutation("checker: evaluations that round to whole numbers", CHECKER_OPERATIONS, "(2.0**-19 if x.unit else 0.0)", "0.0",
+             "an evaluation may round to the other neighbor", (QUANTIZED,)),
+    Mutation("checker: the zero point", CHECKER_OPERATIONS, "quant_min - zero_point, quant_max - zero_point", "quant_min, quant_max",
+             "clipping is of the number with its zero point", (CHECKER_FORMS, QUANTIZED)),
+    Mutation("onnx: quantized by two scales", "onnx/quantized.py", "if not same or (zero is not None", "if False and (zero is not None",
+             "the result is another number", (ONNX_NODES,)),
 ]  # fmt: skip

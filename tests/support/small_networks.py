@@ -70,6 +70,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "clamp": lambda: Function(lambda _, x: x.clamp(-0.3, 0.7)),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "quantized": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.0625, 3, -128, 127)),
+    "quantized coarsely": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.5, 129, 0, 255)),
 }
 """Elementwise functions; each gets a network of its own in `SUPPORTED`."""
 

@@ -28,10 +28,11 @@ from tiltproof.errors import UnsupportedOperation
 
 UNIT, UNIT32 = 2.0**-53, 2.0**-24
 TINY, TINY32, LARGE32 = 1e-200, 2.0**-100, 2.0**120
-RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
+RULES: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
+"""A torch function, or the name of one that is registered with torch -> its rule."""
 
 
-def rule(*functions: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def rule(*functions: Callable[..., Any] | str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the rule for these torch functions."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,6 +67,8 @@ class Form:
     """The dtype that a forward pass sees on its input: the model's own."""
     strided = False
     """Whether the forward pass has made a view that is not a reshape; from then on a reshape may copy instead."""
+    stepped = False
+    """Whether the forward pass has rounded to whole numbers, where a rounding may decide for one step or the next."""
 
     def __init__(
         self,
@@ -168,9 +171,10 @@ class Form:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function not in RULES:
+        found = RULES.get(function) or RULES.get(str(function))
+        if found is None:
             raise no_rule(getattr(function, "__name__", str(function)))
-        return RULES[function](*args, **(kwargs or {}))
+        return found(*args, **(kwargs or {}))
 
     def _value(self, *_: Any) -> Any:
         raise UnsupportedOperation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,7 @@ def outputs(model: nn.Module, images: Form, least: int = 1, head: Sequence[str] 
     """
     require_evaluation()
     UNBOUNDED.clear()
-    Form.strided = False
+    Form.strided = Form.stepped = False
     REFUSED.clear()
     Form.shown_dtype = own_dtype(model)
     try:
@@ -186,6 +187,8 @@ def explained(answers: Tensor, exact: Form, rounded: Form) -> Tensor:
     slack = ((GPU if answers.is_cuda else FLOAT32) - 1) * rounded.reach
     near = (answers >= rounded.lower() - slack) & (answers <= rounded.upper() + slack)
     far, known = coarse(answers)[:, None], torch.isfinite(rounded.reach)
+    if Form.stepped:  # a network of whole numbers may take a step where a float32 sum ends on the other side of a half
+        far = torch.where(known, math.inf, far)
     return (
         torch.isfinite(answers) & (near | ~known) & (answers >= exact.lower() - far) & (answers <= exact.upper() + far)
     )

@@ -266,6 +266,57 @@ def tanh(x: Form) -> Form:
     return s_shaped(x, torch.tanh, lambda f: (1 - f) * (1 + f))
 
 
+def whole_numbers(x: Form, factor: Any, step: float, low: float, high: float, slack: Any, size: float) -> Form:
+    """Relax y = step clip(n, low, high), n any whole number with |n - factor x| <= 1/2 + slack, for x in [l, h].
+
+    As constants: n >= factor l - 1/2 - slack and is whole, n <= factor h + 1/2 + slack likewise, and clipping and a positive step keep
+    the order. As a band along s x: |n - t| <= h gives |clip(n) - clip(t)| <= h, and clip(factor x) step - s x is linear between the kinks.
+    ``size``: at least every |n| that an evaluation clips, and what it adds before. A float32 evaluation is off by 2^-19 of all that.
+    """
+    Form.stepped = True
+    low_x, high_x, largest = x.lower(), x.upper(), x.magnitude * factor + size + 1
+    wide = 0.5 + slack + largest * (2.0**-45 + (2.0**-19 if x.unit else 0.0)) + (TINY32 * factor if x.unit else 0.0)
+    if x.unit:
+        wide = torch.where(largest < 2.0**60, wide, math.inf)
+    least = torch.ceil(low_x * factor - wide).clamp(low, high) * step
+    most = torch.floor(high_x * factor + wide).clamp(low, high) * step
+
+    def clipped(point: Tensor) -> Tensor:
+        return (point * factor).clamp(low, high) * step
+
+    slope = ((clipped(high_x) - clipped(low_x)) / (high_x - low_x)).nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    kinks = [
+        torch.maximum(low_x, torch.minimum(high_x, bound / factor + torch.zeros_like(low_x))) for bound in (low, high)
+    ]
+    values = torch.stack([clipped(point) - slope * point for point in (low_x, high_x, *kinks)])
+    beside = step * wide + 2.0**-45 * (x.magnitude * (slope + step * factor) + step * size)
+    below, above = values.amin(0) - beside, values.amax(0) + beside
+    banded = ((most - least) / 2 > slope * x.radius + (above - below) / 2) & torch.isfinite(beside)
+    slack_y = 2.0**-45 * step * size
+    below, above = torch.where(banded, below, least - slack_y), torch.where(banded, above, most + slack_y)
+    result = lifted(x, torch.where(banded, slope, torch.zeros_like(slope)), below, above, 0)
+    if x.unit:  # the product with the step
+        result.rows[-1] += 2.0**-22 * step * size + TINY32
+    return result
+
+
+@rule(torch.fake_quantize_per_tensor_affine)
+def fake_quantize(input: Form, scale: Any, zero_point: Any, quant_min: int, quant_max: int) -> Form:
+    """(clip(round(x / scale) + zero, min, max) - zero) scale."""
+    whole = all(type(n) is int and abs(n) <= 2**20 for n in (zero_point, quant_min, quant_max))
+    if (
+        not whole
+        or type(scale) is not float
+        or not 2.0**-60 < scale < 2.0**60
+        or not quant_min <= zero_point <= quant_max
+    ):
+        raise no_rule(
+            "fake_quantize_per_tensor_affine", f"with {scale!r}, {zero_point!r}, {quant_min!r}, {quant_max!r}"
+        )
+    low, high, size = quant_min - zero_point, quant_max - zero_point, abs(quant_min) + abs(quant_max)
+    return whole_numbers(input, 1 / scale, scale, low, high, 0.0, 2 * size)
+
+
 @rule(F.max_pool2d, torch.max_pool2d)
 def max_pool2d(
     input: Form, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,

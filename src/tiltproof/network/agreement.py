@@ -150,6 +150,8 @@ def _compare(network: Network, images: Tensor, answers: list[Tensor]) -> None:
         .nan_to_num(nan=torch.inf, posinf=torch.inf)
         .unsqueeze(1)
     )
+    if any(REGISTRY[operation.kind].discontinuous for operation in network.operations):
+        coarse = torch.full_like(coarse, torch.inf)  # a rounding may decide to which of two steps a value belongs
     overflow = ~outputs.reach().isfinite().all(
         1, keepdim=True
     )  # of an evaluation, where the real-valued network has none

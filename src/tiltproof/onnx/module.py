@@ -43,7 +43,17 @@ class Sizes:
     scalar: bool = False
 
 
-Value = Image | Sizes | Tensor
+@dataclass(frozen=True)
+class Quantized:
+    """A value that was quantized: whole numbers, which nothing but a DequantizeLinear reads. ``image``: what that one gives."""
+
+    image: Image
+    scale: float
+    zero: int
+    kind: torch.dtype
+
+
+Value = Image | Sizes | Quantized | Tensor
 """A tensor is a constant of the file."""
 
 

@@ -133,7 +133,16 @@ def _unreadable(path: Path, got: str) -> InputError:
 # message, so that onnxruntime is asked about exactly the numbers that were read.
 
 
-FLOAT, INT32, INT64, BOOL, FLOAT16, DOUBLE = 1, 6, 7, 9, 10, 11  # onnx.TensorProto's names for them, part of the format
+FLOAT, UINT8, INT8, INT32, INT64, BOOL, FLOAT16, DOUBLE = (
+    1,
+    2,
+    3,
+    6,
+    7,
+    9,
+    10,
+    11,
+)  # onnx.TensorProto's names for them, part of the format
 FLOATS = {FLOAT: torch.float32, FLOAT16: torch.float32, DOUBLE: torch.float64}
 """What the numbers are held in: float32 holds every float16 number exactly."""
 KINDS = {
@@ -141,6 +150,8 @@ KINDS = {
     FLOAT16: ("<f2", "int32_data"),
     DOUBLE: ("<f8", "double_data"),
     INT64: ("<i8", "int64_data"),
+    UINT8: ("|u1", "int32_data"),
+    INT8: ("|i1", "int32_data"),
     INT32: ("<i4", "int32_data"),
     BOOL: ("|b1", "int32_data"),
 }
@@ -174,7 +185,8 @@ def bring_in(tensor: Any, folder: Path) -> None:
 
 
 def numbers(tensor: Any) -> Tensor:
-    """The tensor in a TensorProto: float32 (also what the file has as float16), float64, integers (as int64) or truth values."""
+    """The tensor in a TensorProto: float32 (also what the file has as float16), float64, bytes,
+    other integers (as int64) or truth values."""
     count, needed = _size(tensor)
     code, typed = KINDS[tensor.data_type]
     if tensor.HasField("segment"):
@@ -195,13 +207,16 @@ def numbers(tensor: Any) -> Tensor:
                 raise _refused(tensor, "integers that are no float16 numbers")
             array = np.array(given, dtype="<u2").view(code)
         else:
-            array = np.array(given, dtype=code)
+            array = np.array(given, dtype=np.int64 if tensor.data_type in (INT8, UINT8) else code)
+            if tensor.data_type in (INT8, UINT8) and not (array == array.astype(code)).all():
+                raise _refused(tensor, "integers that do not fit into a byte")
     array = array.reshape(tuple(tensor.dims))
     if tensor.data_type in FLOATS:
         if not np.isfinite(array).all():
             raise _refused(tensor, "NaN or infinity")
         return torch.from_numpy(array.astype(np.float64 if tensor.data_type == DOUBLE else np.float32, copy=True))
-    return torch.from_numpy(array.astype(np.bool_ if tensor.data_type == BOOL else np.int64))
+    own = {BOOL: np.bool_, INT8: np.int8, UINT8: np.uint8}
+    return torch.from_numpy(array.astype(own.get(tensor.data_type, np.int64)))
 
 
 def _size(tensor: Any) -> tuple[int, int]:

@@ -52,6 +52,8 @@ ErrorRule = Callable[[Step, list[Tensor], list[Tensor], Tensor, float], Tensor]
 """Maps a step, the values it reads, their errors, its result and the unit roundoff to the error of its result."""
 ERRORS: dict[Callable[..., Tensor], ErrorRule] = {}
 """A step's function -> its error rule."""
+STEPPED: set[Callable[..., Tensor]] = set()
+"""Functions that a rounding of what they read may move by a whole step, so that a coarse bound says nothing."""
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 

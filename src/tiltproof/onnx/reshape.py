@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Sizes, Value
+from tiltproof.onnx.module import Draft, Image, Quantized, Sizes, Value
 from tiltproof.onnx.protobuf import (
     FLOAT16,
     FLOATING,
     FLOATS,
+    INT8,
     INT32,
     INT64,
     INTEGER,
@@ -25,6 +26,7 @@ from tiltproof.onnx.protobuf import (
     NUMBER,
     TENSOR,
     TEXT,
+    UINT8,
     Node,
     numbers,
 )
@@ -146,6 +148,8 @@ def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     if isinstance(value, Image):
         same = FLOATS.get(to) == draft.dtype
         draft.half |= to == FLOAT16
+    elif isinstance(value, Quantized):
+        same = to == {torch.uint8: UINT8, torch.int8: INT8}.get(value.kind)
     elif isinstance(value, Sizes):
         same = to == INT64 or (to == INT32 and all(size is None or abs(size) < 2**31 for size in value.numbers))
     elif isinstance(value, Tensor) and value.dtype == torch.int64:

@@ -1,6 +1,6 @@
 """One module per family of operations, each with its rules and ATen converters; importing this package fills both tables."""
 
-from tiltproof.network.ops import activations, arithmetic, convex, linear, norms, pooling, products, reshape
+from tiltproof.network.ops import activations, arithmetic, convex, linear, norms, pooling, products, quantize, reshape
 from tiltproof.network.ops.base import REGISTRY, BackwardResult, Rule
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "norms",
     "pooling",
     "products",
+    "quantize",
     "reshape",
 ]

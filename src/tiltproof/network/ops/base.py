@@ -49,6 +49,8 @@ class Rule:
     """Elementwise and nonlinear: a relaxation adds to the radius. Branching scores and symbol pruning consider these operations."""
     expensive = False
     """Many products: a backward pass tests for early exit before it goes through one."""
+    discontinuous = False
+    """A rounding of the input may move the output by a whole step, so a coarse bound of roundings says nothing about it."""
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         raise NotImplementedError
