@@ -356,7 +356,7 @@ class Forward(nn.Module):
 
 def swallowing(x):
     try:
-        return torch.erf(x)
+        return torch.erfinv(x)
     except Exception:
         return x
 
@@ -382,9 +382,10 @@ REFUSED = {
     "training norm": lambda x: F.batch_norm(x, None, None, training=True),
     "data": lambda x: x.detach(),
     "raw numbers": lambda x: x.data,
-    "power": lambda x: x**2,
+    "power": lambda x: x ** torch.full((1,), 2.0),
+    "power of a form": lambda x: 2**x,
     "numpy": lambda x: np.asarray(x),
-    "divide": lambda x: 1 / x,
+    "divide": lambda x: x / x,
     "steep leaky": lambda x: F.leaky_relu(x, 1.5),
     "ceil": lambda x: F.max_pool2d(x, 4, ceil_mode=True),
 }

@@ -61,7 +61,6 @@ def test_live_parameters():
     ("model", "name"),
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax(1)), "softmax"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.GELU()), "gelu"),
         (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), "max_pool2d"),
         (nn.Sequential(nn.ConstantPad2d(1, 0.5)), "pad"),
         (nn.Sequential(nn.ReflectionPad2d(1)), "pad"),

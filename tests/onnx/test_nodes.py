@@ -96,6 +96,21 @@ SUPPORTED = {
          node("LeakyRelu", "my_tanh", name="again")],
         48, CONV,
     ),
+    "smooth": lambda: with_head(
+        [conv(), node("Elu", "conv", alpha=0.5), node("Selu", "my_elu"), node("Celu", "my_selu", alpha=0.25), node("Softplus", "my_celu"),
+         node("HardSwish", "my_softplus"), node("Erf", "my_hardswish"), node("Sin", "my_erf"), node("Cos", "my_sin"), node("Exp", "my_cos"),
+         node("Log", "my_exp"), node("Sqrt", "my_log"), node("Reciprocal", "my_sqrt"), node("Pow", "my_reciprocal", "p")],
+        48, {**CONV, "p": np.float32(-1.5)},
+    ),
+    "Selu of numbers": lambda: with_head([conv(), node("Selu", "conv", alpha=0.5, gamma=2.0)], 48, CONV),
+    "Pow of all numbers": lambda: with_head([conv(), node("Pow", "conv", "p")], 48, {**CONV, "p": np.float32([[3]])}),
+    "Mish": lambda: with_head([conv(), node("Mish", "conv")], 48, CONV, opset=18),
+    "Gelu": lambda: with_head([conv(), node("Gelu", "conv")], 48, CONV, opset=20),
+    "Gelu by tanh": lambda: with_head([conv(), node("Gelu", "conv", approximate="tanh")], 48, CONV, opset=20),
+    "SiLU as a product": lambda: with_head([conv(), node("Sigmoid", "conv"), node("Mul", "my_sigmoid", "conv")], 48, CONV),
+    "Mish as a product": lambda: with_head(
+        [conv(), node("Softplus", "conv"), node("Tanh", "my_softplus"), node("Mul", "conv", "my_tanh")], 48, CONV
+    ),
     "Clip": lambda: with_head(
         [conv(), node("Clip", "conv", "low", "high")], 48, {**CONV, "low": np.float32(-0.2), "high": np.float32(0.6)}
     ),
@@ -250,7 +265,14 @@ REFUSED = {
         {"s": np.float32(-1), "z": np.int8(0)},
     ),
     "Softmax": lambda: with_head([node("Softmax", "images")], 60),
-    "Gelu": lambda: with_head([node("Gelu", "images")], 60, opset=20),
+    "Gelu otherwise": lambda: with_head([node("Gelu", "images", approximate="other")], 60, opset=20),
+    "Pow of several": lambda: with_head([node("Pow", "images", "p")], 60, {"p": np.float32([2, 3, 2, 3, 2])}),
+    "Pow of 1": lambda: with_head([node("Pow", "images", "p")], 60, {"p": np.float32(1)}),
+    "Pow of a branch": lambda: with_head([node("Relu", "images"), node("Pow", "images", "my_relu")], 60),
+    "Elu of a negative number": lambda: with_head([node("Elu", "images", alpha=-1.0)], 60),
+    "Mul of a gate and another branch": lambda: with_head(
+        [node("Relu", "images"), node("Sigmoid", "images"), node("Mul", "my_relu", "my_sigmoid")], 60
+    ),
     "Clip": lambda: with_head([node("Clip", "images")], 60),
     "Clip on one side": lambda: with_head([node("Clip", "images", "", "c")], 60, {"c": np.float32(1)}),
     "Clip by a branch": lambda: with_head(
@@ -337,9 +359,9 @@ def test_a_use_without_a_rule_is_refused_by_op_and_name(name, tmp_path):
 
 
 def test_an_unnamed_node_is_named_by_what_it_gives(tmp_path):
-    proto = with_head([node("Elu", "images", to="rounded")], 60)
+    proto = with_head([node("Softsign", "images", to="rounded")], 60)
     proto.graph.node[0].name = ""
-    with pytest.raises(UnsupportedOperation, match="Elu at node '' .*gives 'rounded'"):
+    with pytest.raises(UnsupportedOperation, match="Softsign at node '' .*gives 'rounded'"):
         load(proto, tmp_path)
 
 

@@ -33,6 +33,7 @@ BRANCHES, EXACT_PRODUCTS = "network/ops/products.py", "soundness/test_products_e
 KERAS = "keras/test_keras.py"
 QUANTIZE, QUANTIZED = "network/ops/quantize.py", "network/test_quantize.py"
 CHECKER_OPERATIONS = "checker/operations.py"
+SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Mutation:
 AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py", "enclosures/relu.py"
 CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/api.py", "enclosures/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
+SMOOTH, CURVES, ONNX_CURVES = "network/ops/smooth.py", "checker/curves.py", "onnx/curves.py"
 POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/partition.py"
 LEDGER, TREE = "verify/state.py", "verify/partition.py"
 SPEC, BENDS, BOWS = "verify/spec.py", "pixels/quadratic.py", "enclosures/quadratic_relu.py"
@@ -622,6 +624,60 @@ MUTATIONS = [
              "each line has its own slope", (OPERATIONS, BACKWARD)),
     Mutation("evaluations of a clamp", ACTIVATIONS, "gamma(2, operation.evaluation) * size", "0.0 * size",
              "the bounds of a clamp may be no float32 numbers", (FLOAT32,)),
+    Mutation("corners of a smooth function", SMOOTH, "torch.minimum(graph.amin(0), corners.amin(0))", "graph.amin(0)",
+             "between two points a convex graph is below both", (SMOOTH_RULES,)),
+    Mutation("corners above a smooth function", SMOOTH, "torch.maximum(graph.amax(0), corners.amax(0))", "graph.amax(0)",
+             "between two points a concave graph is above both", (SMOOTH_RULES,)),
+    Mutation("tangents of a smooth function", SMOOTH, "first = y[:-1] + steep[:-1] * (meet - x[:-1])", "first = y[:-1] + 0 * meet",
+             "the tangent, not the value, bounds a convex function", (SMOOTH_RULES,)),
+    Mutation("last tangents of a smooth function", SMOOTH, "corners = torch.stack([first, second])",
+             "corners = torch.stack([first, first])",
+             "beyond the point where they meet only the second tangent bounds", (SMOOTH_RULES,)),
+    Mutation("inflection points of GELU", SMOOTH, "ends = (-math.sqrt(2), math.sqrt(2))", "ends = (-1.0, 1.0)",
+             "between -sqrt(2) and -1 it is convex already", (SMOOTH_RULES,)),
+    Mutation("inflection points of Mish", SMOOTH, "1.4905711794854284593)", "1.3)",
+             "between 1.3 and 1.49 it is convex still", (SMOOTH_RULES,)),
+    Mutation("zeros of a sine", SMOOTH, "for k in range(4)]", "for k in range(1)]",
+             "an interval of 3 pi has three of them", (SMOOTH_RULES,)),
+    Mutation("long intervals of a sine", SMOOTH, "upper - lower > 9.4", "upper - lower > 940",
+             "the parts end after four zeros", (SMOOTH_RULES,)),
+    Mutation("the side of a kink", SMOOTH, "torch.where(inside.abs() < 3, x / 3 + 0.5", "torch.where(x.abs() < 3, x / 3 + 0.5",
+             "at a kink each part has a slope of its own", (SMOOTH_RULES,)),
+    Mutation("softplus's threshold", SMOOTH, "/ beta * (1 + 2.0**-10)", "/ beta * 0.0",
+             "beyond the threshold torch returns x", (SMOOTH_RULES,)),
+    Mutation("the end of a logarithm's domain", SMOOTH, "least, most = (lower > 2.0**-200)", "least, most = (upper > 2.0**-200)",
+             "the range may reach beyond 0", (SMOOTH_RULES,)),
+    Mutation("numbers next to zero in float32", SMOOTH, "(form.lower > UNDERFLOW) | (form.upper < -UNDERFLOW)", "form.lower < torch.inf",
+             "an evaluation may flush them to zero", (SMOOTH_RULES,)),
+    Mutation("precision of smooth functions", SMOOTH, "PRECISION = 2.0**-44", "PRECISION = 0.0",
+             "library functions round", (SMOOTH_RULES,)),
+    Mutation("evaluations of GELU", SMOOTH, "return self.steps * _reach(lower, upper)", "return 0 * _reach(lower, upper)",
+             "a float32 evaluation takes several steps", (SMOOTH_RULES,)),
+    Mutation("evaluations of exp", SMOOTH, "return LIBRARY * upper.exp()", "return 0 * upper.exp()",
+             "library functions round", (SMOOTH_RULES,)),
+    Mutation("overflow of exp", SMOOTH, "torch.where(sizes < OVERFLOW, error, torch.inf)", "error",
+             "a float32 evaluation may overflow", (SMOOTH_RULES,)),
+    Mutation("remainders through falling functions", ACTIVATIONS, "size = gain.abs()", "size = gain",
+             "a negative slope turns a remainder round and does not make it negative", (SMOOTH_RULES,)),
+    Mutation("checker: slopes within a cell", CURVES, "(steep - slope).abs() * half + bend", "0 * half + bend",
+             "the function changes within a cell", (CHECKER_CURVES,)),
+    Mutation("checker: second derivatives", CURVES, "bend * half * half / 2", "bend * half * half / 64",
+             "and so does its slope", (CHECKER_CURVES,)),
+    Mutation("checker: remainders through falling functions", "checker/operations.py", "data[-1].abs() + (high - low) / 2",
+             "data[-1] + (high - low) / 2",
+             "a negative slope turns a remainder round", (CHECKER_CURVES,)),
+    Mutation("checker: evaluations of smooth functions", CURVES, "(x.unit * 1.001) * curve.rounding(low, high)",
+             "0 * curve.rounding(low, high)",
+             "library functions round", (CHECKER_CURVES,)),
+    Mutation("checker: the end of a domain", CURVES, "return (low > 2.0**-99)", "return (high > 2.0**-99)",
+             "the range may reach beyond 0", (CHECKER_CURVES,)),
+    Mutation("checker: softplus's threshold", CURVES, "softplus_curve(float(beta)), drop * may)", "softplus_curve(float(beta)), 0.0 * may)",
+             "beyond the threshold torch returns x", (CHECKER_CURVES,)),
+    Mutation("a Gelu read as another one", ONNX_CURVES, "approximate=how)", 'approximate="none")',
+             "the two differ by 5e-4", (ONNX_NODES,)),
+    Mutation("a gate of another branch", ONNX_CURVES, "step.function is torch.sigmoid and step.reads == (x.place,)",
+             "step.function is torch.sigmoid",
+             "the sigmoid may be one of something else", (ONNX_NODES,)),
     Mutation("checker: kinks of a clamp", "checker/operations.py", "for point in (low, high, *kinks)", "for point in (low, high)",
              "y - s x is extreme at a kink", (CHECKER_FORMS,)),
     Mutation("checker: evaluations of a clamp", "checker/operations.py", "values.amax(0) + slack, 2)", "values.amax(0) + slack)",

@@ -72,6 +72,26 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "quantized": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.0625, 3, -128, 127)),
     "quantized coarsely": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.5, 129, 0, 255)),
+    "gelu": nn.GELU,
+    "gelu by tanh": lambda: nn.GELU("tanh"),
+    "silu": nn.SiLU,
+    "hardswish": nn.Hardswish,
+    "mish": nn.Mish,
+    "elu": lambda: nn.ELU(0.7),
+    "selu": nn.SELU,
+    "celu": lambda: nn.CELU(0.6),
+    "softplus": lambda: nn.Softplus(2.0),
+    "erf": lambda: Function(lambda _, x: torch.erf(x)),
+    "sin": lambda: Function(lambda _, x: torch.sin(3 * x)),
+    "cos": lambda: Function(lambda _, x: torch.cos(x)),
+    "exp": lambda: Function(lambda _, x: torch.exp(x)),
+    "square": lambda: Function(lambda _, x: x**2),
+    "cube": lambda: Function(lambda _, x: torch.pow(x, 3)),
+    "log": lambda: Function(lambda _, x: torch.log(torch.sigmoid(x) + 0.1)),
+    "sqrt": lambda: Function(lambda _, x: torch.sqrt(torch.sigmoid(x))),
+    "rsqrt": lambda: Function(lambda _, x: torch.rsqrt(torch.sigmoid(x) + 0.2)),
+    "reciprocal": lambda: Function(lambda _, x: 2 / (torch.sigmoid(x) - 1.3)),
+    "power": lambda: Function(lambda _, x: (torch.sigmoid(x) + 0.1) ** -1.5),
 }
 """Elementwise functions; each gets a network of its own in `SUPPORTED`."""
 
@@ -131,6 +151,41 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     ),
     "sigmoid method": lambda: Function(lambda m, x: m.b(m.a(x.flatten(1)).sigmoid()), a=nn.Linear(60, 9), b=head(9)),
     "tanh functional": lambda: Function(lambda m, x: m.b(torch.tanh(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "smooth functional": lambda: Function(
+        lambda m, x: m.b(
+            F.gelu(F.silu(m.a(x.flatten(1))), approximate="tanh") + F.softplus(x.flatten(1)[:, :9], 3, 18)
+        ),
+        a=nn.Linear(60, 9),
+        b=head(9),
+    ),
+    "smooth in place": lambda: Function(
+        lambda m, x: m.b(sum(each(m.a(x.flatten(1)) * 1) for each in m.parts)),
+        parts=nn.ModuleList(
+            [nn.SiLU(True), nn.Hardswish(True), nn.ELU(inplace=True), nn.Mish(True), nn.SELU(True), nn.CELU(0.5, True)]
+        ),
+        a=nn.Linear(60, 9),
+        b=head(9),
+    ),
+    "smooth in-place functions": lambda: Function(
+        lambda m, x: m.b(
+            sum(
+                function(torch.sigmoid(m.a(x.flatten(1))))
+                for function in (
+                    torch.exp_,
+                    F.selu_,
+                    F.elu_,
+                    F.celu_,
+                    torch.sqrt_,
+                    torch.log_,
+                    torch.sin_,
+                    torch.cos_,
+                    torch.square_,
+                )
+            )
+        ),
+        a=nn.Linear(60, 9),
+        b=head(9),
+    ),
     "max pool": lambda: chain(nn.MaxPool2d(2), features=2 * 3 * 2),
     "max pool padding": lambda: chain(nn.MaxPool2d(3, stride=2, padding=1), features=2 * 3 * 3),
     "max pool overlapping": lambda: chain(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2, stride=1), features=3 * 3 * 2),
@@ -269,7 +324,11 @@ READ_IN_PARTS = {"layer norm", "layer norm of pictures", "group norm", "instance
 """Networks that are written as several operations, whose bounds are other ones."""
 NOT_WRITTEN = {"adaptive avg pool uneven", "adaptive avg pool functional"}
 """Networks that cannot be written as ONNX."""
-NOT_READ = {"falling leaky relu", *READ_IN_PARTS}
+NOT_READ = {
+    "falling leaky relu",
+    *READ_IN_PARTS,
+    *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place"),  # written as products of branches
+}
 """Networks that can be written as ONNX and not be read again."""
 
 

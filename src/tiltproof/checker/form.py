@@ -138,6 +138,12 @@ class Form:
     def __truediv__(self, other: Any) -> Form:
         return divided(self, other)
 
+    def __rtruediv__(self, other: Any) -> Form:
+        return times(RULES[torch.reciprocal](self), other)
+
+    def __pow__(self, exponent: Any) -> Form:
+        return RULES[torch.pow](self, exponent)
+
     def __iadd__(self, other: Any) -> Form:
         return self.become(self + other, "+=")
 

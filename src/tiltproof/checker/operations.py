@@ -165,10 +165,10 @@ def adaptive_avg_pool2d(input: Form, output_size: Any) -> Form:
 
 
 def lifted(x: Form, slope: Tensor, low: Tensor, high: Tensor, m: int = 0) -> Form:
-    """Return the form of s x + [low, high]."""
+    """Return the form of s x + [low, high], for s of either sign."""
     data = x.rows * slope
     data[0] += (low + high) / 2
-    data[-1] += (high - low) / 2
+    data[-1] = data[-1].abs() + (high - low) / 2
     return enclose(data, x.magnitude * slope.abs() + low.abs() + high.abs(), 8, x.unit, m)
 
 

@@ -170,6 +170,16 @@ class Draft:
         self.steps.append(Step(function, tuple(image.place for image in images), constants, settings))
         return Image(len(self.steps), shape)
 
+    def unread(self, result: int) -> set[int]:
+        """The places of steps without constants that the step at ``result`` does not need."""
+        needed = {result}
+        for place in range(len(self.steps), 0, -1):
+            if place in needed or self.steps[place - 1].names:
+                needed.update(self.steps[place - 1].reads)
+        return {
+            place for place in range(1, len(self.steps) + 1) if place not in needed and not self.steps[place - 1].names
+        }
+
     def without(self, gone: set[int], result: int) -> int:
         """Take out the steps at these places, which no other step reads; returns the new place of the step at ``result``."""
         place, new = 0, {0: 0}

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import shown
+from tiltproof.onnx.curves import gate
 from tiltproof.onnx.module import Draft, Image, Step, Value
 from tiltproof.onnx.protobuf import INTEGERS, NUMBER, TEXT, Node
 from tiltproof.onnx.registry import (
@@ -550,6 +551,9 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     function = BINARY[node.op]
     first, second = values
     if isinstance(first, Image) and isinstance(second, Image):
+        joined = gate(draft, node, first, second) if node.op == "Mul" else None
+        if joined is not None:
+            return joined
         if node.op == "Div":
             raise node.refusal("divides by something that depends on the image")
         if len(first.shape) != len(second.shape):

@@ -118,7 +118,7 @@ def _read(
         )
     fill_paddings(draft, value.place)
     refuse_inner_heads(draft, value.place)
-    place = merge_biases(draft, value.place)
+    place = merge_biases(draft, draft.without(draft.unread(value.place), value.place))
     steps = dict(zip(draft.labels, draft.steps, strict=True))
     model = OnnxModule(steps, place, entry.shape, _identity(content, entry, result, graph), entry.text).eval()
     if result not in {given.name for given in graph.output}:

@@ -1,6 +1,17 @@
 """One module per family of operations, each with its rules and ATen converters; importing this package fills both tables."""
 
-from tiltproof.network.ops import activations, arithmetic, convex, linear, norms, pooling, products, quantize, reshape
+from tiltproof.network.ops import (
+    activations,
+    arithmetic,
+    convex,
+    linear,
+    norms,
+    pooling,
+    products,
+    quantize,
+    reshape,
+    smooth,
+)
 from tiltproof.network.ops.base import REGISTRY, BackwardResult, Rule
 
 __all__ = [
@@ -16,4 +27,5 @@ __all__ = [
     "products",
     "quantize",
     "reshape",
+    "smooth",
 ]

@@ -120,21 +120,21 @@ Line = tuple[Tensor, Tensor]
 
 
 class Banded(Rule):
-    """An elementwise f that lies between two lines of slopes >= 0 on [l, h]: the roundings below rely on the sign."""
+    """An elementwise f that lies between two lines on [l, h], of slopes of any sign."""
 
     activation = True
 
     def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
-        """Slope s >= 0 and both offsets of parallel lines: low <= f(x) - s x <= high."""
+        """Slope s and both offsets of parallel lines: low <= f(x) - s x <= high."""
         raise NotImplementedError
 
     def lines(self, operation: Operation, form: AffineForm) -> tuple[Line, Line]:
-        """A line below f and a line above it, of slopes >= 0; those of the band, unless other lines are closer."""
+        """A line below f and a line above it; those of the band, unless other lines are closer."""
         slope, low, high = self.band(operation, form)
         return (slope, low), (slope, high)
 
-    def evaluation_error(self, operation: Operation) -> float:
-        """How far a floating-point evaluation of f may be off at a given x."""
+    def evaluation_error(self, operation: Operation, form: AffineForm) -> Tensor | float:
+        """How far a floating-point evaluation of f may be off at a given x of the form."""
         raise NotImplementedError
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
@@ -142,9 +142,11 @@ class Banded(Rule):
         slope, low, high = self.band(operation, form)
         dtype = form.radius.dtype
         gain, middle, half = slope.to(dtype), ((low + high) / 2).to(dtype), ((high - low) / 2).to(dtype)
+        middle = torch.where(half < torch.inf, middle, 0.0)
         stack = torch.cat([(form.center * gain + middle)[None], form.slopes * gain])
-        magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half
-        radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + self.evaluation_error(operation)
+        size = gain.abs()
+        magnitude = size * (form.center.abs() + form.reach()) + middle.abs() + half
+        radius = widen(form.radius * size + half, magnitude, 8, form.unit) + self.evaluation_error(operation, form)
         return AffineForm(stack, torch.where(form.reach() < torch.inf, radius, torch.inf), form.unit)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
@@ -155,10 +157,11 @@ class Banded(Rule):
         gain = torch.where(a > 0, below, above).to(a.dtype)
         result = BackwardResult([a * gain], constant=dot(a, offset))
         if form.unit:
-            gain = torch.maximum(below, above).to(a.dtype)
+            gain = torch.maximum(below.abs(), above.abs()).to(a.dtype)
             size = lengths(gain * farthest(form) + torch.maximum(low.abs(), high.abs()).to(a.dtype))
             result.rounding_budget = size * backward_gamma(9, row_size(a), form.unit)
-            result.rounding_budget += self.evaluation_error(operation) * ones_length(a)
+            error = self.evaluation_error(operation, form)
+            result.rounding_budget += lengths(error) if isinstance(error, Tensor) else error * ones_length(a)
         return result
 
 
@@ -221,7 +224,7 @@ class Clamp(Banded):
             found.append((slope, offset))
         return found[0], found[1]
 
-    def evaluation_error(self, operation: Operation) -> float:
+    def evaluation_error(self, operation: Operation, form: AffineForm) -> float:
         """An evaluation rounds lo and hi to its own precision; f changes by no more than they do."""
         size = max(abs(operation.settings["low"]), abs(operation.settings["high"])) + UNDERFLOW
         return gamma(2, operation.evaluation) * size if operation.evaluation else 0.0
@@ -271,7 +274,7 @@ class SShaped(Banded):
         slack = 2.0**-40 * (1 + lower.abs() + upper.abs()) if form.unit else 0.0
         return slope, at_lower - slope * lower - slack, at_upper - slope * upper + slack
 
-    def evaluation_error(self, operation: Operation) -> float:
+    def evaluation_error(self, operation: Operation, form: AffineForm) -> float:
         return LIBRARY * operation.evaluation
 
 

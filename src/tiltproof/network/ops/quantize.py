@@ -120,7 +120,7 @@ class Quantize(Banded):
             found.append((slope, offset))
         return found[0], found[1]
 
-    def evaluation_error(self, operation: Operation) -> float:
+    def evaluation_error(self, operation: Operation, form: AffineForm) -> float:
         """An evaluation multiplies by the step, rounded itself."""
         size = operation.settings["step"] * operation.settings["size"] + UNDERFLOW
         return gamma(4, operation.evaluation) * size if operation.evaluation else 0.0
