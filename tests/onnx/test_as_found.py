@@ -110,11 +110,6 @@ def test_operations_as_old_opsets_define_them(name, tmp_path):
     torch.testing.assert_close(load(proto, tmp_path)(images), answers(proto.SerializeToString(), images))
 
 
-def test_a_clip_without_bounds_is_refused_in_any_opset(tmp_path):
-    with pytest.raises(UnsupportedOperation, match="Clip at node 'my_clip' has not both bounds"):
-        load(with_head([node("Clip", "images", min=0.0)], 60, opset=9), tmp_path)
-
-
 def test_a_definition_newer_than_the_readers_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tiltproof.onnx.reader.NEWEST", 12)
     with pytest.raises(
@@ -376,3 +371,25 @@ def test_float16_numbers_of_17_bits_are_refused(tmp_path):
     nodes = [node("Flatten", "images"), node("Gemm", "my_flatten", "w", "b", transB=1)]
     with pytest.raises(InputError, match="tensor 'b'.*no float16 numbers"):
         load(message(nodes, {"w": random(3, 60), "b": tensor}), tmp_path)
+
+
+BAD_SIZES = {
+    "of a batch": (["my_shape", "one"], "Mul at node 'sizes' computes with the batch size"),
+    "of images": (["images", "one"], "Mul at node 'sizes' computes with an image and sizes|Mul at node 'sizes'"),
+    "of different lengths": (["three", "pair"], "Mul at node 'sizes' combines sizes that do not fit"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SIZES)
+def test_arithmetic_with_sizes_that_has_no_meaning(name, tmp_path):
+    read, text = BAD_SIZES[name]
+    ints = {"one": np.array([1], np.int64), "pair": np.array([1, 2], np.int64), "three": np.array([1, 2, 3], np.int64)}
+    nodes = [node("Shape", "images"), node("Mul", *read, name="sizes"), node("Reshape", "images", "sizes")]
+    with pytest.raises(UnsupportedOperation, match=text):
+        load(with_head(nodes, 60, ints), tmp_path)
+
+
+def test_every_operation_without_a_reader_is_named_at_once(tmp_path):
+    nodes = [node("Hardmax", "images"), node("Det", "my_hardmax"), node("Hardmax", "my_det", name="again")]
+    with pytest.raises(UnsupportedOperation, match=r"Hardmax at node 'my_hardmax'.*in all Hardmax \(2\), Det \(1\)"):
+        load(with_head(nodes, 60), tmp_path)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from tests.onnx.onnx_files import DOUBLE, SHAPE, answers, message, node, random, with_head
 from tests.support.processes import ROOT
@@ -181,6 +181,18 @@ SUPPORTED = {
         [node("Pad", "images", "p", "z", "a")], 2 * 6 * 8, {"p": ints(1, 2), "z": np.float32(0), "a": ints(-1)}, opset=18
     ),
     "ImageScaler": lambda: with_head([node("ImageScaler", "images", scale=0.5, bias=[0.25, -1.0])], 60, opset=9),
+    "ConstantOfShape": lambda: with_head(
+        [node("Shape", "images"), node("Slice", "my_shape", "zero", "one"), node("Concat", "my_slice", "rest", axis=0),
+         node("ConstantOfShape", "my_concat", value=numpy_helper.from_array(np.float32([0.5]), "v")),
+         node("Add", "my_constantofshape", "k"), node("Mul", "images", "my_add")],
+        60, {"zero": ints(0), "one": ints(1), "rest": ints(1, 6, 5), "k": random(1, 2, 1, 1)},
+    ),
+    "arithmetic with sizes": lambda: with_head(
+        [node("Shape", "images"), node("Gather", "my_shape", "two"), node("Div", "my_gather", "half"), node("Unsqueeze", "my_div", "axis"),
+         node("Mul", "my_unsqueeze", "half", name="product"), node("Sub", "product", "axis", name="less"),
+         node("Add", "less", "axis", name="more"), node("Concat", "n", "more", "rest", axis=0), node("Reshape", "images", "my_concat")],
+        60, {"two": np.array(2, I64), "half": np.array(-4, I64), "axis": ints(0), "n": ints(0), "rest": ints(-1)},
+    ),
     "Dropout": lambda: with_head([node("Dropout", "images", "r")], 60, {"r": np.float32(0.7)}),
     "Dropout, opset 11": lambda: with_head([node("Dropout", "images", ratio=0.7)], 60, opset=11),
     "Identity, Cast": lambda: with_head(

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import shown
+from tiltproof.onnx.constants import folded
 from tiltproof.onnx.curves import gate
 from tiltproof.onnx.module import Draft, Image, Step, Value
 from tiltproof.onnx.protobuf import INTEGERS, NUMBER, TEXT, Node
@@ -546,7 +547,7 @@ BINARY: dict[str, Callable[..., Tensor]] = {
 
 
 @reads(*BINARY)
-def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Image:
+def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(2)
     function = BINARY[node.op]
     first, second = values
@@ -561,7 +562,7 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Image:
         return draft.add(node, function, (first, second))
     x, constant = (first, second) if isinstance(first, Image) else (second, first)
     if not isinstance(x, Image) or not isinstance(constant, Tensor):
-        raise node.refusal("computes with constants or shapes alone", do="export with constants folded")
+        return folded(node, first, second, function)
     if node.op == "Div" and x is second:
         raise node.refusal("divides by something that depends on the image")
     if node.op == "Div" and bool((constant == 0).any()):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from tiltproof.errors import InputError, shown
+from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.onnx import norms  # noqa: F401  (it fills the table)
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
@@ -97,8 +98,7 @@ def _read(
         bring_in(tensor, path.parent)
     result = _chosen(graph, output)
     nodes = [Node(proto, version) for proto in _needed(graph, result)]
-    for node in nodes:
-        _require_known(node)
+    _require_known(nodes)
     values: dict[str, Value] = {}
     for tensor in graph.initializer:
         _give(values, tensor.name, numbers(tensor))
@@ -190,13 +190,22 @@ def _needed(graph: Any, result: str) -> list[Any]:
     return [node for node in graph.node if id(node) in wanted]
 
 
-def _require_known(node: Node) -> None:
-    if node.domain not in ("", "ai.onnx") or node.op not in READERS:
-        where = f" of domain {shown(node.domain, 60)!r}" if node.domain else ""
-        raise node.refusal(f"has no bound rule{where}", do=f"supported operations: {', '.join(sorted(READERS))}")
-    changed = defined_by(node.op, node.opset)
-    if changed > NEWEST:
-        raise node.refusal(f"has a definition of opset {changed}, which is newer than {NEWEST}", do=EXPORT_AGAIN)
+def _require_known(nodes: Sequence[Node]) -> None:
+    """Refuse the first node whose operation has no reader; all such operations are named with it."""
+    missing = [node for node in nodes if node.domain not in ("", "ai.onnx") or node.op not in READERS]
+    if missing:
+        domain = missing[0].domain
+        where = f" of domain {shown(domain, 60)!r}" if domain else ""
+        counts = Counter(node.op for node in missing).items()
+        raise UnsupportedOperation(
+            f"ONNX operation {missing[0]} has no bound rule{where}",
+            got=f"in all {shown(', '.join(f'{op} ({count})' for op, count in counts), 160)}" if missing[1:] else None,
+            do=f"supported operations: {', '.join(sorted(READERS))}",
+        )
+    for node in nodes:
+        changed = defined_by(node.op, node.opset)
+        if changed > NEWEST:
+            raise node.refusal(f"has a definition of opset {changed}, which is newer than {NEWEST}", do=EXPORT_AGAIN)
 
 
 def _enter(draft: Draft, entry: Entry) -> Image:
