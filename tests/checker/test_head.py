@@ -6,7 +6,7 @@ import torch
 from tests.network.test_head import HEADS, NONE, SHAPE, Classifier, images
 from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof.checker import CheckFailed, check
-from tiltproof.checker.form import Form
+from tiltproof.checker.form import RULES, Form
 from tiltproof.checker.head import NAMES
 from tiltproof.checker.network import evaluation, outputs, own_answers
 from tiltproof.errors import InputError
@@ -43,6 +43,14 @@ def test_no_head_is_found_where_there_is_none(name, head):
         if [name.split()[0].title()] != head:  # of a single number
             with pytest.raises((CheckFailed, RuntimeError, IndexError)):
                 own_answers(model, images(), head)
+
+
+def test_rules_that_are_registered_later_are_watched_too(monkeypatch):
+    """Another module may bring a rule for a softmax inside a network."""
+    monkeypatch.setitem(RULES, torch.nn.functional.softmax, lambda x, *_, **__: Form(x.rows.clone(), x.unit))
+    model = Classifier(torch.nn.Softmax(1))
+    with evaluation(model, torch.device("cpu")):
+        assert torch.equal(outputs(model, form(), 2, ["Softmax"]).rows, outputs(Classifier(), form(), 2).rows)
 
 
 def inner(s):

@@ -96,11 +96,21 @@ def keep_call(function: Callable[..., Any]) -> None:
         return result
 
     RULES[function] = wrapped
+    WATCHED.add(wrapped)
 
 
-for _function in KIND:
-    if KIND[_function] or _function in RULES:
-        keep_call(_function)
+WATCHED: set[Callable[..., Any]] = set()
+
+
+def watch_rules() -> None:
+    """Let all these functions note it, also those whose rules were registered by modules that are imported later."""
+    for function, name in KIND.items():
+        rule = RULES.get(function)
+        if rule not in WATCHED and (name or rule is not None):
+            keep_call(function)
+
+
+watch_rules()
 
 
 class Watched(TorchFunctionMode):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tiltproof.checker import curves, operations, statistics  # noqa: F401  (they register rules)
 from tiltproof.checker.form import REFUSED, Form
-from tiltproof.checker.head import UNBOUNDED, Watched, call_of_form, require_bounded, scores
+from tiltproof.checker.head import UNBOUNDED, Watched, call_of_form, require_bounded, scores, watch_rules
 from tiltproof.errors import InputError
 from tiltproof.process_lock import exclusive
 
@@ -118,6 +118,7 @@ def outputs(model: nn.Module, images: Form, least: int = 1, head: Sequence[str] 
     """
     require_evaluation()
     UNBOUNDED.clear()
+    watch_rules()
     Form.strided = Form.stepped = False
     REFUSED.clear()
     Form.shown_dtype = own_dtype(model)
