@@ -362,7 +362,7 @@ def swallowing(x):
 
 
 REFUSED = {
-    "softmax": lambda x: torch.softmax(x, 1),
+    "softmax of the batch": lambda x: torch.softmax(x, 0),
     "sort": lambda x: x.sort(1).values,
     "values": lambda x: x if x.mean((1, 2, 3)).max() > 0 else -x,
     "branch": lambda x: x if (x[:, 0, 0, 0] > 0) else -x,

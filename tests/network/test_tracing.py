@@ -60,7 +60,7 @@ def test_live_parameters():
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax(1)), "softmax"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.LogSoftmax(1)), "log_softmax"),
         (nn.Sequential(nn.MaxPool2d(2, ceil_mode=True)), "max_pool2d"),
         (nn.Sequential(nn.ConstantPad2d(1, 0.5)), "pad"),
         (nn.Sequential(nn.ReflectionPad2d(1)), "pad"),

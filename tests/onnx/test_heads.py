@@ -74,7 +74,7 @@ def test_certified_and_checked(tmp_path):
     assert certificate.verdicts == ["certified"] * 3
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["claim"]["head"] == ["ArgMax", "Softmax"]
     assert tiltproof.check(tmp_path / "run", model, IMAGES, labels).certified == 3
-    with pytest.raises(UnsupportedOperation, match="softmax|argmax"):
+    with pytest.raises(UnsupportedOperation, match="argmax"):
         tiltproof.certify_range(model, IMAGES, "B(0.001)")
 
 
@@ -91,7 +91,7 @@ def test_a_softmax_over_several_axes_of_old_opsets(tmp_path):
         assert without_head(model, IMAGES)[1] == ()
 
 
-@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "ArgMax"])
+@pytest.mark.parametrize("op", ["LogSoftmax", "ArgMax"])
 def test_inside_a_network_it_is_refused_by_name(op, tmp_path):
     more = [node("Cast", "my_argmax", to="float", name="cast")] if op == "ArgMax" else []
     for entry in more:

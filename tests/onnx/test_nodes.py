@@ -120,6 +120,12 @@ SUPPORTED = {
     "BatchNormalization, opset 11": lambda: with_head(
         [node("BatchNormalization", "images", "g", "h", "m", "v", momentum=0.5)], 60, NORM, opset=11
     ),
+    "Softmax": lambda: with_head([conv(), node("Softmax", "conv", axis=-1)], 48, CONV, opset=13),
+    "Softmax by the default": lambda: with_head([conv(), node("Softmax", "conv")], 48, CONV, opset=17),
+    "MatMul of two branches": lambda: with_head(
+        [node("Transpose", "images", perm=[0, 1, 3, 2]), node("Softmax", "images", axis=3), node("MatMul", "my_softmax", "my_transpose")],
+        72, opset=13,
+    ),
     "LayerNormalization": lambda: with_head(
         [node("LayerNormalization", "images", "g", "h", axis=2, epsilon=0.01), node("Relu", "my_layernormalization")], 60,
         {"g": random(6, 5), "h": random(6, 5, seed=5)}, opset=17,
@@ -248,7 +254,7 @@ def test_bounds_contain_what_onnxruntime_computes(name, tmp_path):
 
 def test_every_operation_is_among_them_and_on_the_page():
     used = {entry.op_type for make in SUPPORTED.values() for entry in make().graph.node}
-    heads = {"Softmax", "LogSoftmax", "ArgMax"}  # tests/onnx/test_heads.py
+    heads = {"LogSoftmax", "ArgMax"}  # tests/onnx/test_heads.py
     assert used | heads == set(READERS)
     page = ROOT / "docs" / "onnx.md"
     assert used | heads <= set(re.findall(r"\w+", page.read_text(encoding="utf-8")))
@@ -276,7 +282,6 @@ REFUSED = {
         [node("QuantizeLinear", "images", "s", "z", to="q"), node("DequantizeLinear", "q", "s", "z")], 60,
         {"s": np.float32(-1), "z": np.int8(0)},
     ),
-    "Softmax": lambda: with_head([node("Softmax", "images")], 60),
     "Gelu otherwise": lambda: with_head([node("Gelu", "images", approximate="other")], 60, opset=20),
     "Pow of several": lambda: with_head([node("Pow", "images", "p")], 60, {"p": np.float32([2, 3, 2, 3, 2])}),
     "Pow of 1": lambda: with_head([node("Pow", "images", "p")], 60, {"p": np.float32(1)}),
@@ -284,6 +289,9 @@ REFUSED = {
     "Elu of a negative number": lambda: with_head([node("Elu", "images", alpha=-1.0)], 60),
     "Mul of a gate and another branch": lambda: with_head(
         [node("Relu", "images"), node("Sigmoid", "images"), node("Mul", "my_relu", "my_sigmoid")], 60
+    ),
+    "MatMul of uneven branches": lambda: with_head(
+        [node("ReduceMean", "images", axes=[1], keepdims=1), node("MatMul", "my_reducemean", "images")], 60
     ),
     "Clip": lambda: with_head([node("Clip", "images")], 60),
     "Clip on one side": lambda: with_head([node("Clip", "images", "", "c")], 60, {"c": np.float32(1)}),

@@ -149,3 +149,35 @@ def test_float32_evaluations_are_inside(offset):
     )
     real = ((form.center - form.center.mean(1, keepdim=True)) ** 2).mean(1, keepdim=True)
     assert all(((value - real).abs() <= budget).all() for value in found)
+
+
+@pytest.mark.parametrize("half", [0.0, 2.0**-10, 0.5])
+def test_inverse_roots_hold_at_exactly_known_numbers(half):
+    """Points and intervals that are exactly float32 numbers: nothing but the rule itself rounds."""
+    v = (2.0 ** (torch.rand(60, 1, generator=torch.Generator().manual_seed(1)) * 20 - 10)).float()
+    form = AffineForm(torch.stack([v, v * half]), torch.zeros_like(v))
+    rule, value = REGISTRY["inverse_root"], operation("inverse_root")
+    result, (slope, low, high) = rule.forward(value, [form]), rule.band(value, form)
+    back = [
+        (sign, rule.backward(value, torch.full_like(v, sign), [form]))
+        for sign in (float(torch.tensor(0.7)), -float(torch.tensor(0.7)))
+    ]
+    for e in (-1, 0, 1):
+        x = numbers(v) * (1 + Fraction(half) * e)
+        y = exact_root(x)
+        assert_inside(result, [Fraction(e)], y)
+        rest = y - numbers(slope) * x
+        assert ((numbers(low) <= rest) & (rest <= numbers(high))).all()
+        for sign, line in back:
+            free = numbers(line.constant)[:, None] - numbers(line.rounding_budget) * (1 + Fraction(1, 2**16))
+            assert (Fraction(sign) * y >= numbers(line.inputs[0]) * x + free).all()
+
+
+def test_the_checkers_float32_variance_is_inside():
+    x = (torch.randn(200, 64, generator=torch.Generator().manual_seed(0)) + 30).float()
+    rows = torch.stack([x.double(), torch.zeros(200, 64, dtype=torch.float64)])
+    square, _ = statistics.mean_of_squares(statistics.centered(Form(rows), [1], 64), Form(rows, UNIT32), [1], 64)
+    mean = x.mean(1, keepdim=True)
+    value = ((x * x).mean(1, keepdim=True) - mean * mean).double()
+    assert ((value >= square.lower()) & (value <= square.upper())).all()
+    assert ((value - ((x.double() - x.double().mean(1, keepdim=True)) ** 2).mean(1, keepdim=True)).abs() > 1e-6).any()

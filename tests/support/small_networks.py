@@ -261,6 +261,29 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "rms norm": lambda: Function(
         lambda m, x: m.b(F.relu(m.n(m.a(x.flatten(1))))), a=nn.Linear(60, 9), n=nn.RMSNorm(9, eps=1e-2), b=head(9)
     ),
+    "softmax": lambda: Function(lambda m, x: m.b(torch.softmax(m.a(x.flatten(1)), 1)), a=nn.Linear(60, 6), b=head(6)),
+    "softmax over channels": lambda: Function(
+        lambda m, x: m.head(F.softmax(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 3, 3), head=head(36)
+    ),
+    "softmax last": lambda: Function(lambda m, x: m.a(x.flatten(1)).softmax(-1), a=head(60)),
+    "product of matrices": lambda: Function(
+        lambda m, x: m.head((F.relu(m.a(x)) @ m.b(x).transpose(2, 3)).flatten(1)),
+        a=nn.Conv2d(2, 2, 1),
+        b=nn.Conv2d(2, 2, 1),
+        head=head(72),
+    ),
+    "batched product": lambda: Function(
+        lambda m, x: m.head(torch.bmm(m.a(x).flatten(2), x.flatten(2).transpose(1, 2)).flatten(1)),
+        a=nn.Conv2d(2, 3, 1),
+        head=head(6),
+    ),
+    "attention": lambda: Function(
+        lambda m, x: m.head(F.scaled_dot_product_attention(m.q(x), m.k(x), m.v(x)).flatten(1)),
+        q=nn.Conv2d(2, 2, 1),
+        k=nn.Conv2d(2, 2, 1),
+        v=nn.Conv2d(2, 2, 1),
+        head=head(60),
+    ),
     "square": lambda: Function(lambda m, x: m.b((lambda y: y * y)(m.a(x.flatten(1)))), a=nn.Linear(60, 5), b=head(5)),
     "product last": lambda: Function(lambda m, x: m.a(x.flatten(1)) * m.b(x.flatten(1)), a=head(60), b=head(60)),
     "concat": lambda: Function(
@@ -320,15 +343,14 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
 
 CHECKER_REFUSES = {"falling leaky relu", "average without padding"}
 """Networks whose operations the checker has no rule for."""
-READ_IN_PARTS = {"layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"}
+READ_IN_PARTS = {
+    *("layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"),
+    *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place"),
+}
 """Networks that are written as several operations, whose bounds are other ones."""
 NOT_WRITTEN = {"adaptive avg pool uneven", "adaptive avg pool functional"}
 """Networks that cannot be written as ONNX."""
-NOT_READ = {
-    "falling leaky relu",
-    *READ_IN_PARTS,
-    *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place"),  # written as products of branches
-}
+NOT_READ = {"falling leaky relu", "hardswish", "smooth in place"}
 """Networks that can be written as ONNX and not be read again."""
 
 

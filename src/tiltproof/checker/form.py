@@ -135,6 +135,9 @@ class Form:
 
     __rmul__ = __mul__
 
+    def __matmul__(self, other: Any) -> Form:
+        return RULES[torch.matmul](self, other)
+
     def __truediv__(self, other: Any) -> Form:
         return divided(self, other)
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tiltproof.checker import operations  # noqa: F401  (their rules are wrapped here)
+from tiltproof.checker import attention, operations  # noqa: F401  (their rules are wrapped here)
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.form import RULES, Form, no_rule
 from tiltproof.errors import InputError
@@ -159,5 +159,5 @@ def require_bounded() -> None:
         UNBOUNDED.clear()
         raise InputError(
             "the checker cannot follow the network's forward pass",
-            got="it has no rule for a softmax or argmax that is not the end of a classifier",
+            got="it has no rule for a log-softmax or argmax that is not the end of a classifier",
         )

@@ -7,6 +7,8 @@ gamma_n = n u / (1 - n u), of which n counts a sum's products:
     x + c, c x, x / c each as the real function changes e, and 2 u of the result
     x + z             e_x + e_z, and 2 u of the result
     x z               |x| e_z + |z| e_x + e_x e_z, and 2 u of the result
+    X Z               |X| e_Z + e_X (|Z| + e_Z), and gamma_{n+4} of the sizes' product
+    softmax, norms    `attention`, `norms`
     activations       their Lipschitz constant times e, and `LIBRARY` units of 1 for those that libraries approximate
     what rearranges   e, rearranged; of the largest of several numbers, the largest e
 

@@ -1,7 +1,7 @@
 """Heads of classifiers: softmax over classes, and the number of the largest of them.
 
 They are read so that the file is compared with onnxruntime as it is. At the end of a network they are then taken off for a proof about
-classes (`network.head`); elsewhere they are refused, until an operation that bounds them takes the place of these readers.
+classes (`network.head`). Elsewhere a softmax has a bound rule; the others are refused.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def argmax(x: Tensor, *, axis: int, keep: bool) -> Tensor:
     return torch.argmax(x, axis, keep)
 
 
-ONLY_LAST = {softmax, log_softmax, argmax}
+ONLY_LAST = {log_softmax, argmax}
 """Functions without a bound: they may only be the last ones of a network, but for reshapes."""
-AFTER = {*ONLY_LAST, in_shape, torch.sigmoid}
+AFTER = {*ONLY_LAST, softmax, in_shape, torch.sigmoid}
 
 
 @reads("Softmax", "LogSoftmax")
@@ -89,7 +89,7 @@ def read_argmax(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 
 
 def refuse_inner_heads(draft: Draft, result: int) -> None:
-    """Refuse a softmax or argmax that something else than a head reads."""
+    """Refuse a log-softmax or argmax that something else than a head reads."""
     tail, place = set(), result
     while place and draft.steps[place - 1].function in AFTER:
         tail.add(place)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import shown
+from tiltproof.onnx.attention import product
 from tiltproof.onnx.constants import folded
 from tiltproof.onnx.curves import gate
 from tiltproof.onnx.module import Draft, Image, Step, Value
@@ -207,6 +208,8 @@ def gemm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 @reads("MatMul")
 def matmul(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(2)
+    if isinstance(values[0], Image) and isinstance(values[1], Image):
+        return product(draft, node, values[0], values[1])
     x, weight = image(node, values[0]), constant(node, values[1])
     if weight.ndim != 2 or len(x.shape) != 1:
         raise node.refusal(

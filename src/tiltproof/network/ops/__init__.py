@@ -3,6 +3,7 @@
 from tiltproof.network.ops import (
     activations,
     arithmetic,
+    attention,
     convex,
     linear,
     norms,
@@ -20,6 +21,7 @@ __all__ = [
     "Rule",
     "activations",
     "arithmetic",
+    "attention",
     "convex",
     "linear",
     "norms",

@@ -190,6 +190,8 @@ class Product(Rule):
 class Square(Rule):
     """y = x^2 = c^2 + 2 c D + D^2, where D^2 is at least 0 and at most the square of the deviation."""
 
+    activation = True
+
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         """Or the interval of squares, or, of a quadratic form, as in `multiply`."""
         (form,) = inputs

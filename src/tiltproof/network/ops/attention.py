@@ -1,0 +1,332 @@
+"""Attention: softmax inside the network, and products of two matrices that both depend on the image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tiltproof.device import batch_entries
+from tiltproof.enclosures.affine_form import AffineForm, absolute_sum
+from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
+from tiltproof.network.graph import Operation
+from tiltproof.network.ops.base import (
+    FLOOR,
+    BackwardResult,
+    Rule,
+    backward_gamma,
+    dot,
+    evaluated,
+    farthest,
+    lengths,
+    row_size,
+    rule,
+    total,
+)
+from tiltproof.network.ops.converters import Built, Input, Refused, converter
+from tiltproof.network.ops.products import narrower, shared_symbols
+
+ENTRIES_CPU, ENTRIES_GPU = 2**22, 2**26
+"""Differences x_j - x_i at a time."""
+PRECISION = 2.0**-46
+"""Far exceeds the error of float64 library functions and of the few float64 operations around them; a sum counts its terms as well."""
+
+
+def _second_order(first: AffineForm, second: AffineForm) -> tuple[list[Tensor], Tensor]:
+    """(H, t): the products of deviations D1 @ D2 are within t of sum_k H_k e_k^2.
+
+    With D1 = sum_j F_j e_j + R1 and D2 = sum_k G_k e_k + R2, H_k = F_k @ G_k, and F_j @ G_k + F_k @ G_j is the factor of e_j e_k: sums
+    in which the terms' shares cancel. The rest is at most (sum_j |F_j|) @ r2 + r1 @ (sum_k |G_k| + r2).
+    """
+    rest = first.radius @ second.radius
+    if first.symbols:
+        rest = rest + absolute_sum(first.slopes) @ second.radius + first.radius @ absolute_sum(second.slopes)
+    own = [f @ g for f, g in zip(first.slopes, second.slopes, strict=True)]
+    for k in range(first.symbols):
+        for j in range(k):
+            rest = rest + (first.slopes[j] @ second.slopes[k] + first.slopes[k] @ second.slopes[j]).abs()
+    return own, rest
+
+
+@rule("matmul")
+class MatMul(Rule):
+    """Y = X1 @ X2 over the last two dimensions: C1 @ C2 + C1 @ D2 + D1 @ C2 + D1 @ D2.
+
+    A sum of n products is off by at most gamma_n times the product of the magnitudes, in any order; with the other sums of this rule, by
+    at most gamma_(n + 2 d^2 + 16).
+    """
+
+    expensive = True
+
+    def _terms(self, operation: Operation, first: AffineForm) -> int:
+        return first.shape[-1] + 2 * first.symbols * (first.symbols + 1) + 16
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        """e_k^2 is in [0, 1]; of quadratic forms, e_1^2 = 1/2 + (2 e_1^2 - 1) / 2."""
+        first, second = shared_symbols(*inputs)
+        a, b = first.center, second.center
+        quadratic = (first.quadratic or second.quadratic) and first.symbols > 1
+        own, rest = _second_order(first, second)
+        planes = [a @ b, *(a @ g + f @ b for f, g in zip(first.slopes, second.slopes, strict=True))]
+        for k, square in enumerate(own):
+            planes[0] = planes[0] + square / 2
+            if quadratic and k == 0:
+                planes[2] = planes[2] + square / 2
+            else:
+                rest = rest + square.abs() / 2
+        radius = a.abs() @ second.radius + first.radius @ b.abs() + rest
+        magnitude = first.magnitude() @ second.magnitude()
+        radius = widen(radius, magnitude, 2 * self._terms(operation, first), first.unit)
+        result = AffineForm(torch.stack(planes), radius, first.unit, quadratic)
+        size = farthest(first) @ farthest(second)
+        return evaluated(result, first.shape[-1] + 24, operation.evaluation, size)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
+        """a . Y = a . (C1 @ X2 + X1 @ C2 - C1 @ C2 + D1 @ D2): planes through the center; D1 @ D2 at its lower end where a >= 0."""
+        first, second = inputs
+        one, two = shared_symbols(first, second)
+        own, rest = _second_order(one, two)
+        middle = sum(own, torch.zeros_like(rest)) / 2
+        for square in own:
+            rest = rest + square.abs() / 2
+        center = first.center @ second.center
+        shares = [a @ second.center.mT, first.center.mT @ a]
+        result = BackwardResult(shares, constant=dot(a, middle) - dot(a, center) - dot(a.abs(), rest))
+        if first.unit:
+            size = farthest(first) @ farthest(second)
+            count = self._terms(operation, one) + a.shape[-1] + a.shape[-2]
+            # |C1| @ |X2|, |X1| @ |C2|, |C1| @ |C2|, |middle| and twice the rest: each is at most the product of the sizes
+            result.rounding_budget = lengths(size) * (6 * backward_gamma(count, row_size(a), first.unit))
+            if operation.evaluation:
+                theirs = gamma(first.shape[-1] + 24, operation.evaluation)
+                result.rounding_budget = result.rounding_budget + lengths(size) * (theirs * (1 + 2.0**-10))
+        return result
+
+
+@dataclass
+class Exponentials:
+    """For some outputs i: lines around every exp(x_j - x_i), and the form of S_i = sum_j exp(x_j - x_i), all float64 [P, N, I, ...].
+
+    The difference of an entry from itself is 0, without any remainder.
+    """
+
+    chosen: slice
+    own: Tensor
+    """Which j is i."""
+    low: Tensor
+    high: Tensor
+    """Ends of x_j - x_i."""
+    at: Tensor
+    """x_j - x_i at the centers."""
+    chord: Tensor
+    above: Tensor
+    """exp(t) <= chord t + above."""
+    center: Tensor
+    slopes: list[Tensor]
+    radius: Tensor
+    least: Tensor
+    most: Tensor
+    """The form of S_i [P, N, I], and the ends of S_i."""
+
+
+@rule("softmax")
+class Softmax(Rule):
+    """y_i = exp(x_i) / sum_j exp(x_j) = 1 / sum_j exp(x_j - x_i), in whose differences shared symbols cancel.
+
+    exp and 1 / S are convex: on [l, h] below the chord and above every tangent. Everything is worked out in float64.
+    """
+
+    def _rows(self, operation: Operation, x: Tensor) -> Tensor:
+        """[P, ...] -> [P, N, T]: the entries that are normalized together come last."""
+        return x.movedim(operation.settings["dim"], -1).flatten(1, -2) if x.ndim > 2 else x.unsqueeze(1)
+
+    def _back(self, operation: Operation, rows: Tensor, like: torch.Size) -> Tensor:
+        """The inverse of `_rows`."""
+        dim = operation.settings["dim"]
+        if len(like) == 2:
+            return rows.squeeze(1)
+        shape = [size for place, size in enumerate(like) if place != dim]
+        return rows.reshape(len(rows), *shape[1:], like[dim]).movedim(-1, dim)
+
+    def _chunks(self, operation: Operation, form: AffineForm) -> Iterator[Exponentials]:
+        center, radius = (self._rows(operation, each).double() for each in (form.center, form.radius))
+        slopes = [self._rows(operation, plane).double() for plane in form.slopes]
+        size = center.abs() + radius + sum((slope.abs() for slope in slopes), torch.zeros_like(radius))
+        count, length = center.shape[1:]
+        precision = PRECISION + (length + 64) * 2.0**-52
+        most = max(1, batch_entries(center, ENTRIES_CPU, ENTRIES_GPU) // max(1, len(center) * count * length))
+        for begin in range(0, length, most):
+            chosen = slice(begin, min(length, begin + most))
+            own = torch.zeros(length, length, dtype=torch.bool, device=center.device).fill_diagonal_(True)[chosen]
+
+            def apart(x: Tensor, sign: int = -1, chosen: slice = chosen, own: Tensor = own) -> Tensor:
+                """x_j - x_i or x_j + x_i, [P, N, I, T]; 0 where j is i."""
+                pairs = x.unsqueeze(2) + sign * x[:, :, chosen].unsqueeze(3)
+                return pairs.masked_fill(own, 0.0)
+
+            at, sizes = apart(center), apart(size, 1)
+            differences = [apart(slope) for slope in slopes]
+            reach = apart(radius, 1) + sum((each.abs() for each in differences), torch.zeros_like(at))
+            reach = reach + sizes * precision
+            low, high = at - reach, at + reach
+            first, last = low.exp(), high.exp()
+            # the slope of the chord, which lies between those at the ends
+            chord = torch.where(high > low, (last - first) / (high - low), first)
+            chord = torch.minimum(torch.maximum(chord, first), last).masked_fill(own, 0.0)
+            slack = precision * (last + chord * (low.abs() + high.abs()))
+            above = torch.maximum(first - chord * low, last - chord * high) + slack
+            # exp(t) - s t >= s (1 - log s), by the tangent where exp has that slope
+            below = chord * (1 - chord.clamp(min=2.0**-1000).log()) - slack
+            above, below = (each.masked_fill(own, 1.0) for each in (above, below))
+            summed = chord.sum(3)
+            middle = (chord * at + (above + below) / 2).sum(3)
+            planes = [(chord * each).sum(3) for each in differences]
+            rest = (chord * radius.unsqueeze(2)).sum(3) + summed * radius[:, :, chosen] + ((above - below) / 2).sum(3)
+            rest = rest + precision * (chord * sizes + above.abs() + below.abs()).sum(3)
+            spread = rest + sum((plane.abs() for plane in planes), torch.zeros_like(rest))
+            inward, outward = (1 - 4 * precision), (1 + 4 * precision)
+            least = torch.maximum((middle - spread) - 4 * precision * (middle.abs() + spread), first.sum(3) * inward)
+            largest = torch.minimum((middle + spread) + 4 * precision * (middle.abs() + spread), last.sum(3) * outward)
+            # its own term is 1
+            yield Exponentials(
+                chosen, own, low, high, at, chord, above, middle, planes, rest * outward, least.clamp(min=1.0), largest
+            )
+
+    def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
+        """1 / S by its chord and the tangent of the same slope s = -1 / (l h), where S^2 = l h: 1 / S - s S >= 2 sqrt(-s)."""
+        (form,) = inputs
+        parts: list[list[Tensor]] = []
+        precision = PRECISION + form.shape[operation.settings["dim"]] * 2.0**-52
+        for e in self._chunks(operation, form):
+            slope = -1 / (e.least * e.most)
+            above = torch.maximum(1 / e.least - slope * e.least, 1 / e.most - slope * e.most)
+            below = 2 * (-slope).sqrt()
+            size = above + slope.abs() * (e.center.abs() + e.radius + sum((p.abs() for p in e.slopes), 0 * e.radius))
+            radius = slope.abs() * e.radius + (above - below) / 2 + 4 * precision * size
+            ends = (1 / e.most) * (1 - 4 * precision), (1 / e.least) * (1 + 4 * precision)
+            planes = [slope * e.center + (above + below) / 2, *(slope * plane for plane in e.slopes)]
+            parts.append([*planes, radius, *ends])
+        *planes, radius, low, high = (
+            self._back(operation, torch.cat(each, 2), form.shape) for each in zip(*parts, strict=True)
+        )
+        dtype, stack = form.radius.dtype, torch.stack(planes)
+        radius = widen(radius.to(dtype), absolute_sum(stack).to(dtype), 4, form.unit)
+        radius = torch.where(form.reach() < torch.inf, radius, torch.inf)
+        result = AffineForm(stack.to(dtype), radius, form.unit)
+        result = narrower(result, low.to(dtype), high.to(dtype))
+        if operation.evaluation:
+            error = self._evaluation_error(operation, form, high)
+            result.radius = widen(result.radius + error.to(dtype), error.to(dtype), 4, form.unit)
+        return result
+
+    def _evaluation_error(self, operation: Operation, form: AffineForm, high: Tensor) -> Tensor:
+        """An assumption about libraries, which compute exp(x - max) / sum, perhaps in blocks that are scaled anew: with B >= |x_j - x_i|,
+        an argument is off by at most 2 u B, an exponential by 64 u, a sum of T terms by (2 T + 8) u, all relative to y. What is flushed to
+        zero is at most T times the smallest number, since the largest term is 1."""
+        dim, unit = operation.settings["dim"], operation.evaluation
+        length = form.shape[dim]
+        share = unit * (16 * farthest(form).double().amax(dim, keepdim=True) + 8 * length + 512)
+        error = share * high.clamp(max=1) * (1 + 2.0**-10) + length * 2.0**-120
+        return torch.where(share < 2.0**-5, error, torch.inf)
+
+    def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
+        """a_i / S_i: for a_i >= 0 above the tangent of 1 / S, else above a_i times its chord; each has a coefficient b_i of S_i with the
+        other sign. Then b_i exp(x_j - x_i) likewise: the tangent serves b_i >= 0 and the chord b_i < 0. Coefficients of x_j - x_i are added
+        to that of x_j and subtracted from that of x_i. The error is worked out from the numbers themselves.
+        """
+        (form,) = inputs
+        rows = self._rows(operation, a).double()
+        shares, sizes = torch.zeros_like(rows), torch.zeros_like(rows)
+        constant = error = rows.new_zeros(len(rows))
+        for e in self._chunks(operation, form):
+            weight = rows[:, :, e.chosen]
+            up = weight > 0
+            point = (e.least * e.most).sqrt()
+            b = torch.where(up, -weight / (point * point), -weight / (e.least * e.most))
+            free = torch.where(up, 2 * weight / point, weight * (1 / e.least + 1 / e.most))
+            constant = constant + total(free)
+            error = error + total(free.abs() + b.abs() * e.most)
+            b = b.unsqueeze(3)
+            here = e.at.exp()
+            slope = torch.where(b > 0, here, e.chord).masked_fill(e.own, 0.0)
+            offset = torch.where(b > 0, here * (1 - e.at), e.above).masked_fill(e.own, 1.0)
+            parts = torch.where(b > 0, here * (1 + e.at.abs()), e.high.exp() + e.chord * (e.low.abs() + e.high.abs()))
+            constant, error = constant + total(b * offset), error + total(b.abs() * parts)
+            share = b * slope
+            shares, sizes = shares + share.sum(2), sizes + share.abs().sum(2)
+            shares[:, :, e.chosen] -= share.sum(3)
+            sizes[:, :, e.chosen] += share.abs().sum(3)
+        result = BackwardResult([self._back(operation, shares, form.shape).to(a.dtype)], constant=constant)
+        if form.unit:
+            far = self._rows(operation, farthest(form)).double()
+            precision = 4 * (PRECISION + (math.prod(rows.shape[1:]) * rows.shape[2] + 64) * 2.0**-52)
+            error = error * precision + total(far * (shares.abs() * (2 * UNIT[a.dtype]) + sizes * precision))
+            if operation.evaluation:
+                theirs = self._rows(
+                    operation, self._evaluation_error(operation, form, torch.ones_like(form.center).double())
+                )
+                error = error + total(rows.abs() * theirs)
+            result.error = error + total(a.abs()) * (FLOOR[a.dtype] + SMALLEST[a.dtype])
+        return result
+
+
+@converter("softmax.int", "_softmax.default")
+def softmax(shape: Any, x: Any, dim: int, dtype: Any = None) -> Built:
+    if not isinstance(x, Input):
+        raise Refused("a softmax of constants")
+    dim %= len(shape) + 1
+    if dim == 0 or dtype not in (None, False):
+        raise Refused("a softmax over the batch or in another dtype")
+    return Built("softmax", (x.name,), {"dim": dim})
+
+
+def matrix_product(x: Input, other: Input) -> Built:
+    """The product of two branches over their last two dimensions."""
+    if len(x.shape) < 2 or len(x.shape) != len(other.shape) or x.shape[:-2] != other.shape[:-2]:
+        raise Refused(f"a product of matrices of shapes {x.shape} and {other.shape}; as many of either have a rule")
+    return Built("matmul", (x.name, other.name))
+
+
+@converter("matmul.default", "bmm.default")
+def matmul(shape: Any, x: Any, other: Any) -> Built:
+    if not (isinstance(x, Input) and isinstance(other, Input)):
+        raise Refused("a product with a constant matrix")
+    return matrix_product(x, other)
+
+
+@converter("scaled_dot_product_attention.default")
+def attention(
+    shape: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Built:
+    """softmax(scale Q K^T) V."""
+    if not all(isinstance(each, Input) for each in (query, key, value)):
+        raise Refused("attention to constants")
+    if mask is not None or dropout or causal or enable_gqa:
+        raise Refused("attention with a mask, with dropout in training, or to groups of heads")
+    if not (query.shape[:-2] == key.shape[:-2] == value.shape[:-2]):
+        raise Refused(f"attention between shapes {query.shape}, {key.shape} and {value.shape}")
+    rank = len(key.shape)
+    turned = (*key.shape[:-2], key.shape[-1], key.shape[-2])
+    scores = (*query.shape[:-1], key.shape[-2])
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    if not 2.0**-40 <= abs(factor) <= 2.0**40:
+        raise Refused(f"attention with scale {factor}")
+    dims = [*range(rank - 1), rank, rank - 1]
+    transposed = Built("permute", (key.name,), {"dims": dims}, shape=turned)
+    product = Built("matmul", (query.name, transposed), shape=scores)
+    number = torch.tensor(factor, dtype=torch.float64)
+    scaled = Built("scale", (product,), {"scale": number, "shift": None}, shape=scores)
+    weights = Built("softmax", (scaled,), {"dim": rank}, shape=scores)
+    return Built("matmul", (weights, value.name))
