@@ -107,11 +107,11 @@ def measured(name: str, sides: dict[str, Path], folder: Path, arguments: argpars
     data, transform = arguments.data or f"{card.dataset}-sample", arguments.transform or card.transform
     images, labels = tiltproof.data.load(data)
     images, labels = images[: arguments.images], labels[: arguments.images]
-    weights, data = folder / f"{name}.safetensors", folder / f"{name}-data.safetensors"
+    weights, inputs = folder / f"{name}.safetensors", folder / f"{name}-data.safetensors"
     state = {key: value.contiguous() for key, value in load_model(name).state_dict().items()}
     save_file(state, weights)
-    save_file({"images": images.contiguous(), "labels": labels.contiguous()}, data)
-    task = {"architecture": card.architecture, "weights": str(weights), "data": str(data)}
+    save_file({"images": images.contiguous(), "labels": labels.contiguous()}, inputs)
+    task = {"architecture": card.architecture, "weights": str(weights), "data": str(inputs)}
     task |= {"transform": transform, "device": arguments.device, "threads": arguments.threads}
     clock = "cpu" if arguments.cpu_seconds else "wall"
     runs: dict[str, list[dict]] = {side: [] for side in sides}

@@ -287,9 +287,6 @@ REFUSED = {
     "Pow of 1": lambda: with_head([node("Pow", "images", "p")], 60, {"p": np.float32(1)}),
     "Pow of a branch": lambda: with_head([node("Relu", "images"), node("Pow", "images", "my_relu")], 60),
     "Elu of a negative number": lambda: with_head([node("Elu", "images", alpha=-1.0)], 60),
-    "Mul of a gate and another branch": lambda: with_head(
-        [node("Relu", "images"), node("Sigmoid", "images"), node("Mul", "my_relu", "my_sigmoid")], 60
-    ),
     "MatMul of uneven branches": lambda: with_head(
         [node("ReduceMean", "images", axes=[1], keepdims=1), node("MatMul", "my_reducemean", "images")], 60
     ),

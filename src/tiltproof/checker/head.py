@@ -150,7 +150,7 @@ def scores(output: Any, call_of: Callable[[Any], Call | None], head: Sequence[st
         if call.name:
             missing.pop(0)
             rows = value
-    return rows.flatten(1) if len(rows.shape) > 2 else rows
+    return rows.flatten(1) if head and len(rows.shape) > 2 else rows
 
 
 def require_bounded() -> None:
