@@ -62,7 +62,7 @@ def test_every_page_and_image_is_used():
     texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     drawn = {path.stem for path in (ROOT / "docs" / "pictures").iterdir()}
     assert drawn == set(docs_pictures.PICTURES)
-    assert all(f"](images/{name}.svg)" in texts for name in drawn)
+    assert all(f"](pictures/{name}.svg)" in texts for name in drawn)
 
 
 def test_every_example_is_shown():

@@ -180,7 +180,7 @@ def around_graph(content: bytes) -> bytes:
 
 
 def read_onnx(path: Path) -> None:
-    model = load_model(str(path))
+    model = load_model(str(path), layout="nchw")
     assert not model.training
     with torch.no_grad():
         answer = model(torch.zeros(3, *model.shape, dtype=next(iter(model.parameters()), torch.zeros(1)).dtype))

@@ -345,9 +345,9 @@ CHECKER_REFUSES = {"falling leaky relu", "average without padding"}
 """Networks whose operations the checker has no rule for."""
 READ_IN_PARTS = {
     *("layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"),
-    *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place"),
+    *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place", "x sigmoid(x)"),
 }
-"""Networks that are written as several operations, whose bounds are other ones."""
+"""Networks that are written or read as other operations (a product with sigmoid is read as SiLU), with other bounds."""
 NOT_WRITTEN = {"adaptive avg pool uneven", "adaptive avg pool functional"}
 """Networks that cannot be written as ONNX."""
 NOT_READ = {"falling leaky relu", "hardswish", "smooth in place"}
