@@ -1,12 +1,7 @@
-"""The module that a Keras or TFLite file becomes: a flat list of steps, each one plain torch function with its constants.
-
-Every function is one that ``network/`` traces and that the checker follows. Constants are parameters of their step; the file's sha256 is a
-buffer, so that a run folder's digest of the weights is also one of the graph.
-"""
+"""The module that a Keras file becomes, and the list of its steps while it is made."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -14,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tiltproof.errors import UnsupportedOperation, shown
+from tiltproof.step_module import Step, StepModule
 
 TRY_BATCH = 2
 MOST_NUMBERS = 2**26
@@ -32,28 +28,8 @@ class Value:
     shape: tuple[int, ...]
 
 
-class Step(nn.Module):
-    """One function of earlier steps' outputs."""
-
-    def __init__(
-        self,
-        function: Callable[..., Tensor],
-        reads: tuple[int, ...],
-        constants: Mapping[str, Tensor],
-        settings: Mapping[str, Any],
-    ) -> None:
-        super().__init__()
-        self.function, self.reads, self.settings = function, reads, dict(settings)
-        self.names = tuple(constants)
-        for name, tensor in constants.items():
-            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
-
-    def forward(self, *values: Tensor) -> Tensor:
-        return self.function(*values, **{name: getattr(self, name) for name in self.names}, **self.settings)
-
-
-class Steps(nn.Module):
-    """The network of a file: images [N, C, H, W] in, for any N.
+class KerasModule(StepModule):
+    """The network of a Keras file.
 
     Attributes
     ----------
@@ -61,31 +37,11 @@ class Steps(nn.Module):
         What the network lacks of the file's, such as a softmax at its end.
     """
 
-    file_sha256: Tensor
-
     def __init__(
         self, steps: Mapping[str, Step], result: int, shape: tuple[int, ...], content: bytes, notes: tuple[str, ...]
     ) -> None:
-        super().__init__()
-        self.steps, self.result, self.shape, self.notes = nn.ModuleDict(steps), result, shape, notes
-        digest = torch.tensor(list(hashlib.sha256(content).digest()), dtype=torch.uint8)
-        self.register_buffer("file_sha256", digest)
-        last = {place: number for number, step in enumerate(steps.values()) for place in step.reads}
-        self.forgets = [
-            tuple(place for place in {*step.reads} if last[place] == number and place != result)
-            for number, step in enumerate(steps.values())
-        ]
-
-    def forward(self, images: Tensor) -> Tensor:
-        if tuple(images.shape[1:]) != self.shape:
-            raise ValueError(f"the file's network takes images of shape {self.shape}, not {tuple(images.shape[1:])}")
-        values = {0: images}
-        for number, step in enumerate(self.steps.values()):
-            assert isinstance(step, Step)
-            values[number + 1] = step(*(values[place] for place in step.reads))
-            for place in self.forgets[number]:
-                del values[place]
-        return values[self.result]
+        super().__init__(steps, result, shape, content)
+        self.notes = notes
 
 
 class Draft:

@@ -13,7 +13,7 @@ from torch import nn
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.keras.archive import SAVE_AGAIN, Weights, counted, read_archive
 from tiltproof.keras.layers import LAYERS, Build, Settings, softmax
-from tiltproof.keras.module import Draft, Steps, Value
+from tiltproof.keras.module import Draft, KerasModule, Value
 
 Shape = Sequence[int] | Callable[[], Sequence[int]] | None
 MODELS = ("Functional", "Model", "Sequential")
@@ -101,7 +101,7 @@ def load_keras(path: str | Path, shape: Shape = None) -> nn.Module:
         warnings.warn(f"{shown(path)}: {notes[0]}", stacklevel=3)
     if result.place == 0:
         raise InputError("the network of a Keras file must compute something from the image")
-    return Steps(draft.steps, result.place, draft.input.shape, content, tuple(notes)).eval()
+    return KerasModule(draft.steps, result.place, draft.input.shape, content, tuple(notes)).eval()
 
 
 def _graph(description: dict[str, Any], problems: list[str], depth: int) -> Graph:

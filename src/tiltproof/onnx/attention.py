@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Step
+from tiltproof.onnx.module import Draft, Image
 from tiltproof.onnx.protobuf import Node
 from tiltproof.onnx.registry import (
     GraphDraft,
@@ -15,6 +15,7 @@ from tiltproof.onnx.registry import (
     writes,
     writes_one_node,
 )
+from tiltproof.step_module import Step
 
 
 def product_of_matrices(_step: Step, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:

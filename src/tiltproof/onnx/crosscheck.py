@@ -28,9 +28,10 @@ from torch import Tensor
 
 from tiltproof.errors import InputError, shown
 from tiltproof.onnx.entry import Entry
-from tiltproof.onnx.module import OnnxModule, Step
+from tiltproof.onnx.module import OnnxModule
 from tiltproof.onnx.protobuf import package
 from tiltproof.onnx.registry import ERRORS, STEPPED
+from tiltproof.step_module import Step
 
 
 def evaluated(model: OnnxModule, images: Tensor, unit: float) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Step, Value
+from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import TEXT, Node
 from tiltproof.onnx.registry import (
     GraphDraft,
@@ -24,6 +24,7 @@ from tiltproof.onnx.registry import (
     writes,
     writes_one_node,
 )
+from tiltproof.step_module import Step
 
 LIBRARY = 256
 """Units of the numbers involved by which libraries, which take several steps, may be off."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Step, Value
+from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.ops import LIBRARY
 from tiltproof.onnx.protobuf import Node
 from tiltproof.onnx.registry import image, reads, rounds
 from tiltproof.onnx.reshape import in_shape, spread
+from tiltproof.step_module import Step
 
 
 def _largest(error: Tensor, axis: int) -> Tensor:

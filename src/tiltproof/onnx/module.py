@@ -1,12 +1,7 @@
-"""The module that an ONNX file becomes: a flat list of steps, each one plain torch function with its constants.
-
-Every function here is one that ``network/`` has a bound rule for and that the checker follows. Constants are parameters of
-their step; the file's sha256 is a buffer, so that a run folder's digest of the weights is also one of the graph.
-"""
+"""The module that an ONNX file becomes, and the list of its steps while it is made."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -14,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.onnx.protobuf import Node
+from tiltproof.step_module import Step, StepModule
 
 if TYPE_CHECKING:
     from tiltproof.onnx.crosscheck import FileAnswers
@@ -57,65 +53,25 @@ Value = Image | Sizes | Quantized | Tensor
 """A tensor is a constant of the file."""
 
 
-class Step(nn.Module):
-    """One function of earlier steps' outputs."""
+class OnnxModule(StepModule):
+    """The network of an ONNX file."""
 
-    def __init__(
-        self,
-        function: Callable[..., Tensor],
-        reads: tuple[int, ...],
-        constants: Mapping[str, Tensor],
-        settings: Mapping[str, Any],
-    ) -> None:
-        super().__init__()
-        self.function, self.reads, self.settings = function, reads, dict(settings)
-        self.names = tuple(constants)
-        for name, tensor in constants.items():
-            self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
-
-    @property
-    def constants(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self.names}
-
-    def forward(self, *values: Tensor) -> Tensor:
-        return self.function(*values, **self.constants, **self.settings)
-
-
-class OnnxModule(nn.Module):
-    """The network of an ONNX file: images [N, C, H, W] in, for any N."""
-
-    file_sha256: Tensor
     file: FileAnswers | None = None
 
     def __init__(
         self, steps: Mapping[str, Step], result: int, shape: tuple[int, ...], content: bytes, read_as: str = ""
     ) -> None:
-        """``content``: what identifies the file and how it was read; ``read_as``: the latter in words."""
-        super().__init__()
-        self.steps, self.result, self.shape, self.read_as = nn.ModuleDict(steps), result, shape, read_as
-        digest = torch.tensor(list(hashlib.sha256(content).digest()), dtype=torch.uint8)
-        self.register_buffer("file_sha256", digest)
-        last = {place: number for number, step in enumerate(steps.values()) for place in step.reads}
-        self.forgets = [
-            tuple(place for place in {*step.reads} if last[place] == number and place != result)
-            for number, step in enumerate(steps.values())
-        ]
+        """``read_as``: how the file was read, in words."""
+        super().__init__(steps, result, shape, content)
+        self.read_as = read_as
 
-    def forward(self, images: Tensor) -> Tensor:
-        if tuple(images.shape[1:]) != self.shape:
-            raise InputError(
-                f"the ONNX file takes images of shape {self.shape}, not {tuple(images.shape[1:])}",
-                got=self.read_as or None,
-                why="images of another size, or channels first and channels last mixed up",
-                do="resize the images, or say what the file's axes are: --layout nchw or nhwc (layout= in Python)",
-            )
-        values = {0: images}
-        for number, step in enumerate(self.steps.values()):
-            assert isinstance(step, Step)
-            values[number + 1] = step(*(values[place] for place in step.reads))
-            for place in self.forgets[number]:
-                del values[place]
-        return values[self.result]
+    def refuse(self, shape: tuple[int, ...]) -> Exception:
+        return InputError(
+            f"the ONNX file takes images of shape {self.shape}, not {shape}",
+            got=self.read_as or None,
+            why="images of another size, or channels first and channels last mixed up",
+            do="resize the images, or say what the file's axes are: --layout nchw or nhwc (layout= in Python)",
+        )
 
     def compare_with_file(self, images: Tensor) -> None:
         """Refuse to go on where onnxruntime answers otherwise than this module. Nothing is compared by a copy."""

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Step, Value
+from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import Node
 from tiltproof.onnx.registry import GraphDraft, Operation, constant, gamma, image, reads, rounds, writes
+from tiltproof.step_module import Step
 
 EPSILON = float(np.float32(1e-5))
 

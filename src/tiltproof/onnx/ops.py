@@ -20,7 +20,7 @@ from tiltproof.errors import shown
 from tiltproof.onnx.attention import product
 from tiltproof.onnx.constants import folded
 from tiltproof.onnx.curves import gate
-from tiltproof.onnx.module import Draft, Image, Step, Value
+from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import INTEGERS, NUMBER, TEXT, Node
 from tiltproof.onnx.registry import (
     ErrorRule,
@@ -38,6 +38,7 @@ from tiltproof.onnx.registry import (
     writes_one_node,
 )
 from tiltproof.onnx.reshape import MOST, axes_of, pad_zeros, spread
+from tiltproof.step_module import Step
 
 MOST_PRODUCTS = 2**36
 """Limit for one layer and one image."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Quantized, Step, Value
+from tiltproof.onnx.module import Draft, Quantized, Value
 from tiltproof.onnx.protobuf import Node, package
 from tiltproof.onnx.registry import STEPPED, GraphDraft, Operation, constant, image, reads, refused, rounds, writes
+from tiltproof.step_module import Step
 
 KINDS = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 """Integers that values are rounded to, and their range."""

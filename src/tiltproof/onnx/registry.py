@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import UnsupportedOperation
-from tiltproof.onnx.module import Draft, Image, Step, Value
+from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import Node, package
+from tiltproof.step_module import Step
 
 Reader = Callable[[Draft, Node, list[Value | None]], Value]
 """Turns a node and the values it reads into the value it gives, or refuses the node."""

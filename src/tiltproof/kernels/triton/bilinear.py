@@ -1,7 +1,7 @@
 """Slopes, and the residual's least and greatest value, of an image over boxes, inside the kernel of `triton/pixels.py`.
 
 `pixels.bilinear.axis`, `PatchExtrema` and `pixels.api.affine_of_exact` define them. Over each cell the residual is bilinear, so extremes
-are at box edges and grid lines (pixels/bilinear.py). Roundings are counted in triton/pixels.py. Where a box is cut at the padding, the pixels on both
+are at box edges and grid lines. Roundings are counted in triton/pixels.py. Where a box is cut at the padding, the pixels on both
 sides of its cell are the same, and their difference is 0 whatever the weights. Indices stay inside of the image whatever the box is:
 comparisons with a NaN take the branch of the whole image.
 """
