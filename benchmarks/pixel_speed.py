@@ -24,8 +24,8 @@ from pathlib import Path
 
 import torch
 
+from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.kernels import registry
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.notation import parse
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
-from tiltproof.kernels import registry
 from tiltproof.network.backward import concretized, relaxation_shares
 from tiltproof.network.ops.activations import relu_backward
 
@@ -23,7 +23,8 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.network import proof_arithmetic, read_network, refine, run
 from tiltproof.network.backward import relaxation_shares
-from tiltproof.kernels import backward as fused, registry
+from tiltproof import kernel_registry as registry
+from tiltproof.kernels import backward as fused
 
 ALL = ["backward:relu_backward", "backward:concretized", "backward:relaxation_shares"]
 warnings.filterwarnings("ignore", category=RuntimeWarning)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tiltproof.kernels import registry
+from tiltproof import kernel_registry as registry
 from tiltproof.network.im2col import Reach, im2col
 
 pytest.importorskip("triton")

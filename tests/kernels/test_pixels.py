@@ -8,7 +8,7 @@ import torch
 
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of
-from tiltproof.kernels import registry
+from tiltproof import kernel_registry as registry
 from tiltproof.pixels import api
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import interpolation

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
 from tiltproof.enclosures.relu import relax_relu, zonotope_relu
-from tiltproof.kernels import registry
 
 pytest.importorskip("triton")
 from tiltproof.kernels import relu as fused
@@ -17,7 +17,7 @@ from fractions import Fraction
 import torch
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
-from tiltproof.kernels import registry
+from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.relu import zonotope_relu
 from tiltproof.kernels.relu import relu
 

@@ -9,7 +9,7 @@ from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, absolute_sum
 from tiltproof.enclosures.quadratic_relu import with_quadratic_relu
 from tiltproof.enclosures.rounding import SMALLEST
-from tiltproof.kernels.registry import has_kernel
+from tiltproof.kernel_registry import has_kernel
 
 
 def relu_chord(form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.relu import relu_chord, relu_gap
 from tiltproof.enclosures.rounding import UNIT
-from tiltproof.kernels.registry import accelerates
+from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.relu import MOST_SYMBOLS, factors
 from tiltproof.kernels.triton.rows import meet, pull, share
 from tiltproof.network import backward

@@ -14,7 +14,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import kinked
 from tiltproof.enclosures.relu import zonotope_relu
 from tiltproof.enclosures.rounding import SMALLEST
-from tiltproof.kernels.registry import accelerates
+from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.triton.relu import relu as relu_kernel
 
 BLOCK = 1024

@@ -21,7 +21,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForms
 from tiltproof.enclosures.quadratic_relu import least
 from tiltproof.enclosures.rounding import gamma
-from tiltproof.kernels.registry import has_kernel
+from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.forward import MOST_CLASSES
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.ops import REGISTRY

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.kernels.registry import has_kernel
+from tiltproof.kernel_registry import has_kernel
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.kernels.registry import matches_reference
+from tiltproof.kernel_registry import matches_reference
 
 FEWEST = 2**20
 """Multiplications from which on the conversion of tensors pays."""

@@ -15,7 +15,7 @@ from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import UNIT, widen
 from tiltproof.errors import InputError
-from tiltproof.kernels.registry import has_kernel
+from tiltproof.kernel_registry import has_kernel
 from tiltproof.pixels import single_cell
 from tiltproof.pixels.bilinear import PatchExtrema, boxes_of, some
 from tiltproof.pixels.coordinates import Coordinates, check_camera_depth, coordinates, symbols

@@ -13,7 +13,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.quadratic_relu import quadratic_relaxation
 from tiltproof.enclosures.relu import relax_relu, relu_chord, relu_gap
 from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
-from tiltproof.kernels.registry import has_kernel
+from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,

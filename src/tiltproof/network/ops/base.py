@@ -18,7 +18,7 @@ from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.gathered import GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
-from tiltproof.kernels.registry import has_kernel
+from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation
 
 

@@ -26,7 +26,7 @@ INTERPRETED: set[str] = set()
 
 
 def has_kernel(name: str, on: int = 0) -> Callable[[Reference], Reference]:
-    """Decorate a reference function: on a GPU, run kernel ``name`` ("module:function", in this package) where it applies.
+    """Decorate a reference function: on a GPU, run kernel ``name`` ("module:function" of `tiltproof.kernels`) where it applies.
 
     ``on``: the position of the argument that tells the device.
     """
