@@ -93,12 +93,13 @@ def test_the_shallow_residual_network_has_nine_layers_and_three_million_paramete
         ("cifar10", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
         ("tinyimagenet", [0.4799, 0.4480, 0.3975], [0.2766, 0.2691, 0.2818]),
         ("driving", [0.3544, 0.3644, 0.3824], [0.2437, 0.2262, 0.2175]),
+        ("cifar10_resnet20", [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     ],
 )
 def test_the_input_is_normalized_inside(data, mean, deviation):
     average = torch.tensor(mean).view(1, -1, 1, 1)
     for name in ARCHITECTURES:
-        if data_of(name) == data:
+        if data == (name if name == "cifar10_resnet20" else data_of(name)):
             normalize = ARCHITECTURES[name]().normalize
             assert torch.equal(normalize(average), torch.zeros_like(average))
             assert torch.allclose(normalize(average + torch.tensor(deviation).view(1, -1, 1, 1)), torch.ones(()))
@@ -159,3 +160,12 @@ def test_half_of_the_hidden_neurons_is_dropped_in_training_alone():
     assert seen[0].max() == 2, "what is left makes up for what is dropped"
     assert torch.equal(seen[1], torch.ones(1, 100))
     assert torch.equal(first, second)
+
+
+def test_resnet20_has_twenty_layers_and_the_names_of_public_files():
+    model = ARCHITECTURES["cifar10_resnet20"]()
+    layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Conv2d | torch.nn.Linear)]
+    assert len(layers) == 20
+    assert {"conv1", "layer2.0.conv1", "layer3.2.conv2", "linear"} <= set(layers)
+    halved = model.layer2[0](torch.rand(1, 16, 4, 4))
+    assert halved.shape == (1, 32, 2, 2)

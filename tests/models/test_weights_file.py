@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import save
 
 from tiltproof.errors import InputError
+from tiltproof.models import ARCHITECTURES, mnist_cnn
 from tiltproof.models import load as load_model
-from tiltproof.models import mnist_cnn
 
 
-def refused(path, message):
+def refused(path, message, architecture="mnist_cnn"):
     with pytest.raises(InputError, match=message) as caught:
-        load_model(str(path), "mnist_cnn", allow_pickle=True)
+        load_model(str(path), architecture, allow_pickle=True)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1500
 
@@ -78,3 +78,16 @@ def test_hostile_names_of_tensors(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(save({**mnist_cnn().state_dict(), "\x1b[2J" + "x" * 5000: torch.zeros(1)}))
     refused(path, r"\?\[2Jxxx.*\.\.\. is unknown")
+
+
+def test_the_counters_of_batch_norm_may_be_missing(tmp_path):
+    model = ARCHITECTURES["cifar10_resnet20"]().eval()
+    weights = {name: tensor for name, tensor in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(save(weights))
+    image = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(load_model(str(path), "cifar10_resnet20")(image), model(image))
+    del weights["bn1.running_mean"]
+    path.write_bytes(save(weights))
+    refused(path, "bn1.running_mean is missing", "cifar10_resnet20")

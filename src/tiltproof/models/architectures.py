@@ -212,6 +212,42 @@ class ShallowResidualNetwork(nn.Module):
         return self.fc(F.avg_pool2d(values, self.last_size).flatten(1))
 
 
+class ZeroPaddedBlock(nn.Module):
+    """A basic block whose shortcut has no weights: where the image is halved, every other pixel, and zeros for the new channels."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after)
+        self.conv2, self.bn2 = nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after)
+        self.stride, self.new = stride, after - before
+
+    def forward(self, values: Tensor) -> Tensor:
+        inner = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(values)))))
+        if self.stride != 1:
+            values = F.pad(values[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.new // 2, self.new // 2))
+        return torch.relu(inner + values)
+
+
+class CifarResidualNetwork(nn.Module):
+    """The ResNet paper's CIFAR-10 networks, 6 ``blocks`` + 2 layers deep with 16, 32 and 64 channels; names as in public weight files."""
+
+    def __init__(self, normalize: Normalize, blocks: int, outputs: int = 10) -> None:
+        super().__init__()
+        self.normalize = normalize
+        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
+        for k, (before, after) in enumerate(pairwise([16, 16, 32, 64]), start=1):
+            first = ZeroPaddedBlock(before, after, 1 if k == 1 else 2)
+            rest = [ZeroPaddedBlock(after, after, 1) for _ in range(blocks - 1)]
+            self.add_module(f"layer{k}", nn.Sequential(first, *rest))
+        self.linear = nn.Linear(64, outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        values = torch.relu(self.bn1(self.conv1(self.normalize(images))))
+        for k in (1, 2, 3):
+            values = self.get_submodule(f"layer{k}")(values)
+        return self.linear(values.mean((2, 3)))
+
+
 CNN7 = [Convolution(n, 3, s, 1) for n, s in ((64, 1), (64, 1), (128, 2), (128, 1), (128, 2))]
 """The convolutions of the paper's CNN7."""
 
@@ -265,6 +301,11 @@ def cifar10_resnet9() -> nn.Module:
     return ShallowResidualNetwork(_cifar10_normalize(), 32, [48, 96, 192, 340])
 
 
+def cifar10_resnet20() -> nn.Module:
+    """The ResNet paper's 20 layers for CIFAR-10, normalized by ImageNet's constants as its public weights are."""
+    return CifarResidualNetwork(Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]), 3)
+
+
 def _tinyimagenet_normalize() -> Normalize:
     """Return the constants measured on 80,000 training images, 400 per class, before cropping (64 x 64)."""
     return Normalize([0.4799, 0.4480, 0.3975], [0.2766, 0.2691, 0.2818])
@@ -306,7 +347,7 @@ def driving_cnn_dropout() -> nn.Module:
 ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     build.__name__: build
     for build in (
-        *(mnist_cnn, cifar10_cnn, cifar10_wide, cifar10_cnn7, cifar10_resnet9, cifar10_resnet18),
+        *(mnist_cnn, cifar10_cnn, cifar10_wide, cifar10_cnn7, cifar10_resnet9, cifar10_resnet18, cifar10_resnet20),
         *(tinyimagenet_cnn7, tinyimagenet_wide, tinyimagenet_wide_resnet, driving_cnn, driving_cnn_dropout),
     )
 }
