@@ -9,7 +9,9 @@ from torch import nn
 
 from tests.support.small_regression import network, some_images
 from tiltproof import InputError, check, parse
+from tiltproof.verify import prover
 from tiltproof.verify.api import certify_range
+from tiltproof.verify.attack import InnerRange, OutputSampler
 from tiltproof.verify.results import Budget
 
 TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]
@@ -218,3 +220,51 @@ def test_what_cannot_be_meant_is_refused(options, words):
 def test_a_network_that_returns_images_is_refused():
     with pytest.raises(InputError, match=r"\[N, outputs\]"):
         certify_range(nn.Conv2d(1, 1, 3), some_images(), "R(5)")
+
+
+def test_an_inner_range_is_widened_like_one_row_after_the_other():
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randint(0, 4, (50,), generator=generator)
+    parameters = torch.rand(50, 2, dtype=torch.float64, generator=generator)
+    outputs = torch.randint(0, 30, (50, 3), generator=generator).double()  # with ties
+    prediction = torch.full((4, 3), 15.0, dtype=torch.float64)
+    at = torch.zeros(4, 3, 2, dtype=torch.float64)
+    known = InnerRange(prediction, prediction.clone(), prediction.clone(), at, at.clone())
+    known.widen(rows, parameters, outputs)
+    for image in range(4):
+        for output in range(3):
+            mine = outputs[rows == image, output]
+            assert known.low[image, output] == min(15.0, float(mine.min()))
+            assert known.high[image, output] == max(15.0, float(mine.max()))
+            for best, place in ((known.low, known.lowest_at), (known.high, known.highest_at)):
+                value, found = best[image, output], place[image, output]
+                here = (rows == image) & (outputs[:, output] == value)
+                assert any(torch.equal(found, each) for each in parameters[here]) or (value == 15.0 and not found.any())
+
+
+def test_many_outputs_cost_passes_in_proportion(monkeypatch):
+    """Outputs share backward passes while pairs are few, and no gradient step begins once the attack's time is over."""
+    passes, steps = [], []
+    refine, slopes = prover.refine_outputs, OutputSampler._slopes
+    monkeypatch.setattr(prover, "refine_outputs", lambda *rest: passes.append(1) or refine(*rest))
+    monkeypatch.setattr(OutputSampler, "_slopes", lambda *rest: steps.append(1) or slopes(*rest))
+    budget = Budget(boxes=1, seconds=1e-9)
+    result = certify_range(network(40), some_images(1), "R(3)", budget=budget).results[0]
+    assert len(result.lower) == 40
+    assert len(passes) <= 4 * result.boxes
+    assert not steps
+    assert all(low <= inner for low, inner in zip(result.lower, result.inner_lower, strict=True))
+
+
+def test_bounds_of_many_outputs_are_those_of_each_alone():
+    """Outputs that share a pass have the bounds that they have one after the other, but for roundings."""
+    model, images = network(5), some_images(2)
+    together = certify_range(model, images, "R(4)", splits=2).results
+    for output in range(5):
+        alone = nn.Sequential(*model[:-1], nn.Linear(12, 1)).eval()
+        alone[-1].weight, alone[-1].bias = (
+            nn.Parameter(p[output : output + 1].detach()) for p in model[-1].parameters()
+        )
+        for one, all_of in zip(certify_range(alone, images, "R(4)", splits=2).results, together, strict=True):
+            assert math.isclose(one.lower[0], all_of.lower[output], abs_tol=1e-9)
+            assert math.isclose(one.upper[0], all_of.upper[output], abs_tol=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from dataclasses import dataclass
 
 import torch
@@ -328,13 +329,18 @@ class InnerRange:
 
     def widen(self, rows: Tensor, parameters: Tensor, outputs: Tensor) -> None:
         """Widen the ranges by outputs [Q, K] of images ``rows`` at ``parameters``."""
-        for output in range(outputs.shape[1]):
-            for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
-                # the first row of each image that is best comes last in this order, and stays
-                order = (sign * outputs[:, output]).argsort(descending=True)
-                better = order[sign * outputs[order, output] < sign * best[rows[order], output]]
-                best[rows[better], output] = outputs[better, output]
-                at[rows[better], output] = parameters[better]
+        every = rows.unsqueeze(1).expand_as(outputs)
+        places = torch.arange(len(rows)).unsqueeze(1).expand_as(outputs)
+        for best, at, sign in ((self.low, self.lowest_at, 1), (self.high, self.highest_at, -1)):
+            least = (sign * best).scatter_reduce(0, every, sign * outputs, "amin")
+            better = (least < sign * best).gather(0, every) & (sign * outputs == least.gather(0, every))
+            place = torch.full(best.shape, len(rows)).scatter_reduce(
+                0, every, torch.where(better, places, len(rows)), "amin"
+            )
+            image, output = (place < len(rows)).nonzero(as_tuple=True)
+            chosen = place[image, output]
+            best[image, output] = outputs[chosen, output]
+            at[image, output] = parameters[chosen]
 
 
 class OutputSampler:
@@ -374,9 +380,11 @@ class OutputSampler:
         with torch.no_grad():
             known.widen(rows, parameters, self.batch.run(work).double())
 
-    def search(self, known: InnerRange, samples: int, steps: int) -> None:
-        """Try corners, a grid and random parameters, then signed gradient steps from each output's lowest and
-        highest."""
+    def search(self, known: InnerRange, samples: int, steps: int, until: float | None = None) -> None:
+        """Try corners, a grid and random parameters, then signed gradient steps from each output's lowest and highest.
+
+        ``until``: no more gradient steps from this time of `time.perf_counter` on; with many outputs they take long.
+        """
         units = candidates(samples, len(self.low), self.generator)
         everything = torch.arange(len(known.low))
         for chunk in units.split(32):
@@ -384,6 +392,8 @@ class OutputSampler:
             self.evaluate(known, rows, self._at(points))
         for number in range(steps):
             for output in range(known.low.shape[1]):
+                if until is not None and time.perf_counter() >= until:
+                    return
                 for at, sign in ((known.lowest_at, 1), (known.highest_at, -1)):
                     step = 0.2 * 0.5 ** (number // 3) * (self.high - self.low) / 2
                     slope = self.gradients.run(functools.partial(self._slopes, at[:, output], output))
@@ -409,23 +419,23 @@ class OutputSampler:
     def confirmed(self, known: InnerRange) -> tuple[Tensor, Tensor]:
         """Return the confirmed inner range, [N, K] each: by float64 bounds of single points, the exact outputs at the
         recorded parameters lie below the first and above the second number."""
-        low, high = known.low.clone(), known.high.clone()
+        count, outputs = known.low.shape
+        images, output = torch.arange(count).repeat_interleave(outputs), torch.arange(outputs).repeat(count)
         points = self.inputs.points(CONFIRMED_AT_ONCE)
-        for output in range(low.shape[1]):
-            low[:, output] = points.run(functools.partial(self._ends, known.lowest_at[:, output]))[1][:, output]
-            high[:, output] = points.run(functools.partial(self._ends, known.highest_at[:, output]))[0][:, output]
-        return low, high
+        _, low = points.run(functools.partial(self._ends, images, known.lowest_at.flatten(0, 1), output))
+        high, _ = points.run(functools.partial(self._ends, images, known.highest_at.flatten(0, 1), output))
+        return low.view(count, outputs), high.view(count, outputs)
 
-    def _ends(self, parameters: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Bound each image's outputs at its own parameters, ``size`` images at a time."""
+    def _ends(self, images: Tensor, parameters: Tensor, outputs: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Bound one output of an image at its own parameters, for each row; ``size`` rows at a time."""
         inputs, network, device = self.inputs, self.inputs.network_as(torch.float64), self.inputs.images.device
         lower, upper = [], []
-        for chunk in torch.arange(len(parameters)).split(size):
-            point = parameters[chunk].to(device)
-            pixels = pair_bounds(inputs.images64, chunk.to(device), inputs.transform, "affine", point, point)
+        for rows in torch.arange(len(images)).split(size):
+            point, own = parameters[rows].to(device), outputs[rows, None].to(device)
+            pixels = pair_bounds(inputs.images64, images[rows].to(device), inputs.transform, "affine", point, point)
             form = run(network, pixels)[network.output]
-            lower.append(form.lower.cpu())
-            upper.append(form.upper.cpu())
+            lower.append(form.lower.gather(1, own).flatten().cpu())
+            upper.append(form.upper.gather(1, own).flatten().cpu())
         return torch.cat(lower), torch.cat(upper)
 
 

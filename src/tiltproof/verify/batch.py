@@ -38,6 +38,8 @@ Grid = tuple[int, ...]
 
 ASCENT_STEPS = 6
 """Gradient steps from the lowest and the highest output of each image."""
+ATTACK_SHARE = 1 / 4
+"""Share of a budget of seconds after which no further gradient step begins."""
 FIRST_GRID, PILOTS = 2, 2
 """Ranges: boxes per parameter of the first grid; and the number of images searched from it to choose the initial grid
 of all, if there are four times as many."""
@@ -100,6 +102,8 @@ class Job:
             grid = self._range_grid(inputs, pairs)
         began = time.perf_counter()
         search, grid = self._ranges(inputs, grid) if self.ranges and grid else self._classes(inputs, grid, pairs)
+        if self.settings.budget.seconds is not None:  # which the attack has spent a part of
+            search.state.seconds += (time.perf_counter() - began) / len(inputs.images)
         reporter.proving(search)
         search.work(pairs, reporter.report)
         search.spec.finish(search.state)
@@ -140,7 +144,9 @@ class Job:
         settings = self.settings
         sampler = OutputSampler(inputs, self.seed)
         known = sampler.begin(self.first)
-        sampler.search(known, settings.samples, ASCENT_STEPS)
+        seconds = settings.budget.seconds
+        share = None if seconds is None else time.perf_counter() + ATTACK_SHARE * seconds * len(inputs.images)
+        sampler.search(known, settings.samples, ASCENT_STEPS, share)
         tolerance = settings.tolerance if settings.splits is None else None
         spec = RangeSpec(RangeProver(inputs, settings.method), sampler, tolerance, known.prediction.shape, self.answers)
         device = inputs.images.device

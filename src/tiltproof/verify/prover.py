@@ -17,6 +17,9 @@ from tiltproof.verify.refinement import BackwardPolicy, ClassRefinement, CostMod
 BACKWARD_LOSS = 0.5
 """Share of a margin's remainder that a backward pass does not win back: 0.3 to 0.6 on the way to a bound near zero. Orders classes."""
 
+MARGINS_PER_PASS = 64
+"""Bounds of outputs per backward pass, where there are fewer pairs than that."""
+
 
 @dataclass
 class Outcome:
@@ -136,7 +139,7 @@ class RangeProver:
     def _backward(
         self, network: Network, forms: dict[str, AffineForm], shares: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return lower and upper bounds of every output, one after the other, and branching scores."""
+        """Return lower and upper bounds of every output, several per pass if pairs are few, and branching scores."""
         count, outputs = forms[network.output].shape
         units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
         pairs = torch.arange(count, device=shares.device)
@@ -144,10 +147,11 @@ class RangeProver:
             shares = forward_shares(network, forms)
         ends = []
         for directions in (units, -units):
-            bounds = [
-                refine_outputs(network, forms, pairs, row.expand(count, -1).contiguous())[0] for row in directions
-            ]
-            ends.append(torch.stack(bounds, 1))
+            bounds = []
+            for some in directions.split(max(1, MARGINS_PER_PASS // count)):
+                rows, each = pairs.repeat(len(some)), some.repeat_interleave(count, 0)
+                bounds.append(refine_outputs(network, forms, rows, each)[0].view(len(some), count).mT)
+            ends.append(torch.cat(bounds, 1))
         return ends[0], -ends[1], shares
 
 

@@ -36,7 +36,7 @@ class Budget:
     boxes : int
         Parameter boxes bounded.
     seconds : float, optional
-        Seconds of computation.
+        Seconds of computation, the attack included.
     """
 
     boxes: int = 20_000
