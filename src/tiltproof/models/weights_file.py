@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,10 @@ from tiltproof.errors import InputError, shown
 from tiltproof.models.architectures import ARCHITECTURES
 
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
+NORMALIZATION = ("normalize.mean", "normalize.std")
+SEQUENTIALS = ("conv_layers", "model", "fc_layers")
+SEQUENTIAL = re.compile(rf"({'|'.join(SEQUENTIALS)})\.(\d{{1,3}})\.\w+", re.ASCII)
+"""Names in the files that the paper's authors published."""
 MAX_HEADER = 2**20
 """Size limit of a header."""
 MAX_RATIO = 8
@@ -68,9 +73,12 @@ def build(architecture: str, content: bytes, path: Path) -> nn.Module:
     """Build the architecture with these weights, in eval mode."""
     expected = _expected(architecture)
     weights = _read_torch(content, path) if path.suffix.lower() in PICKLES else _read_safetensors(content, path)
+    weights, constants = _authors_names(weights, expected)
     _check(weights, expected, architecture, path)
     model = ARCHITECTURES[architecture]()
     model.load_state_dict(weights, strict=False)  # `_check` is the strict one
+    if constants:
+        _set_normalization(model, constants, architecture, path)
     return model.eval()
 
 
@@ -80,6 +88,65 @@ def _expected(architecture: str) -> dict[str, Tensor]:
         raise InputError("unknown architecture", got=architecture, do=f"use one of {', '.join(ARCHITECTURES)}")
     with torch.device("meta"):
         return ARCHITECTURES[architecture]().state_dict()
+
+
+def _authors_names(
+    weights: dict[str, Tensor], expected: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights by this package's names, and the normalization's constants if the file has any.
+
+    The paper's authors publish state dicts with the constants as ``normalize.mean`` and ``normalize.std``, and layers of `Sequential`
+    modules: ``conv_layers.0.weight``, ``fc_layers.3.bias``, ``model.1.running_mean``. Layers are renamed in the order of their numbers
+    if every name becomes one that the architecture has; shapes are compared afterwards as for any file.
+    """
+    constants = {name: weights[name] for name in NORMALIZATION if name in weights}
+    rest = {name: tensor for name, tensor in weights.items() if name not in constants}
+    if len(constants) != len(NORMALIZATION) and constants:
+        return weights, {}
+    if rest.keys() <= expected.keys() or len(rest) > 10 * len(expected):
+        return rest, constants
+    parts = {name: match for name in rest if (match := SEQUENTIAL.fullmatch(name)) is not None}
+    if len(parts) < len(rest):
+        return rest, constants
+    convolutions, linears = 0, 0
+    renamed: dict[str, Tensor] = {}
+    for group in sorted({(SEQUENTIALS.index(match[1]), int(match[2])) for match in parts.values()}):
+        prefix = f"{SEQUENTIALS[group[0]]}.{group[1]}."
+        inside = {name.removeprefix(prefix): tensor for name, tensor in rest.items() if name.startswith(prefix)}
+        dimensions = inside["weight"].ndim if "weight" in inside else 0
+        convolutions, linears = convolutions + (dimensions == 4), linears + (dimensions == 2)
+        layer = (
+            f"conv{convolutions}"
+            if dimensions == 4
+            else f"fc{linears}"
+            if dimensions == 2
+            else f"norm_conv{convolutions}"
+        )
+        renamed |= {f"{layer}.{name}": tensor for name, tensor in inside.items()}
+    same = len(renamed) == len(rest) and renamed.keys() <= expected.keys()
+    return (renamed if same else rest), constants
+
+
+def _set_normalization(model: nn.Module, constants: dict[str, Tensor], architecture: str, path: Path) -> None:
+    """Replace the architecture's constants by those that the network was trained with."""
+    normalize = model.get_submodule("normalize")
+    for name, buffer in (("normalize.mean", normalize.mean), ("normalize.std", normalize.deviation)):
+        given = constants[name]
+        assert isinstance(buffer, Tensor)
+        right = given.numel() == buffer.numel() and given.is_floating_point() and bool(given.isfinite().all())
+        if not right or (name == "normalize.std" and not bool((given > 0).all())):
+            got = (
+                f"{name} is {shown(str(list(given.shape)))} of {given.dtype}"
+                if given.numel() != buffer.numel()
+                else name
+            )
+            raise InputError(
+                f"the normalization in {path} does not fit {architecture}",
+                got=got,
+                why="another architecture, or numbers that are not finite or not positive",
+                do=f"keep {buffer.numel()} numbers in each of {' and '.join(NORMALIZATION)}, or leave them out of the file",
+            )
+        buffer.copy_(given.reshape(buffer.shape))
 
 
 def _read_safetensors(content: bytes, path: Path) -> dict[str, Tensor]:
