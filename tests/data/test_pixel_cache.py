@@ -66,7 +66,8 @@ def test_the_second_time_nothing_is_decoded(images, decoded):
     second = read(images)
     assert len(decoded) == 7
     assert torch.equal(first, second)
-    assert files(images) == ["tiltproof-all.safetensors"]
+    assert files(images) == [], "nothing is written into the data"
+    assert len(files(images.parent / "cache")) == 1
     second += 1  # a change in memory does not change the file
     assert torch.equal(first, read(images))
 
@@ -75,24 +76,29 @@ def changed_size(folder):
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (5, 4, 3), np.uint8)).save(folder / "3.JPEG")
 
 
+def cached(folder):
+    (path,) = (folder.parent / "cache" / "pixels").iterdir()
+    return path
+
+
 def flipped_byte(folder):
-    path = folder / "tiltproof-all.safetensors"
+    path = cached(folder)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
 def cut_short(folder):
-    path = folder / "tiltproof-all.safetensors"
+    path = cached(folder)
     path.write_bytes(path.read_bytes()[:-5])
 
 
 def nonsense(folder):
-    (folder / "tiltproof-all.safetensors").write_bytes(b"nonsense")
+    cached(folder).write_bytes(b"nonsense")
 
 
 def giant(folder):
-    os.truncate(folder / "tiltproof-all.safetensors", 2**40)
+    os.truncate(cached(folder), 2**40)
 
 
 @pytest.mark.parametrize("change", [changed_size, flipped_byte, cut_short, nonsense, giant])
@@ -137,13 +143,19 @@ def test_grey_images_become_rgb(images):
     assert torch.equal(read(images)[2], gray.expand(3, 5, 4))
 
 
-def test_where_the_folder_cannot_be_written_the_users_own_is(images, decoded):
-    (images / "tiltproof-all.safetensors").mkdir()
+def test_where_the_cache_cannot_be_written_the_images_are_decoded_again(images, decoded):
+    (images.parent / "cache").write_text("a file where a folder should be")
     first, second = read(images), read(images)
-    assert len(decoded) == 7
+    assert len(decoded) == 14
     assert torch.equal(first, second)
-    assert len(files(images.parent / "cache")) == 1
-    assert files(images) == ["tiltproof-all.safetensors"], "and no temporary file is left"
+    assert files(images.parent) == []
+
+
+def test_two_folders_of_one_data_set_do_not_share_a_cache(images):
+    first = read(images)
+    images.rename(images.parent / "moved")
+    assert torch.equal(read(images.parent / "moved"), first)
+    assert len(files(images.parent / "cache")) == 2
 
 
 def test_without_the_package_for_downloads(images, decoded, monkeypatch):
@@ -152,7 +164,7 @@ def test_without_the_package_for_downloads(images, decoded, monkeypatch):
 
     monkeypatch.setattr(pixel_cache, "cache_folder", missing)
     assert torch.equal(read(images), read(images))
-    assert len(decoded) == 7
+    assert len(decoded) == 14
 
 
 def test_where_nothing_can_be_written_the_images_are_still_read(images, decoded, monkeypatch, caplog):
@@ -172,7 +184,7 @@ def test_others_may_read_the_file(images):
         read(images)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((images / "tiltproof-all.safetensors").stat().st_mode) == 0o644
+    assert stat.S_IMODE(cached(images).stat().st_mode) == 0o644
 
 
 def test_who_waits_is_told_why(images, monkeypatch, caplog):

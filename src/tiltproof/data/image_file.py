@@ -45,7 +45,7 @@ SCALE = (
     + OPEN
     + 'Image.fromarray(numpy.rint(numpy.asarray(Image.open({source})) / {scale}).astype("uint8")).save({target})'
 )
-NO_SCALE = "save it under another name as 8-bit gray or RGB, its values scaled to 0 to 255, and list that copy"
+NO_SCALE = "save it under another name as 8-bit gray or RGB, its values scaled to 0 to 255, and use that copy"
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # keeps remarks on damaged files off the terminal
 
@@ -81,7 +81,8 @@ def _program(text: str, word: str, path: Path, how: str = "", **settings: str) -
         count += 1
         target = path.with_name(f"{path.stem}-{word}-{count}.png")
     program = text.format(source=repr(str(path)), target=repr(str(target)), **settings)
-    return f"write a copy, {how}and list that in labels.csv, with Python: {program}"
+    place = "list that in labels.csv, or move the original out of the data"
+    return f"write a copy, {how}and {place}, with Python: {program}"
 
 
 def center_crop(images: Tensor, size: int) -> Tensor:

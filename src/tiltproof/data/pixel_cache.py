@@ -1,8 +1,8 @@
 """Decode thousands of images once, in several threads, and cache their pixels in a file.
 
 The file records the names and sizes of the image files, and how they were processed. If an image is added, removed, renamed or replaced
-by a file of another size, the cache is rebuilt; a replacement of exactly the same size is not noticed. The cache lies in the folder of
-the images, or in the user's cache folder if that is not writable, and may be deleted at any time.
+by a file of another size, the cache is rebuilt; a replacement of exactly the same size is not noticed. The cache lies in
+the user's cache folder, never among the data, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,12 +60,12 @@ class PixelCache:
         if math.prod(self.resized) * len(names) > MAX_BYTES:
             raise InputError("the images do not fit into memory", got=f"{len(names):,} in {self.folder}")
         key = self.key(names)
-        for path in self.candidates():
-            cached = self._read(path, key, len(names))
-            if cached is not None:
-                return cached
+        path = self.path()
+        cached = None if path is None else self._read(path, key, len(names))
+        if cached is not None:
+            return cached
         pixels = self.decode(names)
-        self._store(key, pixels)
+        self._store(path, key, pixels)
         return pixels
 
     def key(self, names: Iterable[str]) -> str:
@@ -80,15 +80,14 @@ class PixelCache:
             digest.update(f"{name}\t{size}\n".encode())
         return digest.hexdigest()
 
-    def candidates(self) -> Iterator[Path]:
-        """Yield the paths where the cache may be, in order of preference."""
-        yield self.folder / f"tiltproof-{self.name}.safetensors"
+    def path(self) -> Path | None:
+        """Return the path of the cache, which depends on that of the folder."""
         tag = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:12]
         try:
             own = cache_folder()
         except ImportError:  # pooch, which is otherwise needed for downloads only
-            return
-        yield own / "pixels" / f"{self.name}-{tag}.safetensors"
+            return None
+        return own / "pixels" / f"{self.name}-{tag}.safetensors"
 
     def decode(self, names: Sequence[str]) -> Tensor:
         """Decode all images, in one thread per processor: Pillow releases the GIL."""
@@ -139,15 +138,15 @@ class PixelCache:
             return None
         return pixels
 
-    def _store(self, key: str, pixels: Tensor) -> None:
-        """Write the cache to the first writable path; if there is none, the images are decoded again next time."""
+    def _store(self, path: Path | None, key: str, pixels: Tensor) -> None:
+        """Write the cache; if it cannot be written, the images are decoded again next time."""
         about = {"key": key, "sha256": _digest(pixels), "about": self.about}
-        for path in self.candidates():
-            try:
+        try:
+            if path is not None:
                 _write(path, pixels, about)
                 return
-            except OSError as error:
-                log.info("%s cannot be written: %s", path, error)
+        except OSError as error:
+            log.info("%s cannot be written: %s", path, error)
         if len(pixels) >= SLOW:
             log.warning("the decoded images of %s could not be cached: no space, or no permission", self.folder)
 
