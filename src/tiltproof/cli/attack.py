@@ -11,6 +11,7 @@ from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import (
     STDOUT,
+    DataChoice,
     ModelChoice,
     check_text_file,
     load_selection,
@@ -47,7 +48,13 @@ def command(
     shape: options.ImageShape = None,
     layout: options.Layout = None,
     output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    scale: options.Scale = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
     seed: options.Seed = 0,
 ) -> None:
     """Search for a transformation that changes the answer.
@@ -58,10 +65,11 @@ def command(
     """
     place = choose_device(device)
     check_text_file(json_file)
-    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output)
-    network, chosen = model_and_transform(choice, transform, padding, data, data_root)
+    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
+    chosen_data = DataChoice(data, data_root, resize, crop, rgb)
+    network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     network = network.to(place)
-    images, labels, first = load_selection(data, data_root, start, end, limit)
+    images, labels, first = load_selection(chosen_data, start, end, limit)
     begin = time.perf_counter()
     settings = without_none(samples=samples, steps=steps)
     result = attack(network, images.to(place), labels.to(place), chosen, seed=seed, first=first, **settings)

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.inputs import check_writable, write_figure
+from tiltproof.cli.inputs import DataChoice, check_writable, write_figure
 from tiltproof.cli.options import option
-from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import bound_pixels
 from tiltproof.reports import bounds_plot
@@ -30,6 +29,9 @@ def command(
     method: options.Method = "affine",
     padding: options.Padding = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
 ) -> None:
     """Draw the pixel bounds of an image over a range.
 
@@ -41,12 +43,13 @@ def command(
     if out.suffix.lower() != ".png":
         raise InputError("the figure is written as PNG", got=out, do="end the file name in .png")
     check_writable(out)
-    images, labels = load_data(data, data_root)
-    if not 0 <= index < len(images):
-        raise InputError(f"{data} has images 0 to {len(images) - 1}", got=f"--index {index}")
-    image = images[index]
+    source = DataChoice(data, data_root, resize, crop, rgb).open("any")
+    if not 0 <= index < len(source):
+        raise InputError(f"{data} has images 0 to {len(source) - 1}", got=f"--index {index}")
+    image, label = source.images([index])[0], source.labels[index]
     form = bound_pixels(image[None], chosen, method=method)
-    title = f"Image {index} of {data} (label {int(labels[index])}) under {chosen}, method {method}"
+    known = f" (label {int(label)})" if label.ndim == 0 else ""
+    title = f"Image {index} of {data}{known} under {chosen}, method {method}"
     lower, upper = form.lower[0].numpy(), form.upper[0].numpy()
     write_figure(out, bounds_plot(image.numpy(), lower, upper, title))
     typer.echo(f"{out}: widest pixel {(upper - lower).max():.4f}")

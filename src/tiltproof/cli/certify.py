@@ -13,6 +13,7 @@ from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_progress, print_ranges, print_summary
 from tiltproof.cli.inputs import (
     STDOUT,
+    DataChoice,
     ModelChoice,
     check_text_file,
     load_selection,
@@ -77,7 +78,13 @@ def command(
     shape: options.ImageShape = None,
     layout: options.Layout = None,
     output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    scale: options.Scale = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
     batch_size: options.BatchSize = None,
     batch_images: Annotated[int | None, option("Images per batch, or per task of a Ray worker.", RARE, "N")] = None,
     seed: options.Seed = 0,
@@ -112,11 +119,12 @@ def command(
     )
     check_text_file(json_file)
     quiet = quiet or json_file == STDOUT
-    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output)
-    network, chosen = model_and_transform(choice, transform, padding, data, data_root)
-    images, labels, first = load_selection(data, data_root, start, end, limit)
+    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
+    chosen_data = DataChoice(data, data_root, resize, crop, rgb)
+    network, chosen = model_and_transform(choice, transform, padding, chosen_data)
+    images, labels, first = load_selection(chosen_data, start, end, limit, task)
     problem = (network.to(place), images.to(place), labels.to(place), chosen)
-    notes = {"model": model, "arch": arch, "data": data} | choice.notes()
+    notes = {"model": model, "arch": arch, "data": data} | choice.notes() | chosen_data.notes()
     evidence = {"out": out, "resume": resume, "overwrite": overwrite, "first": first, "notes": notes}
     with kept_after_interruption(lambda: _kept(out)):
         certificate = _prove(problem, task, without_none(excess=excess, width=width), search | evidence, quiet)

@@ -12,9 +12,8 @@ from tiltproof.checker import CheckFailed, CheckReport
 from tiltproof.checker import check as check_run
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.inputs import ModelChoice
+from tiltproof.cli.inputs import DataChoice, ModelChoice, notes_of
 from tiltproof.cli.options import EFFORT, RARE, option
-from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 
 EPILOG = options.epilog(
@@ -40,7 +39,13 @@ def command(
     shape: options.ImageShape = None,
     layout: options.Layout = None,
     output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    scale: options.Scale = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
     seed: Annotated[int, option("Seed of --sample.", RARE, "N")] = 0,
 ) -> None:
     """Prove every box of a run again, with independent code.
@@ -48,24 +53,37 @@ def command(
     The checker is a separate program that shares no code with the prover. It
     compares the hashes of weights and images, confirms that the boxes of each
     image cover the whole range, bounds every box again in double precision and
-    re-runs every counterexample. The first image that fails is named.
+    re-runs every counterexample. The first image that fails is named. How images are
+    prepared and normalized is taken from the run's notes, unless options say it.
     """
     place = choose_device(device)
-    network = ModelChoice(model, arch, allow_pickle, shape, layout, output).load(data, data_root).to(place)
-    images, labels = load_data(data, data_root)
-    start, end, without_answers = selection(folder, len(images))
-    answers = None if without_answers else labels[start:end]
+    notes = notes_of(folder)
+    chosen_data = DataChoice(data, data_root, resize, crop, rgb).noted(notes)
+    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
+    network = choice.noted(notes).load(chosen_data).to(place)
+    source = chosen_data.open("regression" if is_regression(folder) else "classification")
+    start, end, without_answers = selection(folder, len(source))
+    images, labels = source.read(range(start, end))
+    answers = None if without_answers else labels
     try:
         with (
             live_count(quiet, "re-proving", "boxes") as progress,
             kept_after_interruption(lambda: "nothing was decided"),
         ):
-            report = check_run(folder, network, images[start:end], answers, sample=sample, seed=seed, progress=progress)
+            report = check_run(folder, network, images, answers, sample=sample, seed=seed, progress=progress)
     except CheckFailed as failure:
         typer.echo(f"the certificate does not hold: {failure}", err=True)
         raise typer.Exit(DOES_NOT_HOLD) from None
     if not quiet:
         typer.echo(sentence(report))
+
+
+def is_regression(folder: Path) -> bool:
+    """Whether the run's manifest says that it is about target values."""
+    try:
+        return "task" in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def selection(folder: Path, count: int) -> tuple[int, int, bool]:

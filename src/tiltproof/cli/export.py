@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from torch import Tensor, nn
+from torch import nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import (
     STDOUT,
+    DataChoice,
     ModelChoice,
     check_text_file,
     images_of_run,
@@ -23,7 +24,7 @@ from tiltproof.cli.inputs import (
     write_atomically,
 )
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS, argument, choice, flag, option
-from tiltproof.data import load as load_data
+from tiltproof.data.loading import Source
 from tiltproof.errors import InputError
 from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
 from tiltproof.export.results import open_to_confirm
@@ -68,7 +69,13 @@ def command(
     shape: options.ImageShape = None,
     layout: options.Layout = None,
     output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    scale: options.Scale = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
 ) -> None:
     """Export results as CSV or JSON, or problems as VNN-LIB.
 
@@ -100,35 +107,40 @@ def command(
         _unused({"--splits": splits, "--transform": transform, "--padding": padding}, "with a run, which has its own")
     quiet = quiet or STDOUT in (csv, jsonl)
     network, chosen = None, None
-    choice = None if model is None else ModelChoice(model, arch, allow_pickle, shape, layout, output)
+    choice = None if model is None else ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
+    chosen_data = None if data is None else DataChoice(data, data_root, resize, crop, rgb)
+    run = None if folder is None else read_finished(folder)
+    if run is not None:
+        choice = None if choice is None else choice.noted(run.notes)
+        chosen_data = None if chosen_data is None else chosen_data.noted(run.notes)
     if choice is not None and folder is None:
-        network, chosen = model_and_transform(choice, transform, padding, data, data_root)
+        network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     elif choice is not None:
-        network = choice.load(data, data_root)
-    everything = None if data is None else load_data(data, data_root)
+        network = choice.load(chosen_data)
+    task = "regression" if run is not None and run.regression else "classification"
+    source = None if chosen_data is None else chosen_data.open(task)
     if results and folder is not None:
-        _results(folder, csv, jsonl, tolerance, network, everything, quiet)
+        _results(folder, csv, jsonl, tolerance, network, source, quiet)
     if not vnnlib:
         return
     assert network is not None
-    assert everything is not None
+    assert source is not None
     assert out is not None
     common: dict[str, Any] = {"timeout": timeout}
     with live_count(quiet, "writing", "properties") as progress, kept_after_interruption(lambda: "nothing was kept"):
         common["progress"] = progress
-        if folder is not None:
-            run = read_finished(folder)
+        if folder is not None and run is not None:
             numbers = None if images is None else parse_images(images, run.first + len(run.results))
-            of_run = images_of_run(run, *everything)
+            of_run = images_of_run(run, source)
             written = export_run(folder, network, *of_run, out, numbers=numbers, method=method, **common)
         else:
             if images is None:
                 raise InputError("--images is missing", do="say which images to write, e.g. --images 0,3")
             assert chosen is not None
-            all_images, labels = everything
-            numbers = parse_images(images, len(all_images))
+            numbers = parse_images(images, len(source))
+            some, labels = source.read(numbers)
             common |= {"splits": parse_splits(splits) or 1, "numbers": numbers, "method": method or "hull"}
-            written = export_vnnlib(network, all_images[numbers], labels[numbers], chosen, out, **common)
+            written = export_vnnlib(network, some, labels, chosen, out, **common)
     if not quiet:
         typer.echo(sentence(written))
 
@@ -178,11 +190,11 @@ def _results(
     jsonl: Path | None,
     tolerance: str | None,
     network: nn.Module | None,
-    everything: tuple[Tensor, Tensor] | None,
+    source: Source | None,
     quiet: bool,
 ) -> None:
     run = read_finished(folder)
-    images = None if everything is None or run.regression else images_of_run(run, *everything)[0]
+    images = None if source is None or run.regression else images_of_run(run, source)[0]
     rows = result_rows(folder, tolerance, model=None if images is None else network, images=images)
     for path, as_text in ((csv, as_csv), (jsonl, as_jsonl)):
         if path is not None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 from torch import Tensor, nn
 
-from tiltproof.data import load as load_data
-from tiltproof.errors import InputError
-from tiltproof.models import card_of
+from tiltproof.data.loading import Source, open_data, selected
+from tiltproof.errors import InputError, shown
+from tiltproof.models import card_of, normalized
 from tiltproof.models import load as load_model
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.reader import FinishedRun
@@ -27,8 +27,36 @@ def without_none(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+class DataChoice(NamedTuple):
+    """The options that name a data set and say how its images are prepared."""
+
+    name: str
+    root: Path | None
+    resize: str | None = None
+    crop: str | None = None
+    rgb: bool = False
+
+    def open(self, task: str) -> Source:
+        """Open the data; images are read when they are asked for."""
+        return open_data(self.name, self.root, task=task, resize=self.resize, crop=self.crop, rgb=self.rgb)
+
+    def notes(self) -> dict[str, Any]:
+        """For the manifest of a run: how to prepare the images again."""
+        return without_none(resize=self.resize, crop=self.crop, rgb=self.rgb or None)
+
+    def noted(self, notes: dict[str, Any]) -> DataChoice:
+        """Take options that are not given from a run's notes."""
+        rgb = self.rgb or notes.get("rgb") is True
+        return self._replace(**_noted_texts(self, notes, "resize", "crop"), rgb=rgb)
+
+
+def _noted_texts(choice: NamedTuple, notes: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the texts in the notes for those options that are not given."""
+    return {name: notes[name] for name in names if getattr(choice, name) is None and isinstance(notes.get(name), str)}
+
+
 class ModelChoice(NamedTuple):
-    """The options that name a network and say how its file is read."""
+    """The options that name a network, say how its file is read, and what inputs it wants."""
 
     name: str
     arch: str | None
@@ -36,21 +64,47 @@ class ModelChoice(NamedTuple):
     shape: str | None
     layout: str | None
     output: str | None
+    mean: str | None = None
+    std: str | None = None
+    scale: float | None = None
 
-    def load(self, data: str | None, root: Path | None) -> nn.Module:
+    def load(self, data: DataChoice | None) -> nn.Module:
         """Load the network. A file that leaves the size of images open is asked with those of ``data``."""
 
         def of_data() -> tuple[int, ...]:
             if data is None:
                 raise InputError("the model takes images of any size", got="no data", do="add --shape CxHxW, or --data")
-            return tuple(load_data(data, root)[0].shape[1:])
+            return tuple(data.open("any").pixels(range(1)).shape[1:])
 
         shape = of_data if self.shape is None else parse_shape(self.shape)
-        return load_model(self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output)
+        network = load_model(
+            self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output
+        )
+        wanted = self.mean, self.std, self.scale
+        return network if wanted == (None, None, None) else normalized(network, *wanted)
 
-    def notes(self) -> dict[str, str]:
-        """For the manifest of a run: how to read the file again."""
-        return without_none(shape=self.shape, layout=self.layout, output=self.output)
+    def notes(self) -> dict[str, Any]:
+        """For the manifest of a run: how to read the file again, and the normalization."""
+        return without_none(**{name: getattr(self, name) for name in READING + NORMALIZATION})
+
+    def noted(self, notes: dict[str, Any]) -> ModelChoice:
+        """Take options that are not given from a run's notes: the normalization, and how to read a file of the same name."""
+        reading = ("arch", *READING) if notes.get("model") == self.name else ()
+        scale = notes.get("scale") if self.scale is None else self.scale
+        number = float(scale) if isinstance(scale, (int, float)) and not isinstance(scale, bool) else None
+        return self._replace(**_noted_texts(self, notes, *reading, "mean", "std"), scale=number)
+
+
+READING, NORMALIZATION = ("shape", "layout", "output"), ("mean", "std", "scale")
+
+
+def notes_of(folder: Path) -> dict[str, Any]:
+    """Return the notes of a run's manifest; none if it cannot be read, which is left for the checker to refuse."""
+    try:
+        notes = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["notes"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return notes if isinstance(notes, dict) else {}
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -66,7 +120,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def model_and_transform(
-    choice: ModelChoice, transform: str | None, padding: str | None, data: str | None, root: Path | None
+    choice: ModelChoice, transform: str | None, padding: str | None, data: DataChoice | None
 ) -> tuple[nn.Module, Transform]:
     """The network, and the transformation given or else the one on the model's card.
 
@@ -74,7 +128,7 @@ def model_and_transform(
     be reported as a missing ``--transform``.
     """
     asked = None if transform is None else parse(transform, padding)
-    network = choice.load(data, root)
+    network = choice.load(data)
     return network, parse(_of_card(choice.name), padding) if asked is None else asked
 
 
@@ -106,36 +160,22 @@ def parse_splits(text: str | None) -> int | tuple[int, ...] | None:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def images_of_run(run: FinishedRun, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Select a run's own images and labels from its data set."""
+def images_of_run(run: FinishedRun, source: Source) -> tuple[Tensor, Tensor]:
+    """Read a run's own images and labels from its data set."""
     end = run.first + len(run.results)
-    if not 0 <= run.first < end <= len(images):
-        raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"data with {len(images)} images")
-    return images[run.first : end], labels[run.first : end]
+    if not 0 <= run.first < end <= len(source):
+        raise InputError(f"the run is about images {run.first} to {end - 1}", got=f"data with {len(source)} images")
+    return source.read(range(run.first, end))
 
 
 def load_selection(
-    data: str, root: Path | None, start: int, end: int | None, limit: int | None
+    data: DataChoice, start: int, end: int | None, limit: int | None, task: str = "classification"
 ) -> tuple[Tensor, Tensor, int]:
     """The chosen images and labels, and the index of the first of them."""
-    if end is not None and limit is not None:
-        raise InputError(
-            "--end and --limit say the same thing twice", got=f"--end {end} --limit {limit}", do="give one"
-        )
-    images, labels = load_data(data, root)
-    count = len(images)
-    if limit is not None:
-        if limit < 1:
-            raise InputError("--limit must be at least 1", got=limit)
-        end = min(start + limit, count)
-    end = count if end is None else end
-    if not 0 <= start < end <= count:
-        raise InputError(
-            f"{data} has images 0 to {count - 1}",
-            got=f"--start {start} and --end {end}",
-            do=f"choose 0 <= start < end <= {count}",
-        )
-    return images[start:end], labels[start:end], start
+    if limit is not None and limit < 1:
+        raise InputError("--limit must be at least 1", got=limit)
+    source = data.open(task)
+    return *source.read(selected(shown(data.name), len(source), start, end, limit)), start
 
 
 STDOUT = Path("-")

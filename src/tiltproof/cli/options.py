@@ -93,7 +93,8 @@ _model = option(
     names=lambda: (card.name for card in models()),
 )
 _data = option(
-    "mnist, cifar10, tinyimagenet, driving, mnist-sample, cifar10-sample or a folder with labels.csv.",
+    "mnist, cifar10, tinyimagenet, driving, gtsrb, mnist-sample, cifar10-sample or a folder with labels.csv or a folder "
+    "per class.",
     *(PROBLEM, "DATA"),
     names=lambda: DATA_NAMES,
 )
@@ -138,5 +139,13 @@ ImageShape = Annotated[str | None, option("Images that an .onnx file takes, e.g.
 Layout = Annotated[str | None, choice("Axes of an .onnx file: nchw or nhwc.", RARE, "nchw", "nhwc")]
 Output = Annotated[str | None, option("Output to read of an .onnx file.", RARE, "NAME", "--output")]
 DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", RARE, "DIR")]
+Resize = Annotated[str | None, option("Resize images: shorter side, or height x width.", RARE, "N or HxW", "--resize")]
+Crop = Annotated[str | None, option("Keep the center of images.", RARE, "N or HxW", "--crop")]
+Rgb = Annotated[bool, flag("Give gray images three equal channels.", RARE, "--rgb")]
+Mean = Annotated[
+    str | None, option("The network wants (x - mean) / std: X or X,X,X, imagenet, cifar10, mnist.", RARE, "MEAN")
+]
+Std = Annotated[str | None, option("See --mean.", RARE, "STD")]
+Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", RARE, "X")]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
 Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]

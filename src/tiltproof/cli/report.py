@@ -11,13 +11,11 @@ from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.inputs import ModelChoice, check_writable, images_of_run
+from tiltproof.cli.inputs import DataChoice, ModelChoice, check_writable, images_of_run
 from tiltproof.cli.options import EFFORT, RESULTS, option
-from tiltproof.data import load as load_data
 from tiltproof.data.loading import DATA_NAMES
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.models import load as load_model
 from tiltproof.models import models
 from tiltproof.reports import report as write_report
 from tiltproof.reports.page import DETAILS, REPORT
@@ -44,7 +42,13 @@ def command(
     shape: options.ImageShape = None,
     layout: options.Layout = None,
     output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    scale: options.Scale = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
 ) -> None:
     """Render a run as one HTML page that opens offline.
 
@@ -59,15 +63,18 @@ def command(
     path = folder / REPORT if out is None else out
     check_writable(path)
     notices: list[str] = []
+    chosen_data = None if data is None else DataChoice(data, data_root, resize, crop, rgb).noted(run.notes)
     network = (
         _noted(lambda: _noted_model(run), "model", notices)
         if model is None
-        else ModelChoice(model, arch, allow_pickle, shape, layout, output).load(data, data_root)
+        else ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
+        .noted(run.notes)
+        .load(chosen_data)
     )
     of_run = (
         _noted(lambda: _noted_data(run, data_root), "data", notices)
-        if data is None
-        else images_of_run(run, *load_data(data, data_root))
+        if chosen_data is None
+        else images_of_run(run, chosen_data.open(task_of(run)))
     )
     images, labels = (None, None) if of_run is None else of_run
     with live_count(quiet, "drawing", "images") as progress, kept_after_interruption(lambda: "no report was written"):
@@ -87,6 +94,10 @@ def command(
         typer.echo(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
 
 
+def task_of(run: FinishedRun) -> str:
+    return "regression" if run.regression else "classification"
+
+
 def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | None:
     """Find the model or data named in the run's notes; add a notice if they are missing or not the run's."""
     try:
@@ -104,7 +115,8 @@ def _noted_model(run: FinishedRun) -> nn.Module:
         raise InputError(
             "the notes name no bundled model and no weight file", got=run.name("model") or "no name", do="give --model"
         )
-    network = load_model(name, arch if isinstance(arch, str) else None)
+    choice = ModelChoice(name, arch if isinstance(arch, str) else None, False, None, None, None).noted(run.notes)
+    network = choice.load(None)
     check_model(run, network)
     return network
 
@@ -117,6 +129,7 @@ def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
         raise InputError(
             "the data set is not available locally", got=run.name("data") or "no name", do="give --data, or --data-root"
         )
-    images, labels = images_of_run(run, *load_data(name, root))
+    source = DataChoice(name, root).noted(run.notes).open(task_of(run))
+    images, labels = images_of_run(run, source)
     check_images(run, images, None if run.regression else labels)
     return images, labels

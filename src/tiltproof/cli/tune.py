@@ -15,7 +15,7 @@ from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, choice, flag, option
-from tiltproof.data import load as load_data
+from tiltproof.data.loading import open_data
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError
 from tiltproof.pixels.api import check_method
@@ -135,10 +135,10 @@ def choose_images(data: str, root: Path | None, count: int | None, everything: b
         raise InputError("--images and --all exclude each other", got=f"--images {count} --all", do="give one")
     if count is not None and count < 1:
         raise InputError("--images must be at least 1", got=count)
-    chosen_images, _ = load_data(data, root, "train" if data in WITH_TRAINING_IMAGES else "test")
-    count = len(chosen_images) if everything else min(count or DEFAULT_IMAGES, len(chosen_images))
-    order = torch.randperm(len(chosen_images), generator=torch.Generator().manual_seed(seed))
-    return chosen_images[order[:count].sort().values]
+    source = open_data(data, root, "train" if data in WITH_TRAINING_IMAGES else "test", task="any")
+    count = len(source) if everything else min(count or DEFAULT_IMAGES, len(source))
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+    return source.images(order[:count].sort().values.tolist())
 
 
 def splits_for(transform: Transform, nu: tuple[float, ...]) -> list[int]:

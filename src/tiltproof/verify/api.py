@@ -283,6 +283,8 @@ def _check_values(values: Tensor | None, inputs: Inputs) -> Tensor | None:
     if values is None:
         return None
     values = torch.as_tensor(values).detach().double().cpu()
+    if values.shape[1:] == (0,):  # of data without target values
+        return None
     wanted = (len(inputs.images), shape[0])
     if values.shape == wanted[:1] and shape[0] == 1:
         values = values.unsqueeze(1)
