@@ -176,6 +176,30 @@ def test_links_lead_nowhere_else(classes):
         load(classes)
 
 
+def test_a_loop_of_links(classes, tmp_path):
+    (classes / "loop").symlink_to("loop")
+    assert len(load(classes)[0]) == 5, "a link to nothing is no class"
+    (classes / "bee" / "loop.png").symlink_to("loop.png")
+    with pytest.raises(InputError, match="cannot be found|missing"):
+        load(classes)
+    save(tmp_path / "alone" / "a.png", 1)
+    (tmp_path / "alone" / "loop.png").symlink_to("loop.png")
+    with pytest.raises(InputError, match="cannot be found|missing"):
+        load(tmp_path / "alone", task="any")
+
+
+def test_errors_of_the_operating_system(classes, monkeypatch):
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(layouts.os, "scandir", denied)
+    with pytest.raises(InputError, match="cannot be read.*Permission denied"):
+        load(classes)
+    monkeypatch.setattr(layouts.Path, "is_file", denied)
+    with pytest.raises(InputError, match="cannot be read.*Permission denied"):
+        load("gtsrb", classes)
+
+
 def test_folders_of_very_many_files(classes, monkeypatch):
     monkeypatch.setattr(layouts, "MAX_ROWS", 4)
     with pytest.raises(InputError, match="too many images"):

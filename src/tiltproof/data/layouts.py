@@ -12,6 +12,7 @@ inside the folder, and to no other place.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -56,9 +57,23 @@ class Listing:
     labels: Tensor
 
 
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    """Turn the operating system's errors, such as a missing permission or a loop of links, into an `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError("a folder of images cannot be read", got=f"{shown(str(folder))} ({error.strerror})") from None
+
+
 def list_folder(path: str | Path, task: str) -> Listing:
     """List the images of a folder by its layout."""
     folder = Path(path)
+    with _readable(folder):
+        return _listing(folder, task)
+
+
+def _listing(folder: Path, task: str) -> Listing:
     if not folder.is_dir():
         raise InputError(
             "not a folder of images", got=folder, do="give a folder that contains labels.csv and its images"
@@ -96,32 +111,21 @@ def _no_images(folder: Path) -> InputError:
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders and of the images in a folder."""
     folders, images = [], []
-    for count, entry in enumerate(_scan(folder)):
-        if count == MAX_ENTRIES:
-            raise InputError(f"{folder} has too many files", got=f"more than {MAX_ENTRIES:,}")
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            folders.append(entry.name)
-        elif entry.name.lower().endswith(IMAGE_ENDINGS):
-            images.append(entry.name)
-        if len(folders) > MAX_CLASSES or len(images) > MAX_ROWS:
-            raise _too_many(folder)
+    with os.scandir(folder) as entries:
+        for count, entry in enumerate(entries):
+            if count == MAX_ENTRIES:
+                raise InputError(f"{folder} has too many files", got=f"more than {MAX_ENTRIES:,}")
+            if entry.name.startswith("."):
+                continue
+            if Path(folder, entry.name).is_dir():  # of a loop of links, entry.is_dir() raises
+                folders.append(entry.name)
+            elif entry.name.lower().endswith(IMAGE_ENDINGS):
+                images.append(entry.name)
+            if len(folders) > MAX_CLASSES or len(images) > MAX_ROWS:
+                raise _too_many(folder)
     for name in folders + images:
         _check_name(folder, name)
     return sorted(folders), sorted(images)
-
-
-def _scan(folder: Path) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except OSError as error:
-        raise _unreadable(error, folder) from None
-
-
-def _unreadable(error: OSError, folder: Path) -> InputError:
-    return InputError("a folder of images cannot be read", got=f"{shown(str(folder))} ({error.strerror})")
 
 
 def _too_many(folder: Path) -> InputError:
@@ -193,11 +197,16 @@ def _classes(folder: Path, names: list[str], task: str) -> Listing:
 
 
 def _refuse(error: OSError) -> None:
-    raise _unreadable(error, Path(os.fsdecode(error.filename or "?")))
+    raise error
 
 
 def traffic_signs(root: Path, split: str) -> Listing | None:
     """List the images of the German traffic sign benchmark (GTSRB) under a folder, or return None if it has another layout."""
+    with _readable(root):
+        return _traffic_signs(root, split)
+
+
+def _traffic_signs(root: Path, split: str) -> Listing | None:
     if split == "train":
         found = (_sign_classes(root / place) for place in SIGN_TRAINING)
         return next((listing for listing in found if listing is not None), None)
