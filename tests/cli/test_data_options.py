@@ -5,6 +5,10 @@ import json
 import pytest
 from PIL import Image
 
+from tiltproof.checker import check
+from tiltproof.data import load as load_data
+from tiltproof.models import load as load_model
+
 NETWORKS = """
 import torch
 from torch import nn
@@ -178,6 +182,9 @@ def test_regression(animals, certify, tiltproof, workspace, header, rows, values
     arguments = ("--model", REGRESSION["model"], "--data", "photos")
     checked = tiltproof("check", "ranges", *arguments)
     assert checked.exit_code == 0, checked.output
+    images, targets = load_data("photos", task="regression", limit=2)
+    again = check("ranges", load_model(REGRESSION["model"]), images, targets)
+    assert (again.task, again.images) == ("regression", 2), "in Python, an empty [n, 0] stands for no targets, too"
     assert tiltproof("report", "ranges", *arguments).exit_code == 0
     assert tiltproof("export", "ranges", "--csv", "rows.csv", "--tolerance", "1").exit_code in (0, 2)
 

@@ -56,6 +56,8 @@ LABELS = struct.pack(">4BI", 0, 0, 8, 1, 3) + bytes([7, 2, 1])
 CIFAR = b"".join(bytes([label]) + bytes(k % 251 for k in range(3072)) for label in (3, 8))
 IMAGES_FILE, LABELS_FILE, CIFAR_FILE = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte", "test_batch.bin"
 TABLE = b"filename,label\nfirst.png,3\nsecond.png,14\n"
+SIGNS = b"Filename;Width;Height;ClassId\nfirst.png;8;8;3\nsecond.png;8;8;14\n"
+TARGETS = b"filename,target_0,target_1\nfirst.png,-0.25,1e-3\nsecond.png,14,.5\n"
 
 
 def read_data(name: str) -> Callable[[Path], object]:
@@ -64,6 +66,12 @@ def read_data(name: str) -> Callable[[Path], object]:
 
 def read_folder(path: Path) -> None:
     check_images(*load_folder(path.parent))
+
+
+def read_targets(path: Path) -> None:
+    images, targets = load_data(path.parent, task="regression")
+    assert len(images) == len(targets)
+    assert bool(targets.isfinite().all())
 
 
 def check_images(images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -204,6 +212,8 @@ KINDS = {
     "cifar in gz": Kind(f"{CIFAR_FILE}.gz", lambda: gzip.compress(CIFAR, mtime=0), CIFAR10),
     "cifar in xz": Kind(f"{CIFAR_FILE}.xz", lambda: lzma.compress(CIFAR), CIFAR10),
     "labels table": Kind("labels.csv", lambda: TABLE, read_folder, {"first.png": PNG, "second.png": PNG}),
+    "signs table": Kind("GT-final_test.csv", lambda: SIGNS, read_folder, {"first.png": PNG, "second.png": PNG}),
+    "targets table": Kind("labels.csv", lambda: TARGETS, read_targets, {"first.png": PNG, "second.png": PNG}),
     "png": image_kind("image.png", "PNG"),
     "png, right checksums": image_kind("image.png", "PNG", finish=with_right_checksums),
     "jpeg": image_kind("image.jpg", "JPEG"),
