@@ -2,21 +2,16 @@
 
 Tracing freezes every decision the module made while it was traced: a branch on the batch size, a random draw, a constant. Here the
 operations bound float evaluations at single points, and the module runs on the same points: alone, in a batch, and a second time. Every
-output and every margin must lie within rounding. The module must also be a fixed function: equal calls return equal bits, and no call
-changes its state, draws random numbers, or asks whether it is being traced.
+output and every margin must lie within rounding. The module must also be a fixed function: equal calls return equal bits, no call
+changes its state or draws random numbers, and the calls of torch are the same as those that were traced.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
-import sys
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import FrameType, FunctionType, MethodType, ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,11 +21,13 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
+from tiltproof.network.calls import Pass, difference, other_calls, recorded
 from tiltproof.network.forward import margins, run
 from tiltproof.network.graph import Network
 from tiltproof.network.head import WithoutHead, head_of
+from tiltproof.network.module_state import FIXED, copied, same_bits, state_of, unchanged
 from tiltproof.network.ops.base import REGISTRY, LinearRule
-from tiltproof.network.tracing import eval_mode, export_network
+from tiltproof.network.tracing import eval_mode, example_of, export_network
 
 UNITS, TIMES = 2.0**12, 64
 """For networks so deep that a rigorous bound of the rounding says little: units in the last place of the largest term, and how many
@@ -39,48 +36,78 @@ SLACK = 1 + 2.0**-20
 """Covers the float64 roundings of the comparison itself."""
 ENTRIES_AT_ONCE = 2**22
 
-FIXED = "make forward a fixed function of each single image"
-
-TRACING = (
-    ("torch.compiler", ("is_exporting", "is_compiling", "is_dynamo_compiling")),
-    ("torch._dynamo.external_utils", ("is_compiling",)),
-    ("torch._utils", ("is_compiling",)),
-    ("torch.fx._symbolic_trace", ("is_fx_tracing",)),
-)
-"""Modules and their functions that tell whether a forward pass is being traced."""
-FLAGS = {"_is_exporting_flag", "_is_compiling_flag", "_is_fx_tracing_flag"}
-"""Where these functions read their answers."""
-TORCH = str(Path(torch.__file__).parent)
-
-MANAGED = ("_parameters", "_buffers", "_modules")
-MOST_OBJECTS = 10_000
-"""Objects visited in the search for state that a call changes."""
-RANDOM = {random.Random: "getstate", np.random.RandomState: "get_state", torch.Generator: "get_state"}
-
 
 def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points: Tensor | None = None) -> Network:
     """Trace the module, and check that the operations compute what it does.
 
     The check uses the first of the images ``like``, random images, and ``points`` [Q, C, H, W], such as transformed images.
     """
-    with eval_mode(model), torch.no_grad(), _unchanged_state(model):
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
+    first = [like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise]
+    images = torch.cat(first if points is None else [*first, points.to(like)])
+    with eval_mode(model), torch.no_grad():
         with no_autocast():  # the module itself, not what autocast makes of it
-            network = export_network(model, shape, like)
-        generator = torch.Generator().manual_seed(0)
-        noise = torch.randn(4, *shape, generator=generator, dtype=torch.float64).to(like.device, like.dtype)
-        first = [like[:3].view(-1, *shape), noise.clamp(0, 1), 3 * noise]
-        images = torch.cat(first if points is None else [*first, points.to(like)]).to(network.dtype())
-        with proof_arithmetic(like.device), _exact_convolutions(like.device):
-            _compare(network, images, _answers(model, images))
-            _compare_with_files(model, images)
+            _refuse_special_first_calls(model, images)
+        with unchanged(model):
+            with no_autocast(), recorded(model) as passes:
+                network = export_network(model, shape, like)
+            images = images.to(network.dtype())
+            with proof_arithmetic(like.device), _exact_convolutions(like.device):
+                _compare_calls(model, passes, example_of(shape, like), images)
+                _compare(network, images, _answers(model, images))
+                _compare_with_files(model, images)
     return network
 
 
 def without_head(model: nn.Module, images: Tensor) -> tuple[nn.Module, tuple[str, ...]]:
     """The classifier's scores, and what was taken off for them; the module itself if it ends in no head."""
-    with eval_mode(model), torch.no_grad(), _unchanged_state(model), no_autocast():
-        head = head_of(model, images)
+    with eval_mode(model), torch.no_grad(), no_autocast():
+        tried = copied(model)
+        with unchanged(tried):
+            head = head_of(tried, images)
     return (WithoutHead(model, head), head) if head else (model, ())
+
+
+def _refuse_special_first_calls(model: nn.Module, images: Tensor) -> None:
+    """Refuse a module whose answers depend on the images that it was first called with, on copies: the user's module stays as it was."""
+    own, other = images[:1], images[-1:]
+    answers = []
+    for before in ([], [own], [other]):
+        tried = copied(model)
+        if tried is model:
+            return
+        with unchanged(tried):
+            try:
+                answers.append([tried(image) for image in (*before, own)][-1])
+            except InputError:
+                raise
+            except Exception:  # tracing says why
+                return
+    once, twice, after_other = answers
+    if not all(isinstance(answer, Tensor) for answer in answers) or not same_bits(once, twice):
+        return  # refused later
+    if not images.is_cuda and not same_bits(once, after_other):
+        raise InputError(
+            "the model's answers depend on the images that it was first called with",
+            why="a layer that takes its parameters from these, without keeping them as weights or buffers",
+            do="call model(images) once on data of yours, or keep what it takes from them in buffers; the model was not changed",
+        )
+
+
+def _compare_calls(model: nn.Module, passes: list[Pass], example: Tensor, images: Tensor) -> None:
+    """Refuse a module that does not ask torch for what it asked while it was traced, in the last of these passes."""
+    found = difference(passes[-1], passes[0])
+    batches = ([] if found is None else [example]) + [images[:1], images[:5]]
+    for batch in batches:
+        for last_try in (False, True):  # a first call may fill a cache
+            with recorded(model) as own:
+                model(batch)
+            found = difference(passes[-1], own[-1], sizes=batch is example)
+            if found is None:
+                break
+            if last_try:
+                raise other_calls(found)
 
 
 def _compare_with_files(model: nn.Module, images: Tensor) -> None:
@@ -102,18 +129,17 @@ def _compare_with_files(model: nn.Module, images: Tensor) -> None:
 
 def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
     """The module's outputs for a batch, for each image alone, and for the batch again; refuse a module that is no fixed function."""
-    with _refuse_questions():
-        together = model(images)
-        before = _attributes(model)
-        for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
-            generators = _generators()
-            again = model(images)
-            if generators == _generators():
-                break
-            if last_try:
-                raise InputError("the model draws random numbers in forward", do=FIXED)
-        after = _attributes(model)
-        alone = torch.cat([model(image[None]) for image in images])
+    together = model(images)
+    before = state_of(model)
+    for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
+        generators = _generators()
+        again = model(images)
+        if generators == _generators():
+            break
+        if last_try:
+            raise InputError("the model draws random numbers in forward", do=FIXED)
+    after = state_of(model)
+    alone = torch.cat([model(image[None]) for image in images])
     if after != before:
         name = next(name for name in before | after if before.get(name) != after.get(name))
         raise InputError(
@@ -123,7 +149,7 @@ def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
             do=FIXED,
         )
     # on a GPU a library may choose another order of summation each time
-    if not images.is_cuda and not _same_bits(together, again):
+    if not images.is_cuda and not same_bits(together, again):
         raise InputError(
             "the model answers the same images differently each time",
             got="another shape"
@@ -133,10 +159,6 @@ def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
             do=FIXED,
         )
     return [together, alone, again]
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _compare(network: Network, images: Tensor, answers: list[Tensor]) -> None:
@@ -262,122 +284,9 @@ def _joined(forms: list[AffineForm]) -> AffineForm:
     return AffineForm(torch.cat([form.stack for form in forms], 1), torch.cat([form.radius for form in forms]))
 
 
-@contextmanager
-def _unchanged_state(model: nn.Module) -> Iterator[None]:
-    """Refuse a module whose weights or buffers are changed inside, and give it back as it was.
-
-    Some layers take their first batch for their parameters (ActNorm): that one must be the user's, not one of ours.
-    """
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
-    try:
-        yield
-    finally:  # a changed module is the cause of any other error
-        after = model.state_dict()
-        changed = [name for name, tensor in before.items() if not _same_bits(after[name], tensor)]
-        for name in changed:
-            after[name].copy_(before[name])
-        if changed:
-            raise InputError(
-                "the model changes its own weights or buffers in forward, in eval mode",
-                got=shown(changed[0]),
-                why="a layer that takes its parameters from the first images that it sees, or keeps statistics",
-                do="call model(images) once on data of yours if its first call is a special one; weights and buffers were put back",
-            )
-
-
-def _attributes(model: nn.Module) -> dict[str, str]:
-    """State of modules besides weights, buffers and submodules, and state of their code outside of them; a call that changes any of it
-    makes the next call another function."""
-    seen: dict[int, Any] = {}
-    state = {
-        f"{path}.{name}".lstrip("."): _content(value, seen)
-        for path, module in model.named_modules()
-        for name, value in vars(module).items()
-        if name not in MANAGED
-    }
-    forwards = {type(module).__qualname__: type(module).forward for module in model.modules()}
-    return state | {f"{name}.forward": _content(forward, seen) for name, forward in forwards.items()}
-
-
-def _content(value: Any, seen: dict[int, Any]) -> str:
-    """A text that changes when anything inside the value does: numbers, containers, arrays, generators, attributes, closures and globals.
-
-    ``seen`` ends cycles, and keeps every visited value alive, so that no two share an id.
-    """
-    if isinstance(value, (bool, int, float, complex, str, bytes, type(None), type)):
-        return repr(value)
-    if isinstance(value, (nn.Module, ModuleType)) or id(value) in seen or len(seen) >= MOST_OBJECTS:
-        return ""
-    seen[id(value)] = value
-    if isinstance(value, FunctionType):
-        return "" if value.__code__.co_filename.startswith(TORCH) else _content(_captured(value), seen)
-    if isinstance(value, MethodType):
-        return _content((value.__self__, value.__func__), seen)
-    if isinstance(value, Tensor):
-        with suppress(RuntimeError):  # a tensor without numbers, such as a traced one
-            numbers = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-            return f"{value.dtype} {list(value.shape)} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
-        return type(value).__name__
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    for kind, state in RANDOM.items():
-        if isinstance(value, kind):
-            return _content(getattr(value, state)(), seen)
-    if isinstance(value, Mapping):
-        return str([(_content(key, seen), _content(each, seen)) for key, each in value.items()])
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return str([_content(each, seen) for each in value])
-    if hasattr(value, "__dict__"):
-        return _content(vars(value), seen)
-    return repr(value)  # an iterator of itertools shows its position
-
-
-def _captured(function: FunctionType) -> dict[str, Any]:
-    """The variables outside of a function that its code names."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    outside = {name: function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__}
-    for name, cell in cells.items():
-        with suppress(ValueError):  # not assigned yet
-            outside[name] = cell.cell_contents
-    return outside | {"defaults": function.__defaults__, "keyword defaults": function.__kwdefaults__}
-
-
 def _generators() -> tuple[Any, ...]:
     """The states of the process's random number generators."""
     return random.getstate(), repr(np.random.get_state(legacy=False)), torch.random.get_rng_state().numpy().tobytes()
-
-
-@contextmanager
-def _refuse_questions() -> Iterator[None]:
-    """Refuse a forward that asks whether it is being traced, since its other branch would never be seen; torch's own code may ask."""
-    asked: list[str] = []
-    owners = [(sys.modules[name], functions) for name, functions in TRACING if name in sys.modules]
-    tracing = {getattr(owner, name).__code__ for owner, names in owners for name in names if hasattr(owner, name)}
-
-    def look(frame: FrameType, event: str, _argument: Any) -> None:
-        if event != "call":
-            return
-        code, caller = frame.f_code, frame.f_back
-        if code in tracing and caller is not None and not caller.f_code.co_filename.startswith(TORCH):
-            asked.append(f"torch.compiler.{code.co_name}() in {caller.f_code.co_filename}, line {caller.f_lineno}")
-        elif not FLAGS.isdisjoint(code.co_names) and not code.co_filename.startswith(TORCH):
-            asked.append(f"{min(FLAGS.intersection(code.co_names))} in {code.co_filename}, line {frame.f_lineno}")
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)
-    if asked:
-        raise InputError(
-            "the model asks whether it is being traced",
-            got=shown(asked[0], 200),
-            why="code that does something else when it is exported, of which nothing could be proved",
-            do="take that branch out of forward",
-        )
 
 
 @contextmanager

@@ -92,10 +92,18 @@ TRACE_BATCH = 2
 """Batch size while tracing; the operations then hold for any batch size."""
 
 
+def example_of(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """The batch that is traced: the user's own image, so that a layer that initializes its parameters from its first batch is detected,
+    but not misled."""
+    return like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
+
+
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
-    """Trace a module (in eval mode) on images of ``shape`` [C, H, W] with the device and dtype of ``like``."""
-    # the user's own image: a layer that initializes its parameters from its first batch is detected, but not misled
-    example = like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
+    """Trace a module (in eval mode) on images of ``shape`` [C, H, W] with the device and dtype of ``like``.
+
+    Calls the module once as it is, and then to trace it.
+    """
+    example = example_of(shape, like)
     runs = False
     try:
         with eval_mode(model), torch.no_grad(), _quiet():
