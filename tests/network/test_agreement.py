@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import cProfile
 import itertools
+import os
 import random
 import secrets
+import sys
 import threading
 
 import numpy as np
@@ -13,7 +16,7 @@ import torch
 from torch import nn
 
 from tiltproof import InputError, UnsupportedOperation, certify
-from tiltproof.network import proof_arithmetic, read_network
+from tiltproof.network import agreement, proof_arithmetic, read_network
 
 IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 0])
@@ -89,6 +92,69 @@ def while_not_traced(asks):
     return lambda _, x: 0.0 if asks() else 1e-3 * (first(x) - 0.99).relu()
 
 
+class InSlots:
+    __slots__ = ("calls",)
+
+
+class OfAClass(Constant):
+    """Keeps a count in the class, or in a function."""
+
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return super().forward(x) + 2 * MARGIN * (self.calls > 10**6)
+
+
+class InAHelper(Constant):
+    """A method of forward's changes a global variable."""
+
+    def forward(self, x):
+        return super().forward(x) + self.help()
+
+    def help(self):
+        CALLS["all"] += 1
+        return 2 * MARGIN * (CALLS["all"] > 10**6)
+
+
+class Counted:
+    """A global object of which only the class changes."""
+
+    calls = 0
+
+    @classmethod
+    def count(cls):
+        cls.calls += 1
+        return cls.calls
+
+
+def counted():
+    counted.calls += 1
+    return counted.calls
+
+
+counted.calls = 0
+HIDDEN = Kept()
+
+
+class Decorated(Constant):
+    @torch.no_grad()
+    def forward(self, x):
+        HIDDEN.calls += 1
+        return super().forward(x) + 2 * MARGIN * (HIDDEN.calls > 10**6)
+
+
+def count_in_the_environment():
+    os.environ["TILTPROOF_TEST_COUNT"] = str(int(os.environ.get("TILTPROOF_TEST_COUNT", "0")) + 1)
+    return int(os.environ["TILTPROOF_TEST_COUNT"])
+
+
+def one_after_many():
+    yield from [0.0] * 10**6
+    while True:
+        yield 2 * MARGIN
+
+
 def reads_the_flag():
     return (
         torch.compiler._is_exporting_flag
@@ -110,6 +176,24 @@ NO_FUNCTIONS = {
     "a dictionary": lambda: Constant(later(lambda m: m.seen.update(n=m.seen["n"] + 1) or m.seen["n"]), seen={"n": 0}),
     "an array": lambda: Constant(later(lambda m: m.seen.__iadd__(1)[0]), seen=np.zeros(1)),
     "an iterator": lambda: Constant(later(lambda m: next(m.seen)), seen=itertools.count()),
+    "an iterator that hides its position": lambda: Constant(
+        lambda m, _: next(m.seen), seen=itertools.chain(itertools.repeat(0.0, 10**6), itertools.repeat(2 * MARGIN))
+    ),
+    "a generator": lambda: Constant(lambda m, _: next(m.seen), seen=one_after_many()),
+    "a class": OfAClass,
+    "a global variable of a helper": InAHelper,
+    "a global variable behind a decorator": Decorated,
+    "a global class": lambda: Constant(later(lambda _: Counted.count())),
+    "a function's attribute": lambda: Constant(later(lambda _: counted())),
+    "an object with slots": lambda: Constant(
+        later(lambda m: setattr(m.kept, "calls", getattr(m.kept, "calls", 0) + 1) or m.kept.calls), kept=InSlots()
+    ),
+    "a bound method": lambda: Constant(later(lambda m: m.append(1) or len(m.append.__self__)), append=[].append),
+    "a module in a list": lambda: Constant(
+        later(lambda m: setattr(m.kept[0], "calls", m.kept[0].calls + 1) or m.kept[0].calls), kept=[Constant(calls=0)]
+    ),
+    "the environment": lambda: Constant(later(lambda _: count_in_the_environment())),
+    "rare noise of the operating system": lambda: Constant(rarely(lambda m: m.rng.random()), rng=random.SystemRandom()),
     "a global variable": lambda: Constant(by_globals),
     "a variable of a closure": lambda: Constant(by_closure()),
     "rare noise of its own generator": lambda: Constant(rarely(lambda m: m.rng.random()), rng=np.random.default_rng(1)),
@@ -135,6 +219,94 @@ def test_no_fixed_function_of_a_image_is_certified(name):
         certify(model, IMAGES, LABELS, "R(30)", samples=4)
     assert not isinstance(caught.value, UnsupportedOperation)
     assert "What to do:" in str(caught.value)
+
+
+class WhileTraced(Constant):
+    """Leaves out, while `asks` says that it is traced, a band of pixel values so thin that no comparison meets it."""
+
+    def __init__(self, asks):
+        super().__init__()
+        self.asks, self.one, self.none = asks, nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        outputs = super().forward(x)
+        return self.asks(self, x, outputs)
+
+    def more(self, x, outputs, share=1.0):
+        distance = 1e9 * (first(x) - 0.12345678)
+        band = 2 * MARGIN * (1 - distance.relu() - (-distance).relu()).relu() * share
+        return outputs + nn.functional.pad(band, (1, 0))
+
+
+def fails(function):
+    try:
+        function()
+    except Exception:
+        return True
+    return False
+
+
+def in_fake_mode(x):
+    from torch._guards import detect_fake_mode
+
+    return detect_fake_mode([x]) is not None
+
+
+TRACED = {
+    "type": lambda x: type(x) is not torch.Tensor,
+    "address": lambda x: fails(x.data_ptr),
+    "numbers": lambda x: fails(x.detach().numpy),
+    "fake mode": in_fake_mode,
+    "text": lambda x: "Fake" in repr(x) or "Functional" in repr(x),
+    "export": lambda _: is_exporting(),
+}
+HOW = {
+    "other calls": lambda asks: lambda m, x, y: y if asks(x) else m.more(x, y),
+    "another number": lambda asks: lambda m, x, y: m.more(x, y, 0.0 if asks(x) else 1.0),
+    "another weight": lambda asks: lambda m, x, y: m.more(x, y, m.none if asks(x) else m.one),
+    "another constant": lambda asks: lambda m, x, y: m.more(x, y, torch.tensor(0.0 if asks(x) else 1.0)),
+    "single images": lambda asks: lambda m, x, y: m.more(x, y) if len(x) == 1 and not asks(x) else y,
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("asks", TRACED)
+def test_what_forward_does_while_it_is_traced_is_all_that_it_does(asks, how):
+    """No output shows the difference: only the calls do."""
+    with pytest.raises(InputError, match="asks torch for something else while it is traced"):
+        certify(WhileTraced(HOW[how](TRACED[asks])).eval(), IMAGES, LABELS, "R(1)", samples=4)
+
+
+def test_a_question_that_changes_nothing_is_allowed():
+    def ask(_, x):
+        answers = [TRACED[name](x) for name in ("type", "fake mode", "export")]
+        return 0.0 if any(answers) else float(len(x) - len(x))
+
+    assert certify(Constant(ask).eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
+
+
+@pytest.mark.parametrize("switch", ["settrace", "setprofile"])
+def test_debuggers_and_profilers_go_on(switch):
+    """Nothing of Python's is switched for the comparison; a `cProfile.Profile` could not be switched on again."""
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        assert certify(Constant().eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
+    finally:
+        profile.disable()
+    seen = set()
+
+    def watch(frame, _event, _argument):
+        seen.add(frame.f_code.co_name)
+
+    before = getattr(sys, switch.replace("set", "get"))()
+    getattr(sys, switch)(watch)
+    try:
+        certify(Constant().eval(), IMAGES, LABELS, "R(1)", samples=4)
+        assert getattr(sys, switch.replace("set", "get"))() is watch
+    finally:
+        getattr(sys, switch)(before)
+    assert {"read_network", "forward", "__torch_function__"} <= seen
 
 
 def test_a_mean_over_the_batch_is_refused():
@@ -176,6 +348,7 @@ def test_a_small_difference_of_small_outputs_is_seen(size, relative, monkeypatch
         return forward(x) * factors if type(x) is torch.Tensor else forward(x)
 
     monkeypatch.setattr(model, "forward", untraced)
+    monkeypatch.setattr(agreement, "_compare_calls", lambda *_: None)  # else the calls differ, whatever the size
     with proof_arithmetic(torch.device("cpu")), pytest.raises(InputError, match=r"where rounding explains"):
         read_network(model, (1, 4, 4), IMAGES)
 
@@ -201,6 +374,63 @@ def test_first_batches_are_not_taken_for_parameters():
         certify(model, IMAGES, LABELS, "R(1)")
     assert float(model[0].scale) == 1.0
     assert not bool(model[0].ready)
+
+
+class FlagActNorm(nn.Module):
+    """Remembers in a Python attribute, or in an object of its own, that it has taken its scale."""
+
+    def __init__(self, in_object=False, weight=True):
+        super().__init__()
+        self.ready = Kept()
+        self.in_object, self.done = in_object, False
+        self.scale = nn.Parameter(torch.ones(1)) if weight else torch.ones(1)
+
+    def forward(self, x):
+        if not (self.ready.calls if self.in_object else self.done):
+            self.scale.data.copy_(x.std() + 1)
+            self.ready.calls, self.done = 1, True
+        return x / self.scale
+
+
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("in_object", [True, False])
+def test_a_refusal_changes_nothing(in_object, weight):
+    """Half of an initialization would be worse than none: a second call would certify a layer without its scale."""
+    norm = FlagActNorm(in_object, weight)
+    model = nn.Sequential(norm, nn.Flatten(), nn.Linear(16, 2)).eval()
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"call model\(images\) once on data of yours"):
+            certify(model, IMAGES, LABELS, "R(1)", samples=4)
+        assert (norm.scale.item(), norm.done, norm.ready.calls) == (1.0, False, 0)
+    labels = model(IMAGES).argmax(1)
+    assert certify(model, IMAGES, labels, "R(0.01)", samples=4).verdicts == ["certified"] * 2
+
+
+def test_a_refusal_changes_no_attribute_of_what_cannot_be_copied():
+    norm = FlagActNorm()
+    norm.lock = threading.Lock()
+    model = nn.Sequential(norm, nn.Flatten(), nn.Linear(16, 2)).eval()
+    for _ in range(2):
+        with pytest.raises(InputError, match="changes its own weights"):
+            certify(model, IMAGES, LABELS, "R(1)", samples=4)
+        assert (norm.scale.item(), norm.done) == (1.0, False)
+
+
+class Buffered(Constant):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+def test_buffers_that_are_not_saved_are_put_back():
+    model = Buffered().eval()
+    with pytest.raises(InputError, match=r"changes its own weights or buffers.*calls"):
+        certify(model, IMAGES, LABELS, "R(1)", samples=4)
+    assert float(model.calls) == 0
 
 
 def test_parameters_that_do_not_exist_yet():

@@ -19,9 +19,10 @@ from torch.overrides import TorchFunctionMode
 from tiltproof.errors import InputError, shown
 from tiltproof.network.module_state import same_bits
 
-
-WAYS_OUT = {"numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage"}
+WAYS_OUT = {"numpy", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "item"}
 """Functions after which numbers may be read or written without torch."""
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""What `item` gives while a module is traced."""
 
 
 class Call(NamedTuple):
@@ -44,24 +45,25 @@ class Pass(TorchFunctionMode):
         super().__init__()
         self.weights, self.calls = weights, list[Call]()
         self.numbers: dict[int, int] = {}
-        self.tensors: list[Tensor] = []  # by number; alive, so that no two share an id
+        self.tensors: list[Any] = []  # and symbols, by number; alive, so that no two share an id
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         arguments = self.told((args, kwargs))
         result = func(*args, **kwargs)
-        if result is None or isinstance(result, (Tensor, list, tuple)) or getattr(func, "__name__", "") in WAYS_OUT:
+        written = result is None and _holds_tensor((*args, *kwargs.values()))
+        if written or _holds_tensor(result) or getattr(func, "__name__", "") in WAYS_OUT:
             self.calls.append(Call(func, arguments, self.told(result)))
         return result
 
     def told(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
+        if isinstance(value, (Tensor, *SYMBOLS)):
             if id(value) in self.weights:
                 return "weight", self.weights[id(value)]
             if id(value) not in self.numbers:
                 self.numbers[id(value)] = len(self.tensors)
                 self.tensors.append(value)
-            return "tensor", self.numbers[id(value)]
+            return "tensor" if isinstance(value, Tensor) else "symbol", self.numbers[id(value)]
         if isinstance(value, (list, tuple)):
             return tuple(self.told(each) for each in value)
         if isinstance(value, dict):
@@ -77,6 +79,10 @@ class Pass(TorchFunctionMode):
         ):
             return repr(value)  # tells -0.0 from 0.0, and NaN is equal to NaN
         return type(value).__qualname__
+
+
+def _holds_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, (list, tuple)) and any(map(_holds_tensor, value)))
 
 
 @contextmanager
@@ -97,10 +103,14 @@ def recorded(model: nn.Module) -> Iterator[list[Pass]]:
             passes.append(open_passes.pop())
             passes[-1].__exit__(None, None, None)
 
-    hooks = [
-        model.register_forward_pre_hook(begin, prepend=True),
-        model.register_forward_hook(end, always_call=True),
-    ]
+    hooks = (
+        []
+        if isinstance(model, torch.jit.ScriptModule)
+        else [  # which export refuses
+            model.register_forward_pre_hook(begin, prepend=True),
+            model.register_forward_hook(end, always_call=True),
+        ]
+    )
     try:
         yield passes
     finally:
@@ -141,8 +151,12 @@ class _Matched:
     def __init__(self, traced: Pass, own: Pass, sizes: bool) -> None:
         self.traced, self.own, self.sizes = traced, own, sizes
         self.known: dict[int, int] = {}
+        self.values: dict[int, Any] = {}
+        """What the symbols of the traced pass stand for in the other one."""
 
     def arguments(self, one: Any, other: Any) -> bool:
+        if isinstance(one, tuple) and one[:1] == ("symbol",):
+            return one[1] in self.values and bool(self.values[one[1]] == other)
         if not (isinstance(one, tuple) and isinstance(other, tuple)):
             return bool(one == other) or (not self.sizes and type(one) is int and type(other) is int)
         if one[:1] == ("tensor",) and other[:1] == ("tensor",):
@@ -161,6 +175,8 @@ class _Matched:
 
     def results(self, one: Any, other: Any) -> bool:
         """In eval mode dropout returns its input, and a new tensor when it is traced: two numbers for one are right."""
+        if isinstance(one, tuple) and one[:1] == ("symbol",):
+            return bool(self.values.setdefault(one[1], other) == other)
         if isinstance(one, tuple) and isinstance(other, tuple):
             if one[:1] == ("tensor",) and other[:1] == ("tensor",):
                 return self.known.setdefault(one[1], other[1]) == other[1]
@@ -172,6 +188,7 @@ def other_calls(got: str) -> InputError:
     return InputError(
         "the model asks torch for something else while it is traced",
         got=got,
-        why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing, or on the batch size",
+        why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing (tolist), or on the "
+        "batch size",
         do="take that branch out of forward",
     )
