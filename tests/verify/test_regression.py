@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.support.small_regression import network, some_images
-from tiltproof import InputError, check, parse
+from tiltproof import InputError, certify, check, parse
 from tiltproof.verify import prover
 from tiltproof.verify.api import certify_range
 from tiltproof.verify.attack import InnerRange, OutputSampler
@@ -268,3 +268,38 @@ def test_bounds_of_many_outputs_are_those_of_each_alone():
         for one, all_of in zip(certify_range(alone, images, "R(4)", splits=2).results, together, strict=True):
             assert math.isclose(one.lower[0], all_of.lower[output], abs_tol=1e-9)
             assert math.isclose(one.upper[0], all_of.upper[output], abs_tol=1e-9)
+
+
+class OneValue(nn.Module):
+    """Returns [N], as many regression networks do."""
+
+    def __init__(self, end):
+        super().__init__()
+        self.body, self.end = network(1), end
+
+    def forward(self, x):
+        return self.end(self.body, x)
+
+
+ONE_VALUE = {
+    "squeezed": lambda body, x: body(x).squeeze(1),
+    "viewed": lambda body, x: torch.sigmoid(body(x)).view(-1),
+    "squeezed, then more": lambda body, x: 3 * torch.sigmoid(body(x).squeeze(-1)),
+    "and back": lambda body, x: torch.tanh(body(x).squeeze(1)).unsqueeze(1),
+    "mean": lambda body, x: torch.relu(body[0](x)).mean((1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("end", ONE_VALUE)
+def test_one_value_for_each_image(end, tmp_path):
+    """Outputs [N] are taken for [N, 1], by the prover and by the checker."""
+    model, images, transform = OneValue(ONE_VALUE[end]).eval(), some_images(), parse("R(5)")
+    values = torch.tensor([0.1, 0.2, 0.3])
+    certificate = certify_range(model, images, transform, values, out=tmp_path, budget=Budget(boxes=200))
+    for image, result in zip(images, certificate.results, strict=True):
+        low, high = sampled(model, image, transform, 500)
+        assert result.lower[0] <= low.min() <= high.max() <= result.upper[0]
+        assert result.inner_width > 0
+    assert check(tmp_path, model, images, values).images == 3
+    with pytest.raises(InputError, match="at least two classes.*--task regression"):
+        certify(model, images, torch.zeros(3, dtype=torch.int64), "R(5)")

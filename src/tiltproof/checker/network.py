@@ -133,6 +133,8 @@ def outputs(model: nn.Module, images: Form, least: int = 1, head: Sequence[str] 
         raise InputError("the checker cannot follow the network's forward pass", got=REFUSED[0])
     output = scores(output, call_of_form, head)
     require_bounded()
+    if least == 1 and isinstance(output, Form) and output.ndim == 1:
+        output = output.unsqueeze(1)  # one value for each image
     number = "one output" if least == 1 else "two outputs"
     if (
         not isinstance(output, Form)
@@ -153,6 +155,8 @@ def own_answers(model: nn.Module, images: Tensor, head: Sequence[str] = ()) -> T
     batch = images.to(own_dtype(model))
     given, again, alone = (_answers(model, part, head) for part in (batch, batch, batch[:1]))
     refuse_changed()
+    if given.ndim == 1:
+        given, again, alone = (answers.unsqueeze(1) for answers in (given, again, alone))
     if given.ndim != 2 or len(given) != len(images):
         return None
     # on a GPU a library may sum in another order from call to call, elsewhere from batch size to batch size

@@ -8,13 +8,14 @@ from tiltproof.network.bound import bound_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.head import WithoutHead
-from tiltproof.network.tracing import eval_mode, export_network
+from tiltproof.network.tracing import as_rows, eval_mode, export_network
 
 __all__ = [
     "BackwardCost",
     "Network",
     "Operation",
     "WithoutHead",
+    "as_rows",
     "better",
     "bound_network",
     "check_labels",

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tiltproof.device import is_out_of_memory
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
@@ -27,7 +28,7 @@ from tiltproof.network.graph import Network
 from tiltproof.network.head import WithoutHead, head_of
 from tiltproof.network.module_state import FIXED, copied, same_bits, state_of, unchanged
 from tiltproof.network.ops.base import REGISTRY, LinearRule
-from tiltproof.network.tracing import eval_mode, example_of, export_network
+from tiltproof.network.tracing import TRACE_BATCH, as_rows, eval_mode, example_of, export_network
 
 UNITS, TIMES = 2.0**12, 64
 """For networks so deep that a rigorous bound of the rounding says little: units in the last place of the largest term, and how many
@@ -102,7 +103,7 @@ def _compare_calls(model: nn.Module, passes: list[Pass], example: Tensor, images
     for batch in batches:
         for last_try in (False, True):  # a first call may fill a cache
             with recorded(model) as own:
-                model(batch)
+                _answer(model, batch)
             found = difference(passes[-1], own[-1], sizes=batch is example)
             if found is None:
                 break
@@ -129,17 +130,17 @@ def _compare_with_files(model: nn.Module, images: Tensor) -> None:
 
 def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
     """The module's outputs for a batch, for each image alone, and for the batch again; refuse a module that is no fixed function."""
-    together = model(images)
+    together = _answer(model, images)
     before = state_of(model)
     for last_try in (False, False, True):  # another thread may draw random numbers meanwhile
         generators = _generators()
-        again = model(images)
+        again = _answer(model, images)
         if generators == _generators():
             break
         if last_try:
             raise InputError("the model draws random numbers in forward", do=FIXED)
     after = state_of(model)
-    alone = torch.cat([model(image[None]) for image in images])
+    alone = torch.cat([_answer(model, image[None]) for image in images])
     if after != before:
         name = next(name for name in before | after if before.get(name) != after.get(name))
         raise InputError(
@@ -159,6 +160,26 @@ def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
             do=FIXED,
         )
     return [together, alone, again]
+
+
+def _answer(model: nn.Module, images: Tensor) -> Tensor:
+    """The module's outputs; an exception in its code is the user's."""
+    try:
+        outputs = model(images)
+    except InputError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"the model failed on {len(images)} images, though not on the {TRACE_BATCH} that it was traced with",
+            got=f"{type(error).__name__}: {shown(' '.join(str(error).split()), 300)}",
+            why="code in forward that depends on the values of images, or on how many there are",
+            do="try model(images) with batches of other sizes",
+        ) from error
+    if not isinstance(outputs, Tensor) or not outputs.ndim:
+        raise _other_function("no row of outputs for each image")
+    return as_rows(outputs)
 
 
 def _compare(network: Network, images: Tensor, answers: list[Tensor]) -> None:
@@ -245,7 +266,7 @@ def _terms(live: Network, forms: dict[str, AffineForm]) -> Iterator[Tensor]:
         size, rule = forms[operation.name].center, REGISTRY[operation.kind]
         if isinstance(rule, LinearRule):
             size = rule.absolute(operation, forms[operation.inputs[0]].center.abs())
-        yield size.abs().flatten(1).amax(1)
+        yield size.abs().reshape(len(size), -1).amax(1)
 
 
 def _values(live: Network, images: Tensor) -> Tensor:

@@ -24,7 +24,12 @@ def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
     if len(shape) != 1:
         raise InputError("a classifier's output has shape [N, classes]", got=f"[N, {', '.join(map(str, shape))}]")
     if shape[0] < 2:
-        raise InputError("a classifier has at least two classes", got=f"{shape[0]} output")
+        raise InputError(
+            "a classifier has at least two classes",
+            got=f"{shape[0]} output",
+            why="a regression network, or a classifier of two classes that returns one score",
+            do="--task regression (certify_range in Python) bounds that output",
+        )
     labels = torch.as_tensor(labels)
     if labels.shape != (count,):
         raise InputError(f"labels must have shape [{count}], one per image", got=tuple(labels.shape))

@@ -98,6 +98,11 @@ def example_of(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return like[:1].view(-1, *shape).expand(TRACE_BATCH, *shape).contiguous()
 
 
+def as_rows(outputs: Tensor) -> Tensor:
+    """The outputs of a module as the traced network has them: one value for each image, [N], is taken for [N, 1]."""
+    return outputs.unsqueeze(1) if outputs.ndim == 1 else outputs
+
+
 def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Network:
     """Trace a module (in eval mode) on images of ``shape`` [C, H, W] with the device and dtype of ``like``.
 
@@ -180,6 +185,9 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
                     "the model must return one tensor that depends on its input", got=str(node.args[0])[:200]
                 )
             network.output = names[result.name]
+    if not network.output_shape():  # a regression network's single value [N], taken for [N, 1]
+        network.operations.append(Operation(f"{network.output}.column", "reshape", (network.output,), {}, (1,)))
+        network.output = f"{network.output}.column"
     used = _needed(network)
     network.operations = [operation for operation in network.operations if operation.name in used]
     return network

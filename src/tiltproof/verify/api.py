@@ -184,7 +184,7 @@ def certify_range(
     Parameters
     ----------
     model : torch.nn.Module
-        The regression network, with outputs [N, K].
+        The regression network, with outputs [N, K], or [N] for one output.
     images : Tensor
         Images [N, C, H, W] with values in [0, 1], on the model's device.
     transform : Transform or str

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError, shown
-from tiltproof.network import Network, check_labels, eval_mode, proof_arithmetic, read_network, without_head
+from tiltproof.network import Network, as_rows, check_labels, eval_mode, proof_arithmetic, read_network, without_head
 from tiltproof.pixels.api import METHODS, check_images
 from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
@@ -55,7 +55,7 @@ class Inputs:
     def answers(self, images: Tensor) -> Tensor:
         """Run the module on images [N, C, H, W]; an exception in its code becomes an `InputError`."""
         try:
-            outputs: Tensor = self.model(images)
+            outputs: Tensor = as_rows(self.model(images))
         except InputError:
             raise
         except Exception as error:

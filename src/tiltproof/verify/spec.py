@@ -275,6 +275,7 @@ class RangeSpec:
             ensure_finite(numbers, first)
         lower, upper = state.proved.cpu().chunk(2, 1)
         upper = -upper
+        outside = ((inner_low < lower) | (inner_high > upper)).any(1)  # of what is proved: the room below would hide it
         width = upper - lower
         least = LEAST_ROOM * (1 + torch.maximum(lower.abs(), upper.abs()))
         room = torch.where(width < torch.inf, torch.maximum(ROOM * width, least), 0.0)
@@ -282,7 +283,6 @@ class RangeSpec:
         grid = tuple(tiling.base.tolist())
         trees, halved = state.splits.trees(grid)
         every = torch.ones(len(self), dtype=torch.bool)
-        outside = ((inner_low < lower) | (inner_high > upper)).any(1)
         state.check(tiling, every, every, outside, leaf_counts(tiling, halved))
         seconds = (state.seconds + more_seconds).tolist()
         return [
