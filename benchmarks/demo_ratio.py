@@ -153,7 +153,7 @@ def show(row: dict) -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", default="489d9d4", help="a commit (default: %(default)s)")
+    parser.add_argument("--before", default="46fa133", help="a commit (default: %(default)s)")
     parser.add_argument("--after", help="a commit (default: the working tree)")
     parser.add_argument("--networks", nargs="+", default=["mnist-r30"], choices=list(CARDS))
     parser.add_argument("--transform", help="default: the network's own")
