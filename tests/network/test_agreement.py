@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import cProfile
+import functools
 import itertools
+import logging
 import os
 import random
 import secrets
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -326,6 +329,85 @@ def test_what_a_network_may_keep():
     model = Constant(remember, kept=Kept(), cache={}, table=tables, lock=threading.Lock())
     model.kept.again = model.kept
     assert certify(model.eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(_, gradient):
+        return 2 * gradient
+
+
+def without_gradients(_, x):
+    with torch.no_grad():
+        return first(x) - first(x)
+
+
+def fills_a_cache(m, x):
+    if x.dtype not in m.cache:
+        m.cache[x.dtype] = torch.zeros(1)
+    return m.cache[x.dtype]
+
+
+def says_something(_, x):
+    logging.getLogger("anything").info("%s", x.shape)
+    warnings.warn("something", stacklevel=1)
+    return 0.0
+
+
+def dropout_first(m, x):
+    kept = first(x)
+    dropped = m.layer(kept)
+    return kept + dropped - 2 * kept
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.end = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 2)
+        self.other.weight = self.one.weight
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.end(torch.relu(self.other(torch.relu(self.one(x.flatten(1))))))
+
+
+def hooked():
+    model = Constant()
+    model.fc.register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)
+    model.register_forward_hook(lambda _module, _inputs, outputs: 2 * outputs)
+    return model
+
+
+FAITHFUL = {
+    "no_grad inside": lambda: Constant(without_gradients),
+    "an autograd function": lambda: Constant(lambda _, x: Twice.apply(first(x)) - 2 * first(x)),
+    "shared weights, and a decorator": Shared,
+    "weight norm": lambda: nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(16, 2))),
+    "a cache": lambda: Constant(fills_a_cache, cache={}),
+    "a table of a function": lambda: Constant(lambda *_: functools.lru_cache(lambda: torch.zeros(1))()),
+    "messages": lambda: Constant(says_something),
+    "a dropout's input": lambda: Constant(dropout_first, layer=nn.Dropout()),
+    "a number from a weight": lambda: Constant(lambda m, _: 0.0 * m.scale.item(), scale=nn.Parameter(torch.ones(()))),
+    "a number from a tensor": lambda: Constant(lambda m, _: 0.0 * float(m.scale), scale=torch.ones(())),
+    "a tensor in a list": lambda: Constant(lambda m, _: 0.0 * m.scales[0], scales=[torch.ones(1)]),
+    "a new tensor": lambda: Constant(lambda *_: torch.tensor([0.0])),
+    "a partial function": lambda: Constant(
+        lambda m, x: m.part(first(x)) - m.part(first(x)), part=functools.partial(torch.clamp, min=0.25)
+    ),
+    "hooks": hooked,
+    "a lock": lambda: Constant(lock=threading.Lock()),
+}
+
+
+@pytest.mark.parametrize("name", FAITHFUL)
+def test_what_forward_may_do(name):
+    with proof_arithmetic(torch.device("cpu")), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        read_network(FAITHFUL[name]().eval(), (1, 4, 4), IMAGES)
 
 
 def test_the_network_without_these_is_certified():

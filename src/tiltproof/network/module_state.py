@@ -119,15 +119,20 @@ def state_of(model: nn.Module) -> dict[str, str]:
     any of it makes the next call another function."""
     search = _Search(model)
     state = {"os.environ": search.text("os.environ", dict(os.environ))}
+
+    def add(name: str, value: Any) -> None:
+        while name in state:  # classes of one name
+            name += "'"
+        state[name] = search.text(name, value)
+
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            which = f"{path}.{name}".lstrip(".")
             managed = name in MANAGED and isinstance(value, dict)
-            state[which] = search.text(which, {key: each is None for key, each in value.items()} if managed else value)
+            names = {key: each is None for key, each in value.items()} if managed else value
+            add(f"{path}.{name}".lstrip("."), names)
     for kind in dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__ if _own(kind)):
         for name, value in _members(kind).items():
-            which = f"{kind.__qualname__}.{name}"
-            state[which] = search.text(which, value)
+            add(f"{kind.__qualname__}.{name}", value)
     return state
 
 
