@@ -391,12 +391,14 @@ FAITHFUL = {
     "a table of a function": lambda: Constant(lambda *_: functools.lru_cache(lambda: torch.zeros(1))()),
     "messages": lambda: Constant(says_something),
     "a dropout's input": lambda: Constant(dropout_first, layer=nn.Dropout()),
-    "a number from a weight": lambda: Constant(lambda m, _: 0.0 * m.scale.item(), scale=nn.Parameter(torch.ones(()))),
+    "a number from a weight": lambda: Constant(
+        lambda m, x: 0 * first(x) * m.scale.item(), scale=nn.Parameter(torch.ones(()))
+    ),
     "a number from a tensor": lambda: Constant(lambda m, _: 0.0 * float(m.scale), scale=torch.ones(())),
     "a tensor in a list": lambda: Constant(lambda m, _: 0.0 * m.scales[0], scales=[torch.ones(1)]),
     "a new tensor": lambda: Constant(lambda *_: torch.tensor([0.0])),
     "a partial function": lambda: Constant(
-        lambda m, x: m.part(first(x)) - m.part(first(x)), part=functools.partial(torch.clamp, min=0.25)
+        lambda m, x: m.part(first(x)) - m.part(first(x)), part=functools.partial(torch.clamp, min=0.25, max=0.5)
     ),
     "hooks": hooked,
     "a lock": lambda: Constant(lock=threading.Lock()),

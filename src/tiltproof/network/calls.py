@@ -188,7 +188,7 @@ def other_calls(got: str) -> InputError:
     return InputError(
         "the model asks torch for something else while it is traced",
         got=got,
-        why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing (tolist), or on the "
+        why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing, on numbers taken out of tensors, or on the "
         "batch size",
         do="take that branch out of forward",
     )
