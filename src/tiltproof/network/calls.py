@@ -188,7 +188,7 @@ def other_calls(got: str) -> InputError:
     return InputError(
         "the model asks torch for something else while it is traced",
         got=got,
-        why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing, on numbers taken out of tensors, or on the "
-        "batch size",
+        why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing, or on the "
+        "batch size; or numbers taken out of tensors",
         do="take that branch out of forward",
     )

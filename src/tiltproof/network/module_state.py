@@ -231,7 +231,7 @@ def _flat(values: Mapping[Any, Any]) -> list[Any]:
 
 
 def _slots(value: Any) -> list[Any]:
-    """What an object holds outside of its dictionary: `__slots__`, and members of types that are written in C (`functools.partial`)."""
+    """What an object holds outside of its dictionary: slots, and members of types that are written in C (`functools.partial`)."""
     found: list[Any] = []
     for kind in type(value).__mro__:
         for name, member in vars(kind).items():
