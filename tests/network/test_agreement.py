@@ -280,6 +280,13 @@ def test_what_forward_does_while_it_is_traced_is_all_that_it_does(asks, how):
         certify(WhileTraced(HOW[how](TRACED[asks])).eval(), IMAGES, LABELS, "R(1)", samples=4)
 
 
+def test_noise_that_no_call_shows(monkeypatch):
+    monkeypatch.setattr(agreement, "_compare_calls", lambda *_: None)
+    model = NO_FUNCTIONS["noise below rounding, of the operating system"]().eval()
+    with proof_arithmetic(torch.device("cpu")), pytest.raises(InputError, match="differently each time"):
+        read_network(model, (1, 4, 4), IMAGES)
+
+
 def test_a_question_that_changes_nothing_is_allowed():
     def ask(_, x):
         answers = [TRACED[name](x) for name in ("type", "fake mode", "export")]
