@@ -53,6 +53,11 @@ class Layer:
 
 
 def operation(call: str) -> Any:
+    """Return torch's operation of this name, or a rule's own function (``rule.NAME``)."""
+    from tests.soundness import exact_functions
+
+    if call in exact_functions.RULES:
+        return exact_functions.RULES[call]
     name, overload = call.split(".")
     return getattr(getattr(torch.ops.aten, name), overload)
 
@@ -251,12 +256,16 @@ def shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> dict[str, tuple[i
 
 def evaluate(layers: Sequence[Layer], x: Rational) -> dict[str, Rational]:
     """Return every layer's value, [N, ...], for ``x`` [N, ...]. Sigmoid and tanh are rounded to 70 digits."""
+    from tests.soundness import exact_functions
+
     known = shapes(layers, x.shape[1:])
     values, count = {"x": x}, x.shape[0]
     for layer in layers:
         names = layer.inputs()
         before = [values[name] for name in names]
-        if layer.call in (*AVERAGES, "linear.default", "conv2d.default"):
+        if layer.call in exact_functions.EXACT:
+            result = exact_functions.EXACT[layer.call](layer, before)
+        elif layer.call in (*AVERAGES, "linear.default", "conv2d.default"):
             weight, bias, divisors = matrix(layer, known[names[0]])
             result = before[0].reshape(count, -1) @ Rational.of(weight)
             if bias is not None:
@@ -265,6 +274,8 @@ def evaluate(layers: Sequence[Layer], x: Rational) -> dict[str, Rational]:
                 result = result * Rational.fractions([Fraction(1, int(d)) for d in divisors], divisors.shape)
         elif len(names) == 2 and layer.call in ("add.Tensor", "sub.Tensor"):
             result = before[0] + before[1] if layer.call == "add.Tensor" else before[0] - before[1]
+        elif len(names) == 2 and layer.call == "mul.Tensor":
+            result = before[0] * before[1]
         elif layer.call in SCALES:
             factor, shift = scale_and_shift(layer, known[names[0]])
             result = before[0].reshape(count, -1) * factor + shift
@@ -353,7 +364,11 @@ class Float32:
         return values
 
     def _layer(self, layer: Layer, before: list[np.ndarray], known: list[tuple[int, ...]]) -> np.ndarray:
+        from tests.soundness import exact_functions
+
         x, flat = before[0], before[0].reshape(len(before[0]), -1)
+        if layer.call in exact_functions.FLOAT32:
+            return exact_functions.FLOAT32[layer.call](self, layer, before)
         if layer.call in (*AVERAGES, "linear.default", "conv2d.default"):
             weight, bias, divisors = matrix(layer, known[0])
             weight = self._flushed(weight)
@@ -364,6 +379,8 @@ class Float32:
             return result / by if self.rng.random() < 0.5 else result * (np.float32(1) / by)
         if len(before) == 2 and layer.call in ("add.Tensor", "sub.Tensor"):
             return x + before[1] if layer.call == "add.Tensor" else x - before[1]
+        if len(before) == 2 and layer.call == "mul.Tensor":
+            return x * before[1]
         if layer.call == "batch_norm.default":
             return self._batch_norm(layer, x)
         if layer.call in SCALES:
