@@ -57,6 +57,7 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     return x / (1 + mpmath.exp(-mpmath.sqrt(8 / mpmath.pi) * (x + mpmath.mpf(0.044715) * x**3)))
 
 
+CLAMPS = ("clamp.default", "hardtanh.default", "relu6.default")
 SMOOTH: dict[str, Callable[..., Any]] = {
     "exp.default": mpmath.exp,
     "log.default": lambda x: mpmath.log(x) if x > 0 else None,
@@ -76,7 +77,7 @@ SMOOTH: dict[str, Callable[..., Any]] = {
     "softplus.default": _softplus,
     "pow.Tensor_Scalar": _power,
     "square.default": lambda x: x * x,
-    "clamp.default": lambda x, low, high: min(max(x, low), high),
+    **dict.fromkeys(CLAMPS, lambda x, low=0.0, high=6.0: min(max(x, low), high)),
 }
 
 
@@ -213,7 +214,7 @@ def _size(layer: Layer, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.where(x > 0, 4 * abs(y), LIBRARY * factor)
     return {
         "exp": LIBRARY * abs(y), "rsqrt": LIBRARY * abs(y), "sqrt": 4 * abs(y), "reciprocal": 4 * abs(y),
-        "log": LIBRARY * (1 + abs(y)), "hardswish": 8 * abs(x), "square": LIBRARY * abs(y), "clamp": 2 * one,
+        "log": LIBRARY * (1 + abs(y)), "hardswish": 8 * abs(x), "square": LIBRARY * abs(y),
     }.get(name, LIBRARY * one)  # fmt: skip
 
 
@@ -221,7 +222,7 @@ def float32_smooth(rng: Rng, layer: Layer, x: np.ndarray) -> np.ndarray:
     wide = torch.from_numpy(x.astype(np.float64))
     true = layer.apply({layer.inputs()[0]: wide}).numpy()
     off = np.maximum(_size(layer, wide.numpy(), true) - ROOM * abs(true), 0) * UNIT
-    if layer.call == "clamp.default":
+    if layer.call in CLAMPS:
         off = 0 * off
     signs = rng.choice([-1, 0, 1], x.shape) if rng.random() < 0.3 else rng.choice([-1, 1])
     return (true + signs * off).astype(np.float32)

@@ -11,9 +11,11 @@ costs only the computation of its bounds. Its outcome is
     looser      all bounds contain the original's: as sound as the original
     TIGHTER     some bound does not contain the original's, and no true value refutes it: a suspect
 
+A function that no case calls is an error too, not so many identical mutants, unless `UNCALLED` there says why.
+
 Every suspect must be killed by better inputs or justified in `mechanical_survivors.py` (networks:
 `mechanical_survivors_network.py`). Exit status 1: a suspect without a justification, a justification that matches no mutant
-any more, or one whose mutant is killed. Exit status 2: the original code violates a bound.
+any more, or one whose mutant is killed, or a function that no case calls. Exit status 2: the original code violates a bound.
 
 A fuzz is a module of this folder, assigned to files by `FUZZES`, with four functions:
 
@@ -73,13 +75,16 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 PACKAGE = "tiltproof"
 FUZZES = [
-    *((file, "network_fuzz") for file in ("network/*.py", "enclosures/relu.py", "enclosures/quadratic_relu.py")),
+    *((file, "network_fuzz") for file in ("network/*.py", "enclosures/relu.py", "enclosures/quadratic_relu.py", "enclosures/gathered.py", "enclosures/rounding.py")),
     ("enclosures/*.py", "pixel_fuzz"),
     ("pixels/*.py", "pixel_fuzz"),
 ]
 """Which fuzz judges which files, by path in the package: the first matching row wins."""
-LEFT_OUT = ["*/__init__.py"]
-"""Not tried by default: code that runs on GPUs alone, or only checks arguments."""
+LEFT_OUT = [
+    "*/__init__.py",
+    *(f"network/{name}.py" for name in ("agreement", "bound", "head", "tracing")),
+]
+"""Not tried by default: reading a network and comparing it with its module, which have tests of their own, bound nothing."""
 OUTCOMES = ("killed", "identical", "looser", "tighter")
 MEMORY = 3 * 2**30
 """Memory limit of a mutant, which may ask for more than the machine has."""
@@ -122,7 +127,11 @@ class Mutant:
     change: str
     code: types.CodeType = field(compare=False, repr=False)
     local: bool = False
-    """Inside a function: cases that call none of the file's functions can be skipped."""
+    """Inside a function: cases that do not call it can be skipped."""
+    function: str = ""
+    """Its name."""
+    begins: int = 0
+    """Its first line, decorators included; 0: not known, so that any function of the file stands for it."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -134,11 +143,19 @@ def mutants(path: Path, file: str) -> list[Mutant]:
     """Return all mutants of a source file, in source order."""
     text = path.read_text()
     tree = ast.parse(text)
-    local = {child for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for child in ast.walk(each)}
-    return [
-        Mutant(file, number, line, change, compile(ast.fix_missing_locations(tree), str(path), "exec"), parent in local)
-        for number, line, change, parent in _edited(tree, text)
-    ]
+    inside: dict[ast.AST, ast.FunctionDef] = {}
+    for each in ast.walk(tree):  # outer functions come before inner ones
+        if isinstance(each, ast.FunctionDef):
+            inside |= dict.fromkeys(ast.walk(each), each)
+    made = []
+    for number, line, change, parent in _edited(tree, text):
+        code, where = compile(ast.fix_missing_locations(tree), str(path), "exec"), inside.get(parent)
+        if where is None:
+            made.append(Mutant(file, number, line, change, code))
+        else:
+            begins = min([where.lineno, *(each.lineno for each in where.decorator_list)])
+            made.append(Mutant(file, number, line, change, code, True, where.name, begins))
+    return made
 
 
 def keys(path: Path, file: str) -> set[tuple[str, str, str]]:
@@ -337,27 +354,31 @@ class Trial:
         self.bounds, self.violation, self.called = self._original()
         self.seconds = time.perf_counter() - began
 
-    def _original(self) -> tuple[list[Any], str | None, list[set[str]]]:
-        """Run the original code: bounds, a violation, and the files each case calls.
+    def _original(self) -> tuple[list[Any], str | None, list[set[tuple[str, int]]]]:
+        """Run the original code: bounds, a violation, and the functions each case calls: file and first line, or 0 for any of the file.
 
-        This too happens in a child, so that the parent never imports the package.
+        Imports do not count, whatever they call. This too happens in a child, so that the parent never imports the package.
         """
 
-        def work() -> tuple[list[Any], str | None, list[set[str]]]:
+        def work() -> tuple[list[Any], str | None, list[set[tuple[str, int]]]]:
             renew(self.package, self.root, "", None)
-            bounds, called, seen = list[Any](), list[set[str]](), set[str]()
+            bounds, called, seen, importing = list[Any](), list[set[tuple[str, int]]](), set[tuple[str, int]](), 0
             begins = str(self.root / self.package) + "/"
 
             def called_now(frame: types.FrameType, event: str, _: Any) -> None:
-                if event == "call":
-                    seen.add(frame.f_code.co_filename)
+                nonlocal importing
+                if frame.f_code.co_name == "<module>":
+                    importing += {"call": 1, "return": -1}.get(event, 0)
+                elif event == "call" and not importing:
+                    seen.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
             for case in self.cases:
                 seen.clear()
                 sys.setprofile(called_now)
                 bounds.append(self.reference(case))
                 sys.setprofile(None)
-                called.append({name.removeprefix(begins) for name in seen if name.startswith(begins)})
+                here = {(name.removeprefix(begins), line) for name, line in seen if name.startswith(begins)}
+                called.append(here | {(name, 0) for name, _ in here})
             found = (f"{case}: {self.fuzz.violations(case, each)}" for case, each in zip(self.cases, bounds, strict=True)
                      if self.fuzz.violations(case, each) is not None)  # fmt: skip
             return bounds, next(found, None), called
@@ -368,13 +389,17 @@ class Trial:
             raise RuntimeError(f"the unmutated code: {result}")
         return result
 
+    def calls(self, mutant: Mutant) -> list[int]:
+        """Return the cases that may notice a mutant: all if the first alone calls its function, whose result may be kept."""
+        found = [k for k, called in enumerate(self.called) if (mutant.file, mutant.begins) in called]
+        return found if mutant.local and found != [0] else list(range(len(self.cases)))
+
     def judge(self, mutant: Mutant) -> tuple[str, str, int | None]:
         """Return (outcome, detail, killing case), computed in a child."""
         renew(self.package, self.root, mutant.file, mutant.code)
         direct = getattr(self.fuzz, "direct", lambda *_: True)
         relations: dict[bool, tuple[str, str]] = {True: ("identical", ""), False: ("identical", "")}
-        asked = [k for k, called in enumerate(self.called) if not mutant.local or mutant.file in called]
-        for k in sorted(asked, key=lambda k: -self.kills[k]):
+        for k in sorted(self.calls(mutant), key=lambda k: -self.kills[k]):
             case = self.cases[k]
             try:
                 bounds = self.fuzz.run(case)
@@ -544,6 +569,8 @@ def main() -> int:
             if trials[name].violation:
                 say(f"VIOLATION in the unmutated code: {trials[name].violation}")
                 return 2
+        bad += uncalled(file, every, trials[name], name)
+        todo = [mutant for mutant in todo if trials[name].calls(mutant)]
         trial, counts, start = trials[name], Counter[str](), time.perf_counter()
         for k, result in enumerate(trial.results(todo, options.seconds or 10 * trial.seconds + 10, options.workers)):
             outcome, why = result.outcome, table.get(result.mutant.key)
@@ -563,6 +590,30 @@ def main() -> int:
         say(f"{file}: {len(todo)} of {len(every)} mutants, {words(counts)}, {time.perf_counter() - start:.0f} s")
     say(f"all: {total.total()} mutants, {words(total)}, {time.perf_counter() - began:.0f} s")
     return 1 if bad else 0
+
+
+def uncalled(file: str, every: Sequence[Mutant], trial: Trial, fuzz: str) -> int:
+    """Say which functions no case calls: mutants of them would seem identical. Return how many of them nothing excuses."""
+    from tests.soundness.mechanical_survivors import UNCALLED
+
+    idle, calls = Counter[str](), Counter[str]()
+    for mutant in every:
+        if mutant.local:
+            (calls if trial.calls(mutant) else idle)[mutant.function] += 1
+    known = {name: why for (path, name), why in UNCALLED.items() if path == file}
+    bad = 0
+    if idle and not calls and "*" not in known:
+        say(f"UNCALLED   no case of {fuzz} calls any function of {file}: it judges none of {idle.total()} mutants")
+        return 1
+    for name, count in idle.items():
+        if "*" not in known and name not in known:
+            say(f"UNCALLED   no case of {fuzz} calls {name} of {file}: it judges none of {count} mutants")
+            bad += 1
+    for name in known:
+        if (name == "*" and (calls or not idle)) or (name != "*" and name not in idle):
+            say(f"STALE      excused, but called by a case, or gone: {name} of {file}")
+            bad += 1
+    return bad
 
 
 def words(counts: Counter[str]) -> str:

@@ -86,3 +86,46 @@ ARGUED: list[Argued] = [
         UPWARD,
     ),
 ]
+
+ELSEWHERE = "Bounds nothing: it checks arguments, or serves the reading of networks; tests of its own cover it."
+GPU = "Runs on a GPU alone, or when one is emulated; `tests/kernels` compares it with the reference bit for bit."
+BY_PRODUCT = (
+    "Convolutions as matrix products, which the proof takes only where oneDNN computes with fewer bits: other sums of "
+    "the same products. `tests/network/test_arithmetic.py` compares them with exact sums."
+)
+OTHER_FUZZ = "Used with the other fuzz's inputs alone, which judges the files that call it."
+
+UNCALLED: dict[tuple[str, str], str] = {
+    ("enclosures/relu.py", "clamp01"): OTHER_FUZZ,
+    ("enclosures/affine_form.py", "extent"): OTHER_FUZZ,
+    ("enclosures/affine_form.py", "width"): "The width of a form, which the search reads to choose a split: it bounds nothing.",
+    ("enclosures/gathered.py", "magnitude"): GPU,
+    ("network/im2col.py", "*"): BY_PRODUCT,
+    **{
+        ("network/arithmetic.py", name): BY_PRODUCT
+        for name in ("unfold_at_most", "output_size", "conv2d_as_product", "_strips", "_add_lines", "_matrix",
+                     "conv2d_transposed_as_product", "_rows_at_a_time")
+    },
+    ("network/arithmetic.py", "training_arithmetic"): ELSEWHERE,
+    ("network/arithmetic.py", "tracing_settings"): ELSEWHERE,
+    ("network/backward.py", "shallow_share"): "Says when a pass tests for an early exit: it bounds nothing.",
+    ("network/backward.py", "forward_shares"): "Branching scores: they choose which box is split, and bound nothing.",
+    ("network/forward.py", "check_labels"): ELSEWHERE,
+    ("network/graph.py", "last"): ELSEWHERE,
+    ("network/graph.py", "output_shape"): ELSEWHERE,
+    ("network/ops/base.py", "register"): "Called while importing, for every rule.",
+    ("network/ops/converters.py", "register"): "Called while importing, for every converter.",
+    ("network/ops/converters.py", "supported"): ELSEWHERE,
+    ("network/ops/convex.py", "ends"): "Every convex function has its own.",
+    ("network/ops/pooling.py", "max_pool2d_with_indices"): "Another name of a call that a case makes.",
+    ("network/ops/reshape.py", "constant_pad"): "Another name of a call that a case makes.",
+    ("pixels/api.py", "check_images"): ELSEWHERE,
+    ("pixels/api.py", "bound_pixels"): "The public function: it checks arguments and calls what the cases call.",
+    ("pixels/api.py", "bounds_pairs_alone"): ELSEWHERE,
+    ("pixels/api.py", "_box"): ELSEWHERE,
+    **{
+        ("pixels/fgv.py", name): "For losses in training, not for proofs: `tests/training/test_losses.py` compares it with the proof's bounds."
+        for name in ("lines_needed", "window_bounds", "_resampled", "_weights")
+    },
+}  # fmt: skip
+"""Functions that no case of a fuzz calls, by file, and why its mutants need no judgement; ``*`` is a whole file."""

@@ -95,7 +95,6 @@ def _claims(case: Case) -> Claims:
     forms = forward(
         network, AffineForm(case.stack.clone(), case.radius.clone(), quadratic=case.quadratic), case.lasting
     )
-    claims.forms = {name: described(form) for name, form in forms.items()}
     directions, rows = torch.from_numpy(case.directions), torch.from_numpy(case.rows)
     a = directions.to(case.radius.dtype).view(len(directions), *forms[network.output].shape[1:])
     zeros = torch.zeros(len(a), dtype=torch.float64)
@@ -116,6 +115,8 @@ def _claims(case: Case) -> Claims:
                 | {name: coefficient.double().numpy() for name, coefficient in backward.coefficients.items()}
             )
     claims.bounds["directions"] = refine_outputs(network, forms, rows, a)[0].numpy()
+    # not earlier: backward passes have to work out what forms keep once they were asked for it
+    claims.forms = {name: described(form) for name, form in forms.items()}
     if forms[network.output].radius.ndim != 2 or forms[network.output].shape[1] < 2:
         return claims
     labels = torch.from_numpy(case.labels)

@@ -23,6 +23,7 @@ ANYWHERE: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("softplus.default", [2.0, 3.0], {}), ("softplus.default", [], {}), ("exp.default", [], {}), ("erf.default", [], {}),
     ("sin.default", [], {}), ("cos.default", [], {}), ("pow.Tensor_Scalar", [3], {}), ("square.default", [], {}),
     ("pow.Tensor_Scalar", [4], {}), ("clamp.default", [-0.3, 0.7], {}),
+    ("hardtanh.default", [-0.5, 1.5], {}), ("relu6.default", [], {}),
 ]  # fmt: skip
 PARTLY: list[tuple[str, list[Any], tuple[int, ...]]] = [
     ("log.default", [], (1,)), ("sqrt.default", [], (1,)), ("rsqrt.default", [], (1,)), ("reciprocal.default", [], (1, -1)),
@@ -90,7 +91,8 @@ EVERY = (
     Input(4, 2, F32), Input(4, 1, F64), Input(3, 3, F64, rest=0, spread=1.0), Input(3, 0, F64, point=True),
     Input(3, 0, F32, point=True, wide=2), Input(3, 2, F64, quadratic=True, spread=0.5), Input(3, 3, F32, quadratic=True, rest=0),
     Input(3, 0, F64, evaluation=True, point=True, wide=1), Input(2, 1, F64, evaluation=True, spread=0.01),
-    Input(3, 0, F64, spread=1.0, rest=1.0), Input(4, 2, F64, wide=1.0),
+    Input(3, 0, F64, spread=1.0, rest=1.0), Input(4, 2, F64, wide=1.0), Input(8, 0, F32, point=True, wide=3),
+    Input(8, 0, F64, point=True, wide=3), Input(8, 1, F32, rest=0, spread=1e-5, wide=1),
 )  # fmt: skip
 
 

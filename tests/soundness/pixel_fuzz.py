@@ -925,6 +925,13 @@ def _inputs(rng: np.random.Generator) -> Any:
     x = rng.random((120, 1, 28, 28))
     ends = np.array([[-20.0], [10.0]])
     yield pairs(("R",), "zeros", "affine", "two boxes", rng, images=x, count=120, points=2, given=(ends, ends + 0.01))
+    for letters, half in ((("Tu", "Tv"), (8.0, 7.0)), (("R",), (70.0,))):  # more cells than are walked one by one
+        middle = rng.uniform(-3, 3, (4, len(half)))
+        for padding in ("zeros", "border"):
+            ends = middle - np.array(half), middle + np.array(half)
+            yield pairs(
+                letters, padding, "hull", "wide", rng, images=rng.random((2, 1, 21, 18)), count=4, points=8, given=ends
+            )
 
 
 def _crossings(rng: np.random.Generator) -> Any:
