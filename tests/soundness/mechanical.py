@@ -50,6 +50,7 @@ from __future__ import annotations
 import argparse
 import ast
 import fnmatch
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -390,9 +391,15 @@ class Trial:
         return result
 
     def calls(self, mutant: Mutant) -> list[int]:
-        """Return the cases that may notice a mutant: all if the first alone calls its function, whose result may be kept."""
-        found = [k for k, called in enumerate(self.called) if (mutant.file, mutant.begins) in called]
-        return found if mutant.local and found != [0] else list(range(len(self.cases)))
+        """Return the cases that may notice a mutant: all if the first alone calls its function, whose result may be kept.
+
+        What is outside of functions is noticed by cases that call a function of a file that imports it.
+        """
+        files = {mutant.file} if mutant.local else readers(self.package, self.root, mutant.file)
+        found = [
+            k for k, called in enumerate(self.called) if any((file, mutant.begins) in called for file in files)
+        ]
+        return list(range(len(self.cases))) if found == [0] or not (found or mutant.local) else found
 
     def judge(self, mutant: Mutant) -> tuple[str, str, int | None]:
         """Return (outcome, detail, killing case), computed in a child."""
@@ -480,6 +487,20 @@ def _data() -> int:
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+@functools.cache
+def readers(package: str, root: Path, file: str) -> frozenset[str]:
+    """Return a file and all of the package that import names from it, directly or from one another."""
+    found, texts = {file}, {str(each.relative_to(root / package)): each.read_text() for each in (root / package).rglob("*.py")}
+    while True:
+        modules = [".".join([package, *Path(each).with_suffix("").parts]).rpartition(".") for each in found]
+        either = [rf"from {parent}\.{name} import|from {parent} import [^\n]*\b{name}\b" for parent, _, name in modules]
+        asked = re.compile("|".join(either))
+        more = {name for name, text in texts.items() if not name.endswith("__init__.py") and asked.search(text)} - found
+        if not more:
+            return frozenset(found)
+        found |= more
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> str:

@@ -42,8 +42,19 @@ UPWARD = (
     "Allows for at most 2^6 roundings of nonnegative sums and products, relative to a radius that, because of the "
     "floor, exceeds what it must cover by more than that in every sampled box: sampling cannot see it."
 )
+LAST_LINE = (
+    "The table is one line short, and all bounds stay the same bit for bit. Boxes are cut off at line size + 1, where "
+    "the table then ends. A box that begins there sees constant padding: the differences to the line after it are zero, "
+    "which is what the table holds on its last line in any case."
+)
 
 ARGUED: list[Argued] = [
+    Argued(
+        "pixels/single_cell.py",
+        "across, down = (ring_index(torch.arange(-BEFORE, size + 3), size, padding) for size in (width, height))",
+        ("3 -> 2",),
+        LAST_LINE,
+    ),
     Argued("pixels/single_cell.py", "MOST_FLAT = 4", ("4 -> 3", "4 -> 2"), CHOICE),
     Argued(
         "pixels/single_cell.py",

@@ -836,10 +836,10 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "magnitude = gain * (form.center.abs() + form.reach()) + middle.abs() + half",
+        "magnitude = size * (form.center.abs() + form.reach()) + middle.abs() + half",
         (
-            "gain * (form.center.abs() + form.reach()) + middle.abs() ... -> gain * (form.center.abs() + form.reach()) + middle.abs() ...",
-            "gain * (form.center.abs() + form.reach()) -> gain / (form.center.abs() + form.reach())",
+            "size * (form.center.abs() + form.reach()) + middle.abs() ... -> size * (form.center.abs() + form.reach()) + middle.abs() ...",
+            "size * (form.center.abs() + form.reach()) -> size / (form.center.abs() + form.reach())",
             "form.center.abs() + form.reach() -> form.center.abs()",
         ),
         (
@@ -849,7 +849,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/activations.py",
-        "radius = widen(form.radius * gain + half, magnitude, 8, form.unit) + self.evaluation_error(operation)",
+        "radius = widen(form.radius * size + half, magnitude, 8, form.unit) + self.evaluation_error(operation, form)",
         ("8 -> 7", "8 -> 4"),
         ROUNDS,
     ),

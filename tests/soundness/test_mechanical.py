@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.soundness import long_oracle, mechanical
+from tests.soundness import long_oracle, mechanical, mechanical_survivors
 from tests.soundness.mechanical_survivors import ARGUED as OF_PIXELS
 from tests.soundness.mechanical_survivors_network import ARGUED as OF_NETWORKS
 from tests.support import oracle
@@ -34,6 +34,11 @@ def forever(x):
     while x > 0:
         x = x - 1
     return x
+
+def idle(x):
+    return x + 1
+
+AT_IMPORT = idle(3)
 '''
 
 
@@ -67,8 +72,11 @@ def toy(tmp_path):
 def test_outcomes_of_a_toy(toy, tmp_path):
     trial = mechanical.Trial(toy, package="toy", root=tmp_path)
     assert trial.violation is None
-    assert trial.called == [{"sums.py"}] * 2
+    first, second = (TOY[: TOY.index(name)].count("\n") + 1 for name in ("def ends", "def forever"))
+    assert trial.called == [{("sums.py", line) for line in (0, first, second)}] * 2  # not what an import calls
     mutants = mechanical.mutants(tmp_path / "toy" / "sums.py", "sums.py")
+    assert {each.function for each in mutants if not trial.calls(each)} == {"idle"}
+    mutants = [each for each in mutants if trial.calls(each) and "AT_IMPORT" not in each.line]
     found = {
         (each.mutant.line, each.mutant.change): (each.outcome, each.detail) for each in trial.results(mutants, 0.3)
     }
@@ -85,8 +93,29 @@ def test_outcomes_of_a_toy(toy, tmp_path):
     # in source order; numbers in annotations and error messages are left alone
     assert [each.number for each in mutants] == sorted(each.number for each in mutants)
     assert len({each.key for each in mutants}) == len(mutants)
-    assert {each.key for each in mutants} == mechanical.keys(tmp_path / "toy" / "sums.py", "sums.py")
+    every = mechanical.keys(tmp_path / "toy" / "sums.py", "sums.py")
+    assert {key for key in every if key[1] not in ("return x + 1", "AT_IMPORT = idle(3)")} == {each.key for each in mutants}
     assert all(each.local == (each.line != allowance) for each in mutants)
+
+
+def test_a_function_that_no_case_calls_is_an_error(toy, tmp_path, capsys, monkeypatch):
+    trial = mechanical.Trial(toy, package="toy", root=tmp_path)
+    mutants = mechanical.mutants(tmp_path / "toy" / "sums.py", "sums.py")
+    monkeypatch.setattr(mechanical_survivors, "UNCALLED", {})
+    assert mechanical.uncalled("sums.py", mutants, trial, "toy") == 1
+    assert "no case of toy calls idle of sums.py: it judges none of 5 mutants" in capsys.readouterr().out
+    monkeypatch.setattr(mechanical_survivors, "UNCALLED", {("sums.py", "idle"): "why"})
+    assert mechanical.uncalled("sums.py", mutants, trial, "toy") == 0
+    monkeypatch.setattr(mechanical_survivors, "UNCALLED", {("sums.py", "idle"): "why", ("sums.py", "ends"): "why"})
+    assert mechanical.uncalled("sums.py", mutants, trial, "toy") == 1
+    assert "STALE" in capsys.readouterr().out
+    # and a file of which no case calls anything is one error
+    (tmp_path / "toy" / "others.py").write_text("def one(x):\n    return x + 1\n\ndef two(x):\n    return x + 2\n")
+    mutants = mechanical.mutants(tmp_path / "toy" / "others.py", "others.py")
+    assert mechanical.uncalled("others.py", mutants, trial, "toy") == 1
+    assert "no case of toy calls any function of others.py" in capsys.readouterr().out
+    monkeypatch.setattr(mechanical_survivors, "UNCALLED", {("others.py", "*"): "why"})
+    assert mechanical.uncalled("others.py", mutants, trial, "toy") == 0
 
 
 def test_workers_find_the_same(toy, tmp_path):
@@ -159,8 +188,8 @@ def test_the_fast_oracle_agrees_with_the_exact_one(letters, size, padding):
         assert abs(value - exact.fraction(*index)) <= Fraction(float(doubt[index])), index
 
 
-# Defects of `pixels/single_cell.py` written by someone who had not seen the tests. Left out are smaller rounding allowances
-# (see `mechanical_survivors.py`) and changes without effect: at the table's last line no box begins that sees a pixel.
+# Defects of `pixels/single_cell.py` written by someone who had not seen the tests. Left out are smaller rounding allowances; those,
+# and why `WITHOUT_EFFECT` has none, are argued in `mechanical_survivors.py`.
 DEFECTS = {
     "no reach for roundings": ("alpha=24 * form.unit", "alpha=0.0"),
     "no 4 L": ("(4 * largest + 40 * spread)", "(40 * spread)"),
@@ -196,6 +225,12 @@ DEFECTS = {
     ),
 }  # fmt: skip
 
+WITHOUT_EFFECT = (
+    "across, down = (ring_index(torch.arange(-BEFORE, size + 3), size, padding) for size in (width, height))",
+    "3 -> 2",
+)
+"""The table one line short."""
+
 
 def judged(request: dict) -> dict:
     """Judge in a separate process without threads, because children are forked."""
@@ -230,7 +265,7 @@ def _judge(text: str) -> None:
     few = [case for k, case in enumerate(every) if k % 5 == 0 or case.kind == "spots" or "two boxes" in str(case)]
     functions = {name: getattr(pixel_fuzz, name) for name in ("run", "violations", "compare", "direct")}
     trial = mechanical.Trial(SimpleNamespace(inputs=lambda _: few, **functions))
-    results = [[each.outcome, each.detail] for each in trial.results(todo, 60)]
+    results = [[(each.mutant.line, each.mutant.change), each.outcome, each.detail] for each in trial.results(todo, 60)]
     print(json.dumps({"violation": trial.violation, "cases": len(trial.cases), "results": results}))  # noqa: T201
 
 
@@ -247,13 +282,15 @@ SAMPLE: list[tuple[str, str]] = [
 
 @pytest.mark.skipif(not long_oracle.FINE, reason="no numbers longer than float64 here")
 def test_defects_of_one_cell_are_killed():
-    answer = judged({"defects": DEFECTS, "keys": [("pixels/single_cell.py", *each) for each in SAMPLE]})
+    keys = [("pixels/single_cell.py", *each) for each in (WITHOUT_EFFECT, *SAMPLE)]
+    assert keys[0] in mechanical.argued()
+    answer = judged({"defects": DEFECTS, "keys": keys})
     assert answer["violation"] is None  # of the original code
     assert answer["cases"] > 100
-    names = [*DEFECTS, *SAMPLE]
-    assert len(answer["results"]) == len(names)
-    left = [(name, *each) for name, each in zip(names, answer["results"], strict=True) if each[0] != "killed"]
-    assert not left
+    found = {tuple(name): outcome for name, outcome, _ in answer["results"]}
+    assert len(found) == len(DEFECTS) + len(keys)
+    assert found.pop(WITHOUT_EFFECT) == "identical"
+    assert {name: outcome for name, outcome in found.items() if outcome != "killed"} == {}
 
 
 @pytest.mark.slow

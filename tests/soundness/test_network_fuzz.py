@@ -60,6 +60,8 @@ def test_truth_is_what_torch_computes(cases):
         values = {"x": case.stack[0].double()}
         for layer in case.layers:
             values[layer.name] = layer.apply(values)
+            if "quantize" in layer.call or not values[layer.name].isfinite().all():
+                break  # ties go either way; or beyond where a function is defined
             size = max(float(each.abs().max()) for each in values.values())
             if size < 1e6:
                 found = np.asarray(true[layer.name].nearest(), dtype=float)
@@ -88,9 +90,14 @@ GROSS = [
     ("network/ops/arithmetic.py", 'return a * self._scale(operation, a)', 'return a / self._scale(operation, a)'),
     ("network/ops/activations.py", "torch.where(a > 0, lower, chord)", "torch.where(a > 0, chord, lower)"),
     ("network/ops/activations.py", "offset = torch.where(a > 0, low, high)", "offset = torch.where(a > 0, high, low)"),
+    ("network/ops/products.py", "sides.append(side * (side / s) / 4)", "sides.append(side * (side / s) / 5)"),
+    ("network/ops/attention.py", "result.rounding_budget + lengths(size) * (theirs", "result.rounding_budget + lengths(size) * (0 * theirs"),
+    ("network/ops/norms.py", "dot(a.clamp(max=0), most)", "dot(a.clamp(max=0), 0.99 * most)"),
+    ("network/ops/quantize.py", "room = 0.5 + slack + torch", "room = 0.49 + slack + torch"),
+    ("network/ops/smooth.py", "return low - slack, high + slack", "return low + 0.01, high"),
     ("network/ops/pooling.py", "stack[0] += excess / 2", "stack[0] += 0 * excess"),
     ("network/ops/pooling.py", "constant=dot(a.clamp(max=0), excess)", "constant=dot(a.clamp(min=0), excess)"),
-    ("network/ops/arithmetic.py", "result = BackwardResult([a, self.sign * a])", "result = BackwardResult([a, a])"),
+    ("network/ops/arithmetic.py", "reduced(self.sign * a, second.shape)", "reduced(a, second.shape)"),
     ("network/folding.py", "shift, size = shift + own, size", "shift, size = shift - own, size"),
     ("network/forward.py", "form.radius.gather(1, own) + form.radius", "form.radius.gather(1, own)"),
     ("network/forward.py", "widen(form.radius + extra,", "widen(form.radius,"),
