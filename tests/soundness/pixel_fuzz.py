@@ -932,6 +932,11 @@ def _inputs(rng: np.random.Generator) -> Any:
             yield pairs(
                 letters, padding, "hull", "wide", rng, images=rng.random((2, 1, 21, 18)), count=4, points=8, given=ends
             )
+    spot = np.zeros((1, 1, 9, 9))
+    spot[0, 0, 4, 4] = 1
+    ends = np.linspace(0.3, 0.6, 4)[:, None], np.linspace(2, 4, 4)[:, None]
+    for method in ("hull", "affine"):  # each weight of a blur alone; most are largest inside of these boxes
+        yield pairs(("Bl@4",), "zeros", method, "wide", rng, images=spot, count=4, points=12, given=ends)
 
 
 def _crossings(rng: np.random.Generator) -> Any:
