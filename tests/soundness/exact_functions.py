@@ -99,7 +99,9 @@ def softmax(x: Rational, dim: int) -> Rational:
     powers = elementwise(mpmath.exp, first)
     with mpmath.workdps(DIGITS):
         sums = np.broadcast_to(powers.ints.sum(dim, keepdims=True), powers.shape)
-        shares = [(int(one) << powers.exp) // int(whole) for one, whole in zip(powers.ints.flat, sums.flat, strict=True)]
+        shares = [
+            (int(one) << powers.exp) // int(whole) for one, whole in zip(powers.ints.flat, sums.flat, strict=True)
+        ]
     return Rational(_objects(shares, x.shape), powers.exp)
 
 

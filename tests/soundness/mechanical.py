@@ -14,8 +14,9 @@ costs only the computation of its bounds. Its outcome is
 A function that no case calls is an error too, not so many identical mutants, unless `UNCALLED` there says why.
 
 Every suspect must be killed by better inputs or justified in `mechanical_survivors.py` (networks:
-`mechanical_survivors_network.py`). Exit status 1: a suspect without a justification, a justification that matches no mutant
-any more, or one whose mutant is killed, or a function that no case calls. Exit status 2: the original code violates a bound.
+`mechanical_survivors_network.py`; samples: `mechanical_survivors_sampled.py`). Exit status 1: a suspect without a
+justification, a justification that matches no mutant any more or whose mutant is killed, or a function that no case calls.
+Exit status 2: the original code violates a bound.
 
 A fuzz is a module of this folder, assigned to files by `FUZZES`, with four functions:
 
@@ -76,7 +77,16 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
 PACKAGE = "tiltproof"
 FUZZES = [
-    *((file, "network_fuzz") for file in ("network/*.py", "enclosures/relu.py", "enclosures/quadratic_relu.py", "enclosures/gathered.py", "enclosures/rounding.py")),
+    *(
+        (file, "network_fuzz")
+        for file in (
+            "network/*.py",
+            "enclosures/relu.py",
+            "enclosures/quadratic_relu.py",
+            "enclosures/gathered.py",
+            "enclosures/rounding.py",
+        )
+    ),
     ("enclosures/*.py", "pixel_fuzz"),
     ("pixels/*.py", "pixel_fuzz"),
 ]
@@ -396,9 +406,7 @@ class Trial:
         What is outside of functions is noticed by cases that call a function of a file that imports it.
         """
         files = {mutant.file} if mutant.local else readers(self.package, self.root, mutant.file)
-        found = [
-            k for k, called in enumerate(self.called) if any((file, mutant.begins) in called for file in files)
-        ]
+        found = [k for k, called in enumerate(self.called) if any((file, mutant.begins) in called for file in files)]
         return list(range(len(self.cases))) if found == [0] or not (found or mutant.local) else found
 
     def judge(self, mutant: Mutant) -> tuple[str, str, int | None]:
@@ -492,7 +500,10 @@ def _data() -> int:
 @functools.cache
 def readers(package: str, root: Path, file: str) -> frozenset[str]:
     """Return a file and all of the package that import names from it, directly or from one another."""
-    found, texts = {file}, {str(each.relative_to(root / package)): each.read_text() for each in (root / package).rglob("*.py")}
+    found, texts = (
+        {file},
+        {str(each.relative_to(root / package)): each.read_text() for each in (root / package).rglob("*.py")},
+    )
     while True:
         modules = [".".join([package, *Path(each).with_suffix("").parts]).rpartition(".") for each in found]
         either = [rf"from {parent}\.{name} import|from {parent} import [^\n]*\b{name}\b" for parent, _, name in modules]
@@ -545,8 +556,11 @@ def fuzz_of(file: str) -> str | None:
 def argued() -> dict[tuple[str, str, str], str]:
     from tests.soundness.mechanical_survivors import ARGUED
     from tests.soundness.mechanical_survivors_network import ARGUED as OF_NETWORKS
+    from tests.soundness.mechanical_survivors_sampled import ARGUED as OF_SAMPLES
 
-    return {(row.file, row.line, change): row.why for row in [*ARGUED, *OF_NETWORKS] for change in row.changes}
+    return {
+        (row.file, row.line, change): row.why for row in [*ARGUED, *OF_NETWORKS, *OF_SAMPLES] for change in row.changes
+    }
 
 
 def main() -> int:

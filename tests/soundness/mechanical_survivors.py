@@ -99,7 +99,6 @@ ARGUED: list[Argued] = [
 ]
 
 ELSEWHERE = "Bounds nothing: it checks arguments, or serves the reading of networks; tests of its own cover it."
-GPU = "Runs on a GPU alone, or when one is emulated; `tests/kernels` compares it with the reference bit for bit."
 BY_PRODUCT = (
     "Convolutions as matrix products, which the proof takes only where oneDNN computes with fewer bits: other sums of "
     "the same products. `tests/network/test_arithmetic.py` compares them with exact sums."
@@ -110,7 +109,6 @@ UNCALLED: dict[tuple[str, str], str] = {
     ("enclosures/relu.py", "clamp01"): OTHER_FUZZ,
     ("enclosures/affine_form.py", "extent"): OTHER_FUZZ,
     ("enclosures/affine_form.py", "width"): "The width of a form, which the search reads to choose a split: it bounds nothing.",
-    ("enclosures/gathered.py", "magnitude"): GPU,
     ("network/im2col.py", "*"): BY_PRODUCT,
     **{
         ("network/arithmetic.py", name): BY_PRODUCT
@@ -129,13 +127,14 @@ UNCALLED: dict[tuple[str, str], str] = {
     ("network/ops/converters.py", "supported"): ELSEWHERE,
     ("network/ops/convex.py", "ends"): "Every convex function has its own.",
     ("network/ops/pooling.py", "max_pool2d_with_indices"): "Another name of a call that a case makes.",
+    ("network/ops/reshape.py", "dropout"): "In evaluation it is the identity, whose other names cases call.",
     ("network/ops/reshape.py", "constant_pad"): "Another name of a call that a case makes.",
     ("pixels/api.py", "check_images"): ELSEWHERE,
     ("pixels/api.py", "bound_pixels"): "The public function: it checks arguments and calls what the cases call.",
     ("pixels/api.py", "bounds_pairs_alone"): ELSEWHERE,
     ("pixels/api.py", "_box"): ELSEWHERE,
     **{
-        ("pixels/fgv.py", name): "For losses in training, not for proofs: `tests/training/test_losses.py` compares it with the proof's bounds."
+        ("pixels/fgv.py", name): "For losses in training, not for proofs; `tests/training/test_losses.py` compares it with them."
         for name in ("lines_needed", "window_bounds", "_resampled", "_weights")
     },
 }  # fmt: skip

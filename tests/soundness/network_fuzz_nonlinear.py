@@ -116,6 +116,8 @@ def products(rng: Rng) -> Iterator[Case]:
     for dtype in (F32, F64):
         given = Input(4, 3, dtype, uneven=True, spread=0.05, lasting=1, quadratic=True)
         yield make(rng, f"product, symbols given up, {dtype}", lost, (5,), given, 10)
+        below = [Layer("n", "neg.default", [X]), Layer("y", "leaky_relu.default", [Of("n"), 0.1])]
+        yield make(rng, f"symbols given up below zero, {dtype}", below, (5,), given, 10)
 
 
 def matrices(rng: Rng) -> Iterator[Case]:
@@ -143,8 +145,15 @@ def softmaxes(rng: Rng) -> Iterator[Case]:
     more = (Input(3, 1, F64, size=12.0), Input(3, 1, F32, size=4.0, spread=1.0, rest=0), Input(2, 1, F64, size=100.0))
     for dim, shape in ((1, (4,)), (1, (3, 2, 1)), (-1, (2, 3))):
         for k, given in enumerate([*EVERY, *more]):
-            if dim == 1 and len(shape) == 1 or k % 2 == 0:
-                yield make(rng, f"softmax over {dim} of {shape}, {given}", [Layer("y", "softmax.int", [X, dim])], shape, given, 10)
+            if (dim == 1 and len(shape) == 1) or k % 2 == 0:
+                yield make(
+                    rng,
+                    f"softmax over {dim} of {shape}, {given}",
+                    [Layer("y", "softmax.int", [X, dim])],
+                    shape,
+                    given,
+                    10,
+                )
 
 
 def norms(rng: Rng) -> Iterator[Case]:

@@ -927,11 +927,11 @@ def _inputs(rng: np.random.Generator) -> Any:
     yield pairs(("R",), "zeros", "affine", "two boxes", rng, images=x, count=120, points=2, given=(ends, ends + 0.01))
     for letters, half in ((("Tu", "Tv"), (8.0, 7.0)), (("R",), (70.0,))):  # more cells than are walked one by one
         middle = rng.uniform(-3, 3, (4, len(half)))
-        for padding in ("zeros", "border"):
+        images = rng.random((2, 1, 21, 18))
+        images[1] = np.linspace(0, 1, 18)  # extreme at one end of each box
+        for padding in ("zeros", "border", "reflect"):
             ends = middle - np.array(half), middle + np.array(half)
-            yield pairs(
-                letters, padding, "hull", "wide", rng, images=rng.random((2, 1, 21, 18)), count=4, points=8, given=ends
-            )
+            yield pairs(letters, padding, "hull", "wide", rng, images=images, count=4, points=8, given=ends)
     spot = np.zeros((1, 1, 9, 9))
     spot[0, 0, 4, 4] = 1
     ends = np.linspace(0.3, 0.6, 4)[:, None], np.linspace(2, 4, 4)[:, None]

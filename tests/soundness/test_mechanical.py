@@ -15,6 +15,7 @@ import pytest
 from tests.soundness import long_oracle, mechanical, mechanical_survivors
 from tests.soundness.mechanical_survivors import ARGUED as OF_PIXELS
 from tests.soundness.mechanical_survivors_network import ARGUED as OF_NETWORKS
+from tests.soundness.mechanical_survivors_sampled import ARGUED as OF_SAMPLES
 from tests.support import oracle
 from tests.support.processes import environment
 
@@ -94,7 +95,9 @@ def test_outcomes_of_a_toy(toy, tmp_path):
     assert [each.number for each in mutants] == sorted(each.number for each in mutants)
     assert len({each.key for each in mutants}) == len(mutants)
     every = mechanical.keys(tmp_path / "toy" / "sums.py", "sums.py")
-    assert {key for key in every if key[1] not in ("return x + 1", "AT_IMPORT = idle(3)")} == {each.key for each in mutants}
+    assert {key for key in every if key[1] not in ("return x + 1", "AT_IMPORT = idle(3)")} == {
+        each.key for each in mutants
+    }
     assert all(each.local == (each.line != allowance) for each in mutants)
 
 
@@ -151,7 +154,7 @@ def test_what_is_looser():
     assert mechanical.compared(old, form(1, (0.5,), 0.25 - 2.0**-53)) == "tighter"
 
 
-ARGUED = [*OF_PIXELS, *OF_NETWORKS]
+ARGUED = [*OF_PIXELS, *OF_NETWORKS, *OF_SAMPLES]
 
 
 def test_all_that_is_argued_fits_the_source():

@@ -91,7 +91,7 @@ GROSS = [
     ("network/ops/activations.py", "torch.where(a > 0, lower, chord)", "torch.where(a > 0, chord, lower)"),
     ("network/ops/activations.py", "offset = torch.where(a > 0, low, high)", "offset = torch.where(a > 0, high, low)"),
     ("network/ops/products.py", "sides.append(side * (side / s) / 4)", "sides.append(side * (side / s) / 5)"),
-    ("network/ops/attention.py", "result.rounding_budget + lengths(size) * (theirs", "result.rounding_budget + lengths(size) * (0 * theirs"),
+    ("network/ops/attention.py", "+ lengths(size) * (theirs", "+ lengths(size) * (0 * theirs"),
     ("network/ops/norms.py", "dot(a.clamp(max=0), most)", "dot(a.clamp(max=0), 0.99 * most)"),
     ("network/ops/quantize.py", "room = 0.5 + slack + torch", "room = 0.49 + slack + torch"),
     ("network/ops/smooth.py", "return low - slack, high + slack", "return low + 0.01, high"),
