@@ -35,11 +35,16 @@ test: $(DEVELOPER)
 EVERY := tests/verify/test_faults.py tests/test_faults_on_disk.py tests/verify/test_ambient_state.py tests/runs/test_kill.py \
 	tests/onnx/test_random_graphs.py tests/network/test_random_modules.py
 
+# Mechanical mutants: all of one file, a sixteenth of these, and of every other file with pixel bounds or network rules a 48th
+SAMPLED := $(addprefix network/ops/, products.py attention.py quantize.py norms.py)
+
 soundness: $(DEVELOPER)
 	$(BIN)/python -m tests.soundness.campaign --cases 100000 --seed 0 --workers 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow tests/soundness $(EVERY)
 	$(BIN)/python -m tests.soundness.mutations --workers 2
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soundness.mechanical pixels/single_cell.py --workers 2 --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soundness.mechanical $(SAMPLED) --every 16 --workers 2 --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soundness.mechanical --every 48 --workers 2 --quiet
 
 # what only a GPU can show, in less than ten minutes; says so and ends well on a machine without one
 gpu:

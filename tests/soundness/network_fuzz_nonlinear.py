@@ -116,7 +116,11 @@ def products(rng: Rng) -> Iterator[Case]:
     for dtype in (F32, F64):
         given = Input(4, 3, dtype, uneven=True, spread=0.05, lasting=1, quadratic=True)
         yield make(rng, f"product, symbols given up, {dtype}", lost, (5,), given, 10)
-        below = [Layer("n", "neg.default", [X]), Layer("y", "leaky_relu.default", [Of("n"), 0.1])]
+        below = [
+            Layer("n", "neg.default", [X]),
+            Layer("y", "leaky_relu.default", [Of("n"), 0.1]),
+            Layer("z", "neg.default", [Of("y")]),
+        ]
         yield make(rng, f"symbols given up below zero, {dtype}", below, (5,), given, 10)
 
 
