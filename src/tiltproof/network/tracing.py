@@ -24,6 +24,7 @@ from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
 from tiltproof.network.ops.converters import CONVERTERS, Built, Input, Refused, supported
+from tiltproof.network.ops.gather import PARTS, part
 from tiltproof.process_lock import exclusive
 
 
@@ -142,7 +143,9 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
 def _plain(graph: torch.fx.Graph) -> bool:
     """Whether no operation writes in place and all have converters, so that the slow decomposition can be skipped."""
     targets = [node.target for node in graph.nodes if node.op == "call_function"]
-    known = (target is operator.getitem or str(target).removeprefix("aten.") in CONVERTERS for target in targets)
+    known = (
+        target is operator.getitem or str(target).removeprefix("aten.") in (*PARTS, *CONVERTERS) for target in targets
+    )
     return not any(map(writes, targets)) and all(known)
 
 
@@ -201,10 +204,19 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
             raise UnsupportedOperation(f"operation {node.target} at node {node.name!r} gives another value every time")
         network.computed.append((node.name, _constant(node)))
         return
-    if node.target is operator.getitem and node.args[1] == 0:
-        names[node.name] = names[inputs[0].name]
-        return
     kind = str(node.target).removeprefix("aten.")
+    if kind in PARTS:
+        names[node.name] = node.name  # each part is an operation of its own
+        return
+    convert, call = CONVERTERS.get(kind), node
+    if node.target is operator.getitem:
+        (call,) = inputs
+        kind = str(call.target).removeprefix("aten.")
+        if kind in PARTS:
+            convert = part(kind, node.args[1])
+        elif node.args[1] == 0:
+            names[node.name] = names[call.name]
+            return
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) else value
     where = f"operation {kind!r} at node {node.name!r}" + _source(node)
@@ -212,7 +224,7 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
         raise UnsupportedOperation(
             f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value)
         )
-    if kind not in CONVERTERS:
+    if convert is None:
         raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
 
     def argument(value: Any) -> Any:
@@ -225,7 +237,7 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
 
     shape = tuple(value.shape[1:])
     try:
-        built = CONVERTERS[kind](shape, *map(argument, node.args), **{k: argument(v) for k, v in node.kwargs.items()})
+        built = convert(shape, *map(argument, call.args), **{k: argument(v) for k, v in call.kwargs.items()})
     except (Refused, TypeError) as refusal:
         raise UnsupportedOperation(
             f"{where} is used in a way that has no bound rule",

@@ -13,6 +13,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import BackwardResult, MoveRule, Rule, rule
 from tiltproof.network.ops.converters import Built, Input, Refused, converter
+from tiltproof.network.ops.gather import padded, with_constants
 
 
 @rule("reshape")
@@ -92,9 +93,7 @@ class Pad(MoveRule):
 @converter("pad.default")
 def pad(shape: Any, x: Any, pad: Any, mode: str = "constant", value: Any = None) -> Built:
     if mode != "constant" or value not in (None, 0) or any(not isinstance(n, int) or n < 0 for n in pad):
-        raise Refused(
-            f"padding by {list(pad)} of mode {mode!r} with {value}; only zeros around the image are supported"
-        )
+        return padded(x, pad, mode, value)
     if len(pad) > 2 * len(x.shape):
         raise Refused("padding of the batch")
     return Built("pad", (x.name,), {"pad": tuple(pad)})
@@ -121,11 +120,11 @@ class Concat(Rule):
 
 @converter("cat.default")
 def concat(shape: Any, parts: Any, dim: int = 0) -> Built:
-    if not all(isinstance(part, Input) for part in parts):
-        raise Refused("a concatenation with constants")
     dim %= len(shape) + 1
     if dim == 0:
         raise Refused("a concatenation along the batch")
+    if not all(isinstance(part, Input) for part in parts):
+        return with_constants(shape, parts, dim)
     return Built("concat", tuple(part.name for part in parts), {"dim": dim})
 
 
