@@ -18,6 +18,7 @@ class Reference:
     """Refers to a tensor that does not depend on the input: a parameter, a buffer, or a value computed from them."""
 
     name: str
+    shape: tuple[int, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

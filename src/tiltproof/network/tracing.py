@@ -229,7 +229,10 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
 
     def argument(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
-            return known_name(value) if value.name in names else Reference(value.name)
+            if value.name in names:
+                return known_name(value)
+            given = value.meta.get("val")
+            return Reference(value.name, tuple(given.shape) if isinstance(given, Tensor) else None)
         return [argument(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
     def known_name(value: torch.fx.Node) -> Input:

@@ -27,7 +27,9 @@ from tiltproof.network.ops.base import (
     rule,
     total,
 )
+from tiltproof.network.ops.contraction import constant_times, times_constant
 from tiltproof.network.ops.converters import Built, Input, Refused, converter
+from tiltproof.network.ops.gather import gathered
 from tiltproof.network.ops.products import narrower, shared_symbols
 
 ENTRIES_CPU, ENTRIES_GPU = 2**22, 2**26
@@ -286,16 +288,27 @@ def softmax(shape: Any, x: Any, dim: int, dtype: Any = None) -> Built:
 
 def matrix_product(x: Input, other: Input) -> Built:
     """The product of two branches over their last two dimensions."""
-    if len(x.shape) < 2 or len(x.shape) != len(other.shape) or x.shape[:-2] != other.shape[:-2]:
-        raise Refused(f"a product of matrices of shapes {x.shape} and {other.shape}; as many of either have a rule")
-    return Built("matmul", (x.name, other.name))
+    if len(x.shape) < 2 or len(x.shape) != len(other.shape):
+        raise Refused(f"a product of matrices of shapes {x.shape} and {other.shape}; as many dimensions have a rule")
+    many = tuple(torch.broadcast_shapes(x.shape[:-2], other.shape[:-2]))
+    return Built("matmul", (_repeated(x, many), _repeated(other, many)))
+
+
+def _repeated(x: Input, many: tuple[int, ...]) -> str | Built:
+    """One matrix repeated for each of several of the other branch."""
+    if x.shape[:-2] == many:
+        return x.name
+    wanted = (*many, *x.shape[-2:])
+    built = gathered(x, torch.Tensor.expand, (-1, *wanted))
+    built.shape = wanted
+    return built
 
 
 @converter("matmul.default", "bmm.default")
 def matmul(shape: Any, x: Any, other: Any) -> Built:
-    if not (isinstance(x, Input) and isinstance(other, Input)):
-        raise Refused("a product with a constant matrix")
-    return matrix_product(x, other)
+    if isinstance(x, Input) and isinstance(other, Input):
+        return matrix_product(x, other)
+    return times_constant(x, other) if isinstance(x, Input) else constant_times(x, other)
 
 
 @converter("scaled_dot_product_attention.default")

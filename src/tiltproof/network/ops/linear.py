@@ -26,6 +26,7 @@ from tiltproof.network.ops.base import (
     row_size,
     rule,
 )
+from tiltproof.network.ops.contraction import around, over_last, same_padding, shape_of
 from tiltproof.network.ops.converters import Built, Refused, converter, pair, require_constants
 from tiltproof.network.products import product
 
@@ -93,7 +94,7 @@ class Linear(LinearRule):
 def linear(shape: Any, x: Any, weight: Any, bias: Any = None) -> Built:
     require_constants(x, weight, bias)
     if len(x.shape) != 1:
-        raise Refused(f"a fully connected layer on inputs of shape {x.shape}; flatten them first")
+        return over_last(x, weight, bias)
     return Built("linear", (x.name,), {"weight": weight, "bias": bias})
 
 
@@ -186,9 +187,10 @@ def conv2d(
     groups: int = 1,
 ) -> Built:
     require_constants(x, weight, bias)
-    if isinstance(padding, str):
-        if padding != "valid":
-            raise Refused("padding='same'; give the padding as numbers")
-        padding = 0
-    window = Window(pair(stride), pair(padding), pair(dilation), groups)
-    return Built("conv2d", (x.name,), {"weight": weight, "bias": bias, "window": window})
+    if len(x.shape) != 3:
+        raise Refused("a convolution without a batch")
+    sizes = same_padding(padding, shape_of(weight)[2:], pair(dilation))
+    window = Window(pair(stride), (min(sizes[0]), min(sizes[1])), pair(dilation), groups)
+    uneven = any(before != after for before, after in sizes)
+    inputs = (around(x.name, x.shape, sizes),) if uneven else (x.name,)
+    return Built("conv2d", inputs, {"weight": weight, "bias": bias, "window": window})

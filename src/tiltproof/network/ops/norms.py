@@ -20,7 +20,7 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm, absolute_sum
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.graph import Operation, Reference
-from tiltproof.network.ops.arithmetic import value_of_constant
+from tiltproof.network.ops.arithmetic import batch_norm, value_of_constant
 from tiltproof.network.ops.base import (
     OVERFLOW,
     UNDERFLOW,
@@ -300,5 +300,5 @@ def instance_norm(
     cudnn: Any = None,
 ) -> Built:
     if not use_input:
-        raise Refused("instance norm by running statistics")
+        return batch_norm(shape, x, weight, bias, mean, variance, momentum, epsilon)
     return group_norm(shape, x, shape[0], weight, bias, epsilon)

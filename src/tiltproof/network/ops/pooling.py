@@ -155,21 +155,3 @@ class MaxPool2d(Rule):
             size = lengths(farthest(form).flatten(2).gather(2, index) + excess).view(len(form), *operation.shape[1:])
             result.rounding_budget = size * backward_gamma(entries + 9, a[0].numel(), form.unit)
         return result
-
-
-@converter("max_pool2d.default")
-def max_pool2d(
-    shape: Any, x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> Built:
-    if ceil_mode:
-        raise Refused("max pooling with ceil_mode")
-    if pair(dilation) != (1, 1) and pair(padding) != (0, 0):
-        raise Refused("max pooling with both dilation and padding, whose windows may hold padding only")
-    kernel = pair(kernel_size)
-    settings = {"kernel_size": kernel, "stride": pair(stride) if stride else kernel, "padding": pair(padding)}
-    return Built("max_pool2d", (x.name,), settings | {"dilation": pair(dilation)})
-
-
-@converter("max_pool2d_with_indices.default")
-def max_pool2d_with_indices(shape: Any, *args: Any, **kwargs: Any) -> Built:
-    return max_pool2d(shape, *args, **kwargs)
