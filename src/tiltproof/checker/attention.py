@@ -78,13 +78,6 @@ def matrix_product(a: Form, b: Form) -> Form:
     return unbounded(enclose(data, a.magnitude @ b.magnitude, n + 2 * len(data) ** 2 + 8, a.unit, n + 24))
 
 
-@rule(torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.bmm, torch.Tensor.bmm)
-def matmul(a: Any, b: Any) -> Form:
-    if not isinstance(a, Form) or not isinstance(b, Form):
-        raise no_rule("matmul", "with a constant")
-    return matrix_product(a, b)
-
-
 @rule(F.scaled_dot_product_attention)
 def attention(
     query: Form, key: Form, value: Form, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,

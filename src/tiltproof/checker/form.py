@@ -135,8 +135,18 @@ class Form:
 
     __rmul__ = __mul__
 
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    @property
+    def mT(self) -> Form:  # noqa: N802 (torch's name)
+        return RULES[torch.Tensor.transpose](self, -2, -1)
+
     def __matmul__(self, other: Any) -> Form:
         return RULES[torch.matmul](self, other)
+
+    def __rmatmul__(self, other: Any) -> Form:
+        return RULES[torch.matmul](other, self)
 
     def __truediv__(self, other: Any) -> Form:
         return divided(self, other)
@@ -190,7 +200,7 @@ class Form:
             "the forward pass depends on values: a form has no single value to compare or branch on"
         )
 
-    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
+    __bool__ = __float__ = __int__ = __index__ = __iter__ = _value
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _value
     __hash__ = None  # type: ignore[assignment]
 

@@ -80,6 +80,10 @@ def conv2d(
     x, weight = input, exact(weight, input)
     if x.ndim != 4 or weight.ndim != 4:
         raise no_rule("conv2d", f"on a tensor of shape {list(x.shape)}")
+    if padding == "same":  # as many zeros as keep the size, the odd one behind
+        whole = [d * (k - 1) for d, k in zip(pair(dilation, "conv2d"), weight.shape[2:], strict=True)]
+        sizes = [n for total in reversed(whole) for n in (total // 2, total - total // 2)]
+        x, padding = Form(F.pad(x.rows, sizes), x.unit), 0
     padding = 0 if padding == "valid" else padding
     bias = exact(bias, x) if bias is not None else weight.new_zeros(len(weight))
     n = weight[0].numel()
@@ -134,16 +138,43 @@ def mean(x: Form, dim: Any = None, keepdim: bool = False) -> Form:
     return enclose(data, size, n + 4, x.unit, n + 4)
 
 
+def behind(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+    """How far the last window of a pooling reaches beyond a dimension of size n; with ceil_mode it must begin before the padding behind."""
+    span = n + 2 * padding - dilation * (kernel - 1) - 1
+    count = (span // stride if not ceil_mode else -(-span // stride)) + 1
+    if ceil_mode and (count - 1) * stride >= n + padding:
+        count -= 1
+    return max(padding, (count - 1) * stride + dilation * (kernel - 1) + 1 - n - padding)
+
+
+def pool_sizes(x: Form, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> tuple[Any, list[int]]:
+    """The kernel, stride, no padding and dilation of a pooling, and the padding to add to the image before."""
+    given = [pair(value, "pooling") for value in (kernel, stride or kernel, padding, dilation)]
+    (high, wide), after = given[2], [behind(x.shape[k + 2], *(v[k] for v in given), ceil_mode) for k in (0, 1)]
+    return (given[0], given[1], 0, given[3]), [wide, after[1], high, after[0]]
+
+
 @rule(F.avg_pool2d, torch._C._nn.avg_pool2d)
 def avg_pool2d(
     input: Form, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: Any = None,
 ) -> Form:  # fmt: skip
-    x, padded = input, pair(padding, "avg_pool2d") != (0, 0)
-    if ceil_mode or divisor_override is not None or (padded and not count_include_pad) or x.ndim != 4:
-        raise no_rule("avg_pool2d", "with ceil_mode, divisor_override, count_include_pad=False or without a batch")
-    columns = im2col(x.rows.flatten(0, 1), kernel_size, stride or kernel_size, padding)
-    return mean(Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit), dim=2)
+    """A sum over each window, divided by the number of its entries, without those that ceil_mode adds beyond the padding."""
+    x = input
+    if x.ndim != 4 or not (divisor_override is None or (type(divisor_override) is int and divisor_override > 0)):
+        raise no_rule("avg_pool2d", f"without a batch, or with divisor {divisor_override!r}")
+    window, sizes = pool_sizes(x, kernel_size, stride, padding, 1, ceil_mode)
+    columns = im2col(F.pad(x.rows, sizes).flatten(0, 2).unsqueeze(1), *window)
+    columns = columns.unflatten(0, x.rows.shape[:3])  # [rows, P, C, entries, height, width]
+    (high, wide), ones = pair(padding, "avg_pool2d"), torch.ones_like(x.center[:1, :1])
+    inside = [wide, wide, high, high] if count_include_pad else [0, 0, 0, 0]
+    rest = [all_of - counted for all_of, counted in zip(sizes, inside, strict=True)]
+    counted = F.pad(F.pad(ones, inside, value=1.0), rest)
+    n = divisor_override or im2col(counted, *window).sum(1)[0]
+    total = columns.abs().sum((0, 3)) * (1 + 64 * UNIT)
+    size = torch.where(total < LARGE32, total / n, math.inf) if x.unit else total / n
+    entries = columns.shape[3]
+    return enclose(columns.sum(3) / n, size, entries + 8, x.unit, entries + 8)
 
 
 @rule(F.adaptive_avg_pool2d)
@@ -158,7 +189,10 @@ def adaptive_avg_pool2d(input: Form, output_size: Any) -> Form:
         return [slice(i * size // n, -((i + 1) * size // -n)) for i in range(n)]
 
     rows, columns = cells(x.shape[2], wanted[0]), cells(x.shape[3], wanted[1])
-    return cat([cat([mean(x[:, :, a, b], (2, 3), True) for b in columns], 3) for a in rows], 2)
+    lines = [
+        torch.cat([mean(Form(x.rows[..., a, b], x.unit), (2, 3), True).rows for b in columns], -1) for a in rows
+    ]
+    return Form(torch.cat(lines, -2), x.unit)
 
 
 # Activations and maxima: y = s x + [low, high] for a slope s and the exact range of y - s x.
@@ -317,34 +351,41 @@ def fake_quantize(input: Form, scale: Any, zero_point: Any, quant_min: int, quan
     return whole_numbers(input, 1 / scale, scale, low, high, 0.0, 2 * size)
 
 
+def largest(every: Form, dim: int) -> Form:
+    """Relax max_j x_j, over a dimension, around any member x_i, as a line or as an interval.
+
+    max_j x_j = x_i + max_j (x_j - x_i), and the second term lies in [0, max(0, max_j upper(x_j - x_i))], in which shared
+    symbols cancel. The interval [max_j lower(x_j), max_j upper(x_j)] replaces it where it leaves a smaller radius.
+    """
+    best = every.center.argmax(dim, keepdim=True)
+    chosen = Form(every.rows.gather(dim + 1, best.expand(len(every.rows), *best.shape)), every.unit)
+    ahead = Form(every.rows - chosen.rows)
+    ahead.rows[-1] = (every.radius + chosen.radius + 4 * UNIT * (every.magnitude + chosen.magnitude)) * (1 + 8 * UNIT)
+    lead = ahead.upper().scatter(dim, best, 0.0).amax(dim).clamp(min=0)
+    chosen = Form(chosen.rows.squeeze(dim + 1), every.unit)
+    linear = lifted(chosen, torch.ones_like(lead), torch.zeros_like(lead), lead)
+    interval = lifted(chosen, torch.zeros_like(lead), every.lower().amax(dim), every.upper().amax(dim))
+    return Form(torch.where(interval.radius < linear.radius, interval.rows, linear.rows), every.unit)
+
+
 @rule(F.max_pool2d, torch.max_pool2d)
 def max_pool2d(
     input: Form, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Form:  # fmt: skip
-    """Relax max_j x_j around any member x_i, as a line or as an interval.
-
-    max_j x_j = x_i + max_j (x_j - x_i), and the second term lies in [0, max(0, max_j upper(x_j - x_i))], in which shared
-    symbols cancel. The interval [max_j lower(x_j), max_j upper(x_j)] replaces it where it leaves a smaller radius.
-    """
-    x, (high, wide) = input, pair(padding, "max_pool2d")
-    if ceil_mode or return_indices or x.ndim != 4 or pair(dilation, "max_pool2d") != (1, 1):
-        raise no_rule("max_pool2d", "with ceil_mode, return_indices, dilation or without a batch")
-    data = F.pad(x.rows, (wide, wide, high, high))
-    if high or wide:  # a padded entry must never win: give it the smallest lower bound
-        outside = F.pad(torch.zeros_like(x.center[0, 0]), (wide, wide, high, high), value=1.0) > 0
+    """The largest entry of each window."""
+    x = input
+    gaps = pair(dilation, "max_pool2d") != (1, 1) and pair(padding, "max_pool2d") != (0, 0)
+    if return_indices or x.ndim != 4 or gaps:
+        raise no_rule("max_pool2d", "with return_indices, with dilation and padding or without a batch")
+    window, sizes = pool_sizes(x, kernel_size, stride, padding, dilation, ceil_mode)
+    data = F.pad(x.rows, sizes)
+    if any(sizes):  # a padded entry must never win: give it the smallest lower bound
+        outside = F.pad(torch.zeros_like(x.center[0, 0]), sizes, value=1.0) > 0
         data[0] = torch.where(outside, x.lower().min(), data[0])
-    columns = im2col(data.flatten(0, 1), kernel_size, stride or kernel_size)
+    columns = im2col(data.flatten(0, 1), *window)
     every = Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit)
-    best = every.center.argmax(2, keepdim=True)
-    chosen = Form(every.rows.gather(3, best.expand(len(x.rows), *best.shape)), x.unit)
-    ahead = Form(every.rows - chosen.rows)
-    ahead.rows[-1] = (every.radius + chosen.radius + 4 * UNIT * (every.magnitude + chosen.magnitude)) * (1 + 8 * UNIT)
-    lead = ahead.upper().scatter(2, best, 0.0).amax(2).clamp(min=0)
-    chosen = Form(chosen.rows.squeeze(3), x.unit)
-    linear = lifted(chosen, torch.ones_like(lead), torch.zeros_like(lead), lead)
-    interval = lifted(chosen, torch.zeros_like(lead), every.lower().amax(2), every.upper().amax(2))
-    return Form(torch.where(interval.radius < linear.radius, interval.rows, linear.rows), x.unit)
+    return largest(every, 2)
 
 
 # Operations that only rearrange numbers: exact, and never across the batch dimension, whose pairs must not mix.
@@ -437,34 +478,6 @@ def squeeze(x: Form, dim: int | None = None) -> Form:
 
 def _refuse(name: str) -> Form:
     raise no_rule(name, "that may touch the batch dimension")
-
-
-@rule(torch.Tensor.__getitem__)
-def item(x: Form, index: Any) -> Form:
-    index = index if isinstance(index, tuple) else (index,)
-    if index[:1] not in ((Ellipsis,), (slice(None),)) or any(type(i) not in (slice, int, type(...)) for i in index):
-        raise no_rule("indexing", f"with {index}")
-    if index[0] is Ellipsis and len(index) - 1 >= x.ndim:
-        raise no_rule("indexing", "into the batch dimension")
-    return view_of(x, x.rows[(slice(None), *index)], "indexing")
-
-
-@rule(F.pad)
-def pad(input: Form, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Form:
-    """Pad the image with zeros: center, slopes and radius are 0 there."""
-    sizes = list(pad)
-    if mode != "constant" or value not in (None, 0) or any(type(n) is not int or n < 0 for n in sizes):
-        raise no_rule("pad", f"by {sizes} with mode {mode!r} and value {value}")
-    if len(sizes) % 2 or len(sizes) > 2 * (input.ndim - 1):
-        raise no_rule("pad", "of the batch dimension")
-    return Form(F.pad(input.rows, sizes), input.unit)
-
-
-@rule(torch.cat, torch.concat)
-def cat(forms: Sequence[Any], dim: int = 0) -> Form:
-    if not all(isinstance(form, Form) for form in forms):
-        raise no_rule("cat", "with constants")
-    return Form(torch.cat([form.rows for form in forms], positive(dim, forms[0], "cat") + 1), forms[0].unit)
 
 
 @rule(torch.Tensor.contiguous)

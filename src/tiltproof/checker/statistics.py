@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.checker.form import LARGE32, TINY32, Form, enclose, gamma, no_rule, plus, rule, times, unbounded
+from tiltproof.checker.operations import batch_norm
 
 SLACK = 2.0**-44
 """Relative to all numbers involved: float64 library functions are accurate to 2^-48."""
@@ -152,5 +153,5 @@ def instance_norm(
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5, cudnn_enabled: bool = True,
 ) -> Form:  # fmt: skip
     if not use_input_stats:
-        raise no_rule("instance_norm", "by running statistics")
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     return group_norm(input, input.shape[1], weight, bias, eps)
