@@ -46,7 +46,7 @@ def settle(model: nn.Module, seed: int = 0) -> nn.Module:
         elif isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
             for parameter in module.parameters():
                 nn.init.uniform_(parameter, -1.5, 1.5)
-        elif isinstance(module, nn.Linear | nn.Conv2d):
+        elif isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
             nn.init.normal_(module.weight, std=1.2 / module.weight[0].numel() ** 0.5)
             if module.bias is not None:
                 nn.init.uniform_(module.bias, -0.5, 0.5)
@@ -96,12 +96,73 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 """Elementwise functions; each gets a network of its own in `SUPPORTED`."""
 
 
+REARRANGED: dict[str, tuple[Callable, int]] = {
+    "select": (lambda x: x[:, 1, ..., 2] - x.select(3, -1).select(1, 0), 6),
+    "split": (lambda x: torch.cat([x.split([2, 3, 1], 2)[1], x.chunk(2, 2)[0]], 2) * 2, 60),
+    "unbind and stack": (lambda x: torch.stack(x.unbind(2)[1:4] + x.narrow(2, 0, 3).unbind(2), -1), 60),
+    "index": (lambda x: x[:, [1, 0, 1]], 90),
+    "index by a tensor": (lambda x: x.index_select(3, torch.tensor([4, 4, 0])) + x[..., torch.tensor([1, 2, 2])], 36),
+    "flip, roll, turn": (
+        lambda x: x.flip(3) + x.roll((1, 2), (2, 3)) - torch.rot90(x[:, :, :5], 1, (2, 3)).repeat(1, 1, 2, 1)[:, :, :6],
+        60,
+    ),
+    "repeat": (lambda x: x.repeat(1, 2, 1, 3) + x.tile(2, 1, 3).repeat_interleave(1, 2), 360),
+    "repeat interleave": (lambda x: x.repeat_interleave(2, 3), 120),
+    "expand": (lambda x: x.mean((1, 3), keepdim=True).expand(-1, 2, -1, 4), 48),
+    "reflection": (lambda x: F.pad(x, (1, 2, 3, 0), mode="reflect"), 2 * 9 * 8),
+    "replication": (lambda x: F.pad(x, (2, 0, 1, 1), mode="replicate"), 2 * 8 * 7),
+    "circular padding": (lambda x: F.pad(x, (2, 1, 0, 3), mode="circular"), 2 * 9 * 8),
+    "constant padding": (lambda x: F.relu(F.pad(x, (1, 0, 2, -1), value=0.3)), 2 * 7 * 6),
+    "pixel shuffle": (lambda x: F.pixel_shuffle(x.repeat(1, 2, 1, 1), 2), 120),
+    "pixel unshuffle": (lambda x: F.pixel_unshuffle(x[..., :4], 2), 48),
+    "channel shuffle": (lambda x: F.channel_shuffle(torch.cat([x, -x, 2 * x], 1), 2), 180),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), 240),
+    "nearest to a size": (lambda x: F.interpolate(x, size=(4, 7), mode="nearest-exact"), 56),
+    "patches": (lambda x: F.unfold(x, (3, 2), stride=(2, 1), padding=(1, 0)), 12 * 12),
+    "moved dimensions": (lambda x: x.movedim(1, -1).swapaxes(1, 2).mT.unflatten(3, (2, 3)), 60),
+    "zeros beside": (lambda x: torch.cat([x, torch.zeros_like(x)], 1), 120),
+    "squeeze and excite by indexing": (lambda x: x * torch.sigmoid(x.mean((2, 3)))[:, :, None, None], 60),
+    "length of a value": (lambda x: F.relu(x).reshape(len(F.relu(x)), -1), 60),
+}
+"""Functions that rearrange images, and how many numbers they give; each stands before a linear layer in `SUPPORTED`."""
+
+SUMMED: dict[str, tuple[Callable, int]] = {
+    "sum": (lambda x: x.sum((1, 3)) - x.sum(-1).sum(1), 6),
+    "mean of all": (lambda x: F.relu(x).mean((1, 2, 3)).unsqueeze(1), 1),
+    "running sum": (lambda x: x.cumsum(2), 60),
+    "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 240),
+    "bilinear with aligned corners": (lambda x: F.interpolate(x, size=(4, 9), mode="bilinear", align_corners=True), 72),
+    "bilinear to a size": (lambda x: F.interpolate(F.relu(x), size=(4, 7), mode="bilinear"), 56),
+    "bilinear by a factor": (lambda x: F.interpolate(x, scale_factor=(1.3, 0.7), mode="bilinear"), 42),
+    "linear interpolation": (lambda x: F.interpolate(x.flatten(2), size=17, mode="linear"), 34),
+    "area": (lambda x: F.interpolate(x, size=(4, 3), mode="area"), 24),
+    "average over the edge": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), 24),
+    "average with a divisor": (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, divisor_override=3), 18),
+    "average 1d": (lambda x: F.avg_pool1d(x.flatten(2), 4, 3, 1), 20),
+    "maximum over the edge": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), 2 * 3 * 2),
+    "maximum over the edge, padded": (lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True), 2 * 4 * 3),
+    "maximum with gaps": (lambda x: F.max_pool2d(x, 2, 1, dilation=2), 2 * 4 * 3),
+    "maximum 1d": (lambda x: F.max_pool1d(x.flatten(2), 3, 2, 1), 30),
+    "adaptive maximum": (lambda x: F.adaptive_max_pool2d(x, (4, 2)), 16),
+    "largest over dimensions": (lambda x: x.amax((1, 3)) - x.max(2, keepdim=True).values.sum((1, 3)), 6),
+    "smallest over dimensions": (lambda x: x.amin((2, 3)) + x.min(1).values.mean((1, 2)).unsqueeze(1), 2),
+    "tanhshrink and softmin": (lambda x: F.softmin(F.tanhshrink(x), 1), 60),
+    "one matrix for several": (lambda x: x @ x[:, :1].transpose(2, 3), 72),
+}
+"""Functions that add up or compare entries, likewise."""
+
+
+def numbered(function: Callable, features: int) -> nn.Module:
+    return Function(lambda m, x: m.head(function(m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(features))
+
+
 def between_layers(activation: Callable[[], nn.Module]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(60, 9), activation(), head(9))
 
 
 SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     **{name: partial(between_layers, activation) for name, activation in ACTIVATIONS.items()},
+    **{name: partial(numbered, *case) for name, case in (REARRANGED | SUMMED).items()},
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 7), nn.Linear(7, 3)),
     "linear without bias": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 3, bias=False)),
     "conv": lambda: chain(nn.Conv2d(2, 3, 3), features=3 * 4 * 3),
@@ -290,6 +351,72 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         lambda m, x: m.head(torch.cat([x, F.relu(m.a(x)), x], dim=1).flatten(1)), a=nn.Conv2d(2, 3, 1), head=head(210)
     ),
     "concat negative dim": lambda: Function(lambda m, x: m.head(torch.cat((x, -x), -1).flatten(1)), head=head(120)),
+    "class token": lambda: Function(
+        lambda m, x: m.head(torch.cat([m.k.expand(len(x), -1, -1), m.a(x).flatten(2).transpose(1, 2)], 1).flatten(1)),
+        a=nn.Conv2d(2, 2, 1),
+        k=torch.randn(1, 1, 2),
+        head=head(62),
+    ),
+    "constants between branches": lambda: Function(
+        lambda m, x: m.head(
+            torch.cat([m.k.expand(len(x), -1, -1, -1), x, m.k.expand(len(x), -1, -1, -1), m.a(x)], 1).flatten(1)
+        ),
+        a=nn.Conv2d(2, 2, 1),
+        k=torch.randn(1, 1, 6, 5).double(),
+        head=head(180),
+    ).float(),
+    "linear on tokens": lambda: Function(
+        lambda m, x: m.head(F.relu(m.b(F.relu(m.a(x.flatten(2).transpose(1, 2))))).flatten(1)),
+        a=nn.Linear(2, 3),
+        b=nn.Linear(3, 2, bias=False),
+        head=head(60),
+    ),
+    "product with a matrix": lambda: Function(
+        lambda m, x: m.head(((m.v @ F.relu(x @ m.w)) @ m.u).flatten(1)),
+        v=torch.randn(3, 6),
+        w=torch.randn(5, 4),
+        u=torch.randn(2, 4, 2),
+        head=head(12),
+    ),
+    "product of a flat input": lambda: Function(
+        lambda m, x: torch.addmm(m.b, F.relu(x.flatten(1) @ m.w), m.v),
+        w=torch.randn(60, 7) / 8,
+        v=torch.randn(7, 3),
+        b=torch.randn(3),
+    ),
+    "einsum": lambda: Function(
+        lambda m, x: m.head((torch.einsum("nchw,oc->nohw", x, m.w) + torch.einsum("wk,nchw->nkhw", m.v, x)).flatten(1)),
+        w=torch.randn(3, 2),
+        v=torch.randn(5, 3),
+        head=head(90),
+    ),
+    "tensordot": lambda: Function(
+        lambda m, x: m.head(torch.tensordot(x, m.w, dims=([1, 3], [1, 0])).flatten(1)),
+        w=torch.randn(5, 2, 3),
+        head=head(18),
+    ),
+    "conv transpose": lambda: chain(nn.ConvTranspose2d(2, 3, 3, 2, 1, 1), nn.ReLU(), features=3 * 12 * 10),
+    "conv transpose groups": lambda: chain(
+        nn.ConvTranspose2d(2, 4, (3, 2), (1, 2), (0, 1), groups=2, dilation=(2, 3), bias=False), features=4 * 10 * 10
+    ),
+    "conv transpose, far padding": lambda: chain(nn.ConvTranspose2d(2, 2, 2, 1, 0, 1, dilation=2), features=2 * 9 * 8),
+    "conv transpose 1d": lambda: nn.Sequential(
+        nn.Flatten(2), nn.ConvTranspose1d(2, 3, 3, 2, 1, 1), nn.Flatten(), head(180)
+    ),
+    "conv 1d": lambda: nn.Sequential(
+        nn.Flatten(2), nn.Conv1d(2, 3, 3, 2, 1), nn.Conv1d(3, 2, 4, padding="same"), nn.Flatten(), head(30)
+    ),
+    "conv same": lambda: chain(
+        nn.Conv2d(2, 3, 3, padding="same"),
+        nn.ReLU(),
+        nn.Conv2d(3, 2, (4, 3), padding="same", dilation=(1, 2)),
+        features=60,
+    ),
+    "conv reflected": lambda: chain(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), features=90),
+    "batch norm of tokens": lambda: nn.Sequential(nn.Flatten(2), nn.BatchNorm1d(2), nn.Flatten(), head(60)),
+    "instance norm by running statistics": lambda: chain(
+        nn.InstanceNorm2d(2, affine=True, track_running_stats=True), nn.Conv2d(2, 3, 3), features=36
+    ),
     "normalization": lambda: Function(
         lambda m, x: m.head(((x - m.mean) / m.std).flatten(1)),
         mean=torch.rand(2, 1, 1),
@@ -341,7 +468,7 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 
-CHECKER_REFUSES = {"falling leaky relu", "average without padding"}
+CHECKER_REFUSES = {"falling leaky relu"}
 """Networks whose operations the checker has no rule for."""
 READ_IN_PARTS = {
     *("layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"),

@@ -147,7 +147,9 @@ def behind(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_m
     return max(padding, (count - 1) * stride + dilation * (kernel - 1) + 1 - n - padding)
 
 
-def pool_sizes(x: Form, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> tuple[Any, list[int]]:
+def pool_sizes(
+    x: Form, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[Any, list[int]]:
     """The kernel, stride, no padding and dilation of a pooling, and the padding to add to the image before."""
     given = [pair(value, "pooling") for value in (kernel, stride or kernel, padding, dilation)]
     (high, wide), after = given[2], [behind(x.shape[k + 2], *(v[k] for v in given), ceil_mode) for k in (0, 1)]
@@ -189,9 +191,7 @@ def adaptive_avg_pool2d(input: Form, output_size: Any) -> Form:
         return [slice(i * size // n, -((i + 1) * size // -n)) for i in range(n)]
 
     rows, columns = cells(x.shape[2], wanted[0]), cells(x.shape[3], wanted[1])
-    lines = [
-        torch.cat([mean(Form(x.rows[..., a, b], x.unit), (2, 3), True).rows for b in columns], -1) for a in rows
-    ]
+    lines = [torch.cat([mean(Form(x.rows[..., a, b], x.unit), (2, 3), True).rows for b in columns], -1) for a in rows]
     return Form(torch.cat(lines, -2), x.unit)
 
 

@@ -38,7 +38,9 @@ def none_of(weight: Tensor) -> Tensor:
     return weight.new_zeros(())
 
 
-@rule(torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm)
+@rule(
+    torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm
+)
 def matmul(a: Any, b: Any) -> Form:
     """Two forms, perhaps with one matrix for several of the other's; or a form and constants, the same for every image."""
     if isinstance(a, Form) and isinstance(b, Form):
@@ -104,7 +106,9 @@ def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Form:
 @rule(torch.cumsum, torch.Tensor.cumsum)
 def cumsum(x: Form, dim: int) -> Form:
     place = positive(dim, x, "cumsum") + 1
-    return enclose(x.rows.cumsum(place), x.magnitude.cumsum(place - 1), x.shape[place - 1] + 4, x.unit, x.shape[place - 1])
+    return enclose(
+        x.rows.cumsum(place), x.magnitude.cumsum(place - 1), x.shape[place - 1] + 4, x.unit, x.shape[place - 1]
+    )
 
 
 @rule(torch.sum, torch.Tensor.sum)
@@ -204,7 +208,9 @@ def interpolate(
     if not 1 <= spatial <= 2 or antialias or recompute_scale_factor:
         raise no_rule("interpolate", f"of {list(x.shape)}, with antialias or another scale")
     factors = [None] * spatial if scale_factor is None else _each(scale_factor, spatial)
-    sizes = [math.floor(n * f) for n, f in zip(x.shape[2:], factors, strict=True)] if size is None else _each(size, spatial)
+    sizes = (
+        [math.floor(n * f) for n, f in zip(x.shape[2:], factors, strict=True)] if size is None else _each(size, spatial)
+    )
     if mode in ("nearest", "nearest-exact"):
         return nearest(x, sizes, factors, mode)
     if mode == "area" and spatial == 2:
@@ -275,7 +281,9 @@ def adaptive_max_pool2d(input: Form, output_size: Any, return_indices: bool = Fa
         for j in range(wanted[1] or input.shape[3]):
             parts = [
                 slice(k * n // m, -((k + 1) * n // -m))
-                for k, n, m in zip((i, j), input.shape[2:], (wanted[0] or input.shape[2], wanted[1] or input.shape[3]), strict=True)
+                for k, n, m in zip(
+                    (i, j), input.shape[2:], (wanted[0] or input.shape[2], wanted[1] or input.shape[3]), strict=True
+                )
             ]
             cells.append(largest(Form(input.rows[..., parts[0], parts[1]].flatten(3), input.unit), 2).rows)
         lines.append(torch.stack(cells, -1))

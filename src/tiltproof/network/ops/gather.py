@@ -148,7 +148,7 @@ def gathered(
         return Built("gather", (name,), settings, {"index": _late(index)})
     known = index({})
     if fill and bool((known < 0).any()):
-        settings["fill"] = torch.where(known < 0, float(fill), 0.0).double()
+        settings["fill"] = (known < 0).double() * float(fill)
         settings["constants"] = settings["fill"]
     return Built("gather", (name,), {"index": known, **settings})
 
@@ -225,7 +225,14 @@ _rearranges(
     "zeros_like.default",
 )
 
-PARTS = ("split.Tensor", "split_with_sizes.default", "split.sizes", "unbind.int", "chunk.default", "tensor_split.sections")
+PARTS = (
+    "split.Tensor",
+    "split_with_sizes.default",
+    "split.sizes",
+    "unbind.int",
+    "chunk.default",
+    "tensor_split.sections",
+)
 """Operations that give several tensors, each a part of their input."""
 
 

@@ -146,7 +146,6 @@ def avg_pool1d(
     return in_one_row(shape, x, Built("avg_pool2d", (), settings | more))
 
 
-
 @converter("max_pool2d.default", "max_pool2d_with_indices.default")
 def max_pool2d(
     shape: Any, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
