@@ -5,7 +5,6 @@ and for those that sum, or take the largest of, the entries along a dimension.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.checker.attention import matrix_product
-from tiltproof.checker.form import RULES, UNIT, Form, enclose, minus, no_rule, rule
+from tiltproof.checker.form import RULES, Form, enclose, minus, no_rule, rule
 from tiltproof.checker.operations import (
     Product,
     adaptive_avg_pool2d,

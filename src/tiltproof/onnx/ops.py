@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import shown
-from tiltproof.onnx.attention import product
 from tiltproof.onnx.constants import folded
 from tiltproof.onnx.curves import gate
 from tiltproof.onnx.module import Draft, Image, Value
@@ -204,19 +203,6 @@ def gemm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
             raise node.refusal(f"adds a constant of shape {list(bias.shape)} to {outputs} outputs")
         constants["bias"] = bias.reshape(-1).expand(outputs).clone()
     return draft.add(node, linear, (x,), constants)
-
-
-@reads("MatMul")
-def matmul(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(2)
-    if isinstance(values[0], Image) and isinstance(values[1], Image):
-        return product(draft, node, values[0], values[1])
-    x, weight = image(node, values[0]), constant(node, values[1])
-    if weight.ndim != 2 or len(x.shape) != 1:
-        raise node.refusal(
-            f"multiplies {list(x.shape)} with {list(weight.shape)}; only flat inputs and a matrix are supported"
-        )
-    return draft.add(node, linear, (x,), {"weight": weight.t()})
 
 
 def merge_biases(draft: Draft, result: int) -> int:
@@ -410,18 +396,26 @@ def _attributes(operation: Operation) -> dict[str, Any]:
 
 @rounds(rearranged)
 def largest(
-    x: Tensor, *, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+    x: Tensor,
+    *,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    ceil: bool = False,
 ) -> Tensor:
-    return F.max_pool2d(x, kernel, stride, padding, dilation)
+    return F.max_pool2d(x, kernel, stride, padding, dilation, ceil)
 
 
 @reads("MaxPool")
 def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     x = image(node, values[0])
-    node.only(ceil_mode=0, storage_order=0)
-    w = _pooling(node, x)
-    return draft.add(node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation)
+    node.only(storage_order=0)
+    w, ceil = _pooling(node, x), {"ceil": True} if node.flag("ceil_mode") else {}
+    return draft.add(
+        node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, **ceil
+    )
 
 
 @writes("max_pool2d")
@@ -432,21 +426,27 @@ def write_max_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str],
 
 @rounds(sum_of_products)
 def average(
-    x: Tensor, *, kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], include: bool
+    x: Tensor,
+    *,
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    include: bool,
+    ceil: bool = False,
 ) -> Tensor:
-    return F.avg_pool2d(x, kernel, stride, padding, False, include)
+    return F.avg_pool2d(x, kernel, stride, padding, ceil, include)
 
 
 @reads("AveragePool")
 def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     x = image(node, values[0])
-    node.only(ceil_mode=0)
     w, include = _pooling(node, x), node.flag("count_include_pad")
+    ceil = {"ceil": True} if node.flag("ceil_mode") else {}
     if w.dilation != (1, 1):
         raise node.refusal("has dilations")
     include = include or w.begin == (0, 0)
-    return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include)
+    return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, **ceil)
 
 
 @writes("avg_pool2d")

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
-from tiltproof.onnx import norms  # noqa: F401  (it fills the table)
+from tiltproof.onnx import norms, rearranging, sums  # noqa: F401  (they fill the table)
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads
@@ -225,7 +225,8 @@ def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:
         raise InputError(f"ONNX operation {node} reads {shown(missing[0], 80)!r}, which nothing before it gives")
     converted = READERS[node.op](draft, node, [values[name] if name else None for name in node.inputs])
     node.finish()
-    _give(values, node.outputs[0], converted)
+    for name, value in zip(node.outputs, converted if isinstance(converted, tuple) else (converted,), strict=False):
+        _give(values, name, value)
 
 
 def _give(values: dict[str, Value], name: str, value: Value) -> None:

@@ -18,8 +18,8 @@ from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import Node, package
 from tiltproof.step_module import Step
 
-Reader = Callable[[Draft, Node, list[Value | None]], Value]
-"""Turns a node and the values it reads into the value it gives, or refuses the node."""
+Reader = Callable[[Draft, Node, list[Value | None]], Value | tuple[Value, ...]]
+"""Turns a node and the values it reads into the value it gives, or several, or refuses the node."""
 READERS: dict[str, Reader] = {}
 """ONNX op -> its reader."""
 

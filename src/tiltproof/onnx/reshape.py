@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -85,13 +86,9 @@ def shape(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
     return Sizes(dims[start:end])
 
 
-@reads("Gather")
-def gather(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
-    """Entries of a shape."""
-    node.count(2)
+def entries_of_sizes(node: Node, values: list[Value | None]) -> Sizes:
+    """Entries of a shape, by a Gather."""
     node.only(axis=0)
-    if isinstance(values[0], Image):
-        raise node.refusal("picks out numbers of an image")
     source, index = sizes(node, values[0]), sizes(node, values[1])
     chosen = integers(node, values[1])
     if source.scalar or any(not -len(source.numbers) <= k < len(source.numbers) for k in chosen):
@@ -301,22 +298,11 @@ def side_by_side(*parts: Tensor, axis: int) -> Tensor:
     return torch.cat(parts, axis)
 
 
-def join(node: Node, values: Sequence[Value | None], axis: int) -> Sizes:
+def joined_sizes(node: Node, values: Sequence[Value | None], axis: int) -> Sizes:
     parts = [sizes(node, value) for value in values]
     if axis not in (0, -1) or any(part.scalar for part in parts) or sum(len(p.numbers) for p in parts) > MOST_AXES:
         raise node.refusal("joins constants; branches and shapes have rules")
     return Sizes(tuple(number for part in parts for number in part.numbers))
-
-
-@reads("Concat")
-def concat(draft: Draft, node: Node, values: list[Value | None]) -> Value:
-    node.count(1, 64)
-    axis = node.integer("axis", 0)
-    if not any(isinstance(value, Image) for value in values):
-        return join(node, values, axis)
-    parts = tuple(image(node, value) for value in values)
-    axis = spread(node, [axis], len(parts[0].shape) + 1)[0]
-    return draft.add(node, side_by_side, parts, axis=axis)
 
 
 @writes("concat")
@@ -327,6 +313,11 @@ def write_concat(draft: GraphDraft, operation: Operation, inputs: list[str], out
 @rounds(rearranged)
 def cut(x: Tensor, *, parts: tuple[tuple[int, int, int], ...]) -> Tensor:
     return x[(slice(None), *(slice(*part) for part in parts))]
+
+
+@rounds(rearranged)
+def picked(x: Tensor, *, axis: int, index: tuple[int, ...]) -> Tensor:
+    return x.index_select(axis, torch.tensor(index, device=x.device))
 
 
 @reads("Slice")
@@ -341,14 +332,19 @@ def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     starts, ends = integers(node, given[0]), integers(node, given[1])
     axes = integers(node, given[2]) if len(given) > 2 and given[2] is not None else list(range(len(starts)))
     steps = integers(node, given[3]) if len(given) > 3 and given[3] is not None else [1] * len(starts)
-    if not len(starts) == len(ends) == len(axes) == len(steps) or any(step < 1 for step in steps):
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise node.refusal(f"cuts with steps {steps[:8]}")
     if isinstance(value, Sizes) and axes in ([0], [-1]) and not value.scalar:
         return Sizes(value.numbers[slice(starts[0], ends[0], steps[0])])
     x = image(node, value)
     parts = [(0, size, 1) for size in x.shape]
     for axis, *bounds in zip(spread(node, axes, len(parts) + 1), starts, ends, steps, strict=True):
-        parts[axis - 1] = slice(*bounds).indices(x.shape[axis - 1])
+        if bounds[2] > 0:
+            parts[axis - 1] = slice(*bounds).indices(x.shape[axis - 1])
+        else:  # backwards
+            index = tuple(range(x.shape[axis - 1]))[slice(*bounds)]
+            x = draft.add(node, picked, (x,), axis=axis, index=index)
+            parts[axis - 1] = (0, len(index), 1)
     return draft.add(node, cut, (x,), parts=tuple(parts))
 
 
@@ -373,10 +369,30 @@ def pad_lowest(x: Tensor, *, pad: tuple[int, ...]) -> Tensor:
     return F.pad(x, pad, value=torch.finfo(torch.float32).min)
 
 
+@rounds(rearranged)
+def padded(x: Tensor, *, pad: tuple[int, ...], mode: str) -> Tensor:
+    return F.pad(x, pad, mode)
+
+
+def surrounded(step: Any, _read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:
+    """What stands around is rounded once."""
+    return F.pad(errors[0], step.settings["pad"], value=abs(step.settings["value"]) * unit)
+
+
+@rounds(surrounded)
+def padded_with(x: Tensor, *, pad: tuple[int, ...], value: float) -> Tensor:
+    return F.pad(x, pad, value=value)
+
+
+MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+"""ONNX's words for padding, and torch's."""
+
+
 @reads("Pad")
 def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    if node.take("mode", TEXT) not in (None, "constant"):
-        raise node.refusal("pads otherwise than with a constant")
+    mode = node.take("mode", TEXT) or "constant"
+    if mode not in MODES:
+        raise node.refusal(f"pads with mode {mode[:20]!r}")
     x = image(node, values[0])
     value: Value | None
     if node.opset < 11:  # as attributes
@@ -391,17 +407,24 @@ def pad(draft: Draft, node: Node, values: list[Value | None]) -> Image:
         return x  # whatever it would pad with
     single = value is None or (isinstance(value, Tensor) and value.numel() == 1)
     lowest = single and isinstance(value, Tensor) and float(value) <= float(torch.finfo(torch.float32).min)
-    if not single or (isinstance(value, Tensor) and bool(value.any()) and not lowest):
-        raise node.refusal("pads with something else than zeros")
+    if not single or (isinstance(value, Tensor) and not lowest and not abs(float(value)) < 2.0**60):
+        raise node.refusal("pads with something else than a number")
     half = len(axes)
-    if len(pads) != 2 * half or any(not 0 <= amount <= MOST for amount in pads):
+    if len(pads) != 2 * half or any(not -MOST <= amount <= MOST for amount in pads):
         raise node.refusal(f"pads {half} axes by {pads[:16]}")
     amounts = [(0, 0)] * rank
     touched = [k for k in range(half) if pads[k] or pads[k + half]]
     for k, axis in zip(touched, spread(node, [axes[k] for k in touched], rank), strict=True):
         amounts[axis] = (pads[k], pads[k + half])
-    function = pad_lowest if lowest else pad_zeros
-    return draft.add(node, function, (x,), pad=tuple(n for pair in reversed(amounts[1:]) for n in pair))
+    amount = tuple(n for pair in reversed(amounts[1:]) for n in pair)
+    if mode != "constant":
+        return draft.add(node, padded, (x,), pad=amount[:4], mode=MODES[mode])
+    number = 0.0 if value is None or not isinstance(value, Tensor) else float(value)
+    if number and not lowest:
+        return draft.add(node, padded_with, (x,), pad=amount, value=number)
+    if min(amount) < 0:
+        return draft.add(node, padded, (x,), pad=amount, mode="constant")
+    return draft.add(node, pad_lowest if lowest else pad_zeros, (x,), pad=amount)
 
 
 @writes("pad")

@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
