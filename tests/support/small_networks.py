@@ -471,11 +471,15 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
 CHECKER_REFUSES = {"falling leaky relu"}
 """Networks whose operations the checker has no rule for."""
 READ_IN_PARTS = {
+    *("smallest over dimensions", "maximum over the edge, padded"),
     *("layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"),
     *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place", "x sigmoid(x)"),
 }
 """Networks that are written or read as other operations (a product with sigmoid is read as SiLU), with other bounds."""
-NOT_WRITTEN = {"adaptive avg pool uneven", "adaptive avg pool functional"}
+NOT_WRITTEN = {
+    *("adaptive avg pool uneven", "adaptive avg pool functional", "area", "conv transpose, far padding"),
+    *("average over the edge", "average with a divisor"),
+}
 """Networks that cannot be written as ONNX."""
 NOT_READ = {"falling leaky relu", "hardswish", "smooth in place"}
 """Networks that can be written as ONNX and not be read again."""

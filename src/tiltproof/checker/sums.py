@@ -92,7 +92,7 @@ def einsum(equation: str, *operands: Any) -> Form:
 
 
 @rule(torch.tensordot)
-def tensordot(a: Any, b: Any, dims: Any = 2, out: Any = None) -> Form:
+def tensordot(a: Any, b: Any, dims: Any = 2) -> Form:
     if not isinstance(a, Form) or not isinstance(dims, (list, tuple)):
         raise no_rule("tensordot", "of other than a value with a constant, along named dimensions")
     mine, others = [positive(d, a, "tensordot") for d in dims[0]], list(dims[1])

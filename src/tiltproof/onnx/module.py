@@ -115,7 +115,7 @@ class Draft:
             ) from None
         shape = tuple(result.shape[1:])
         if (
-            result.ndim < (2 if result.is_floating_point() else 1)
+            result.ndim < 1
             or result.shape[0] != TRY_BATCH
             or not 0 < math.prod(shape) <= MOST_NUMBERS
         ):

@@ -51,6 +51,13 @@ def sizes(node: Node, value: Value | None) -> Sizes:
     raise node.refusal("needs whole numbers that are known when the file is read")
 
 
+def as_numbers(value: Value | None) -> Value | None:
+    """Sizes that are all known as the tensor of whole numbers that they are in the file."""
+    if isinstance(value, Sizes) and None not in value.numbers and not value.scalar:
+        return torch.tensor([number or 0 for number in value.numbers], dtype=torch.int64)
+    return value
+
+
 def integers(node: Node, value: Value | None) -> list[int]:
     found = sizes(node, value).numbers
     if None in found:
@@ -81,8 +88,10 @@ def spread(node: Node, axes: Sequence[int], rank: int) -> list[int]:
 def shape(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
     node.count(1)
     start, end = node.integer("start", 0), node.take("end", INTEGER)
-    value = values[0]
-    dims: Dims = (None, *value.shape) if isinstance(value, Image) else (None, *image(node, value).shape)
+    value = as_numbers(values[0])
+    if isinstance(value, Tensor):
+        return Sizes(tuple(value.shape)[start:end])
+    dims: Dims = (None, *image(node, value).shape)
     return Sizes(dims[start:end])
 
 
@@ -205,7 +214,7 @@ def _text(target: Sizes) -> str:
 @reads("Reshape")
 def reshape(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(2)
-    value, target, allow_zero = values[0], sizes(node, values[1]), node.flag("allowzero")
+    value, target, allow_zero = as_numbers(values[0]), sizes(node, values[1]), node.flag("allowzero")
     if isinstance(value, Tensor):
         wanted = reshaped(node, target, tuple(value.shape), allow_zero, batch=None, batch_first=False)
         return value.reshape(wanted)
@@ -336,6 +345,8 @@ def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         raise node.refusal(f"cuts with steps {steps[:8]}")
     if isinstance(value, Sizes) and axes in ([0], [-1]) and not value.scalar:
         return Sizes(value.numbers[slice(starts[0], ends[0], steps[0])])
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        return _sliced(node, value, list(zip(axes, starts, ends, steps, strict=True)))
     x = image(node, value)
     parts = [(0, size, 1) for size in x.shape]
     for axis, *bounds in zip(spread(node, axes, len(parts) + 1), starts, ends, steps, strict=True):
@@ -346,6 +357,15 @@ def slice_(draft: Draft, node: Node, values: list[Value | None]) -> Value:
             x = draft.add(node, picked, (x,), axis=axis, index=index)
             parts[axis - 1] = (0, len(index), 1)
     return draft.add(node, cut, (x,), parts=tuple(parts))
+
+
+def _sliced(node: Node, value: Tensor, parts: list[tuple[int, int, int, int]]) -> Tensor:
+    """Of whole numbers; torch does not step backwards."""
+    for axis, *bounds in parts:
+        if not -value.ndim <= axis < value.ndim:
+            raise node.refusal(f"cuts axis {axis} of {value.ndim}")
+        value = value.index_select(axis, torch.arange(value.shape[axis])[[*range(value.shape[axis])][slice(*bounds)]])
+    return value
 
 
 @writes("slice")

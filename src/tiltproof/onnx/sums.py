@@ -20,6 +20,7 @@ from tiltproof.onnx.registry import (
     gamma,
     image,
     reads,
+    refused,
     rounds,
     writes,
 )
@@ -252,6 +253,8 @@ def write_conv_transpose2d(draft: GraphDraft, operation: Operation, inputs: list
         - ((size[k + 1] - 1) * window.stride[k] - 2 * window.padding[k] + window.dilation[k] * (kernel[k] - 1) + 1)
         for k in (0, 1)
     ]
+    if any(n >= stride for n, stride in zip(extra, window.stride, strict=True)):
+        raise refused(operation, f"output padding {extra} of a stride or more, which tools refuse")
     draft.add(
         "ConvTranspose",
         inputs + names,
