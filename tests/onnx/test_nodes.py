@@ -189,11 +189,11 @@ SUPPORTED = {
         {"one": np.array(1, I64), "table": ints([0, 2], [4, 1])},
     ),
     "Split": lambda: with_head(
-        [helper.make_node("Split", ["images", "s"], ["a", "b", "c"], name="my_split", axis=2), node("Concat", "c", "a", axis=2)], 40,
+        [helper.make_node("Split", ["images", "s"], ["p", "q", "r"], name="my_split", axis=2), node("Concat", "r", "p", axis=2)], 40,
         {"s": ints(1, 2, 3)},
     ),
     "Split evenly": lambda: with_head(
-        [helper.make_node("Split", ["images"], ["a", "b"], name="my_split", axis=1), node("Sub", "a", "b")], 30, opset=12
+        [helper.make_node("Split", ["images"], ["p", "q"], name="my_split", axis=1), node("Sub", "p", "q")], 30, opset=12
     ),
     "Slice backwards": lambda: with_head(
         [node("Slice", "images", "s", "e", "a", "t")], 2 * 6 * 3, {"s": ints(-1), "e": ints(-100), "a": ints(3), "t": ints(-2)}
@@ -250,10 +250,10 @@ SUPPORTED = {
         [node("ConvTranspose", "images", "t", strides=[2, 2], output_shape=[12, 10], dilations=[1, 2])], 3 * 12 * 10, {"t": random(2, 3, 3, 2)}
     ),
     "MatMul with constants": lambda: with_head(
-        [node("MatMul", "images", "w"), node("MatMul", "v", "my_matmul", name="before"), node("MatMul", "before", "u", name="each")], 24,
-        {"w": random(5, 4), "v": random(3, 6), "u": random(1, 2, 4, 4)},
+        [node("MatMul", "images", "t"), node("MatMul", "v", "my_matmul", name="before"), node("MatMul", "before", "u", name="each")], 24,
+        {"t": random(5, 4), "v": random(3, 6), "u": random(1, 2, 4, 4)},
     ),
-    "Einsum": lambda: with_head([node("Einsum", "w", "images", equation="oc,nchw->nohw")], 90, {"w": random(3, 2)}),
+    "Einsum": lambda: with_head([node("Einsum", "t", "images", equation="oc,nchw->nohw")], 90, {"t": random(3, 2)}),
     "sums and extremes": lambda: with_head(
         [node("ReduceSum", "images", "a", to="s"), node("ReduceMax", "images", axes=[1, 2], keepdims=0, to="h"),
          node("ReduceMin", "images", axes=[-1], to="l"), node("GlobalMaxPool", "images", to="g"), node("Flatten", "s", name="f1"),
@@ -375,12 +375,10 @@ REFUSED = {
     ),
     "Clip upside down": lambda: with_head([node("Clip", "images", "c", "d")], 60, {"c": np.float32(1), "d": np.float32(0)}),
     "another domain": lambda: with_head([node("Relu", "images", name="my_other", domain="com.example")], 60),
-    "MaxPool ceil_mode": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)], 18),
     "MaxPool uneven": lambda: with_head([node("MaxPool", "images", kernel_shape=[2, 2], pads=[1, 0, 0, 0])], 48),
     "MaxPool indices": lambda: with_head(
         [helper.make_node("MaxPool", ["images"], ["top", "where"], name="my_maxpool", kernel_shape=[2, 2])], 40
     ),
-    "AveragePool ceil_mode": lambda: with_head([node("AveragePool", "images", kernel_shape=[2, 2], ceil_mode=1)], 40),
     "AveragePool dilations": lambda: with_head([node("AveragePool", "images", kernel_shape=[2, 2], dilations=[2, 2])], 24, opset=19),
     "Gemm alpha": lambda: message([node("Flatten", "images"), node("Gemm", "my_flatten", "w", alpha=0.5)], {"w": random(60, 3)}),
     "Gemm transA": lambda: message([node("Flatten", "images"), node("Gemm", "my_flatten", "w", transA=1)], {"w": random(60, 3)}),
@@ -390,7 +388,6 @@ REFUSED = {
     "Gemm of two branches": lambda: message(
         [node("Flatten", "images"), node("Gemm", "my_flatten", "my_flatten", transB=1)]
     ),
-    "MatMul of images": lambda: with_head([node("MatMul", "images", "w")], 36, {"w": random(5, 3)}),
     "Mul of branches of other ranks": lambda: with_head(
         [node("ReduceMean", "images", axes=[2, 3], keepdims=0), node("Mul", "images", "my_reducemean")], 60
     ),
@@ -430,13 +427,29 @@ REFUSED = {
     "Reshape to the batch last": lambda: with_head([node("Reshape", "images", "s")], 60, {"s": ints(60, -1)}),
     "Transpose of the batch": lambda: with_head([node("Transpose", "images")], 60),
     "Concat of the batch": lambda: with_head([node("Concat", "images", "images", axis=0)], 60),
-    "Concat with a constant": lambda: with_head([node("Concat", "images", "c", axis=1)], 120, {"c": random(1, 2, 6, 5)}),
+    "Concat with a constant for each image": lambda: with_head([node("Concat", "images", "c", axis=1)], 120, {"c": random(3, 2, 6, 5)}),
+    "Concat with whole numbers": lambda: with_head([node("Concat", "images", "c", axis=1)], 120, {"c": ints(1)}),
+    "Pad by another mode": lambda: with_head([node("Pad", "images", "p", mode="mirror")], 72, {"p": ints(0, 0, 0, 1, 0, 0, 0, 0)}),
+    "Resize cubic": lambda: with_head([node("Resize", "images", "", "f", mode="cubic")], 240, {"f": np.float32([1, 1, 2, 2])}),
+    "Resize of the batch": lambda: with_head([node("Resize", "images", "", "f")], 60, {"f": np.float32([2, 1, 1, 1])}),
+    "Resize by crops": lambda: with_head(
+        [node("Resize", "images", "", "f", coordinate_transformation_mode="tf_crop_and_resize")], 240, {"f": np.float32([1, 1, 2, 2])}
+    ),
+    "Gather beyond": lambda: with_head([node("Gather", "images", "z", axis=1)], 60, {"z": ints(2)}),
+    "Split of the batch": lambda: with_head([node("Split", "images", axis=0)], 60, opset=12),
+    "Split of other sizes": lambda: with_head([helper.make_node("Split", ["images"], ["p", "q"], name="my_split", axis=1, split=[1, 2])], 60, opset=12),
+    "Tile of the batch": lambda: with_head([node("Tile", "images", "r")], 60, {"r": ints(2, 1, 1, 1)}),
+    "Expand to more images": lambda: with_head([node("Expand", "images", "s")], 60, {"s": ints(4, 2, 6, 5)}),
+    "DepthToSpace of odd channels": lambda: with_head([node("DepthToSpace", "images", blocksize=2)], 60),
+    "SpaceToDepth of odd sizes": lambda: with_head([node("SpaceToDepth", "images", blocksize=2)], 60),
+    "Einsum of branches": lambda: with_head([node("Einsum", "images", "images", equation="nchw,nchw->nchw")], 60),
+    "Einsum over the batch": lambda: with_head([node("Einsum", "images", "t", equation="nchw,nk->kchw")], 60, {"t": random(1, 3)}),
+    "ConvTranspose groups": lambda: with_head([node("ConvTranspose", "images", "t", group=3)], 60, {"t": random(2, 1, 2, 2)}),
+    "ReduceSum of the batch": lambda: with_head([node("ReduceSum", "images")], 1),
+    "ReduceMax of the batch": lambda: with_head([node("ReduceMax", "images", axes=[0, 1])], 1),
     "Slice of the batch": lambda: with_head([node("Slice", "images", "s", "e")], 60, {"s": ints(0), "e": ints(1)}),
     "Flatten of the batch": lambda: with_head([node("Flatten", "images", axis=0)], 60),
     "ReduceMean of the batch": lambda: with_head([node("ReduceMean", "images")], 1),
-    "Pad with ones": lambda: with_head([node("Pad", "images", "p", "o")], 72, {"p": ints(0, 0, 0, 1, 0, 0, 0, 0), "o": np.float32(1)}),
-    "Pad by reflection": lambda: with_head([node("Pad", "images", "p", mode="reflect")], 72, {"p": ints(0, 0, 0, 1, 0, 0, 0, 0)}),
-    "Pad that cuts": lambda: with_head([node("Pad", "images", "p")], 48, {"p": ints(0, 0, 0, -1, 0, 0, 0, 0)}),
     "Pad of the batch": lambda: with_head([node("Pad", "images", "p")], 60, {"p": ints(1, 0, 0, 0, 0, 0, 0, 0)}),
     "Cast": lambda: with_head([helper.make_node("Cast", ["images"], ["my_cast"], name="my_cast", to=DOUBLE)], 60),
     "Gather of images": lambda: with_head([node("Gather", "images", "z")], 60, {"z": np.array(0, I64)}),
@@ -450,7 +463,7 @@ def test_a_use_without_a_rule_is_refused_by_op_and_name(name, tmp_path):
     with pytest.raises(UnsupportedOperation, match=f"my_{'other' if op == 'another' else op.lower()}'") as error:
         load(REFUSED[name](), tmp_path)
     assert ("Relu" if op == "another" else op) in str(error.value)
-    assert len(str(error.value)) < 700
+    assert len(str(error.value)) < 1000
 
 
 def test_an_unnamed_node_is_named_by_what_it_gives(tmp_path):

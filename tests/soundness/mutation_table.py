@@ -35,6 +35,8 @@ BRANCHES, EXACT_PRODUCTS = "network/ops/products.py", "soundness/test_products_e
 KERAS = "keras/test_keras.py"
 QUANTIZE, QUANTIZED = "network/ops/quantize.py", "network/test_quantize.py"
 CHECKER_OPERATIONS = "checker/operations.py"
+GATHER, CONTRACTION, MAXIMA = "network/ops/gather.py", "network/ops/contraction.py", "network/ops/maxima.py"
+REARRANGEMENTS = "network/test_rearrangements.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
 
@@ -1211,4 +1213,40 @@ MUTATIONS = [
              "clipping is of the number with its zero point", (CHECKER_FORMS, QUANTIZED)),
     Mutation("onnx: quantized by two scales", "onnx/quantized.py", "if not same or (zero is not None", "if False and (zero is not None",
              "the result is another number", (ONNX_NODES,)),
+    Mutation("gather: copies add up", GATHER, ".index_add(1, index, flat)", ".index_copy(1, index, flat)",
+             "an entry that is copied has a coefficient of as many terms", (REARRANGEMENTS, BACKWARD)),
+    Mutation("gather: constants of a lower line", GATHER, "result.constant = dot(a, constants[0])", "result.constant = 0.0",
+             "constants between branches count", (REARRANGEMENTS, BACKWARD)),
+    Mutation("gather: rounded constants", GATHER, "error = (fill - fill.float().double()).abs()", "error = torch.zeros_like(fill)",
+             "0.3 is not a float32 number", (REARRANGEMENTS,)),
+    Mutation("gather: constants that vanish", GATHER, "torch.where((fill != 0) & (fill.abs() < SUBNORMAL), SUBNORMAL, error)", "error",
+             "a subnormal constant may be flushed to zero", (REARRANGEMENTS,)),
+    Mutation("gather: images apart", GATHER, "if bool((first > entries).any()) or not torch.equal(", "if False and not torch.equal(",
+             "the images of a batch must not mix", (REARRANGEMENTS,)),
+    Mutation("gather: one row for all", GATHER, "if not isinstance(entry, Input) and not torch.equal(", "if False and not torch.equal(",
+             "a constant may differ by image", (REARRANGEMENTS,)),
+    Mutation("gather: roundings of sums", GATHER, "lengths(size) * count", "lengths(size) * 0.0",
+             "coefficients of copies are rounded sums", (REARRANGEMENTS,)),
+    Mutation("contraction: |W|", CONTRACTION, "self._product(operation, x, operation.once(\"absolute\", lambda: operation.settings[\"weight\"].abs()))",
+             "self._product(operation, x, operation.settings[\"weight\"])", "radii pass through absolute values", (NETWORK,)),
+    Mutation("contraction: products of a sum", CONTRACTION, "math.prod(sizes[k] for k in one if k not in other)", "0 * len(one + other)",
+             "a sum rounds as often as it has terms", (REARRANGEMENTS,)),
+    Mutation("transposed convolution: |W|", CONTRACTION, "self._spread(operation, x, operation.once(\"absolute\", lambda: operation.settings[\"weight\"].abs()))",
+             "self._spread(operation, x, operation.settings[\"weight\"])", "radii pass through absolute values", (NETWORK,)),
+    Mutation("resize: places in float32", CONTRACTION, "return size * (gamma(", "return size * 0.0 * (gamma(",
+             "an evaluation rounds the places that it interpolates at", (REARRANGEMENTS,)),
+    Mutation("largest: both remainders", MAXIMA, "+ radius[:, index] + best_radius", "+ radius[:, index]",
+             "the leader may be as low as its radius allows", (NETWORK, BACKWARD)),
+    Mutation("largest: what exceeds the leader", MAXIMA, "constant=dot(flat.clamp(max=0), excess)", "constant=0.0",
+             "another entry may be larger", (BACKWARD,)),
+    Mutation("checker: one row for all", "checker/rearranging.py", "or not torch.equal(entry, entry[:1].expand_as(entry))", "or False",
+             "a constant may differ by image", (REARRANGEMENTS,)),
+    Mutation("checker: indexing the batch", "checker/rearranging.py", "known or not whole or", "known or",
+             "the images of a batch must not mix", (REARRANGEMENTS,)),
+    Mutation("checker: constants are rounded", "checker/rearranging.py", "rounded + (TINY32 if input.unit else 0.0)", "0.0",
+             "0.3 is not a float32 number", (REARRANGEMENTS,)),
+    Mutation("checker: places in float32", "checker/sums.py", "return enclose(data, around, count, x.unit, count)", "return enclose(data, around, 4, x.unit, 0)",
+             "an evaluation rounds the places that it interpolates at", (REARRANGEMENTS,)),
+    Mutation("checker: padding never wins", CHECKER_OPERATIONS, "torch.where(outside, x.lower().min(), data[0])", "data[0]",
+             "a zero beside negative numbers is not among them", (CHECKER_FORMS,)),
 ]  # fmt: skip

@@ -114,11 +114,7 @@ class Draft:
                 got=shown(" ".join(str(error).split()), 160),
             ) from None
         shape = tuple(result.shape[1:])
-        if (
-            result.ndim < 1
-            or result.shape[0] != TRY_BATCH
-            or not 0 < math.prod(shape) <= MOST_NUMBERS
-        ):
+        if result.ndim < 1 or result.shape[0] != TRY_BATCH or not 0 < math.prod(shape) <= MOST_NUMBERS:
             raise node.refusal(f"gives a tensor of shape [N, {', '.join(map(str, shape))}] for a batch of N images")
         label = re.sub(r"[^0-9A-Za-z]+", "_", f"{node.op}_{len(self.steps) + 1}_{node.name[:60]}").strip("_")
         self.labels.append(label)

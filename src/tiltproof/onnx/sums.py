@@ -221,7 +221,7 @@ def conv_transpose(draft: Draft, node: Node, values: list[Value | None]) -> Imag
             raise node.refusal(f"has an output of shape {wanted[:8]}")
         less = [n // 2 for n in whole]
         rest = [n - k for n, k in zip(whole, less, strict=True)]
-        begin, end = (rest, less) if how == "SAME_LOWER" else (less, rest)
+        begin, end = (less, rest) if how == "SAME_UPPER" else (rest, less)  # as ONNX says it
     elif how in ("NOTSET", "VALID"):
         pads = [0] * 4 if pads is None else pads
         if len(pads) != 4 or any(not 0 <= n <= MOST for n in pads):
