@@ -26,6 +26,9 @@ MIXING = {
     "index": lambda x: x[torch.arange(len(x) - 1, -1, -1)],
     "repeat": lambda x: x.repeat(2, 1, 1, 1)[: len(x)],
     "turn": lambda x: torch.rot90(x.unsqueeze(1), 1, (0, 1)).flatten(1, 2),
+    "reshape": lambda x: x.transpose(0, 1).reshape(len(x), -1),
+    "linear layer": lambda x: F.linear(x.flatten(1).transpose(0, 1), torch.ones(len(x), len(x))).transpose(0, 1),
+    "softmax": lambda x: x.flatten(1).transpose(0, 1).softmax(1).transpose(0, 1),
     "largest": lambda x: x - x.amax(0, keepdim=True),
     "sum": lambda x: x - x.sum((0, 2), keepdim=True),
     "product": lambda x: torch.einsum("nc,mn->mc", x.flatten(1), torch.ones(2, 2)),
@@ -45,7 +48,7 @@ def test_a_constant_with_a_row_for_each_image_is_refused_by_both():
     model = Function(
         lambda m, x: m.head(torch.cat([x.flatten(1), torch.arange(len(x)).float().view(-1, 1)], 1)), head=head(61)
     ).eval()
-    with pytest.raises((UnsupportedOperation, InputError)):
+    with pytest.raises(UnsupportedOperation, match="row for each image"):
         bound_network(model, AffineForm.constant(torch.rand(2, 2, 6, 5)))
     with evaluation(model, torch.device("cpu")), pytest.raises((UnsupportedOperation, InputError)):
         outputs(model, Form(torch.rand(3, 2, 2, 6, 5).double()))

@@ -345,6 +345,34 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         v=nn.Conv2d(2, 2, 1),
         head=head(60),
     ),
+    "multi-head attention": lambda: Function(
+        lambda m, x: m.head((lambda y: m.a(y, y, y)[0])(x.flatten(1, 2).transpose(1, 2)[..., :4]).flatten(1)),
+        a=nn.MultiheadAttention(4, 2, batch_first=True),
+        head=head(20),
+    ),
+    "attention, the sequence first": lambda: Function(
+        lambda m, x: m.head(
+            (lambda y: m.a(y, y, 2 * y, need_weights=False)[0])(x[:, 0].permute(1, 0, 2)).transpose(0, 1).flatten(1)
+        ),
+        a=nn.MultiheadAttention(5, 1, bias=False),
+        head=head(30),
+    ),
+    "transformer": lambda: Function(
+        lambda m, x: m.head(m.a(x.flatten(1, 2).transpose(1, 2)[..., :4]).flatten(1)),
+        a=nn.TransformerEncoderLayer(4, 2, 5, batch_first=True, activation="gelu"),
+        head=head(20),
+    ),
+    "queries, keys and values at once": lambda: Function(
+        lambda m, x: m.head(
+            F.scaled_dot_product_attention(
+                *m.a(x.flatten(2)).reshape(len(x), 2, 3, 2, 2).permute(2, 0, 3, 1, 4).unbind(0)
+            )
+            .transpose(1, 2)
+            .reshape(len(x), -1)
+        ),
+        a=nn.Linear(30, 12),
+        head=head(8),
+    ),
     "square": lambda: Function(lambda m, x: m.b((lambda y: y * y)(m.a(x.flatten(1)))), a=nn.Linear(60, 5), b=head(5)),
     "product last": lambda: Function(lambda m, x: m.a(x.flatten(1)) * m.b(x.flatten(1)), a=head(60), b=head(60)),
     "concat": lambda: Function(

@@ -65,6 +65,7 @@ class Form:
 
     shown_dtype = torch.float64
     """The dtype that a forward pass sees on its input: the model's own."""
+    is_nested = False
     strided = False
     """Whether the forward pass has made a view that is not a reshape; from then on a reshape may copy instead."""
     stepped = False
@@ -183,17 +184,17 @@ class Form:
 
     def __getattr__(self, name: str) -> Any:
         """Resolve tensor methods that have a rule."""
-        method = RULES.get(getattr(torch.Tensor, name, None))  # type: ignore[arg-type]
-        if method is None:
+        method = getattr(torch.Tensor, name, None)
+        if method not in RULES:
             raise AttributeError(f"the checker has no rule for torch function Tensor.{name}")
-        return functools.partial(method, self)
+        return functools.partial(_followed, RULES[method], method, self)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = RULES.get(function) or RULES.get(str(function))
         if found is None:
             raise no_rule(getattr(function, "__name__", str(function)))
-        return found(*args, **(kwargs or {}))
+        return _followed(found, function, *args, **(kwargs or {}))
 
     def _value(self, *_: Any) -> Any:
         raise UnsupportedOperation(
@@ -203,6 +204,33 @@ class Form:
     __bool__ = __float__ = __int__ = __index__ = __iter__ = _value
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _value
     __hash__ = None  # type: ignore[assignment]
+
+
+TURNS = (
+    "permute",
+    "transpose",
+    "view",
+    "reshape",
+    "flatten",
+    "movedim",
+    "moveaxis",
+    "swapaxes",
+    "swapdims",
+    "unbind",
+    "select",
+)
+"""Functions that may move the batch dimension, which `moved` then keeps track of."""
+
+
+def _followed(found: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    refused = len(REFUSED)
+    try:
+        return found(*args, **kwargs)
+    except UnsupportedOperation:
+        if getattr(function, "__name__", "") not in TURNS or not args or not isinstance(args[0], Form):
+            raise
+        del REFUSED[refused:]
+        return RULES["elsewhere"](function, *args, **kwargs)
 
 
 def enclose(data: Tensor, size: Tensor, n: int, unit: float, m: int) -> Form:

@@ -23,6 +23,7 @@ from torch.fx import Graph, Node
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
+from tiltproof.network.moved import REARRANGING, Moved, along_last, rearranged, standing
 from tiltproof.network.ops.converters import CONVERTERS, Built, Input, Refused, supported
 from tiltproof.network.ops.gather import PARTS, part
 from tiltproof.process_lock import exclusive
@@ -178,12 +179,13 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
     network = Network(start, start, shape, [], leaves)
     known = {start: shape}  # operations that depend on the input, with their shapes
     names = {start: start}  # graph node -> operation name (a tuple's first element is the operation itself)
+    moved: dict[str, Moved] = {}  # those whose batch dimension is not the first
     for node in program.graph.nodes:
         if node.op == "call_function":
-            _add(network, known, names, node)
+            _add(network, known, names, moved, node)
         elif node.op == "output":
             (result,) = node.args[0] if isinstance(node.args[0], (tuple, list)) and len(node.args[0]) == 1 else (None,)
-            if result is None or result.name not in names:
+            if result is None or result.name not in names or result.name in moved:
                 raise InputError(
                     "the model must return one tensor that depends on its input", got=str(node.args[0])[:200]
                 )
@@ -196,7 +198,13 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
     return network
 
 
-def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, str], node: torch.fx.Node) -> None:
+def _add(
+    network: Network,
+    known: dict[str, tuple[int, ...]],
+    names: dict[str, str],
+    moved: dict[str, Moved],
+    node: torch.fx.Node,
+) -> None:
     inputs = [other for other in node.all_input_nodes if other.name in names]
     if not inputs:
         tags = getattr(node.target, "tags", ())
@@ -208,27 +216,30 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
     if kind in PARTS:
         names[node.name] = node.name  # each part is an operation of its own
         return
-    convert, call = CONVERTERS.get(kind), node
+    convert, call, number = CONVERTERS.get(kind), node, None
     if node.target is operator.getitem:
         (call,) = inputs
         kind = str(call.target).removeprefix("aten.")
         if kind in PARTS:
-            convert = part(kind, node.args[1])
+            number = node.args[1]
+            convert = part(kind, number)
         elif node.args[1] == 0:
             names[node.name] = names[call.name]
+            if call.name in moved:
+                moved[node.name] = moved[call.name]
             return
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) else value
     where = f"operation {kind!r} at node {node.name!r}" + _source(node)
-    if not isinstance(value, Tensor) or value.ndim == 0 or value.shape[0] != TRACE_BATCH:
+    if not isinstance(value, Tensor) or value.ndim == 0:
         raise UnsupportedOperation(
             f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value)
         )
-    if convert is None:
-        raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
 
     def argument(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
+            if value.name in moved:
+                return moved[value.name]
             if value.name in names:
                 return known_name(value)
             given = value.meta.get("val")
@@ -238,17 +249,53 @@ def _add(network: Network, known: dict[str, tuple[int, ...]], names: dict[str, s
     def known_name(value: torch.fx.Node) -> Input:
         return Input(names[value.name], known[names[value.name]])
 
-    shape = tuple(value.shape[1:])
+    def append(built: Built, shape: tuple[int, ...]) -> None:
+        _append(network, built, node.name, shape, {})
+        known[node.name], names[node.name] = shape, node.name
+
+    def stand(result: Moved, shape: tuple[int, ...]) -> None:
+        """Go on with the batch first if it is again."""
+        index = result.batch_first()
+        if index is not None:
+            append(Built("gather", (result.name,), {"index": index, "fill": None}), shape[1:])
+        else:
+            moved[node.name], names[node.name] = result, node.name
+
+    arguments = [argument(entry) for entry in call.args]
+    options = {key: argument(entry) for key, entry in call.kwargs.items()}
+    whole = tuple(value.shape)
     try:
-        built = convert(shape, *map(argument, call.args), **{k: argument(v) for k, v in call.kwargs.items()})
+        elsewhere = any(isinstance(entry, Moved) for entry in [*arguments, *options.values()])
+        if kind in REARRANGING and (elsewhere or whole[0] != TRACE_BATCH or _turns(kind, arguments)):
+            operation = call.target
+            stand(rearranged(arguments[0], operation, arguments[1:], number, options), whole)  # type: ignore[arg-type]
+        elif elsewhere and convert is not None:
+            built, layout = along_last(kind, whole, arguments, convert, options)
+            inner = layout.inner()
+            _append(network, built, node.name, inner, {})
+            known[node.name], names[node.name] = inner, node.name
+            if layout.batch or layout.shape != whole:
+                moved[node.name] = standing(node.name, layout, whole)
+        elif whole[0] != TRACE_BATCH:
+            raise UnsupportedOperation(f"{where} does not keep the batch dimension first", got=value.shape)
+        elif convert is None:
+            raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
+        else:
+            append(convert(whole[1:], *arguments, **options), whole[1:])
     except (Refused, TypeError) as refusal:
         raise UnsupportedOperation(
             f"{where} is used in a way that has no bound rule",
             got=str(refusal),
             do=f"supported operations: {supported()}",
         ) from None
-    _append(network, built, node.name, shape, {})
-    known[node.name], names[node.name] = shape, node.name
+
+
+def _turns(kind: str, arguments: list[Any]) -> bool:
+    """Whether a dimension that happens to be as large as the batch takes its place."""
+    rank = len(arguments[0].shape) + 1 if isinstance(arguments[0], Input) else 0
+    if kind == "permute.default":
+        return arguments[1][0] % rank != 0
+    return kind == "transpose.int" and 0 in (arguments[1] % rank, arguments[2] % rank) and rank > 0
 
 
 def _append(network: Network, built: Built, name: str, shape: tuple[int, ...], done: dict[Built, str]) -> str:

@@ -1,0 +1,136 @@
+"""Forms as a forward pass shows them while their batch dimension stands elsewhere, and torch's multi-head attention, which puts it there.
+
+`Elsewhere` holds a form, with its batch first, and numbers its entries in the order shown. Functions that only rearrange are applied to
+the numbers; once the batch is first again, the form is. Nothing else has a rule, so no function can mix (image, box) pairs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tiltproof.checker.attention import attention
+from tiltproof.checker.form import Form, no_rule, rule
+from tiltproof.checker.operations import linear
+
+NAMES = {
+    *(
+        "permute",
+        "transpose",
+        "view",
+        "reshape",
+        "flatten",
+        "movedim",
+        "moveaxis",
+        "swapaxes",
+        "swapdims",
+        "unsqueeze",
+        "squeeze",
+    ),
+    *("contiguous", "clone", "unflatten", "unbind", "chunk", "split", "select", "narrow"),
+}
+
+
+class Elsewhere:
+    """A form whose entries are shown in the order of ``place``, in which entry e of pair p has the number p n + e."""
+
+    is_nested = False
+    shape = property(lambda self: self.place.shape)
+    ndim = property(lambda self: self.place.ndim)
+    device = property(lambda self: self.form.device)
+    dtype = property(lambda self: self.form.dtype)
+    is_cuda = property(lambda self: self.form.is_cuda)
+
+    def __init__(self, form: Form, place: Tensor) -> None:
+        self.form, self.place = form, place
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        return self.place.ndim
+
+    def __getitem__(self, index: Any) -> Any:
+        return shown(self.form, self.place[index])
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in NAMES:
+            raise AttributeError(
+                f"the checker has no rule for Tensor.{name} where the batch dimension is not the first"
+            )
+        return functools.partial(elsewhere, getattr(torch.Tensor, name), self)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is F.multi_head_attention_forward:
+            return multi_head_attention(*args, **(kwargs or {}))
+        return elsewhere(function, *args, **(kwargs or {}))
+
+
+def numbered(form: Form) -> Tensor:
+    return torch.arange(math.prod(form.shape)).view(form.shape)
+
+
+def shown(form: Form, found: Any) -> Any:
+    """The form itself if its batch is first again."""
+    if isinstance(found, (tuple, list)):
+        return tuple(shown(form, part) for part in found)
+    pairs, n = form.shape[0], math.prod(form.shape[1:])
+    if found.ndim and found.shape[0] == pairs:
+        begins = torch.arange(pairs).view(-1, *[1] * (found.ndim - 1)) * n
+        if torch.equal(found, found[:1] + begins):
+            rows = form.rows.flatten(2)[:, :, found[0].flatten().to(form.device)]
+            result = Form(rows.view(*form.rows.shape[:2], *found.shape[1:]), form.unit)
+            form.shared = result.shared = Form.strided = True
+            return result
+    return Elsewhere(form, found)
+
+
+@rule("elsewhere")
+def elsewhere(function: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    name = getattr(function, "__name__", str(function))
+    if name not in NAMES or any(isinstance(entry, (Form, Elsewhere)) for entry in (*args, *kwargs.values())):
+        raise no_rule(name, "where the batch dimension is not the first")
+    form, place = (x.form, x.place) if isinstance(x, Elsewhere) else (x, numbered(x))
+    form.shared = Form.strided = True
+    return shown(form, function(place, *args, **kwargs))
+
+
+def batch_first(x: Any) -> Form:
+    """[L, P, E] as torch's attention reads it, or a form that has the batch in second place by chance."""
+    found = elsewhere(torch.transpose, x, 0, 1)
+    if not isinstance(found, Form) or found.ndim != 3:
+        raise no_rule("multi_head_attention_forward", f"of {list(x.shape)}")
+    return found
+
+
+@rule(F.multi_head_attention_forward)
+def multi_head_attention(
+    query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
+    bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Any, out_proj_bias: Any,
+    training: bool = True, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
+    use_separate_proj_weight: bool = False, q_proj_weight: Any = None, k_proj_weight: Any = None, v_proj_weight: Any = None,
+    static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
+) -> Any:  # fmt: skip
+    """Project to queries, keys and values, attend head by head, and project again. The weights of attention are not followed."""
+    extra = (bias_k, bias_v, key_padding_mask, attn_mask, static_k, static_v)
+    if any(entry is not None for entry in extra) or add_zero_attn or use_separate_proj_weight or is_causal:
+        raise no_rule("multi_head_attention_forward", "with masks, added keys or keys of another size")
+    if training and dropout_p:
+        raise no_rule("multi_head_attention_forward", "in training mode")
+    weights = in_proj_weight.chunk(3)
+    biases = [None] * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+    parts = []
+    for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
+        projected = linear(batch_first(x), weight, bias).rows
+        parts.append(Form(projected.unflatten(-1, (num_heads, -1)).transpose(-3, -2), query.form.unit))
+    heads = attention(*parts)
+    joined = Form(heads.rows.transpose(-3, -2).flatten(-2), heads.unit)
+    result = linear(joined, out_proj_weight, out_proj_bias)
+    return elsewhere(torch.transpose, result, 0, 1), None
