@@ -103,7 +103,7 @@ def test_interpolation_in_float32_stays_inside(sizes, align):
             ((value - theirs.flatten()).abs() <= back.rounding_budget.diagonal(dim1=0, dim2=-1).flatten()).all()
         )
         model = Function(
-            lambda m, x: F.interpolate(x, size=(1, result), mode="bilinear", align_corners=align).flatten(1)
+            lambda _, x: F.interpolate(x, size=(1, result), mode="bilinear", align_corners=align).flatten(1)
         )
         with evaluation(model, torch.device("cpu")):
             rows = torch.cat([x.double()[None], torch.zeros(1, 1, 1, 1, size).double()])
@@ -121,11 +121,21 @@ def test_the_largest_of_equal_windows():
 @pytest.mark.parametrize("fill", [0.3, 1e5 / 3])
 @pytest.mark.parametrize("unit", [0.0, 2.0**-24])
 def test_the_checker_encloses_constants_exactly(fill, unit):
-    model = Function(lambda m, x: F.pad(x, (1, 0), value=fill))
+    model = Function(lambda _, x: F.pad(x, (1, 0), value=fill))
     with evaluation(model, torch.device("cpu")):
         form = outputs(model, Form(torch.zeros(2, 1, 1).double(), unit))
     for value in (Fraction(fill), Fraction(float(torch.tensor(fill)))):
         assert Fraction(float(form.lower()[0, 0])) <= value <= Fraction(float(form.upper()[0, 0]))
+
+
+def test_an_upper_line_of_the_largest_entry():
+    """The leader may be as low, and the other entry as high, as their remainders allow."""
+    operation = Operation("y", "largest", ("x",), {"index": torch.tensor([[0, 1]])}, (1,))
+    form = AffineForm(torch.zeros(1, 1, 2).double(), torch.ones(1, 2).double())
+    back = REGISTRY["largest"].backward(operation, torch.tensor([[-1.0]]).double(), [form])
+    for x in ([-1.0, 1.0], [1.0, -1.0]):
+        below = float(back.inputs[0][0] @ torch.tensor(x).double() + back.constant)
+        assert below <= -max(x)
 
 
 def test_sums_of_copies_are_rounded():

@@ -203,7 +203,8 @@ SUPPORTED = {
         [node("ReduceMax", "images", axes=[2]), node("Expand", "my_reducemax", "s")], 30, {"s": ints(1, 1, 3, 1)}
     ),
     "class token": lambda: with_head(
-        [node("Shape", "images"), node("Slice", "my_shape", "zero", "one", to="n"), node("Concat", "n", "rest", axis=0, to="s", name="sizes"),
+        [node("Shape", "images"), node("Slice", "my_shape", "zero", "one", to="n"),
+         node("Concat", "n", "rest", axis=0, to="s", name="sizes"),
          node("Expand", "token", "s"), node("Concat", "my_expand", "images", axis=2)],
         70, {"zero": ints(0), "one": ints(1), "rest": ints(2, 1, 5), "token": random(1, 2, 1, 5)},
     ),
@@ -222,7 +223,9 @@ SUPPORTED = {
     "DepthToSpace CRD": lambda: with_head(
         [conv(pads=[1, 1, 1, 1]), node("DepthToSpace", "conv", blocksize=2, mode="CRD")], 120, CONV
     ),
-    "SpaceToDepth": lambda: with_head([node("Pad", "images", "p"), node("SpaceToDepth", "my_pad", blocksize=2)], 72, {"p": ints(0, 0, 0, 0, 0, 0, 0, 1)}),
+    "SpaceToDepth": lambda: with_head(
+        [node("Pad", "images", "p"), node("SpaceToDepth", "my_pad", blocksize=2)], 72, {"p": ints(0, 0, 0, 0, 0, 0, 0, 1)}
+    ),
     "Resize nearest": lambda: with_head(
         [node("Resize", "images", "", "f", coordinate_transformation_mode="asymmetric", nearest_mode="floor")], 240,
         {"f": np.float32([1, 1, 2, 2])},
@@ -247,7 +250,8 @@ SUPPORTED = {
         [node("ConvTranspose", "images", "t", strides=[2, 1], auto_pad="SAME_LOWER", group=2)], 2 * 12 * 5, {"t": random(2, 1, 3, 2)}
     ),
     "ConvTranspose of a shape": lambda: with_head(
-        [node("ConvTranspose", "images", "t", strides=[2, 2], output_shape=[12, 10], dilations=[1, 2])], 3 * 12 * 10, {"t": random(2, 3, 3, 2)}
+        [node("ConvTranspose", "images", "t", strides=[2, 2], output_shape=[12, 10], dilations=[1, 2])], 3 * 12 * 10,
+        {"t": random(2, 3, 3, 2)},
     ),
     "MatMul with constants": lambda: with_head(
         [node("MatMul", "images", "t"), node("MatMul", "v", "my_matmul", name="before"), node("MatMul", "before", "u", name="each")], 24,
@@ -437,7 +441,9 @@ REFUSED = {
     ),
     "Gather beyond": lambda: with_head([node("Gather", "images", "z", axis=1)], 60, {"z": ints(2)}),
     "Split of the batch": lambda: with_head([node("Split", "images", axis=0)], 60, opset=12),
-    "Split of other sizes": lambda: with_head([helper.make_node("Split", ["images"], ["p", "q"], name="my_split", axis=1, split=[1, 2])], 60, opset=12),
+    "Split of other sizes": lambda: with_head(
+        [helper.make_node("Split", ["images"], ["p", "q"], name="my_split", axis=1, split=[1, 2])], 60, opset=12
+    ),
     "Tile of the batch": lambda: with_head([node("Tile", "images", "r")], 60, {"r": ints(2, 1, 1, 1)}),
     "Expand to more images": lambda: with_head([node("Expand", "images", "s")], 60, {"s": ints(4, 2, 6, 5)}),
     "DepthToSpace of odd channels": lambda: with_head([node("DepthToSpace", "images", blocksize=2)], 60),

@@ -352,7 +352,7 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     ),
     "attention, the sequence first": lambda: Function(
         lambda m, x: m.head(
-            (lambda y: m.a(y, y, 2 * y, need_weights=False)[0])(x[:, 0].permute(1, 0, 2)).transpose(0, 1).flatten(1)
+            (lambda y: m.a(y, y, y, need_weights=False)[0])(x[:, 0].permute(1, 0, 2)).transpose(0, 1).flatten(1)
         ),
         a=nn.MultiheadAttention(5, 1, bias=False),
         head=head(30),
@@ -499,7 +499,7 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
 CHECKER_REFUSES = {"falling leaky relu"}
 """Networks whose operations the checker has no rule for."""
 READ_IN_PARTS = {
-    *("smallest over dimensions", "maximum over the edge, padded"),
+    *("smallest over dimensions", "maximum over the edge, padded", "transformer"),
     *("layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"),
     *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place", "x sigmoid(x)"),
 }

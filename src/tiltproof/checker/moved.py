@@ -112,11 +112,10 @@ def batch_first(x: Any) -> Form:
 
 @rule(F.multi_head_attention_forward)
 def multi_head_attention(
-    query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
+    query: Any, key: Any, value: Any, _size: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
     bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Any, out_proj_bias: Any,
-    training: bool = True, key_padding_mask: Any = None, need_weights: bool = True, attn_mask: Any = None,
-    use_separate_proj_weight: bool = False, q_proj_weight: Any = None, k_proj_weight: Any = None, v_proj_weight: Any = None,
-    static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
+    training: bool = True, key_padding_mask: Any = None, attn_mask: Any = None, use_separate_proj_weight: bool = False,
+    static_k: Any = None, static_v: Any = None, is_causal: bool = False, **_weights: Any,
 ) -> Any:  # fmt: skip
     """Project to queries, keys and values, attend head by head, and project again. The weights of attention are not followed."""
     extra = (bias_k, bias_v, key_padding_mask, attn_mask, static_k, static_v)

@@ -138,8 +138,9 @@ def mean(x: Form, dim: Any = None, keepdim: bool = False) -> Form:
     return enclose(data, size, n + 4, x.unit, n + 4)
 
 
-def behind(n: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+def behind(n: int, window: Sequence[int], ceil_mode: bool) -> int:
     """How far the last window of a pooling reaches beyond a dimension of size n; with ceil_mode it must begin before the padding behind."""
+    kernel, stride, padding, dilation = window
     span = n + 2 * padding - dilation * (kernel - 1) - 1
     count = (span // stride if not ceil_mode else -(-span // stride)) + 1
     if ceil_mode and (count - 1) * stride >= n + padding:
@@ -152,7 +153,7 @@ def pool_sizes(
 ) -> tuple[Any, list[int]]:
     """The kernel, stride, no padding and dilation of a pooling, and the padding to add to the image before."""
     given = [pair(value, "pooling") for value in (kernel, stride or kernel, padding, dilation)]
-    (high, wide), after = given[2], [behind(x.shape[k + 2], *(v[k] for v in given), ceil_mode) for k in (0, 1)]
+    (high, wide), after = given[2], [behind(x.shape[k + 2], [v[k] for v in given], ceil_mode) for k in (0, 1)]
     return (given[0], given[1], 0, given[3]), [wide, after[1], high, after[0]]
 
 

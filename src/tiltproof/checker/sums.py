@@ -136,7 +136,7 @@ def conv_transpose2d(
     def product(data: Tensor, w: Tensor) -> Tensor:
         matrix = w.flatten(1).unflatten(0, (groups, -1)).transpose(1, 2)  # [groups, outputs * kernel, inputs]
         columns = (matrix @ data.flatten(2).unflatten(1, (groups, -1))).flatten(1, 2)
-        result = F.fold(columns, full, kernel, holes, 0, steps)
+        result = F.fold(columns, (full[0], full[1]), kernel, holes, 0, steps)
         return F.pad(result, (-cut[1], more[1] - cut[1], -cut[0], more[0] - cut[0]))
 
     n = weight.shape[0] // groups * math.prod(kernel)

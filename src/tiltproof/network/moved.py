@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tiltproof.network.graph import Reference
@@ -117,7 +116,9 @@ def along_last(
     """An operation along the last dimensions, on values with the batch moved to the front; and how its result stands in the graph."""
     if kind not in ALONG_LAST:
         raise Refused("a value whose batch dimension is not the first; move it to the front before")
-    last, layouts, given = ALONG_LAST[kind], set(), []
+    last, layouts = ALONG_LAST[kind], set()
+    given: list[Any] = []
+    dimensions = 0
     for entry in arguments:
         if isinstance(entry, Input):
             raise Refused("values whose batch dimensions stand in different places")

@@ -412,7 +412,7 @@ def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     x = image(node, values[0])
     node.only(storage_order=0)
-    w, ceil = _pooling(node, x), {"ceil": True} if node.flag("ceil_mode") else {}
+    w, ceil = _pooling(node, x), node.flag("ceil_mode")
     return draft.add(
         node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, **ceil
     )
@@ -442,11 +442,11 @@ def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     x = image(node, values[0])
     w, include = _pooling(node, x), node.flag("count_include_pad")
-    ceil = {"ceil": True} if node.flag("ceil_mode") else {}
+    ceil = node.flag("ceil_mode")
     if w.dilation != (1, 1):
         raise node.refusal("has dilations")
     include = include or w.begin == (0, 0)
-    return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, **ceil)
+    return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, ceil=ceil)
 
 
 @writes("avg_pool2d")

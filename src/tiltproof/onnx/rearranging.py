@@ -154,7 +154,7 @@ def expand(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         return value.expand(shape).clone()
     x = image(node, value)
     rank = len(x.shape) + 1
-    wanted = [1] * (rank - len(wanted)) + wanted
+    wanted = [*([1] * (rank - len(wanted))), *wanted]
     if len(wanted) != rank or wanted[0] not in (None, 1, draft.batch) or any(size is None for size in wanted[1:]):
         raise node.refusal(f"expands {list(x.shape)} to {wanted[:8]}")
     times = []

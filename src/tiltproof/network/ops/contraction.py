@@ -306,7 +306,7 @@ class Resize(LinearRule):
             rows, columns = (operation.settings[f"{name}{side}"] for side in ("rows", "columns"))
             return rows.to(like.device, like.dtype), columns.to(like.device, like.dtype)
 
-        return operation.once(f"{name}{like.dtype}", make)  # type: ignore[no-any-return]
+        return operation.once(f"{name}{like.dtype}", make)
 
     def signed(self, operation: Operation, x: Tensor) -> Tensor:
         rows, columns = self._weights(operation, "", x)

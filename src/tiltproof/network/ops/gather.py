@@ -143,7 +143,7 @@ def gathered(
         return found
 
     name = x.name if isinstance(x, Input) else x
-    settings = {"fill": None}
+    settings: dict[str, Any] = {"fill": None}
     if refers(list(arguments)):
         return Built("gather", (name,), settings, {"index": _late(index)})
     known = index({})
