@@ -221,7 +221,7 @@ def _add(
         (call,) = inputs
         kind = str(call.target).removeprefix("aten.")
         if kind in PARTS:
-            number = int(node.args[1])  # type: ignore[call-overload]
+            number = int(node.args[1])  # type: ignore[arg-type]
             convert = part(kind, number)
         elif node.args[1] == 0:
             names[node.name] = names[call.name]

@@ -62,13 +62,17 @@ def fill_paddings(draft: Draft, result: int) -> None:
             continue
         readers = [other for other in draft.steps if place in other.reads]
         pads = step.settings["pad"]
-        whole = not any(pads[4:]) and all(
-            other.function is largest
-            and other.settings["dilation"] == (1, 1)
-            and other.settings["padding"] == (0, 0)
-            and max(pads[:2]) < other.settings["kernel"][1]
-            and max(pads[2:4]) < other.settings["kernel"][0]
-            for other in readers
+        whole = (
+            not any(pads[4:])
+            and all(
+                other.function is largest
+                and other.settings["dilation"] == (1, 1)
+                and other.settings["padding"] == (0, 0)
+                and not other.settings.get("ceil")  # whose last window may hold padding only
+                and max(pads[:2]) < other.settings["kernel"][1]
+                and max(pads[2:4]) < other.settings["kernel"][0]
+                for other in readers
+            )
         )
         if place == result or not readers or not whole or not not_negative(draft, step.reads[0]):
             raise node.refusal("pads with something else than zeros")

@@ -414,7 +414,7 @@ def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.only(storage_order=0)
     w, ceil = _pooling(node, x), node.flag("ceil_mode")
     return draft.add(
-        node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, **ceil
+        node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, ceil=ceil
     )
 
 
