@@ -368,7 +368,7 @@ REFUSED = {
     "branch": lambda x: x if (x[:, 0, 0, 0] > 0) else -x,
     "batch mean": lambda x: x - x.mean(0),
     "whole mean": lambda x: x - x.mean(),
-    "batch size": lambda x: x.reshape(1, -1).reshape(x.shape),
+    "batch size": lambda x: x.reshape(1, -1).flip(1).reshape(x.shape),
     "batch cat": lambda x: torch.cat([x, x]),
     "mixed batch": lambda x: x.transpose(0, 1),
     "first of batch": lambda x: x[0:1],
