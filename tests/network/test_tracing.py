@@ -61,7 +61,6 @@ def test_live_parameters():
     ("model", "name"),
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.LogSoftmax(1)), "log_softmax"),
-        (nn.Sequential(nn.MaxPool2d(2, 1, 1, dilation=3)), "max_pool2d"),
         (nn.Sequential(nn.Upsample(scale_factor=2, mode="bicubic")), "upsample_bicubic2d"),
         (nn.Sequential(nn.ConstantPad2d(1, float("inf"))), "pad"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax2d(), nn.Unflatten(1, (1, 2)), nn.Conv3d(1, 1, 1)), "conv3d"),
