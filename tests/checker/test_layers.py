@@ -383,9 +383,9 @@ REFUSED = {
     "data": lambda x: x.detach(),
     "raw numbers": lambda x: x.data,
     "power": lambda x: x ** torch.full((1,), 2.0),
-    "power of a form": lambda x: 2**x,
+    "power of a form": lambda x: x**x,
     "numpy": lambda x: np.asarray(x),
-    "divide": lambda x: x / x,
+    "divide": lambda x: x // x,
     "steep leaky": lambda x: F.leaky_relu(x, 1.5),
     "ceil": lambda x: F.max_pool2d(x, 4, ceil_mode=True),
 }

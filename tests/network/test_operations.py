@@ -29,7 +29,7 @@ def test_every_operation_has_a_network():
 
 def test_every_activation_is_among_the_elementwise_functions():
     marked = {kind for kind, rule in REGISTRY.items() if rule.activation}
-    assert marked == set().union(*map(kinds, ACTIVATIONS)) - {"reshape", "linear", "scale"}
+    assert marked == set().union(*map(kinds, ACTIVATIONS)) - {"reshape", "linear", "scale", "add", "sub"}
 
 
 @settings(deadline=None, max_examples=300)
@@ -74,10 +74,8 @@ def test_clamp_by_hand(interval, expected):
     assert (slope, above - below) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "bounds", [(None, 1.0), (0.0, None), (1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))]
-)
-def test_a_clamp_without_two_bounds_is_refused(bounds):
+@pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 1.0), (float("nan"), 1.0), (0.0, float("inf"))])
+def test_a_clamp_without_ordered_bounds_is_refused(bounds):
     class Clamp(nn.Module):
         def forward(self, x):
             return x.clamp(*bounds)

@@ -57,6 +57,13 @@ def head(features: int) -> nn.Module:
     return nn.Linear(features, 3)
 
 
+def slopes(*numbers: float) -> nn.Module:
+    """PReLU with these slopes."""
+    module = nn.PReLU(len(numbers))
+    module.weight.data = torch.tensor(numbers)
+    return module
+
+
 def chain(*modules: nn.Module, features: int) -> nn.Module:
     return nn.Sequential(*modules, nn.Flatten(), head(features))
 
@@ -68,6 +75,17 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu6": nn.ReLU6,
     "hardtanh": nn.Hardtanh,
     "clamp": lambda: Function(lambda _, x: x.clamp(-0.3, 0.7)),
+    "clamp from below": lambda: Function(lambda _, x: x.clamp(min=-0.3)),
+    "clamp from above": lambda: Function(lambda _, x: torch.clamp_max(x, 0.7)),
+    "abs": lambda: Function(lambda _, x: x.abs()),
+    "prelu": lambda: Function(lambda m, x: m.p(x), p=nn.PReLU(init=-0.4)),
+    "hard sigmoid": nn.Hardsigmoid,
+    "threshold": lambda: nn.Threshold(0.3, 0.3),
+    "threshold with a jump": lambda: nn.Threshold(0.3, -0.2),
+    "soft shrink": lambda: nn.Softshrink(0.4),
+    "hard shrink": lambda: nn.Hardshrink(0.4),
+    "tanh shrink": nn.Tanhshrink,
+    "sign": lambda: Function(lambda _, x: torch.sign(x)),
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
     "quantized": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.0625, 3, -128, 127)),
@@ -91,6 +109,12 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "sqrt": lambda: Function(lambda _, x: torch.sqrt(torch.sigmoid(x))),
     "rsqrt": lambda: Function(lambda _, x: torch.rsqrt(torch.sigmoid(x) + 0.2)),
     "reciprocal": lambda: Function(lambda _, x: 2 / (torch.sigmoid(x) - 1.3)),
+    "atan": lambda: Function(lambda _, x: torch.atan(2 * x)),
+    "log sigmoid": nn.LogSigmoid,
+    "expm1": lambda: Function(lambda _, x: torch.expm1(x)),
+    "log1p": lambda: Function(lambda _, x: torch.log1p(torch.sigmoid(x))),
+    "power of a number": lambda: Function(lambda _, x: 2**x),
+    "exp2": lambda: Function(lambda _, x: torch.exp2(x)),
     "power": lambda: Function(lambda _, x: (torch.sigmoid(x) + 0.1) ** -1.5),
 }
 """Elementwise functions; each gets a network of its own in `SUPPORTED`."""
@@ -246,6 +270,73 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         ),
         a=nn.Linear(60, 9),
         b=head(9),
+    ),
+    "prelu by channel": lambda: Function(
+        lambda m, x: m.head(m.p(m.a(x)).flatten(1)), a=nn.Conv2d(2, 3, 3), p=slopes(0.3, -0.5, 1.4), head=head(36)
+    ),
+    "maximum": lambda: Function(
+        lambda m, x: m.head(torch.maximum(m.a(x), m.b(x)).flatten(1)),
+        a=nn.Conv2d(2, 3, 3),
+        b=nn.Conv2d(2, 3, 3),
+        head=head(36),
+    ),
+    "minimum": lambda: Function(
+        lambda m, x: m.c(torch.min(F.relu(m.a(x.flatten(1))), m.b(x.flatten(1)))),
+        a=nn.Linear(60, 7),
+        b=nn.Linear(60, 7),
+        c=head(7),
+    ),
+    "maximum with constants": lambda: Function(
+        lambda m, x: m.head(torch.minimum(torch.maximum(m.a(x), m.low), m.high).flatten(1)),
+        a=nn.Conv2d(2, 3, 3),
+        low=torch.linspace(-0.5, 0.2, 3).view(3, 1, 1),
+        high=torch.tensor(0.4),
+        head=head(36),
+    ),
+    "quotient": lambda: Function(
+        lambda m, x: m.c(m.a(x.flatten(1)) / (2 + torch.sigmoid(m.b(x.flatten(1))))),
+        a=nn.Linear(60, 7),
+        b=nn.Linear(60, 7),
+        c=head(7),
+    ),
+    "softsign": lambda: Function(lambda m, x: m.b(F.softsign(m.a(x.flatten(1)))), a=nn.Linear(60, 9), b=head(9)),
+    "quotient by a smaller branch": lambda: Function(
+        lambda m, x: m.head((m.a(x) / (1 + m.a(x).abs().mean((2, 3), keepdim=True))).flatten(1)),
+        a=nn.Conv2d(2, 2, 1),
+        head=head(60),
+    ),
+    "glu": lambda: Function(lambda m, x: m.head(F.glu(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 6, 3), head=head(36)),
+    "log-softmax": lambda: Function(
+        lambda m, x: m.head(F.log_softmax(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 3, 3), head=head(36)
+    ),
+    "logsumexp": lambda: Function(
+        lambda m, x: m.head(torch.cat([m.a(x).logsumexp((2, 3)), m.a(x).logsumexp(1, True).flatten(1)], 1)),
+        a=nn.Conv2d(2, 3, 3),
+        head=head(15),
+    ),
+    "layer norm by parts": lambda: Function(
+        lambda m, x: m.b(
+            (lambda y: (y - y.mean(1, keepdim=True)) / torch.sqrt(y.var(1, keepdim=True, correction=0) + 0.1))(
+                m.a(x.flatten(1))
+            )
+        ),
+        a=nn.Linear(60, 9),
+        b=head(9),
+    ),
+    "standard deviation": lambda: Function(
+        lambda m, x: m.head(torch.cat([(1 + m.a(x)).std((2, 3)), m.a(x).var(1, unbiased=False).flatten(1)], 1)),
+        a=nn.Conv2d(2, 3, 3),
+        head=head(15),
+    ),
+    "norm": lambda: Function(
+        lambda m, x: m.head(torch.linalg.vector_norm(2 + F.relu(m.a(x)), dim=1).flatten(1)),
+        a=nn.Conv2d(2, 3, 3),
+        head=head(12),
+    ),
+    "interpolated": lambda: Function(
+        lambda m, x: m.head(torch.lerp(F.relu(m.a(x)), m.a(x), 0.3).addcmul(m.a(x), m.a(x).tanh()).flatten(1)),
+        a=nn.Conv2d(2, 3, 3),
+        head=head(36),
     ),
     "max pool": lambda: chain(nn.MaxPool2d(2), features=2 * 3 * 2),
     "max pool padding": lambda: chain(nn.MaxPool2d(3, stride=2, padding=1), features=2 * 3 * 3),
@@ -501,7 +592,16 @@ CHECKER_REFUSES = {"falling leaky relu"}
 READ_IN_PARTS = {
     *("smallest over dimensions", "maximum over the edge, padded", "transformer"),
     *("layer norm", "layer norm of pictures", "group norm", "instance norm", "rms norm"),
-    *("gelu", "gelu by tanh", "hardswish", "smooth functional", "smooth in place", "x sigmoid(x)"),
+    *(
+        "gelu",
+        "gelu by tanh",
+        "hardswish",
+        "quotient",
+        "quotient by a smaller branch",
+        "smooth functional",
+        "smooth in place",
+        "x sigmoid(x)",
+    ),
 }
 """Networks that are written or read as other operations (a product with sigmoid is read as SiLU), with other bounds."""
 NOT_WRITTEN = {
@@ -509,7 +609,7 @@ NOT_WRITTEN = {
     *("average over the edge", "average with a divisor"),
 }
 """Networks that cannot be written as ONNX."""
-NOT_READ = {"falling leaky relu", "hardswish", "smooth in place"}
+NOT_READ = {"falling leaky relu", "threshold with a jump", "hard shrink"}
 """Networks that can be written as ONNX and not be read again."""
 
 

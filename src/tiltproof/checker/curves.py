@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.checker.form import LARGE32, TINY32, UNIT, Form, no_rule, rule
+from tiltproof.checker.form import LARGE32, RULES, TINY32, UNIT, Form, no_rule, rule
 from tiltproof.checker.operations import lifted
 
 CELLS, SAMPLES, STEPS = 12, 13, 20
@@ -304,6 +304,8 @@ plain("cos", lambda x: wave(x, torch.cos, lambda t: -torch.sin(t)))
 @rule(torch.pow, torch.Tensor.pow)
 def pow_(input: Form, exponent: Any) -> Form:
     x = input
+    if isinstance(exponent, Form):
+        return RULES[torch.Tensor.__rpow__](exponent, x)
     if not isinstance(x, Form) or type(exponent) not in (int, float) or not 1 / 64 <= abs(exponent) <= 64:
         raise no_rule("pow", f"with exponent {exponent}")
     return relaxed(x, power(float(exponent)))

@@ -158,6 +158,12 @@ class Form:
     def __pow__(self, exponent: Any) -> Form:
         return RULES[torch.pow](self, exponent)
 
+    def __rpow__(self, base: Any) -> Form:
+        return RULES[torch.Tensor.__rpow__](self, base)
+
+    def __abs__(self) -> Form:
+        return RULES[torch.abs](self)
+
     def __iadd__(self, other: Any) -> Form:
         return self.become(self + other, "+=")
 
@@ -334,7 +340,8 @@ def times(a: Any, b: Any) -> Form:
 
 @rule(torch.div, torch.Tensor.div, torch.true_divide, torch.Tensor.true_divide, torch.Tensor.__truediv__)
 def divided(a: Any, b: Any) -> Form:
-    if not isinstance(a, Form) or isinstance(b, Form):
-        raise no_rule("div", "by a tensor that depends on the image")
+    """Divide by a constant, or by a form that stays away from 0: multiply with its reciprocal."""
+    if isinstance(b, Form):
+        return times(RULES[torch.reciprocal](b), a)
     b = constant(b, a)
     return enclose(a.rows / b, torch.where(tame(a, b, 1 / b), a.magnitude / b.abs(), math.inf), 4, a.unit, 4)

@@ -12,7 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiltproof.checker import attention, curves, moved, operations, rearranging, statistics, sums  # noqa: F401  (they register)
+from tiltproof.checker import (  # noqa: F401  (they register rules)
+    attention,
+    compounds,
+    curves,
+    moved,
+    operations,
+    piecewise,
+    rearranging,
+    statistics,
+    sums,
+)
 from tiltproof.checker.form import REFUSED, Form
 from tiltproof.checker.head import UNBOUNDED, Watched, call_of_form, require_bounded, scores, watch_rules
 from tiltproof.errors import InputError

@@ -245,7 +245,6 @@ def leaky_relu(input: Form, negative_slope: float = 0.01, inplace: bool = False)
     return input.become(result, "leaky_relu") if inplace else result
 
 
-@rule(torch.clamp, torch.Tensor.clamp, torch.clip, torch.Tensor.clip)
 def clamp(input: Form, min: Any = None, max: Any = None) -> Form:
     """Relax y = min(max(x, a), b), a < b and x in [l, h], to a zonotope.
 

@@ -230,7 +230,6 @@ class Clamp(Banded):
         return gamma(2, operation.evaluation) * size if operation.evaluation else 0.0
 
 
-@converter("clamp.default")
 def clamp(shape: Any, x: Any, low: Any = None, high: Any = None) -> Built:
     require_constants(x, low, high)
     if not all(isinstance(bound, (int, float)) and abs(bound) < 2.0**100 for bound in (low, high)) or not low < high:

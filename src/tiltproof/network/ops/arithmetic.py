@@ -195,9 +195,23 @@ def mul(shape: Any, x: Any, other: Any) -> Built:
 
 @converter("div.Tensor", "div.Scalar")
 def div(shape: Any, x: Any, other: Any) -> Built:
+    """By a branch: times its reciprocal."""
     if isinstance(other, Input):
-        raise Refused("a division by something that depends on the image")
+        inverse = Built("reciprocal", (other.name,), shape=other.shape)
+        if isinstance(x, Input):
+            if len(x.shape) != len(other.shape):
+                raise Refused(f"a quotient of branches of shapes {x.shape} and {other.shape}")
+            return Built("product", (x.name, inverse))
+        return _scaled_inner(shape, inverse, x)
     return _scaled(shape, x, other, lambda c: c.reciprocal(), None)
+
+
+def _scaled_inner(shape: Any, inner: Built, factor: Any) -> Built:
+    """A constant times an operation built here."""
+    assert inner.shape is not None
+    built = _scaled(shape, Input("", inner.shape), factor, lambda c: c, None)
+    built.inputs = (inner,)
+    return built
 
 
 @converter("neg.default")

@@ -540,6 +540,24 @@ class Erf(Absolute):
         return (first + (last - first) * share).sinh()
 
 
+@rule("atan")
+class Atan(Absolute):
+    """f'' = -2 x / (1 + x^2)^2."""
+
+    def parts(self, operation: Operation, lower: Tensor, upper: Tensor) -> list[Tensor | float]:
+        return [0.0]
+
+    def value(self, operation: Operation, x: Tensor) -> Tensor:
+        return x.atan()
+
+    def derivative(self, operation: Operation, x: Tensor, inside: Tensor) -> Tensor:
+        return 1 / (1 + x * x)
+
+    def between(self, operation: Operation, a: Tensor, b: Tensor, share: Tensor) -> Tensor:
+        first, last = a.asinh(), b.asinh()
+        return (first + (last - first) * share).sinh()
+
+
 @rule("sin")
 class Sin(Absolute):
     """f'' = -f changes sign at multiples of pi. In an interval longer than 3 pi there are three extremes in a row, so that no line is
@@ -583,7 +601,7 @@ class Cos(Sin):
         return -x.sin()
 
 
-PLAIN = ("silu", "mish", "hardswish", "exp", "log", "sqrt", "rsqrt", "reciprocal", "erf", "sin", "cos")
+PLAIN = ("silu", "mish", "hardswish", "exp", "log", "sqrt", "rsqrt", "reciprocal", "erf", "atan", "sin", "cos")
 """Kinds that are an ATen call without arguments."""
 
 
