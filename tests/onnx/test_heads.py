@@ -91,12 +91,12 @@ def test_a_softmax_over_several_axes_of_old_opsets(tmp_path):
         assert without_head(model, IMAGES)[1] == ()
 
 
-@pytest.mark.parametrize("op", ["LogSoftmax", "ArgMax"])
+@pytest.mark.parametrize("op", ["ArgMax"])
 def test_inside_a_network_it_is_refused_by_name(op, tmp_path):
-    more = [node("Cast", "my_argmax", to="float", name="cast")] if op == "ArgMax" else []
+    more = [node("Cast", "my_argmax", to="float", name="cast")]
     for entry in more:
         entry.attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
-    last = "float" if more else f"my_{op.lower()}"
+    last = "float"
     with pytest.raises(UnsupportedOperation, match=f"{op} at node 'my_{op.lower()}'|Cast at node 'cast'"):
         load(net(node(op, "scores", axis=1), *more, node("Relu", last)), tmp_path)
     with pytest.raises((UnsupportedOperation, InputError), match=f"{op} at node"):

@@ -29,14 +29,19 @@ READ = {
     "v22_unet_upsample_small": {"output": "out_mask"},
     "vnn_ibp_3_3_8": {},
     "ultraface_slim-320_simplified": {"output": "boxes"},
+    "pypi_ch_ppocr_mobile_v2.0_cls_infer": {"shape": (3, 48, 192)},
+    "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30": {},
 }
 """Names, and how they are read."""
 REFUSED = {
-    "pypi_ch_ppocr_mobile_v2.0_cls_infer": ("HardSigmoid|MaxPool|Mul|Slice", {"shape": (3, 48, 192)}),
-    "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30": ("Sign", {}),
 }
 """Names, and which operations have no rule. A network that is read once they have one belongs into the other table."""
-HEADS = {"ort_cnn_mnist_pytorch": ("LogSoftmax",), "ort_winml_squeezenet": ("Sigmoid",)}
+HEADS = {
+    "pypi_ch_ppocr_mobile_v2.0_cls_infer": ("Softmax",),
+    "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30": ("Softmax",),
+    "ort_cnn_mnist_pytorch": ("LogSoftmax",),
+    "ort_winml_squeezenet": ("Sigmoid",),
+}
 
 
 def row(name, outcome, began):

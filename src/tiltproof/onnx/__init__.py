@@ -7,7 +7,7 @@ in between. What a node says that is not understood is refused by its op and its
 agree with onnxruntime before it is used.
 """
 
-from tiltproof.onnx import quantized  # noqa: F401  (fills the tables)
+from tiltproof.onnx import piecewise, quantized  # noqa: F401  (fills the tables)
 from tiltproof.onnx.reader import load_onnx
 
 __all__ = ["load_onnx"]

@@ -38,6 +38,16 @@ def constant_of_shape(draft: Draft, node: Node, values: list[Value | None]) -> V
     return number.expand(full).clone()
 
 
+@reads("Mod")
+def remainder(draft: Draft, node: Node, values: list[Value | None]) -> Value:
+    """Of sizes, with the sign of the divisor."""
+    node.count(2)
+    node.only(fmod=0)
+    if any(isinstance(value, Tensor) and value.is_floating_point() for value in values):
+        raise node.refusal("takes the remainder of fractions")
+    return folded(node, values[0], values[1], torch.remainder)
+
+
 def folded(node: Node, first: Value | None, second: Value | None, function: Callable[..., Tensor]) -> Value:
     """The sum, difference, product or quotient of two constants, or of two lists of sizes."""
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.is_floating_point():
@@ -56,7 +66,7 @@ def folded(node: Node, first: Value | None, second: Value | None, function: Call
         raise node.refusal("computes with the batch size", do=DYNAMIC)
     left, right = ([number or 0 for number in each.numbers] for each in (one, other))
     count = max(len(left), len(right))
-    if {len(left), len(right)} - {1, count} or (node.op == "Div" and 0 in right):
+    if {len(left), len(right)} - {1, count} or (node.op in ("Div", "Mod") and 0 in right):
         raise node.refusal("combines sizes that do not fit each other")
     pairs = zip(left * (count // len(left)), right * (count // len(right)), strict=True)
     results = tuple(WHOLE[node.op](a, b) for a, b in pairs)
@@ -75,4 +85,5 @@ WHOLE: dict[str, Callable[[int, int], int]] = {
     "Sub": operator.sub,
     "Mul": operator.mul,
     "Div": _quotient,
+    "Mod": operator.mod,
 }

@@ -24,6 +24,7 @@ from tiltproof.onnx.registry import (
     writes,
     writes_one_node,
 )
+from tiltproof.onnx.reshape import axes_of, spread
 from tiltproof.step_module import Step
 
 LIBRARY = 256
@@ -58,6 +59,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "Sqrt": torch.sqrt,
     "Reciprocal": torch.reciprocal,
     "Erf": torch.erf,
+    "Atan": torch.atan,
     "Sin": torch.sin,
     "Cos": torch.cos,
     "Softplus": F.softplus,
@@ -70,8 +72,16 @@ for _function in (*FUNCTIONS.values(), *OTHERS):
 
 
 @reads(*FUNCTIONS)
-def plain(draft: Draft, node: Node, values: list[Value | None]) -> Image:
+def plain(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(1)
+    x = values[0]
+    if (
+        isinstance(x, Tensor) and node.op in ("Sqrt", "Reciprocal") and x.is_floating_point()
+    ):  # of the file's own numbers
+        result = FUNCTIONS[node.op](x)
+        if not bool(result.isfinite().all()):
+            raise node.refusal("gives constants that are not finite")
+        return result
     settings: dict[str, Any] = {"threshold": LARGEST} if node.op == "Softplus" else {}  # the logarithm everywhere
     return draft.add(node, FUNCTIONS[node.op], (image(node, values[0]),), **settings)
 
@@ -106,9 +116,21 @@ def _positive(node: Node, name: str, default: float) -> float:
     return value
 
 
+def raised(x: Tensor, *, base: float) -> Tensor:
+    return base**x
+
+
+rounds(approximated)(raised)
+
+
 @reads("Pow")
 def power(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(2)
+    if isinstance(values[0], Tensor) and isinstance(values[1], Image):
+        base = float(values[0]) if values[0].numel() == 1 else 0.0
+        if values[0].ndim > len(values[1].shape) + 1 or not 2.0**-20 <= base <= 2.0**20 or 2 / 3 < base < 3 / 2:
+            raise node.refusal(f"has the base {base}; one number for all, up to 2/3 or from 3/2, has a rule")
+        return draft.add(node, raised, (values[1],), base=base)
     x, given = image(node, values[0]), constant(node, values[1])
     if given.numel() != 1 or given.ndim > len(x.shape) + 1:
         raise node.refusal(f"has an exponent of shape {list(given.shape)}; one number for all has a rule")
@@ -116,6 +138,36 @@ def power(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     if exponent == 1 or not 2.0**-6 <= abs(exponent) <= 2.0**6:
         raise node.refusal(f"has the exponent {exponent}; 1/64 to 64 and -64 to -1/64, but for 1, have a rule")
     return draft.add(node, torch.pow, (x,), exponent=exponent)
+
+
+def _of_several(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    """A norm moves by at most the norm of the errors, a log-sum-exp by at most the largest."""
+    axes = step.settings["axes"]
+    error, size = errors[0].square().sum(axes, True).sqrt(), read[0].abs().amax(axes, True)
+    count = math.prod(read[0].shape[axis] for axis in axes)
+    return error.reshape(result.shape) + (LIBRARY + 4 * count) * unit * (1 + result.abs() + size.reshape(result.shape))
+
+
+@rounds(_of_several)
+def length(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
+    return torch.linalg.vector_norm(x, 2, axes, keep)
+
+
+@rounds(_of_several)
+def log_sum_exp(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
+    return torch.logsumexp(x, axes, keep)
+
+
+@reads("ReduceL2", "ReduceLogSumExp")
+def reduce(draft: Draft, node: Node, values: list[Value | None]) -> Image:
+    node.count(1, 2)
+    x, keep = image(node, values[0]), node.flag("keepdims", True)
+    node.only(noop_with_empty_axes=0)
+    axes = axes_of(node, values, 1)
+    if not axes:
+        raise node.refusal("reduces the batch too")
+    function = length if node.op == "ReduceL2" else log_sum_exp
+    return draft.add(node, function, (x,), axes=tuple(spread(node, axes, len(x.shape) + 1)), keep=keep)
 
 
 def gate(draft: Draft, node: Node, first: Image, second: Image) -> Image | None:
@@ -137,7 +189,7 @@ def gate(draft: Draft, node: Node, first: Image, second: Image) -> Image | None:
     return None
 
 
-for _kind, _op in (("exp", "Exp"), ("log", "Log"), ("sqrt", "Sqrt"), ("reciprocal", "Reciprocal"), ("erf", "Erf"),
+for _kind, _op in (("exp", "Exp"), ("log", "Log"), ("sqrt", "Sqrt"), ("reciprocal", "Reciprocal"), ("erf", "Erf"), ("atan", "Atan"),
                    ("sin", "Sin"), ("cos", "Cos")):  # fmt: skip
     writes_one_node(_kind, _op)
 

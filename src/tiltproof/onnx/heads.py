@@ -59,9 +59,9 @@ def argmax(x: Tensor, *, axis: int, keep: bool) -> Tensor:
     return torch.argmax(x, axis, keep)
 
 
-ONLY_LAST = {log_softmax, argmax}
+ONLY_LAST = {argmax}
 """Functions without a bound: they may only be the last ones of a network, but for reshapes."""
-AFTER = {*ONLY_LAST, softmax, in_shape, torch.sigmoid}
+AFTER = {*ONLY_LAST, softmax, log_softmax, in_shape, torch.sigmoid}
 
 
 @reads("Softmax", "LogSoftmax")
@@ -90,7 +90,7 @@ def read_argmax(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 
 
 def refuse_inner_heads(draft: Draft, result: int) -> None:
-    """Refuse a log-softmax or argmax that something else than a head reads."""
+    """Refuse an argmax that something else than a head reads."""
     tail, place = set(), result
     while place and draft.steps[place - 1].function in AFTER:
         tail.add(place)

@@ -315,7 +315,9 @@ def leaky_relu(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 @writes("relu")
 def write_relu(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
     slope = operation.settings.get("negative_slope", 0.0)
-    if slope:
+    if slope == -1:
+        draft.add("Abs", inputs, output)
+    elif slope:
         draft.add("LeakyRelu", inputs, output, alpha=slope)
     else:
         draft.add("Relu", inputs, output)
@@ -326,23 +328,42 @@ def clip(x: Tensor, *, low: float, high: float) -> Tensor:
     return torch.clamp(x, low, high)
 
 
+@rounds(exact)
+def clip_below(x: Tensor, *, low: float) -> Tensor:
+    return torch.clamp(x, min=low)
+
+
+@rounds(exact)
+def clip_above(x: Tensor, *, high: float) -> Tensor:
+    return torch.clamp(x, max=high)
+
+
 @reads("Clip")
 def read_clip(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1, 3)
     if node.opset < 11:  # as attributes, whose defaults are the ends of float32
-        given = [node.take(name, NUMBER) for name in ("min", "max")]
+        ends = [node.take(name, NUMBER) for name in ("min", "max")]
         largest = float(np.finfo(np.float32).max)
-        bounds = [
-            torch.tensor(bound, dtype=draft.dtype) for bound in given if bound is not None and abs(bound) < largest
+        found = [
+            torch.tensor(bound, dtype=draft.dtype) if bound is not None and abs(bound) < largest else None
+            for bound in ends
         ]
     else:
-        bounds = [constant(node, value) for value in values[1:] if value is not None]
-    if len(bounds) != 2 or any(bound.numel() != 1 or bound.dtype != draft.dtype for bound in bounds):
-        raise node.refusal("lacks a bound; only Clip with two constant bounds is supported")
-    low, high = (float(bound) for bound in bounds)
+        found = [None if value is None else constant(node, value) for value in [*values[1:], None, None][:2]]
+    bounds = {name: bound for name, bound in zip(("low", "high"), found, strict=True) if bound is not None}
+    if any(bound.numel() != 1 or bound.dtype != draft.dtype for bound in bounds.values()):
+        raise node.refusal("has bounds that are no single numbers of the network's type")
+    x, given = image(node, values[0]), {name: float(bound) for name, bound in bounds.items()}
+    if not given:
+        return x
+    if "high" not in given:
+        return draft.add(node, clip_below, (x,), low=given["low"])
+    if "low" not in given:
+        return draft.add(node, clip_above, (x,), high=given["high"])
+    low, high = given["low"], given["high"]
     if not low < high:
         raise node.refusal(f"clips to [{low}, {high}]; only a lower bound below the upper one is supported")
-    return draft.add(node, clip, (image(node, values[0]),), low=low, high=high)
+    return draft.add(node, clip, (x,), low=low, high=high)
 
 
 @writes("clamp")
@@ -537,6 +558,28 @@ def branches(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Ten
     return error + 2 * unit * (result.abs() + error)
 
 
+def quotient_of_branches(_step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    """Infinite where the divisor may be 0."""
+    least = read[1].abs() - errors[1]
+    error = torch.where(least > 0, (errors[0] + result.abs() * errors[1]) / least, math.inf)
+    return error + 2 * unit * (result.abs() + error)
+
+
+@rounds(quotient_of_branches)
+def quotient(x: Tensor, other: Tensor) -> Tensor:
+    return x / other
+
+
+def over_branch(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+    ahead = step.constants["constant"].expand_as(result)
+    return quotient_of_branches(step, [ahead, read[0]], [torch.zeros_like(result), errors[0]], result, unit)
+
+
+@rounds(over_branch)
+def constant_over(x: Tensor, constant: Tensor, *, operation: Any) -> Tensor:
+    return constant / x
+
+
 def product_of_branches(_step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
     error = read[0].abs() * errors[1] + read[1].abs() * errors[0] + errors[0] * errors[1]
     return error + 2 * unit * (result.abs() + error)
@@ -559,22 +602,18 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         joined = gate(draft, node, first, second) if node.op == "Mul" else None
         if joined is not None:
             return joined
-        if node.op == "Div":
-            raise node.refusal("divides by something that depends on the image")
         if len(first.shape) != len(second.shape):
             raise node.refusal(f"joins branches of shapes {list(first.shape)} and {list(second.shape)}")
-        return draft.add(node, function, (first, second))
+        return draft.add(node, quotient if node.op == "Div" else function, (first, second))
     x, constant = (first, second) if isinstance(first, Image) else (second, first)
     if not isinstance(x, Image) or not isinstance(constant, Tensor):
         return folded(node, first, second, function)
-    if node.op == "Div" and x is second:
-        raise node.refusal("divides by something that depends on the image")
-    if node.op == "Div" and bool((constant == 0).any()):
+    if node.op == "Div" and x is first and bool((constant == 0).any()):
         raise node.refusal("divides by zero")
     whole = len(x.shape) + 1
     if constant.ndim > whole or (constant.ndim == whole and constant.shape[0] != 1):
         raise node.refusal(f"has a constant of shape {list(constant.shape)}, which would tell images of a batch apart")
-    made = with_constant if x is first else constant_with
+    made = with_constant if x is first else constant_over if node.op == "Div" else constant_with
     result = draft.add(node, made, (x,), {"constant": constant}, operation=function)
     if result.shape != x.shape:
         raise node.refusal(f"spreads {list(x.shape)} to {list(result.shape)}")

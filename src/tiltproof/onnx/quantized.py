@@ -1,17 +1,33 @@
-"""QuantizeLinear and DequantizeLinear, as quantized files have them: on weights, and around every layer.
+"""QuantizeLinear and DequantizeLinear, as quantized files have them: on weights, and around every layer; and operations on whole numbers.
 
 A constant that is dequantized becomes the float32 numbers that onnxruntime makes of it. A value that is quantized and dequantized again,
 by the same numbers, becomes one step: y = (min(max(round(x / scale) + zero, low), high) - zero) scale.
+
+QLinearConv and its like are read as DequantizeLinear of what they read, the operation, and QuantizeLinear. A kernel that adds up whole
+numbers and multiplies by one rounded factor differs from that by less than a float32 evaluation may.
 """
 
 from __future__ import annotations
+
+import copy
 
 import torch
 from torch import Tensor
 
 from tiltproof.onnx.module import Draft, Quantized, Value
 from tiltproof.onnx.protobuf import Node, package
-from tiltproof.onnx.registry import STEPPED, GraphDraft, Operation, constant, image, reads, refused, rounds, writes
+from tiltproof.onnx.registry import (
+    READERS,
+    STEPPED,
+    GraphDraft,
+    Operation,
+    constant,
+    image,
+    reads,
+    refused,
+    rounds,
+    writes,
+)
 from tiltproof.step_module import Step
 
 KINDS = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
@@ -59,6 +75,11 @@ def quantize(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(2, 3)
     node.only(saturate=1, output_dtype=0, block_size=0, precision=0)
     node.integer("axis", 1)
+    return rounded(draft, node, values)
+
+
+def rounded(draft: Draft, node: Node, values: list[Value | None]) -> Quantized:
+    """A value as whole numbers, given with its scale and its zero point."""
     x, (scale, zero) = image(node, values[0]), _parameters(node, values)
     kind = torch.uint8 if zero is None else zero.dtype
     if scale.numel() != 1 or kind not in KINDS:
@@ -73,7 +94,12 @@ def dequantize(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     """A constant: (x - zero) scale, rounded once to float32. A quantized value: itself, if both agree on scale and zero."""
     node.count(2, 3)
     node.only(block_size=0, output_dtype=0)
-    axis, x, (scale, zero) = node.integer("axis", 1), values[0], _parameters(node, values)
+    return real(node, values, node.integer("axis", 1))
+
+
+def real(node: Node, values: list[Value | None], axis: int) -> Value:
+    """What a value, its scale and its zero point stand for."""
+    x, (scale, zero) = values[0], _parameters(node, values)
     if isinstance(x, Quantized):
         same = scale.numel() == 1 and float(scale) == x.scale and (0 if zero is None else int(zero)) == x.zero
         if not same or (zero is not None and zero.dtype != x.kind):
@@ -93,6 +119,87 @@ def dequantize(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         scale, zero = scale.reshape(()), None if zero is None else zero.reshape(())
     whole = x.long() - (0 if zero is None else zero.long())
     return whole.to(scale.dtype) * scale
+
+
+def _as(node: Node, op: str, inputs: int) -> Node:
+    """The node as one of this op, with its attributes and as many inputs."""
+    other = copy.copy(node)
+    other.op, other.domain, other.inputs = op, "", ["given"] * inputs
+    return other
+
+
+def _inner(draft: Draft, node: Node, op: str, given: list[Value | None], scales: list[Value | None]) -> Quantized:
+    """The operation between dequantized values, and its result as whole numbers again."""
+    result = READERS[op](draft, _as(node, op, len(given)), given)
+    return rounded(draft, node, [result, *scales])
+
+
+def _bias(node: Node, bias: Value | None, scale: Value | None, other: Value | None) -> list[Value | None]:
+    """A bias of whole numbers, whose scale is the product of both factors' scales."""
+    if bias is None:
+        return []
+    first, second = (constant(node, each).reshape(-1) for each in (scale, other))
+    whole = constant(node, bias)
+    if whole.dtype.is_floating_point or bool((whole.abs() >= 2**31).any()):
+        raise node.refusal("has a bias that is not of int32")
+    return [whole.to(first.dtype) * (first * second)]
+
+
+@reads("QLinearConv")
+def quantized_conv(draft: Draft, node: Node, values: list[Value | None]) -> Quantized:
+    node.count(8, 9)
+    x, weight = real(node, values[:3], 1), real(node, values[3:6], 0)
+    bias = _bias(node, values[8] if len(values) == 9 else None, values[1], values[4])
+    return _inner(draft, node, "Conv", [x, weight, *bias], values[6:8])
+
+
+@reads("QLinearMatMul")
+def quantized_matmul(draft: Draft, node: Node, values: list[Value | None]) -> Quantized:
+    node.count(8)
+    first, second = real(node, values[:3], 0), real(node, values[3:6], 1)
+    return _inner(draft, node, "MatMul", [first, second], values[6:8])
+
+
+@reads("QGemm")
+def quantized_gemm(draft: Draft, node: Node, values: list[Value | None]) -> Value:
+    """onnxruntime's own; without an output scale it gives real numbers."""
+    node.count(6, 9)
+    turned = node.attributes.get("transB")
+    rows = 0 if turned is not None and turned.i else 1
+    x, weight = real(node, values[:3], 0), real(node, values[3:6], rows)
+    bias = _bias(node, values[6] if len(values) > 6 else None, values[1], values[4])
+    if len(values) > 7:
+        return _inner(draft, node, "Gemm", [x, weight, *bias], values[7:9])
+    return READERS["Gemm"](draft, _as(node, "Gemm", 2 + len(bias)), [x, weight, *bias])
+
+
+@reads("QLinearAdd", "QLinearMul")
+def quantized_sum(draft: Draft, node: Node, values: list[Value | None]) -> Quantized:
+    """onnxruntime's own."""
+    node.count(7, 8)
+    first, second = real(node, values[:3], 1), real(node, values[3:6], 1)
+    return _inner(draft, node, node.op.removeprefix("QLinear"), [first, second], values[6:8])
+
+
+@reads("QLinearGlobalAveragePool")
+def quantized_average(draft: Draft, node: Node, values: list[Value | None]) -> Quantized:
+    """onnxruntime's own."""
+    node.count(5)
+    node.only(channels_last=0)
+    return _inner(draft, node, "GlobalAveragePool", [real(node, values[:3], 1)], values[3:5])
+
+
+@reads("QLinearSigmoid")
+def quantized_sigmoid(draft: Draft, node: Node, values: list[Value | None]) -> Quantized:
+    """onnxruntime's own."""
+    node.count(4, 5)
+    return _inner(draft, node, "Sigmoid", [real(node, values[:3], 1)], values[3:5])
+
+
+OF_RUNTIME = {"QGemm", "QLinearAdd", "QLinearMul", "QLinearGlobalAveragePool", "QLinearSigmoid"}
+"""Operations of onnxruntime's own domain, com.microsoft."""
+MOVES = {"MaxPool", "Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice"}
+"""Operations that move whole numbers or choose the largest, and so the real numbers for which these stand."""
 
 
 @writes("quantize")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -17,7 +18,7 @@ from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads
 from tiltproof.onnx.legacy import fill_paddings
-from tiltproof.onnx.module import Draft, Image, OnnxModule, Value
+from tiltproof.onnx.module import Draft, Image, OnnxModule, Quantized, Value
 from tiltproof.onnx.ops import merge_biases
 from tiltproof.onnx.protobuf import (
     EXPORT_AGAIN,
@@ -32,6 +33,7 @@ from tiltproof.onnx.protobuf import (
     read_file,
     validate,
 )
+from tiltproof.onnx.quantized import MOVES, OF_RUNTIME
 from tiltproof.onnx.registry import READERS
 from tiltproof.onnx.reshape import in_shape, turned
 
@@ -178,6 +180,10 @@ NAMING = {("ai.onnx.ml", "ZipMap"): 0, ("ai.onnx.ml", "ArrayFeatureExtractor"): 
 """Operations that put names to classes, and the input that holds the scores or the largest one's number."""
 
 
+DOMAINS = (("", "ai.onnx"), ("com.microsoft",))
+"""Of ONNX's own operations, and of onnxruntime's."""
+
+
 def _needed(graph: Any, result: str) -> list[Any]:
     """The nodes that the output is computed from, in the file's order."""
     makers = {name: node for node in graph.node for name in node.output if name}
@@ -192,7 +198,7 @@ def _needed(graph: Any, result: str) -> list[Any]:
 
 def _require_known(nodes: Sequence[Node]) -> None:
     """Refuse the first node whose operation has no reader; all such operations are named with it."""
-    missing = [node for node in nodes if node.domain not in ("", "ai.onnx") or node.op not in READERS]
+    missing = [node for node in nodes if node.domain not in DOMAINS[node.op in OF_RUNTIME] or node.op not in READERS]
     if missing:
         domain = missing[0].domain
         where = f" of domain {shown(domain, 60)!r}" if domain else ""
@@ -223,7 +229,14 @@ def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:
     missing = [name for name in node.inputs if name and name not in values]
     if missing:
         raise InputError(f"ONNX operation {node} reads {shown(missing[0], 80)!r}, which nothing before it gives")
-    converted = READERS[node.op](draft, node, [values[name] if name else None for name in node.inputs])
+    given = [values[name] if name else None for name in node.inputs]
+    whole = given[0] if given and node.op in MOVES else None
+    if isinstance(whole, Quantized):
+        moved = READERS[node.op](draft, node, [whole.image, *given[1:]])
+        assert isinstance(moved, Image)
+        converted: Value = dataclasses.replace(whole, image=moved)
+    else:
+        converted = READERS[node.op](draft, node, given)
     node.finish()
     for name, value in zip(node.outputs, converted if isinstance(converted, tuple) else (converted,), strict=False):
         _give(values, name, value)

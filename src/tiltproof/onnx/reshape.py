@@ -156,6 +156,9 @@ def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         draft.half |= to == FLOAT16
     elif isinstance(value, Quantized):
         same = to == {torch.uint8: UINT8, torch.int8: INT8}.get(value.kind)
+    elif isinstance(value, Sizes) and FLOATS.get(to) == draft.dtype and None not in value.numbers:
+        found = torch.tensor([float(size or 0) for size in value.numbers], dtype=draft.dtype)
+        return found.reshape(()) if value.scalar and len(found) == 1 else found
     elif isinstance(value, Sizes):
         same = to == INT64 or (to == INT32 and all(size is None or abs(size) < 2**31 for size in value.numbers))
     elif isinstance(value, Tensor) and value.dtype == torch.int64:
