@@ -122,6 +122,12 @@ ACTIVATIONS = {
     "linear": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "log_sigmoid": lambda x: -np.log1p(np.exp(-x)),
+    "hard_shrink": lambda x: np.where(np.abs(x) > 0.5, x, 0),
+    "soft_shrink": lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0),
+    "tanh_shrink": lambda x: x - np.tanh(x),
+    "celu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "leaky_relu": lambda x: np.where(x > 0, x, 0.2 * x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
@@ -169,6 +175,8 @@ def answer(x: np.ndarray, kind: str, s: dict[str, Any], w: dict[str, np.ndarray]
             return np.minimum(np.where(x > 0, x, slope * x), math.inf if most is None else most)
         case "LeakyReLU":
             return np.where(x > 0, x, s.get("alpha", s.get("negative_slope", 0.3)) * x)
+        case "PReLU":
+            return np.where(x > 0, x, w["alpha"] * x)
         case "GlobalAveragePooling2D":
             return x.mean((0, 1), keepdims=s.get("keepdims", False))
         case "GlobalMaxPooling2D":

@@ -89,6 +89,11 @@ CASES = {
         ("LeakyReLU", {"alpha": 0.5}, {}),
         ("LeakyReLU", {"negative_slope": 0.125}, {}),
     ],
+    "prelu": [("PReLU", {"shared_axes": [1, 2]}, {"alpha": numbers(1, 1, 3)})],
+    "piecewise linear and others": [
+        ("Activation", {"activation": name}, {})
+        for name in ("soft_shrink", "softsign", "tanh_shrink", "celu", "log_sigmoid", "hard_shrink")
+    ],
     "activations": [
         ("Activation", {"activation": name}, {})
         for name in ("leaky_relu", "silu", "gelu", "relu6", "sigmoid", "linear")
@@ -203,6 +208,23 @@ def test_weights_in_another_order_than_the_layers_are_refused(tmp_path):
         archive.writestr("model.weights.h5", weights)
     with pytest.raises(InputError, match="another order"):
         load_keras(path)
+
+
+def test_the_larger_and_the_smaller_of_branches(tmp_path):
+    layers = [BRANCHES[0], ("Maximum", {}, {}), ("Minimum", {}, {})]
+    calls = [("conv", ["in"]), ("more", ["in", "conv"]), ("less", ["more", "conv"])]
+    model = load_keras(write(tmp_path / "net.keras", branched(calls, layers), layers))
+    image = RANDOM.normal(size=SHAPE)
+    first = answer(image, *layers[0])
+    with torch.no_grad():
+        ours = model.double()(torch.from_numpy(image).permute(2, 0, 1)[None])[0].permute(1, 2, 0)
+    np.testing.assert_allclose(ours.numpy(), np.minimum(np.maximum(image, first), first), atol=1e-5)
+
+
+def test_slopes_of_single_pixels_are_refused(tmp_path):
+    layers = [("PReLU", {"shared_axes": None}, {"alpha": numbers(*SHAPE)})]
+    with pytest.raises(UnsupportedOperation, match="one for each channel"):
+        load_keras(write(tmp_path / "net.keras", description(layers), layers))
 
 
 def test_all_layers_without_a_rule_are_named_at_once(tmp_path):

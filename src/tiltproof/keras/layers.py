@@ -154,6 +154,12 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
     "mish": (F.mish, {}),
     "hard_silu": (hard_swish, {}),
     "hard_swish": (hard_swish, {}),
+    "softsign": (F.softsign, {}),
+    "log_sigmoid": (F.logsigmoid, {}),
+    "hard_shrink": (F.hardshrink, {}),
+    "soft_shrink": (F.softshrink, {}),
+    "tanh_shrink": (F.tanhshrink, {}),
+    "celu": (F.celu, {}),
 }
 """Keras's names. ``hard_sigmoid`` is not among them: it means two functions, by the version that wrote the file."""
 
@@ -213,6 +219,26 @@ def leaky_relu(settings: Settings) -> Build:
     """Keras 2 called the slope alpha."""
     slope = settings.number("alpha", 0.3) if "alpha" in settings.values else settings.number("negative_slope", 0.3)
     return elementwise(F.leaky_relu, negative_slope=slope)
+
+
+def prelu(x: Tensor, alpha: Tensor) -> Tensor:
+    return F.prelu(x, alpha)
+
+
+@layer("PReLU")
+def prelu_layer(settings: Settings) -> Build:
+    """One slope for each channel, shared along rows and columns."""
+    shared = settings.take("shared_axes")
+    settings.values.pop("alpha_initializer", None)
+
+    def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
+        (x,) = _one(values)
+        alpha = weights.take(group, ["alpha"])["alpha"]
+        if alpha.numel() != x.shape[0] or (len(x.shape) == 3 and list(shared or []) != [1, 2]):
+            raise settings.refusal(f"has slopes of shape {list(alpha.shape)}; one for each channel has a rule")
+        return draft.add(group, prelu, (x,), {"alpha": alpha.reshape(-1)})
+
+    return build
 
 
 @layer("ELU")
@@ -474,6 +500,8 @@ def _branches(function: Callable[[Tensor, Tensor], Tensor], most: int = MOST) ->
 layer("Add")(_branches(torch.add))
 layer("Subtract")(_branches(torch.sub, 2))
 layer("Multiply")(_branches(torch.mul))
+layer("Maximum")(_branches(torch.maximum))
+layer("Minimum")(_branches(torch.minimum))
 
 
 def join(*values: Tensor, dim: int) -> Tensor:
