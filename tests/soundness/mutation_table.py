@@ -37,6 +37,8 @@ QUANTIZE, QUANTIZED = "network/ops/quantize.py", "network/test_quantize.py"
 CHECKER_OPERATIONS = "checker/operations.py"
 GATHER, CONTRACTION, MAXIMA = "network/ops/gather.py", "network/ops/contraction.py", "network/ops/maxima.py"
 REARRANGEMENTS = "network/test_rearrangements.py"
+PIECEWISE, CHECKER_PIECEWISE, COMPOUNDS = "network/ops/piecewise.py", "checker/piecewise.py", "network/ops/compounds.py"
+PIECES = "network/test_piecewise.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
 
@@ -1252,4 +1254,51 @@ MUTATIONS = [
              "an evaluation rounds the places that it interpolates at", (REARRANGEMENTS,)),
     Mutation("checker: padding never wins", CHECKER_OPERATIONS, "torch.where(outside, x.lower().min(), data[0])", "data[0]",
              "a zero beside negative numbers is not among them", (CHECKER_FORMS,)),
+    # piecewise linear functions
+    Mutation("maximum: the chord's offset", PIECEWISE, "torch.maximum(slope * below, other * above) * (1 + 8 * first.unit)",
+             "torch.minimum(slope * below, other * above) * 0",
+             "both branches may be the larger one", (PIECES,)),
+    Mutation("maximum: remainders of the difference", PIECEWISE,
+             "widen(one.radius + two.radius, one.magnitude() + two.magnitude(), 2, one.unit)",
+             "one.radius * 0",
+             "the remainders decide which is larger", (PIECES,)),
+    Mutation("maximum: its own remainders", PIECEWISE, "widen(one.radius * slope + two.radius * other + top / 2, magnitude, 8, one.unit)",
+             "top / 2", "the branches' remainders are still there", (PIECES,)),
+    Mutation("maximum: roundings", PIECEWISE, "widen(one.radius * slope + two.radius * other + top / 2, magnitude, 8, one.unit)",
+             "one.radius * slope + two.radius * other + top / 2", "sums of products round", (PIECES,)),
+    Mutation("maximum: the chord above", PIECEWISE, "constant=dot(a.clamp(max=0), top)", "constant=dot(a.clamp(max=0), 0 * top)",
+             "the larger branch lies above any mean of both", (PIECES,)),
+    Mutation("maximum: allowance", PIECEWISE, "size * backward_gamma(9, row_size(a), first.unit)", "size * 0.0",
+             "coefficients round", (PIECES,)),
+    Mutation("maximum: of smaller ends", PIECEWISE, "torch.maximum(high, high_two)", "torch.minimum(high, high_two)",
+             "either may be at its upper end", (PIECES,)),
+    Mutation("jump: above the corner", PIECEWISE, "torch.maximum(1 + down * margin, -down * lower)", "down * 0 - down * lower * 0.5",
+             "the jump's corner lies above the line", (PIECES,)),
+    Mutation("jump: a rounded slope", PIECEWISE, "torch.where(up > 0, below - moved[0], least)", "torch.where(up > 0, below + 1e-3, least)",
+             "the line through the corner must not be above it", (PIECES,)),
+    Mutation("prelu: channels", PIECEWISE, "value.reshape(-1, *[1] * (len(shape) - 1))",
+             "value.reshape(-1, *[1] * (len(shape) - 1)).flip(0)",
+             "each channel has its own slope", (NETWORK,)),
+    Mutation("hard shrink: jumps", PIECEWISE, 'Built("add", (soft, Built("sub", tuple(jumps), shape=shape)))', 'Built("add", (soft, soft))',
+             "beyond the bound the input itself comes back", (NETWORK,)),
+    Mutation("minimum: of turned branches", PIECEWISE, 'return scaled(Built("maximum", turned, shape=shape), shape, -1.0)',
+             'return scaled(Built("maximum", turned, shape=shape), shape, 1.0)', "min(x, z) = -max(-x, -z)", (NETWORK,)),
+    Mutation("variance: its correction", COMPOUNDS, "count / (count - correction)", "1.0", "torch divides by n - 1", (NETWORK,)),
+    Mutation("log-sum-exp: the number of terms", COMPOUNDS, "(scaled(mean, small, float(count)),)", "(scaled(mean, small, 1.0),)",
+             "a sum is n times a mean", (NETWORK,)),
+    Mutation("quotient: by the divisor itself", "network/ops/arithmetic.py", 'Built("product", (x.name, inverse))',
+             'Built("product", (x.name, other.name))', "a quotient is a product with the reciprocal", (NETWORK,)),
+    Mutation("checker: float32 beside a kink", CHECKER_PIECEWISE,
+             "(2.0**-22 * end.abs().clamp(max=1e300) + TINY32) * bool(x.unit)", "0 * end",
+             "the kink itself is rounded", (PIECES,)),
+    Mutation("checker: pieces in float32", CHECKER_PIECEWISE, "2.0**-21 * slack + TINY32, math.inf)", "0 * slack, math.inf)",
+             "products and sums round", (PIECES,)),
+    Mutation("checker: the larger of two", CHECKER_PIECEWISE, "top = torch.maximum(-s * low, (1 - s) * high).clamp(min=0)",
+             "top = 0 * low", "both may be the larger one", (PIECES,)),
+    Mutation("checker: remainders of the larger", CHECKER_PIECEWISE, "data[-1] = a.radius * s + b.radius * (1 - s) + top / 2",
+             "data[-1] = top / 2", "the remainders are still there", (PIECES,)),
+    Mutation("checker: quotient", "checker/form.py", "times(RULES[torch.reciprocal](b), a)", "times(b, a)",
+             "a quotient is a product with the reciprocal", (CHECKER_FORMS,)),
+    Mutation("onnx: the smaller of two", "onnx/piecewise.py", '"Min": (rounds(_either)(torch.minimum), smaller)',
+             '"Min": (rounds(_either)(torch.maximum), smaller)', "Min is not Max", (ONNX_NODES,)),
 ]  # fmt: skip
