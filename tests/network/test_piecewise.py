@@ -16,7 +16,7 @@ from tests.soundness.test_products_exactly import CASES, ENTRIES, assert_inside,
 from tests.support.small_networks import Function
 from tiltproof import bound_network
 from tiltproof.checker.form import Form
-from tiltproof.checker.network import evaluation
+from tiltproof.checker.network import evaluation, outputs
 from tiltproof.checker.piecewise import in_pieces, maximum
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import UnsupportedOperation
@@ -195,6 +195,25 @@ def test_float32_evaluations_beside_a_kink(name, radius):
 def test_other_uses_are_refused(function):
     with pytest.raises(UnsupportedOperation, match="no bound rule"):
         bound_network(Function(lambda _, x: function(x)), AffineForm(torch.rand(1, 2, 3), torch.rand(2, 3)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: ((x > 0) + (x > -1)) * x,
+        lambda x: (x > x.mean()) * x,
+        lambda x: (x > 0).float(),
+        lambda x: torch.where(x > 0, x, 0.0),
+        lambda x: (~(x > 0)) * x,
+        lambda x: F.relu(x).long() * x,
+    ],
+)
+def test_truth_values_elsewhere_are_refused(function):
+    model, form = Function(lambda _, x: function(x)), AffineForm(torch.rand(1, 2, 3), torch.rand(2, 3))
+    with pytest.raises(UnsupportedOperation):
+        bound_network(model, form)
+    with evaluation(model, torch.device("cpu")), pytest.raises(Exception):  # noqa: B017, PT011 - whatever comes first
+        outputs(model, Form(torch.rand(3, 2, 3).double()))
 
 
 def test_a_division_by_what_may_be_zero_proves_nothing():

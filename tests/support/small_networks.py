@@ -305,6 +305,11 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         a=nn.Conv2d(2, 2, 1),
         head=head(60),
     ),
+    "choice": lambda: Function(
+        lambda m, x: m.b((lambda y: torch.where(y > 0.1, y, 0.3 * y) + y * (y <= -0.2))(m.a(x.flatten(1)))),
+        a=nn.Linear(60, 9),
+        b=head(9),
+    ),
     "glu": lambda: Function(lambda m, x: m.head(F.glu(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 6, 3), head=head(36)),
     "log-softmax": lambda: Function(
         lambda m, x: m.head(F.log_softmax(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 3, 3), head=head(36)
@@ -417,6 +422,7 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     "softmax over channels": lambda: Function(
         lambda m, x: m.head(F.softmax(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 3, 3), head=head(36)
     ),
+    "softmin": lambda: Function(lambda m, x: m.b(F.softmin(m.a(x.flatten(1)), 1)), a=nn.Linear(60, 6), b=head(6)),
     "softmax last": lambda: Function(lambda m, x: m.a(x.flatten(1)).softmax(-1), a=head(60)),
     "product of matrices": lambda: Function(
         lambda m, x: m.head((F.relu(m.a(x)) @ m.b(x).transpose(2, 3)).flatten(1)),
@@ -609,7 +615,7 @@ NOT_WRITTEN = {
     *("average over the edge", "average with a divisor"),
 }
 """Networks that cannot be written as ONNX."""
-NOT_READ = {"falling leaky relu", "threshold with a jump", "hard shrink"}
+NOT_READ = {"falling leaky relu", "choice", "threshold with a jump", "hard shrink"}
 """Networks that can be written as ONNX and not be read again."""
 
 

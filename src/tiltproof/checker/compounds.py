@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tiltproof.checker.attention import softmax
 from tiltproof.checker.curves import EXP, LIBRARY, LOG, Curve, distance, power, relaxed
 from tiltproof.checker.curves import softplus as soft
 from tiltproof.checker.form import RULES, Form, divided, no_rule, plus, rule, times
@@ -167,3 +168,16 @@ def vector_norm(x: Form, ord: Any = 2, dim: Any = None, keepdim: bool = False, d
     n = math.prod(x.shape[d] for d in dims)
     square, _ = mean_of_squares(x, x, dims, n)
     return without(relaxed(times(square, float(n)), power(0.5)), dims, keepdim)
+
+
+@rule(F.normalize)
+def normalize(input: Form, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Form:
+    """x / max(norm, eps)."""
+    if p != 2 or out is not None:
+        raise no_rule("normalize", f"by the norm of order {p}")
+    return divided(input, RULES[torch.clamp](vector_norm(input, 2, dim, True), min=eps))
+
+
+@rule(F.softmin)
+def softmin(input: Form, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Form:
+    return softmax(-input, dim, dtype=dtype)

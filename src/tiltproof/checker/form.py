@@ -208,7 +208,40 @@ class Form:
         )
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = _value
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _value
+    __eq__ = __ne__ = _value
+
+    def __gt__(self, other: Any) -> Condition:
+        found: Condition = RULES[torch.gt](self, other)
+        return found
+
+    def __lt__(self, other: Any) -> Condition:
+        found: Condition = RULES[torch.lt](self, other)
+        return found
+
+    __ge__, __le__ = __gt__, __lt__
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Condition:
+    """Truth values as a form of numbers from 0 to 1; nothing but a choice or a product reads them."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+
+    def __mul__(self, other: Any) -> Form:
+        return times(self.form, other)
+
+    __rmul__ = __mul__
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return Form.__torch_function__(function, types, args, kwargs)
+
+    def _value(self, *_: Any) -> Any:
+        raise UnsupportedOperation("the forward pass depends on values: a condition on a form has no single value")
+
+    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
+    __eq__ = __ne__ = _value
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -321,6 +354,7 @@ def negative(a: Form) -> Form:
 def times(a: Any, b: Any) -> Form:
     """Multiply: (c1 + t1)(c2 + t2) = c1 c2 + c1 t2 + c2 t1 + t1 t2, with t1 t2 from `second_order`; or the interval product where it is
     narrower than the radius."""
+    a, b = (each.form if isinstance(each, Condition) else each for each in (a, b))
     a, b = (a, b) if isinstance(a, Form) else (b, a)
     if not isinstance(b, Form):
         b = constant(b, a)

@@ -10,7 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.checker.form import LARGE32, TINY32, UNIT, Form, alike, constant, enclose, no_rule, plus, rule, unbounded
+from tiltproof.checker.form import (
+    LARGE32,
+    TINY32,
+    UNIT,
+    Condition,
+    Form,
+    alike,
+    constant,
+    enclose,
+    no_rule,
+    plus,
+    rule,
+    times,
+    unbounded,
+)
 from tiltproof.checker.operations import clamp, exact, lifted
 
 Piece = tuple[Any, Any]
@@ -159,6 +173,25 @@ def hardshrink(input: Form, lambd: float = 0.5) -> Form:
 @rule(torch.sign, torch.Tensor.sign, torch.sgn, torch.Tensor.sgn)
 def sign(input: Form) -> Form:
     return jumping(input, [(0.0, -1.0), (0.0, 1.0)], [0.0])
+
+
+@rule(torch.gt, torch.Tensor.gt, torch.ge, torch.Tensor.ge)
+def above(input: Form, other: Any) -> Condition:
+    return Condition(jumping(input, [(0.0, 0.0), (0.0, 1.0)], [number(other, "a comparison")]))
+
+
+@rule(torch.lt, torch.Tensor.lt, torch.le, torch.Tensor.le)
+def below(input: Form, other: Any) -> Condition:
+    return Condition(jumping(input, [(0.0, 1.0), (0.0, 0.0)], [number(other, "a comparison")]))
+
+
+@rule(torch.where)
+def where(condition: Any, input: Any, other: Any) -> Form:
+    """other + condition (input - other)."""
+    forms = isinstance(input, Form) and isinstance(other, Form)
+    if not isinstance(condition, Condition) or not forms or not condition.form.shape == input.shape == other.shape:
+        raise no_rule("where", "but for a choice between two branches by a comparison")
+    return plus(other, times(condition.form, plus(input, -other)))
 
 
 @rule(torch.maximum, torch.Tensor.maximum)

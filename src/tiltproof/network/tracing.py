@@ -24,7 +24,15 @@ from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
 from tiltproof.network.moved import REARRANGING, Moved, along_last, rearranged, standing
-from tiltproof.network.ops.converters import CONVERTERS, Built, Input, Refused, supported
+from tiltproof.network.ops.converters import (
+    CONDITIONS,
+    CONVERTERS,
+    READS_CONDITIONS,
+    Built,
+    Input,
+    Refused,
+    supported,
+)
 from tiltproof.network.ops.gather import PARTS, part
 from tiltproof.process_lock import exclusive
 
@@ -236,6 +244,8 @@ def _add(
             f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value)
         )
 
+    _refuse_whole_numbers(kind, where, value, [other.meta.get("val") for other in inputs])
+
     def argument(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             if value.name in moved:
@@ -296,6 +306,18 @@ def _turns(kind: str, arguments: list[Any]) -> bool:
     if kind == "permute.default":
         return arguments[1][0] % rank != 0
     return kind == "transpose.int" and 0 in (arguments[1] % rank, arguments[2] % rank) and rank > 0
+
+
+def _refuse_whole_numbers(kind: str, where: str, value: Tensor, read: list[Any]) -> None:
+    """Refuse whole numbers and truth values, but for comparisons that choose between two branches."""
+    given = [x for x in read if isinstance(x, Tensor) and not x.dtype.is_floating_point]
+    fine = kind in CONDITIONS if not value.dtype.is_floating_point else not given or kind in READS_CONDITIONS
+    if not fine or (given and kind in CONDITIONS):
+        raise UnsupportedOperation(
+            f"{where} computes with whole numbers or truth values",
+            got=f"{[str(x.dtype) for x in given]} to {value.dtype}",
+            do="compare with a number, and use the comparison in torch.where or as a factor only",
+        )
 
 
 def _append(network: Network, built: Built, name: str, shape: tuple[int, ...], done: dict[Built, str]) -> str:

@@ -42,6 +42,12 @@ CONVERTERS: dict[str, Callable[..., Built]] = {}
 """ATen overload (without ``aten.``) -> its converter."""
 
 
+CONDITIONS = {"gt.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar"}
+"""Calls that give truth values, which stand for 0 and 1."""
+READS_CONDITIONS = {"where.self", "mul.Tensor"}
+"""Calls that may read truth values; elsewhere they would not be numbers (1 + 1 = 1)."""
+
+
 def converter(*names: str) -> Callable[[Callable[..., Built]], Callable[..., Built]]:
     """Decorator: the function converts calls of these ATen overloads."""
 

@@ -321,6 +321,28 @@ def hardshrink(shape: Any, x: Any, bound: Any = 0.5) -> Built:
     return Built("add", (soft, Built("sub", tuple(jumps), shape=shape)))
 
 
+@converter("gt.Scalar", "ge.Scalar")
+def above(shape: Any, x: Any, bound: Any) -> Built:
+    """1 where x is above the bound, 0 below it, and either at the bound."""
+    return Built("step", (_distance(x, number("bound", bound)),), {"low": 0.0, "high": 1.0})
+
+
+@converter("lt.Scalar", "le.Scalar")
+def below(shape: Any, x: Any, bound: Any) -> Built:
+    return Built("step", (_distance(x, -number("bound", bound), -1.0),), {"low": 0.0, "high": 1.0})
+
+
+@converter("where.self")
+def where(shape: Any, condition: Any, x: Any, other: Any) -> Built:
+    """other + condition (x - other)."""
+    if not isinstance(condition, Input) or not isinstance(x, Input) or not isinstance(other, Input):
+        raise Refused("a choice by constants or between constants; a choice between two branches has a rule")
+    if not condition.shape == x.shape == other.shape == shape:
+        raise Refused(f"a choice between branches of shapes {x.shape} and {other.shape} by {condition.shape}")
+    apart = Built("sub", (x.name, other.name), shape=shape)
+    return Built("add", (other.name, Built("product", (condition.name, apart), shape=shape)))
+
+
 @converter("sign.default", "sgn.default")
 def sign(shape: Any, x: Any) -> Built:
     return Built("step", (x.name,), {"low": -1.0, "high": 1.0})
