@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.support import small_networks
+from tiltproof import checker
 from tiltproof.checker.form import UNIT32, Form
 from tiltproof.checker.network import evaluation
 from tiltproof.checker.operations import linear, relu
@@ -468,3 +471,16 @@ def test_modes_come_back():
     assert network.training
     assert network[0].training
     assert not network[1].training
+
+
+def test_every_function_has_one_rule():
+    """A second rule would replace the first, depending on which module is imported last."""
+    found = {}
+    for path in sorted(Path(checker.__file__).parent.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for decorator in getattr(node, "decorator_list", []):
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "rule":
+                    for name in map(ast.unparse, decorator.args):
+                        found.setdefault(name, []).append(path.name)
+    assert len(found) > 100
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}

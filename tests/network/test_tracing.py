@@ -60,7 +60,7 @@ def test_live_parameters():
 @pytest.mark.parametrize(
     ("model", "name"),
     [
-        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.LogSoftmax(1)), "log_softmax"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.RReLU(), nn.AdaptiveAvgPool3d(1)), "rrelu"),
         (nn.Sequential(nn.Upsample(scale_factor=2, mode="bicubic")), "upsample_bicubic2d"),
         (nn.Sequential(nn.ConstantPad2d(1, float("inf"))), "pad"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Softmax2d(), nn.Unflatten(1, (1, 2)), nn.Conv3d(1, 1, 1)), "conv3d"),

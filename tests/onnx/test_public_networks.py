@@ -33,8 +33,7 @@ READ = {
     "vnn_3_30_30_QConv_16_3_QConv_32_2_Dense_43_ep_30": {},
 }
 """Names, and how they are read."""
-REFUSED = {
-}
+REFUSED = {}
 """Names, and which operations have no rule. A network that is read once they have one belongs into the other table."""
 HEADS = {
     "pypi_ch_ppocr_mobile_v2.0_cls_infer": ("Softmax",),

@@ -230,17 +230,3 @@ def maximum(input: Any, other: Any) -> Form:
 @rule(torch.minimum, torch.Tensor.minimum)
 def minimum(input: Any, other: Any) -> Form:
     return -maximum(-input, -other)
-
-
-@rule(torch.max, torch.Tensor.max)
-def max_(input: Any, other: Any = None) -> Form:
-    if other is None or type(other) is int:
-        raise no_rule("max", "of one form")
-    return maximum(input, other)
-
-
-@rule(torch.min, torch.Tensor.min)
-def min_(input: Any, other: Any = None) -> Form:
-    if other is None or type(other) is int:
-        raise no_rule("min", "of one form")
-    return minimum(input, other)

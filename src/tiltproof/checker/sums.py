@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.checker.attention import matrix_product
-from tiltproof.checker.form import RULES, Form, enclose, minus, no_rule, rule
+from tiltproof.checker.form import Form, enclose, no_rule, rule
 from tiltproof.checker.operations import (
     Product,
     adaptive_avg_pool2d,
@@ -25,6 +25,7 @@ from tiltproof.checker.operations import (
     positive,
     sum_of_products,
 )
+from tiltproof.checker.piecewise import maximum, minimum
 from tiltproof.checker.rearranging import expand, nearest
 
 
@@ -92,8 +93,8 @@ def einsum(equation: str, *operands: Any) -> Form:
 
 
 @rule(torch.tensordot)
-def tensordot(a: Any, b: Any, dims: Any = 2) -> Form:
-    if not isinstance(a, Form) or not isinstance(dims, (list, tuple)):
+def tensordot(a: Any, b: Any, dims: Any = 2, out: None = None) -> Form:
+    if not isinstance(a, Form) or out is not None or not isinstance(dims, (list, tuple)):
         raise no_rule("tensordot", "of other than a value with a constant, along named dimensions")
     mine, others = [positive(d, a, "tensordot") for d in dims[0]], list(dims[1])
     n = math.prod(a.shape[d] for d in mine)
@@ -255,16 +256,19 @@ def amin(x: Form, dim: Any = None, keepdim: bool = False) -> Form:
 
 
 @rule(torch.max, torch.Tensor.max)
-def max_(x: Form, dim: Any = None, keepdim: bool = False) -> Extreme:
-    if isinstance(dim, Form):
-        raise no_rule("max", "of two branches")
+def max_(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Extreme | Form:
+    """max(x, dim) over a dimension, and max(x, other) of two branches."""
+    second = dim if other is None else other
+    if isinstance(second, (Form, Tensor)):
+        return maximum(x, second)
     return Extreme(amax(x, dim, keepdim))
 
 
 @rule(torch.min, torch.Tensor.min)
-def min_(x: Form, dim: Any = None, keepdim: bool = False) -> Extreme:
-    if isinstance(dim, Form):
-        raise no_rule("min", "of two branches")
+def min_(x: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Extreme | Form:
+    second = dim if other is None else other
+    if isinstance(second, (Form, Tensor)):
+        return minimum(x, second)
     return Extreme(amin(x, dim, keepdim))
 
 
@@ -307,14 +311,3 @@ def avg_pool1d(
     kernel, step = (1, one(kernel_size)), (1, one(stride or kernel_size))
     result = avg_pool2d(row_of(input, "avg_pool1d"), kernel, step, (0, one(padding)), ceil_mode, count_include_pad)
     return Form(result.rows.squeeze(-2), input.unit)
-
-
-@rule(F.tanhshrink)
-def tanhshrink(input: Form) -> Form:
-    return minus(input, RULES[torch.tanh](input))
-
-
-@rule(F.softmin)
-def softmin(input: Form, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Form:
-    result: Form = RULES[torch.softmax](-input, dim, _stacklevel, dtype)
-    return result

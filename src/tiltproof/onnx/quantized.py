@@ -128,10 +128,16 @@ def _as(node: Node, op: str, inputs: int) -> Node:
     return other
 
 
+def _read(draft: Draft, node: Node, op: str, given: list[Value | None]) -> Value:
+    """The node read as one of this op, which has one output."""
+    result = READERS[op](draft, _as(node, op, len(given)), given)
+    assert not isinstance(result, tuple)
+    return result
+
+
 def _inner(draft: Draft, node: Node, op: str, given: list[Value | None], scales: list[Value | None]) -> Quantized:
     """The operation between dequantized values, and its result as whole numbers again."""
-    result = READERS[op](draft, _as(node, op, len(given)), given)
-    return rounded(draft, node, [result, *scales])
+    return rounded(draft, node, [_read(draft, node, op, given), *scales])
 
 
 def _bias(node: Node, bias: Value | None, scale: Value | None, other: Value | None) -> list[Value | None]:
@@ -170,7 +176,7 @@ def quantized_gemm(draft: Draft, node: Node, values: list[Value | None]) -> Valu
     bias = _bias(node, values[6] if len(values) > 6 else None, values[1], values[4])
     if len(values) > 7:
         return _inner(draft, node, "Gemm", [x, weight, *bias], values[7:9])
-    return READERS["Gemm"](draft, _as(node, "Gemm", 2 + len(bias)), [x, weight, *bias])
+    return _read(draft, node, "Gemm", [x, weight, *bias])
 
 
 @reads("QLinearAdd", "QLinearMul")

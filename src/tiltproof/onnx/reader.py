@@ -234,7 +234,7 @@ def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:
     if isinstance(whole, Quantized):
         moved = READERS[node.op](draft, node, [whole.image, *given[1:]])
         assert isinstance(moved, Image)
-        converted: Value = dataclasses.replace(whole, image=moved)
+        converted: Value | tuple[Value, ...] = dataclasses.replace(whole, image=moved)
     else:
         converted = READERS[node.op](draft, node, given)
     node.finish()

@@ -323,6 +323,7 @@ def rule(kind: str) -> Any:
     """Class decorator: one instance of the class serves operations of this kind."""
 
     def register(cls: type) -> type:
+        assert kind not in REGISTRY, f"two rules for {kind}"
         REGISTRY[kind] = cls()
         return cls
 

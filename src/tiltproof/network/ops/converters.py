@@ -52,6 +52,8 @@ def converter(*names: str) -> Callable[[Callable[..., Built]], Callable[..., Bui
     """Decorator: the function converts calls of these ATen overloads."""
 
     def register(function: Callable[..., Built]) -> Callable[..., Built]:
+        taken = [name for name in names if name in CONVERTERS]
+        assert not taken, f"two converters of {taken}"
         CONVERTERS.update(dict.fromkeys(names, function))
         return function
 
