@@ -45,7 +45,7 @@ def true_records() -> list[dict]:
         record(FIRST + 1, 0, "certified", margin=0.02, grid=[2, 2], tree="4."),
         record(FIRST + 2, 1, "falsified", margin=-0.05, counterexample=[-0.2, 3.0]),
         record(FIRST + 3, 1, "misclassified", margin=-0.095),
-        record(FIRST + 4, 1, "unknown", margin=-0.1, open_box=[[-0.2, -10], [0.2, 10]]),
+        record(FIRST + 4, 1, "unknown", margin=-0.1, open_box=[[-0.2, -10], [0.2, 10]], reason="boxes"),
     ]
 
 
@@ -325,6 +325,9 @@ RECORDS = {
     "key missing": lambda records: records[0].pop("open_box"),
     "negative boxes": lambda records: records[0].update(boxes=-1),
     "open box": lambda records: records[OPEN].update(open_box=[[1, 2]]),
+    "reason of a proof": lambda records: records[CERTIFIED].update(reason="boxes"),
+    "no reason": lambda records: records[OPEN].update(reason="whim"),
+    "list of reasons": lambda records: records[OPEN].update(reason=["boxes"]),
 }
 
 

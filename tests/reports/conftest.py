@@ -19,7 +19,7 @@ def large_run(tmp_path_factory):
     more = {
         "certified": {"margin": 1.5, "grid": [16], "tree": "3.a14."},
         "falsified": {"margin": -0.123456, "counterexample": [-12.3456789]},
-        "unknown": {"margin": -2.5, "open_box": [[-1.0], [1.5]]},
+        "unknown": {"margin": -2.5, "open_box": [[-1.0], [1.5]], "reason": "open"},
         "misclassified": {"margin": -1.0},
     }
     records = [record(k, k % 10, word := words[k % 10], **more[word]) for k in range(10_000)]

@@ -12,6 +12,7 @@ from tiltproof.checker.strict_json import ensure, finite, flag, get, natural, sa
 from tiltproof.checker.tiling import Tiled, Transform, read_tiling
 
 VERDICTS = ("certified", "falsified", "unknown", "misclassified")
+REASONS = ("boxes", "seconds", "splits", "rounding", "open")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def read_verdict(record: dict[str, Any], number: int, label: int, transform: Tra
         }.items():
             ensure(key in record, f"{key} is missing")
             ensure(verdict == owner or record[key] is None, f"{key} is given for a verdict {verdict}")
+        reason = record.get("reason")  # says nothing that is proved, and folders without it are as good
+        ensure(
+            reason is None or (verdict == "unknown" and type(reason) is str and reason in REASONS),
+            f"the reason of a verdict {verdict} is {str(reason)[:40]!r}",
+        )
         if verdict == "certified":
             return VerdictRecord(number, *read_tiling(record, parts), label, verdict, margin, [])
         point: list[float] = []

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tiltproof.runtime.batch_size import shown_size
-from tiltproof.verify.results import Progress
+from tiltproof.verify.results import Progress, Reason
 
 Report = TypeVar("Report")
 LOG_SECONDS = 30
@@ -167,6 +167,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(
         f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s per image)", highlight=False
     )
+    for word, count in summary["unknown_reasons"].items():
+        reason = Reason(word)
+        console.print(f"{count:,} unknown: {reason.meaning}. What would help: {reason.advice}.", highlight=False)
     _print_memory(console, summary)
 
 

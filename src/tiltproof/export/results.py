@@ -144,6 +144,7 @@ def _class_row(run: FinishedRun, result: ImageResult, wrong: bool) -> Row:
         "margin": _finite(result.margin),
         "counterexample": _text(at),
         "open_box": _text(result.open_box),
+        "reason": "" if result.reason is None else str(result.reason),
         "boxes": result.boxes,
         "seconds": float(result.seconds),
     }

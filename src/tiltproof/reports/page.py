@@ -21,7 +21,7 @@ from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.verify.inputs import check_inputs, check_model_and_images, proof_on
-from tiltproof.verify.results import ImageResult, RangeResult, Verdict
+from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
 
 REPORT = "report.html"
 DETAILS = 100
@@ -233,9 +233,14 @@ def _verdicts(run: FinishedRun, results: list[ImageResult]) -> dict[str, Any]:
         "verdicts": [VERDICTS.index(str(result.verdict)) for result in results],
         "margins": [_margin(result) for result in results],
         "counterexamples": {k: result.counterexample for k, result in enumerate(results) if result.counterexample},
+        "reasons": {k: _reason(result.reason) for k, result in enumerate(results) if result.reason},
         "openBoxes": {k: result.open_box for k, result in enumerate(results) if result.open_box},
         "curve": _curve(run),
     }
+
+
+def _reason(reason: Reason) -> str:
+    return f"{reason.meaning}. What would help: {reason.advice}."
 
 
 def _margin(result: ImageResult) -> float | None:

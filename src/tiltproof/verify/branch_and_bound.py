@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.results import Budget
+from tiltproof.verify.results import Budget, Reason
 from tiltproof.verify.spec import Spec
 from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 
@@ -102,6 +102,8 @@ class BranchAndBound(Search):
         settled = falsified | frontier.suspected
         wanting = (spent & ~settled[rows]).long()
         exhausted = torch.zeros_like(state.boxes).index_add_(0, rows, wanting) > 0
+        hopeless = self._hopeless(state, pairs, settled | exhausted)
+        exhausted = exhausted | hopeless
         leaving = settled | exhausted
         keep = (~leaving[rows]).nonzero().flatten()
         if len(keep) < len(rows):
@@ -112,8 +114,32 @@ class BranchAndBound(Search):
             over = [part[exhausted[part.image].nonzero().flatten()] for part in (pairs, waiting)]
             if len(over[0]):
                 self.spec.exhaust(state, self.tiling, *over)
+                self._explain(state, over[0].image.unique().tolist(), hopeless)
         if len(keep):
             self._halve(state, pairs[keep], shares[keep], size)
+
+    def _hopeless(self, state: SearchState, pairs: Pairs, settled: Tensor) -> Tensor:
+        """Return the mask of images with a box that halving cannot prove; it is looked whenever the boxes doubled."""
+        hopeless = torch.zeros_like(settled)
+        due = ((state.boxes >= state.next_look) & ~settled)[pairs.image].nonzero().flatten()
+        if len(due):
+            worst = due[pairs.bound[due].amin(1).argsort(stable=True)]
+            images, which = pairs.image[worst].unique(return_inverse=True)
+            number = torch.arange(len(worst), device=which.device)
+            first = worst[torch.full_like(images, len(worst)).scatter_reduce(0, which, number, "amin")]
+            hopeless[images] = self.spec.hopeless(images, *self.tiling.bounds(pairs.boxes[first]))
+            state.next_look[images] = 2 * state.boxes[images]
+        return hopeless
+
+    def _explain(self, state: SearchState, images: list[int], hopeless: Tensor) -> None:
+        """Note why these images are exhausted."""
+        for image in images:
+            if self.budget.seconds is not None and float(state.seconds[image]) >= self.budget.seconds:
+                state.reasons[image] = Reason.SECONDS
+            elif bool(hopeless[image]) or int(state.boxes[image]) < self.budget.boxes:  # or halved as often as possible
+                state.reasons[image] = Reason.OPEN
+            else:
+                state.reasons[image] = Reason.BOXES
 
     def _halve(self, state: SearchState, pairs: Pairs, shares: Tensor, size: int) -> None:
         """Halve boxes. If a step is expensive and few boxes are left, halve the halves too, for images with most of

@@ -60,11 +60,18 @@ class Prover:
 
     @torch.no_grad()
     def bound(
-        self, images: Tensor, low: Tensor, high: Tensor, policy: BackwardPolicy, dtype: torch.dtype | None = None
+        self,
+        images: Tensor,
+        low: Tensor,
+        high: Tensor,
+        policy: BackwardPolicy,
+        dtype: torch.dtype | None = None,
+        network: Network | None = None,
     ) -> MarginOutcome:
-        """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device. ``policy`` learns from the outcome."""
+        """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device. ``policy`` learns from the outcome.
+        ``network``: in ``dtype``; by default that of the certified semantics."""
         dtype, cost = dtype or self.dtype, self.cost
-        network = self.networks[dtype]
+        network = network or self.networks[dtype]
         quadratic = self.quadratic and dtype == torch.float64
         pixels = pair_bounds(
             self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype

@@ -117,6 +117,17 @@ class BackwardPolicy:
         self.won.index_add_(0, promising.bucket, proved.long())
 
 
+class EagerPolicy(BackwardPolicy):
+    """Takes every open box through a backward pass that might prove it, and learns nothing."""
+
+    def promising(self, opened: Tensor, first_order: Tensor, remainder: Tensor) -> Promising:
+        where = (opened & (first_order > 0)).nonzero().flatten()
+        return Promising(where, torch.zeros_like(where))
+
+    def learn(self, promising: Promising, proved: Tensor) -> None:
+        """Do nothing."""
+
+
 def _counts(numbers: Tensor, most: int) -> Tensor:
     """Count each number below ``most`` without waiting for a GPU."""
     return numbers.new_zeros(most).index_add_(0, numbers, torch.ones_like(numbers))

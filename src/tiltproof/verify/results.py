@@ -27,6 +27,41 @@ class Verdict(StrEnum):
     MISCLASSIFIED = "misclassified"  # wrong already on the untransformed image
 
 
+class Reason(StrEnum):
+    """Why an image is unknown."""
+
+    BOXES = "boxes"
+    SECONDS = "seconds"
+    SPLITS = "splits"
+    ROUNDING = "rounding"
+    OPEN = "open"
+
+    @property
+    def meaning(self) -> str:
+        return REASONS[self][0]
+
+    @property
+    def advice(self) -> str:
+        """What would help."""
+        return REASONS[self][1]
+
+
+REASONS = {
+    Reason.BOXES: ("the budget of boxes was spent", "more boxes (--boxes), or a smaller range"),
+    Reason.SECONDS: ("the seconds were spent", "more seconds (--seconds), a GPU, or a smaller range"),
+    Reason.SPLITS: ("a box of the uniform grid stayed open", "a finer grid, or none, so that open boxes are halved"),
+    Reason.ROUNDING: (
+        "a float32 evaluation of a single point may be off by more than its margin",
+        "--semantics real, or a network with smaller weights or fewer layers",
+    ),
+    Reason.OPEN: (
+        "bounds stay open however small the box: the network amplifies the rounding of float64 to more than its margin",
+        "no budget helps, only a network that amplifies less, e.g. one trained with tiltproof train",
+    ),
+}
+"""Meaning of each reason, and what would help."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """The most that one image may cost before its verdict is unknown.
@@ -193,11 +228,15 @@ class ImageResult:
     open_box: Box | None
     boxes: int
     seconds: float
+    reason: Reason | None = None
+    """unknown: why."""
 
     def record(self) -> dict[str, Any]:
         """Return a plain dictionary for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return values | {"verdict": str(self.verdict), "margin": self.margin if math.isfinite(self.margin) else None}
+        reason = None if self.reason is None else str(self.reason)
+        margin = self.margin if math.isfinite(self.margin) else None
+        return values | {"verdict": str(self.verdict), "margin": margin, "reason": reason}
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> ImageResult:
@@ -210,6 +249,8 @@ class ImageResult:
         }
         for name in ("grid", "counterexample"):
             changed[name] = None if record[name] is None else tuple(record[name])
+        reason = record.get("reason")  # folders of earlier versions give none
+        changed["reason"] = None if reason is None else Reason(reason)
         return cls(**(record | changed))
 
 
@@ -296,6 +337,7 @@ class Certificate(Results):
             "correct": images - counts["misclassified"],
             **{str(verdict): counts[verdict] for verdict in Verdict},
             "unfalsified": certified + counts["unknown"],
+            "unknown_reasons": dict(sorted(Counter(str(r.reason) for r in self.results if r.reason).items())),
             "certified_percent": 100 * certified / images,
             "boxes": boxes,
             "boxes_per_image": boxes / images,

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tiltproof.network import Network
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Outcome, Prover, RangeProver
-from tiltproof.verify.refinement import CostModel
-from tiltproof.verify.results import ImageResult, RangeResult, Tolerance, Verdict
+from tiltproof.verify.refinement import CostModel, EagerPolicy
+from tiltproof.verify.results import ImageResult, RangeResult, Reason, Tolerance, Verdict
 from tiltproof.verify.state import Pairs, SearchState, leaf_counts
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
@@ -23,6 +24,8 @@ THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
 ROOM = 0.005
 """Margin by which a published range exceeds the proved one, relative to its width, so that a checker with coarser
 bounds succeeds."""
+CHAIN = tuple(-float(k) for k in range(0, 44, 4))
+"""Sizes of a chain of boxes around one point, as powers of two of the open box that it belongs to."""
 LEAST_ROOM = 1e-9
 """The same margin for an output that hardly moves, relative to 1 + the output's size."""
 
@@ -63,6 +66,10 @@ class Spec(Protocol):
 
     def falsified(self, state: SearchState) -> Tensor:
         """Return the mask of images with a counterexample, on the state's device."""
+        ...
+
+    def hopeless(self, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Return which of the images ``rows`` [P] cannot be proved in any part of their box, however small."""
         ...
 
     def open_images(self, state: SearchState) -> Tensor:
@@ -133,6 +140,33 @@ class ClassificationSpec:
     def falsified(self, state: SearchState) -> Tensor:
         return state.witnesses.falsified.to(state.device)
 
+    def hopeless(self, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Bounds of smaller and smaller boxes tend to those of a point, where rounding alone is left. An image is given
+        up if its box is not proved at its middle alone, nor in any of a chain of boxes around it."""
+        network, middle = self.prover.networks[torch.float64], (low + high) / 2
+        hopeless = self._unproved(rows, middle, middle, network)
+        fails = hopeless.nonzero().flatten()
+        if len(fails):
+            half = ((high - low) / 2)[fails].repeat(len(CHAIN), 1)
+            half *= torch.tensor(CHAIN, device=half.device).exp2().repeat_interleave(len(fails)).unsqueeze(1)
+            center = middle[fails].repeat(len(CHAIN), 1)
+            open_ = self._unproved(rows[fails].repeat(len(CHAIN)), center - half, center + half, network)
+            hopeless[fails] = open_.view(len(CHAIN), -1).all(0)
+        return hopeless
+
+    def _unproved(self, rows: Tensor, low: Tensor, high: Tensor, network: Network) -> Tensor:
+        """Bound margins in float64, with a backward pass for all that it may help; NaN is unproved."""
+        device = self.prover.labels.device
+        if self.prover.method == "fgv":
+            return torch.zeros_like(rows, dtype=torch.bool)  # it has no forms to go back through
+
+        def work(size: int) -> Tensor:
+            parts = zip(*(each.to(device).split(size) for each in (rows, low, high)), strict=True)
+            policy = EagerPolicy.on(device)
+            return torch.cat([self.prover.bound(*part, policy, torch.float64, network).bound for part in parts])
+
+        return ~(self.attacker.points.run(work) > 0).to(rows.device)
+
     def open_images(self, state: SearchState) -> Tensor:
         return state.witnesses.alive().to(state.device)
 
@@ -162,6 +196,19 @@ class ClassificationSpec:
         known: Counterexamples = state.witnesses
         rows = (state.exhausted.cpu() & ~known.falsified).nonzero().flatten()
         self.attacker.search(known, rows, THOROUGH_SAMPLES, THOROUGH_STEPS)
+        self._explain(state, rows[~known.falsified[rows]])
+
+    def _explain(self, state: SearchState, rows: Tensor) -> None:
+        """Say of unknown images whether rounding alone, at the middle of their open box, keeps them open."""
+        if not len(rows):
+            return
+        low, high = torch.tensor([state.open_box[row] for row in rows.tolist()], dtype=torch.float64).unbind(1)
+        middle = (low + high) / 2
+        fails = self.hopeless(rows, low, high)
+        real = self._unproved(rows, middle, middle, self.attacker.exact)  # without the roundings of float32
+        for row, fail, deep in zip(rows.tolist(), fails.tolist(), real.tolist(), strict=True):
+            if fail:
+                state.reasons[row] = Reason.OPEN if deep else Reason.ROUNDING
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[ImageResult]:
         known: Counterexamples = state.witnesses
@@ -192,6 +239,7 @@ class ClassificationSpec:
             "open_box": [state.open_box.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
             "boxes": state.boxes.tolist(),
             "seconds": (state.seconds + more_seconds).tolist(),
+            "reason": [state.reasons.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
         }
         return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
 
@@ -251,6 +299,10 @@ class RangeSpec:
 
     def falsified(self, state: SearchState) -> Tensor:
         return torch.zeros_like(state.certified)
+
+    def hopeless(self, rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """No image is: a range holds whenever the search stops."""
+        return torch.zeros_like(rows, dtype=torch.bool)
 
     def open_images(self, state: SearchState) -> Tensor:
         return torch.arange(self.images, device=state.device)

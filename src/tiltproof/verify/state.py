@@ -19,8 +19,11 @@ from tiltproof.verify.partition import Boxes, SplitLog, Tiling
 from tiltproof.verify.refinement import BackwardPolicy
 
 if TYPE_CHECKING:
+    from tiltproof.verify.results import Reason
     from tiltproof.verify.spec import Spec
 
+FIRST_LOOK = 128
+"""Boxes at which it is first looked whether an image can be proved at all: the look then costs about a percent."""
 T = TypeVar("T")
 
 
@@ -89,6 +92,10 @@ class SearchState:
     """[N, C]: the least bound of each objective over the leaves."""
     open_bound: Tensor
     open_box: dict[int, tuple[tuple[float, ...], tuple[float, ...]]]
+    reasons: dict[int, Reason]
+    """Why images are exhausted."""
+    next_look: Tensor
+    """Boxes at which it is looked again whether an image can be proved at all."""
     frontier: Frontier | None = None
 
     @classmethod
@@ -102,8 +109,8 @@ class SearchState:
         seconds = torch.zeros(count, dtype=torch.float64, device=device)
         proved = torch.full((count, spec.objectives), torch.inf, dtype=torch.float64, device=device)
         open_bound, splits = torch.full_like(seconds, torch.inf), SplitLog.of(count, device)
-        counts = boxes, waiting, leaves, covered, seconds
-        return cls(witnesses, policy, splits, certified, exhausted, *counts, proved, open_bound, {})
+        counts, look = (boxes, waiting, leaves, covered, seconds), torch.full_like(boxes, FIRST_LOOK)
+        return cls(witnesses, policy, splits, certified, exhausted, *counts, proved, open_bound, {}, {}, look)
 
     @property
     def device(self) -> torch.device:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.partition import Boxes, Tiling
-from tiltproof.verify.results import Budget
+from tiltproof.verify.results import Budget, Reason
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import Search, SearchState
 
@@ -223,6 +223,8 @@ class UniformSearch(Search):
                 still[image] = False
                 # the boxes not bounded have no bound, so with more than one there is none for the whole range
                 state.settle_unknown(self.tiling, image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
+                late = self.budget.seconds is not None and float(state.seconds[image]) >= self.budget.seconds
+                state.reasons[image] = Reason.SECONDS if late else Reason.SPLITS
 
     def _stop_late(self, blocks: Blocks) -> None:
         """Settle images whose time is up, each because of its first unproved block among these."""

@@ -38,7 +38,7 @@ function said(k) {
   return {
     certified: `Proved: label ${label} wins by at least ${margin} over every other class, for every parameter of the range.`,
     falsified: `Broken: a transformation of the range makes the network answer wrong; there label ${label} loses by at least ${margin.replace('−', '')}.`,
-    unknown: `Not decided within the budget. ${data.margins[k] === null ? 'No lower bound of the margin was found.' : `The best lower bound of the margin is ${margin}.`}`,
+    unknown: `Not decided. ${data.margins[k] === null ? 'No lower bound of the margin was found.' : `The best lower bound of the margin is ${margin}.`}`,
     misclassified: `Wrong already without a transformation: label ${label} has margin ${margin}.`,
   }[data.verdictNames[data.verdicts[k]]];
 }
@@ -47,6 +47,7 @@ function detailBody(k) {
   const parts = [element('p', {class: 'lead'}, regression ? rangeText(k) : said(k))];
   const broken = regression ? null : data.counterexamples[k];
   if (broken) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Counterexample: '), point(broken), block ? `. The network answers ${block.worstAnswer}.` : '.'));
+  if (!regression && data.reasons[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Why: '), data.reasons[k]));
   if (!regression && data.openBoxes[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
   if (!block) {
     if (thumbnail(k)) parts.push(element('ul', {class: 'figures'}, figure(thumbnail(k), 'the image', '', `Image ${data.first + k}`, regression ? k : null)));

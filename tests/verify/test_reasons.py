@@ -1,0 +1,86 @@
+"""Unknown images say why, and those that no budget could prove do not spend it."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from tiltproof import Budget, Verdict, certify
+from tiltproof.verify import state
+from tiltproof.verify.results import REASONS, ImageResult, Reason
+from tiltproof.verify.spec import ClassificationSpec
+
+
+def deep(layers):
+    """Return a network whose bounds grow by 16 in each layer, where its numbers grow by 4, and an image of its label."""
+    generator = torch.Generator().manual_seed(1)
+    parts = [nn.Flatten()]
+    for _ in range(layers):
+        layer = nn.Linear(16, 16)
+        signs = torch.randint(0, 2, (16, 16), generator=generator) * 2.0 - 1
+        layer.weight.data, layer.bias.data = signs / 4, torch.zeros(16)
+        parts += [layer, nn.ReLU()]
+    model = nn.Sequential(*parts[:-1]).eval()
+    images = torch.rand(2, 1, 4, 4, generator=generator)
+    return model, images, model(images).argmax(1)
+
+
+def test_rounding_that_no_budget_overcomes(monkeypatch):
+    certificate = certify(*deep(60), "R(1)", budget=Budget(boxes=5000))
+    assert [result.verdict for result in certificate.results] == [Verdict.UNKNOWN] * 2
+    assert [result.reason for result in certificate.results] == [Reason.OPEN] * 2
+    assert max(certificate.boxes) < 2000
+    assert certificate.summary()["unknown_reasons"] == {"open": 2}
+    monkeypatch.setattr(state, "FIRST_LOOK", 10**9)
+    slow = certify(*deep(60), "R(1)", budget=Budget(boxes=5000))
+    assert min(slow.boxes) > max(certificate.boxes), "the rule that gives up is what saved the boxes"
+    assert [result.reason for result in slow.results] == [Reason.OPEN] * 2
+
+
+def test_what_can_be_proved_is_not_given_up(monkeypatch):
+    """Looking changes no verdict, however often."""
+    model, images, labels = deep(16)
+    whole = certify(model, images, labels, "R(1)")
+    assert whole.verdicts == [Verdict.CERTIFIED] * 2
+    monkeypatch.setattr(state, "FIRST_LOOK", 1)
+    again = certify(model, images, labels, "R(1)")
+    assert [(r.verdict, r.boxes, r.tree, r.margin) for r in again.results] == [
+        (r.verdict, r.boxes, r.tree, r.margin) for r in whole.results
+    ]
+    monkeypatch.setattr(ClassificationSpec, "hopeless", lambda _, rows, *_box: torch.ones_like(rows).bool())
+    assert certify(model, images, labels, "R(1)").verdicts == [Verdict.UNKNOWN] * 2, "it was looked"
+
+
+def test_float32_evaluations():
+    model, images, labels = deep(14)
+    assert certify(model, images, labels, "R(0.001)").verdicts == [Verdict.CERTIFIED] * 2
+    rounded = certify(model, images, labels, "R(0.001)", semantics="float32", budget=Budget(boxes=500))
+    assert [result.reason for result in rounded.results] == [Reason.ROUNDING] * 2
+    assert max(rounded.boxes) < 500
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"budget": Budget(boxes=1)}, Reason.BOXES),
+        ({"budget": Budget(seconds=1e-9)}, Reason.SECONDS),
+        ({"splits": 2}, Reason.SPLITS),
+        ({"splits": 400, "budget": Budget(seconds=1e-9)}, Reason.SECONDS),
+    ],
+)
+def test_budgets(options, reason):
+    results = certify(*deep(20), "R(2)", **options).results
+    unknown = [result for result in results if result.verdict is Verdict.UNKNOWN]
+    assert unknown
+    assert {result.reason for result in unknown} == {reason}
+    for result in results:
+        record = json.loads(json.dumps(result.record()))
+        assert ImageResult.of_record(record) == result
+        assert record.pop("reason") == (None if result.reason is None else str(reason))
+        assert ImageResult.of_record(record).reason is None, "records of earlier versions have no reason"
+
+
+def test_every_reason_says_what_would_help():
+    assert set(REASONS) == set(Reason)
+    assert all(reason.meaning and reason.advice for reason in Reason)
