@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tiltproof.refusals import Refusal
+
 
 def shown(value: object, most: int = 200) -> str:
     """Text from a file that may be damaged or hostile, shortened and made printable for a message.
@@ -34,4 +39,16 @@ class InputError(ValueError):
 
 
 class UnsupportedOperation(InputError):
-    """The network contains an operation without a bound rule."""
+    """The network contains operations without a bound rule.
+
+    Attributes
+    ----------
+    refusals : tuple
+        One entry for each use of such an operation, with ``operation``, ``node``, ``module``, ``why`` and ``do``.
+    """
+
+    def __init__(
+        self, what: str, *, got: object = None, why: str = "", do: str = "", refusals: tuple[Refusal, ...] = ()
+    ) -> None:
+        super().__init__(what, got=got, why=why, do=do)
+        self.refusals = refusals

@@ -391,5 +391,8 @@ def test_arithmetic_with_sizes_that_has_no_meaning(name, tmp_path):
 
 def test_every_operation_without_a_reader_is_named_at_once(tmp_path):
     nodes = [node("Hardmax", "images"), node("Det", "my_hardmax"), node("Hardmax", "my_det", name="again")]
-    with pytest.raises(UnsupportedOperation, match=r"Hardmax at node 'my_hardmax'.*in all Hardmax \(2\), Det \(1\)"):
+    with pytest.raises(
+        UnsupportedOperation,
+        match=r"Hardmax at node 'my_hardmax'.*in all 3 unsupported operations: .*\(2\) Det at node 'my_det'.*\(3\) Hardmax at node 'again'",
+    ):
         load(with_head(nodes, 60), tmp_path)

@@ -17,6 +17,7 @@ from torch import Tensor
 from tiltproof.errors import UnsupportedOperation, shown
 from tiltproof.keras.archive import Weights
 from tiltproof.keras.module import Draft, Value
+from tiltproof.refusals import Refusal
 
 Build = Callable[[Draft, tuple[Value, ...], Weights, str], Value]
 """(draft, what the layer reads, the file's weights, the layer's group in them) -> what the layer gives."""
@@ -51,7 +52,8 @@ class Settings:
             raise self.refusal(f"computes in {policy!r}; float32 has a rule")
 
     def refusal(self, why: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"{shown(self.kind, 60)} at layer {shown(self.name, 80)!r} {why}")
+        what = f"{shown(self.kind, 60)} at layer {shown(self.name, 80)!r} {why}"
+        return UnsupportedOperation(what, refusals=(Refusal(self.kind, self.name, why, part="layer"),))
 
     def take(self, name: str, default: Any = None) -> Any:
         return self.values.pop(name, default)

@@ -14,6 +14,7 @@ from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.keras.archive import SAVE_AGAIN, Weights, counted, read_archive
 from tiltproof.keras.layers import LAYERS, Build, Settings, softmax
 from tiltproof.keras.module import Draft, KerasModule, Value
+from tiltproof.refusals import Refusal, all_refused, refusals_of
 
 Shape = Sequence[int] | Callable[[], Sequence[int]] | None
 MODELS = ("Functional", "Model", "Sequential")
@@ -71,14 +72,13 @@ def load_keras(path: str | Path, shape: Shape = None) -> nn.Module:
     """
     content, description, weights = read_archive(Path(path))
     try:
-        problems: list[str] = []
+        problems: list[Refusal] = []
         graph = _graph(description, problems, 0)
         if problems:
-            raise UnsupportedOperation(
-                "the Keras network has layers that have no bound rule",
-                got=shown("; ".join(problems), 2000),
-                do=f"layers with rules: {', '.join(sorted(LAYERS))}",
+            what = UnsupportedOperation(
+                "the Keras network has layers that have no bound rule", refusals=tuple(problems)
             )
+            raise all_refused([what], ", ".join(sorted(LAYERS)))
         draft = Draft(_shape(graph, shape))
         result = _run(graph, draft, [draft.input], weights, "")
     except InputError:
@@ -104,7 +104,7 @@ def load_keras(path: str | Path, shape: Shape = None) -> nn.Module:
     return KerasModule(draft.steps, result.place, draft.input.shape, content, tuple(notes)).eval()
 
 
-def _graph(description: dict[str, Any], problems: list[str], depth: int) -> Graph:
+def _graph(description: dict[str, Any], problems: list[Refusal], depth: int) -> Graph:
     """Read all layers' settings; those that have no rule are noted, so that all are named at once."""
     kind, config = description["class_name"], description["config"]
     if kind not in MODELS or depth > DEEPEST:
@@ -122,7 +122,9 @@ def _graph(description: dict[str, Any], problems: list[str], depth: int) -> Grap
             dims = settings.get("batch_shape") or settings.get("batch_input_shape")
             shape = shape or list(dims[1:])
             if settings.get("dtype", "float32") != "float32" or settings.get("sparse") or settings.get("ragged"):
-                problems.append(f"InputLayer {shown(name, 80)!r} of dtype {shown(settings.get('dtype'), 40)}")
+                problems.append(
+                    Refusal("InputLayer", name, f"has dtype {shown(settings.get('dtype'), 40)}", part="layer")
+                )
         elif layer_kind in MODELS and "layers" in settings:
             inner = _graph(entry, problems, depth + 1)
         else:
@@ -154,7 +156,7 @@ def _ends(value: Any) -> list[tuple[str, int, int]]:
     return [(str(name), int(node), int(tensor)) for name, node, tensor in entries]
 
 
-def _settled(entry: dict[str, Any], problems: list[str]) -> Build | None:
+def _settled(entry: dict[str, Any], problems: list[Refusal]) -> Build | None:
     """The layer's reader with its settings; notes why there is none."""
     name, kind, module = entry["config"]["name"], entry["class_name"], entry.get("module")
     own = (
@@ -163,14 +165,14 @@ def _settled(entry: dict[str, Any], problems: list[str]) -> Build | None:
         or str(module).startswith(("keras.src.layers.", "tf_keras.layers", "keras.engine"))
     )
     if kind not in LAYERS or not own or entry.get("registered_name") not in (None, kind):
-        problems.append(f"{shown(kind, 60)} at layer {shown(name, 80)!r}")
+        problems.append(Refusal(kind, name, part="layer"))
         return None
     try:
         settings = Settings(name, kind, entry["config"])
         build = LAYERS[kind](settings)
         settings.finish()
     except UnsupportedOperation as refusal:
-        problems.append(refusal.what)
+        problems += refusals_of(refusal)
         return None
     return build
 
@@ -179,7 +181,7 @@ HARMLESS = {"mask": (None,), "training": (None, False)}
 """Arguments of calls that change nothing, with the values that do not."""
 
 
-def _calls(entry: dict[str, Any], problems: list[str]) -> list[list[tuple[str, int, int]]]:
+def _calls(entry: dict[str, Any], problems: list[Refusal]) -> list[list[tuple[str, int, int]]]:
     """What each call of a layer reads: Keras 3 lists arguments, Keras 2 lists of [name, node, tensor, arguments]."""
     calls = []
     for node in entry.get("inbound_nodes", []):
@@ -193,13 +195,13 @@ def _calls(entry: dict[str, Any], problems: list[str]) -> list[list[tuple[str, i
             more = {key: value for each in tensors if len(each) > 3 for key, value in each[3].items()}
         if any(key not in HARMLESS or value not in HARMLESS[key] for key, value in more.items()):
             problems.append(
-                f"{shown(entry['class_name'], 60)} at layer {shown(entry['config']['name'], 80)!r} is called with {shown(more, 60)}"
+                Refusal(entry["class_name"], entry["config"]["name"], f"is called with {shown(more, 60)}", part="layer")
             )
         calls.append(found)
     return calls
 
 
-def _tensors(value: Any, found: list[tuple[str, int, int]], entry: dict[str, Any], problems: list[str]) -> None:
+def _tensors(value: Any, found: list[tuple[str, int, int]], entry: dict[str, Any], problems: list[Refusal]) -> None:
     if isinstance(value, list):
         for each in value:
             _tensors(each, found, entry, problems)
@@ -208,7 +210,7 @@ def _tensors(value: Any, found: list[tuple[str, int, int]], entry: dict[str, Any
         found.append((str(name), int(node), int(tensor)))
     else:
         problems.append(
-            f"{shown(entry['class_name'], 60)} at layer {shown(entry['config']['name'], 80)!r} is called with {shown(value, 60)}"
+            Refusal(entry["class_name"], entry["config"]["name"], f"is called with {shown(value, 60)}", part="layer")
         )
 
 

@@ -35,6 +35,7 @@ from tiltproof.network.ops.converters import (
 )
 from tiltproof.network.ops.gather import PARTS, part
 from tiltproof.process_lock import exclusive
+from tiltproof.refusals import Refusal, advice, all_refused
 
 
 @contextmanager
@@ -188,10 +189,12 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
     known = {start: shape}  # operations that depend on the input, with their shapes
     names = {start: start}  # graph node -> operation name (a tuple's first element is the operation itself)
     moved: dict[str, Moved] = {}  # those whose batch dimension is not the first
+    refused = _Refused()
     for node in program.graph.nodes:
         if node.op == "call_function":
-            _add(network, known, names, moved, node)
+            refused.attempt(lambda node=node: _add(network, known, names, moved, node), node, known, names)  # type: ignore[misc]
         elif node.op == "output":
+            refused.raise_all()
             (result,) = node.args[0] if isinstance(node.args[0], (tuple, list)) and len(node.args[0]) == 1 else (None,)
             if result is None or result.name not in names or result.name in moved:
                 raise InputError(
@@ -206,6 +209,53 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
     return network
 
 
+class _Refused:
+    """Collects refusals: tracing goes on behind a refused node as if it had a rule, to find the others."""
+
+    def __init__(self) -> None:
+        self.errors: list[UnsupportedOperation] = []
+        self.unread: set[Node] = set()
+        """Nodes that depend on the image, with results that no rule could read, behind a refused one."""
+
+    def attempt(
+        self, add: Callable[[], None], node: Node, known: dict[str, tuple[int, ...]], names: dict[str, str]
+    ) -> None:
+        """Add the node; keep the refusal. Behind unread results only operations without any rule are refused."""
+        behind = not self.unread.isdisjoint(node.all_input_nodes)
+        try:
+            if not behind:
+                add()
+                return
+            kind = str(node.target).removeprefix("aten.")
+            if node.target is not operator.getitem and not any(kind in each for each in (CONVERTERS, PARTS, REARRANGING)):
+                raise _no_rule(kind, node)
+        except UnsupportedOperation as error:
+            self.errors.append(error)
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and value.ndim and value.shape[0] == TRACE_BATCH:
+            known[node.name], names[node.name] = tuple(value.shape[1:]), node.name
+        else:
+            self.unread.add(node)
+
+    def raise_all(self) -> None:
+        if self.errors:
+            raise all_refused(self.errors, supported())
+
+
+def _no_rule(kind: str, node: Node) -> UnsupportedOperation:
+    what = f"no bound rule for operation {kind!r} at node {node.name!r}{_source(node)}"
+    do = f"{advice(kind)}; supported operations: {supported()}"
+    return UnsupportedOperation(what, do=do, refusals=(Refusal(kind, node.name, module=_module(node)),))
+
+
+def _batch_elsewhere(kind: str, node: Node, value: Any) -> UnsupportedOperation:
+    why = "does not keep the batch dimension first"
+    what = f"operation {kind!r} at node {node.name!r}{_source(node)} {why}"
+    return UnsupportedOperation(
+        what, got=getattr(value, "shape", value), refusals=(Refusal(kind, node.name, why, _module(node)),)
+    )
+
+
 def _add(
     network: Network,
     known: dict[str, tuple[int, ...]],
@@ -217,7 +267,11 @@ def _add(
     if not inputs:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags or "empty" in str(node.target):
-            raise UnsupportedOperation(f"operation {node.target} at node {node.name!r} gives another value every time")
+            why = "gives another value every time"
+            raise UnsupportedOperation(
+                f"operation {node.target} at node {node.name!r} {why}",
+                refusals=(Refusal(str(node.target).removeprefix("aten."), node.name, why, _module(node)),),
+            )
         network.computed.append((node.name, _constant(node)))
         return
     kind = str(node.target).removeprefix("aten.")
@@ -240,9 +294,7 @@ def _add(
     value = value[0] if isinstance(value, (tuple, list)) else value
     where = f"operation {kind!r} at node {node.name!r}" + _source(node)
     if not isinstance(value, Tensor) or value.ndim == 0:
-        raise UnsupportedOperation(
-            f"{where} does not keep the batch dimension first", got=getattr(value, "shape", value)
-        )
+        raise _batch_elsewhere(kind, node, value)
 
     _refuse_whole_numbers(kind, where, value, [other.meta.get("val") for other in inputs])
 
@@ -287,9 +339,9 @@ def _add(
             if layout.batch or layout.shape != whole:
                 moved[node.name] = standing(node.name, layout, whole)
         elif whole[0] != TRACE_BATCH:
-            raise UnsupportedOperation(f"{where} does not keep the batch dimension first", got=value.shape)
+            raise _batch_elsewhere(kind, node, value)
         elif convert is None:
-            raise UnsupportedOperation(f"no bound rule for {where}", do=f"supported operations: {supported()}")
+            raise _no_rule(kind, node)
         else:
             append(convert(whole[1:], *arguments, **options), whole[1:])
     except (Refused, TypeError) as refusal:
@@ -297,6 +349,7 @@ def _add(
             f"{where} is used in a way that has no bound rule",
             got=str(refusal),
             do=f"supported operations: {supported()}",
+            refusals=(Refusal(kind, node.name, f"is used in a way that has no bound rule: {refusal}", _module(node)),),
         ) from None
 
 
@@ -347,10 +400,15 @@ def _constant(node: torch.fx.Node) -> Callable[[dict[str, Any]], Any]:
     return compute
 
 
-def _source(node: torch.fx.Node) -> str:
+def _module(node: torch.fx.Node) -> str:
+    """Path of the module that calls the node, or an empty text."""
     stack = node.meta.get("nn_module_stack") or {}
-    path = [entry[0] for entry in stack.values() if entry[0]]
-    return f" (module {path[-1]!r})" if path else ""
+    return next((entry[0] for entry in reversed(stack.values()) if entry[0]), "")
+
+
+def _source(node: torch.fx.Node) -> str:
+    path = _module(node)
+    return f" (module {path!r})" if path else ""
 
 
 def _needed(network: Network) -> set[str]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
+from tiltproof.refusals import Refusal
 
 MOST_BYTES = 2**30
 """Of the file, and of each file of external data."""
@@ -263,7 +264,8 @@ class Node:
         return f"{shown(self.op, 60)} at node {shown(self.name, 80)!r}" + ("" if self.name else output)
 
     def refusal(self, why: str, do: str = "") -> UnsupportedOperation:
-        return UnsupportedOperation(f"ONNX operation {self} {why}", do=do)
+        name = self.name or f"the one that gives {self.outputs[0] if self.outputs else 'nothing'}"
+        return UnsupportedOperation(f"ONNX operation {self} {why}", do=do, refusals=(Refusal(self.op, name, why),))
 
     def take(self, name: str, kind: int) -> Any:
         """An attribute's value, or None; it counts as understood from here on."""

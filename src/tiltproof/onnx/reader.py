@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.onnx import norms, rearranging, sums  # noqa: F401  (they fill the table)
@@ -18,7 +19,7 @@ from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads
 from tiltproof.onnx.legacy import fill_paddings
-from tiltproof.onnx.module import Draft, Image, OnnxModule, Quantized, Value
+from tiltproof.onnx.module import TRY_BATCH, Draft, Image, OnnxModule, Quantized, Value
 from tiltproof.onnx.ops import merge_biases
 from tiltproof.onnx.protobuf import (
     EXPORT_AGAIN,
@@ -36,6 +37,7 @@ from tiltproof.onnx.protobuf import (
 from tiltproof.onnx.quantized import MOVES, OF_RUNTIME
 from tiltproof.onnx.registry import READERS
 from tiltproof.onnx.reshape import in_shape, turned
+from tiltproof.refusals import advice, all_refused
 
 
 def load_onnx(
@@ -100,19 +102,14 @@ def _read(
         bring_in(tensor, path.parent)
     result = _chosen(graph, output)
     nodes = [Node(proto, version) for proto in _needed(graph, result)]
-    _require_known(nodes)
-    values: dict[str, Value] = {}
-    for tensor in graph.initializer:
-        _give(values, tensor.name, numbers(tensor))
-    validate(message, path)
-    constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
-    inputs = [entry for entry in graph.input if entry.name not in values]
-    entry = entry_of(graph, inputs, shape, layout, constants)
-    draft = Draft(entry.shape, entry.dtype, entry.batch, entry.half)
-    _give(values, entry.name, _enter(draft, entry))
-    start = len(draft.steps)
-    for node in nodes:
-        _convert(draft, values, node)
+    refused = _without_rule(nodes)
+    if refused:
+        with suppress(Exception):  # the file may be read no further; what can be is for the list alone
+            _steps(message, nodes, path, shape, layout, refused)
+        raise all_refused(refused, _supported())
+    draft, values, entry, start = _steps(message, nodes, path, shape, layout, refused)
+    if refused:
+        raise all_refused(refused, _supported())
     value = values.get(result)
     if not isinstance(value, Image) or value.place <= start:
         raise InputError(
@@ -127,6 +124,85 @@ def _read(
         graph.output.add().name = result
     model.file = compare(message.SerializeToString(), model, entry, result, draft.half)
     return model
+
+
+def _steps(
+    message: Any,
+    nodes: Sequence[Node],
+    path: Path,
+    shape: Sequence[int] | Callable[[], Sequence[int]] | None,
+    layout: str | None,
+    refused: list[UnsupportedOperation],
+) -> tuple[Draft, dict[str, Value], Entry, int]:
+    """Convert the nodes, all but the refused ones, which are added to the list; return the number of the first step too."""
+    graph = message.graph
+    values: dict[str, Value] = {}
+    for tensor in graph.initializer:
+        _give(values, tensor.name, numbers(tensor))
+    validate(message, path)
+    constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    inputs = [entry for entry in graph.input if entry.name not in values]
+    entry = entry_of(graph, inputs, shape, layout, constants)
+    draft = Draft(entry.shape, entry.dtype, entry.batch, entry.half)
+    _give(values, entry.name, _enter(draft, entry))
+    start, stand_ins = len(draft.steps), _StandIns(message, draft)
+    for node in nodes:
+        try:
+            if _has_rule(node) and not stand_ins.unread(node):
+                _convert(draft, values, node)
+                continue
+        except UnsupportedOperation as error:
+            refused.append(error)
+        except InputError:
+            if not refused:
+                raise
+        values |= stand_ins.of(node)
+    return draft, values, entry, start
+
+
+class _StandIns:
+    """Values in the place of those that refused nodes would give, to look at the nodes behind them; nothing runs them."""
+
+    def __init__(self, message: Any, draft: Draft) -> None:
+        self.message, self.draft = message, draft
+        self.shapes: dict[str, tuple[int, ...]] | None = None
+        self.unknown: set[str] = set()
+        """Values whose shape onnx cannot tell, or which are not floats."""
+
+    def unread(self, node: Node) -> bool:
+        return not self.unknown.isdisjoint(node.inputs)
+
+    def of(self, node: Node) -> dict[str, Value]:
+        made: dict[str, Value] = {}
+        self.shapes = _inferred(self.message) if self.shapes is None else self.shapes
+        for name in filter(None, node.outputs):
+            self.unknown.add(name)
+            with suppress(InputError, KeyError):
+                made[name] = self.draft.add(node, _anything, (), shape=self.shapes[name], dtype=self.draft.dtype)
+                self.unknown.remove(name)
+        return made
+
+
+def _anything(*, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.empty(TRY_BATCH, *shape, dtype=dtype, device="meta")
+
+
+FLOATS = (1, 10, 11)
+"""onnx's numbers of float32, float16 and float64."""
+
+
+def _inferred(message: Any) -> dict[str, tuple[int, ...]]:
+    """Shapes without the batch of the floats whose shape onnx can tell."""
+    try:
+        graph = package("onnx").shape_inference.infer_shapes(message).graph
+    except Exception:  # it refuses what it does not know
+        return {}
+    shapes = {}
+    for info in [*graph.value_info, *graph.output]:
+        sizes = tuple(int(dim.dim_value) for dim in info.type.tensor_type.shape.dim)[1:]
+        if info.type.tensor_type.elem_type in FLOATS and sizes and all(sizes):
+            shapes[info.name] = sizes
+    return shapes
 
 
 def _identity(content: bytes, entry: Entry, result: str, graph: Any) -> bytes:
@@ -196,22 +272,32 @@ def _needed(graph: Any, result: str) -> list[Any]:
     return [node for node in graph.node if id(node) in wanted]
 
 
-def _require_known(nodes: Sequence[Node]) -> None:
-    """Refuse the first node whose operation has no reader; all such operations are named with it."""
-    missing = [node for node in nodes if node.domain not in DOMAINS[node.op in OF_RUNTIME] or node.op not in READERS]
-    if missing:
-        domain = missing[0].domain
-        where = f" of domain {shown(domain, 60)!r}" if domain else ""
-        counts = Counter(node.op for node in missing).items()
-        raise UnsupportedOperation(
-            f"ONNX operation {missing[0]} has no bound rule{where}",
-            got=f"in all {shown(', '.join(f'{op} ({count})' for op, count in counts), 160)}" if missing[1:] else None,
-            do=f"supported operations: {', '.join(sorted(READERS))}",
-        )
+def _supported() -> str:
+    return ", ".join(sorted(READERS))
+
+
+def _known_domain(node: Node) -> bool:
+    return node.domain in DOMAINS[node.op in OF_RUNTIME]
+
+
+def _has_rule(node: Node) -> bool:
+    return _known_domain(node) and node.op in READERS and defined_by(node.op, node.opset) <= NEWEST
+
+
+def _without_rule(nodes: Sequence[Node]) -> list[UnsupportedOperation]:
+    """Refuse the nodes whose operation has no reader, or a definition that is too new."""
+    refused = []
     for node in nodes:
-        changed = defined_by(node.op, node.opset)
-        if changed > NEWEST:
-            raise node.refusal(f"has a definition of opset {changed}, which is newer than {NEWEST}", do=EXPORT_AGAIN)
+        if not _known_domain(node) or node.op not in READERS:
+            where = f" of domain {shown(node.domain, 60)!r}" if node.domain else ""
+            refused.append(
+                node.refusal(f"has no bound rule{where}", f"{advice(node.op)}; supported operations: {_supported()}")
+            )
+        elif (changed := defined_by(node.op, node.opset)) > NEWEST:
+            refused.append(
+                node.refusal(f"has a definition of opset {changed}, which is newer than {NEWEST}", do=EXPORT_AGAIN)
+            )
+    return refused
 
 
 def _enter(draft: Draft, entry: Entry) -> Image:

@@ -163,7 +163,8 @@ class ClassificationSpec:
         def work(size: int) -> Tensor:
             parts = zip(*(each.to(device).split(size) for each in (rows, low, high)), strict=True)
             policy = EagerPolicy.on(device)
-            return torch.cat([self.prover.bound(*part, policy, torch.float64, network).bound for part in parts])
+            bounds = [self.prover.bound(row, a, b, policy, torch.float64, network).bound for row, a, b in parts]
+            return torch.cat(bounds)
 
         return ~(self.attacker.points.run(work) > 0).to(rows.device)
 
