@@ -32,6 +32,7 @@ PUBLIC = {
     "certify",
     "certify_range",
     "check",
+    "inspect",
     "parse",
     "report",
     "train",

@@ -22,6 +22,7 @@ from tiltproof.training import train
 from tiltproof.transforms import Compose, Transform, parse
 from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.attack import attack
+from tiltproof.verify.inspection import inspect
 from tiltproof.verify.results import Budget, Certificate, RangeCertificate, Verdict
 from tiltproof.version import __version__ as __version__
 
@@ -49,6 +50,8 @@ __all__ = [
     # the bounds behind a proof
     "bound_pixels",
     "bound_network",
+    # look at a network before a proof
+    "inspect",
     # train a network that can be proved
     "train",
     # errors

@@ -73,10 +73,7 @@ def all_refused(errors: Sequence[UnsupportedOperation], supported: str) -> Unsup
     return UnsupportedOperation(first.what, got=got, why=first.why, do=do, refusals=tuple(refusals))
 
 
-GENERAL = (
-    "replace it by operations that have rules and train again if that changes the function, or add a rule"
-    " (docs/add-an-operation.md)"
-)
+GENERAL = "replace it by operations that have rules, or add a rule (docs/add-an-operation.md)"
 OTHERWISE = "use it in a way that has a rule, or write it with other operations"
 HEAD = "if it comes last, end the network before it: which output is largest does not change, and that is certified"
 BEFORE = "end the network before it (an ONNX file: --output NAME), and certify the values that it reads"

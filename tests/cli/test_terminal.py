@@ -112,6 +112,11 @@ ROWS = [
         RUN | {"demo.command live_progress"},
         before=THREE_DIGITS,
     ),
+    Row(
+        ("inspect", *NETWORK[1:], *TRANSFORM),
+        ("row sums", "every operation has a rule", "float64: rounding", "B(0.2): about"),
+        COUNT | {"inspect.command live_count"},
+    ),
     Row(("models",), ("MNIST, R(30)", "mnist-r30")),
 ]
 
@@ -183,6 +188,7 @@ INTERRUPTED = [
         "no epoch was finished, so nothing was kept",
     ),
     (("check", "run", *NETWORK), ("re-proving", 1), r"\d/\d boxes", "nothing was decided"),
+    (("inspect", *NETWORK[1:], *TRANSFORM), ("inspecting", 1), r"\d/\d steps", "nothing was decided"),
     (("report", "run", *NETWORK), ("drawing", 1), "1/5 images", "no report was written"),
     (
         ("export", "--vnnlib", *NETWORK, *TRANSFORM, "--images", "0,1", "--splits", "9", "--out", "properties"),

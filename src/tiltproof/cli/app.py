@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import tiltproof
-from tiltproof.cli import attack, bound, certify, check, demo, export, models, report, train, tune
+from tiltproof.cli import attack, bound, certify, check, demo, export, inspect, models, report, train, tune
 from tiltproof.cli.options import LETTERS_HELP, Command, epilog
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.manifest import package_version
@@ -178,6 +178,7 @@ COMMANDS = {
     "tune": tune,
     "demo": demo,
     "models": models,
+    "inspect": inspect,
 }
 for name, module in COMMANDS.items():
     app.command(name, cls=Command, epilog=module.EPILOG)(module.command)

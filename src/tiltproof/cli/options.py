@@ -48,12 +48,12 @@ def _help_row(parameter: Any) -> tuple[str, str]:
     return name, f"{parameter.help} [default: {parameter.default}]" if shown else parameter.help
 
 
-def epilog(*commands: str, code_1: str = "") -> str:
+def epilog(*commands: str, code_1: str = "", code_2: str = "bad input") -> str:
     """Example calls, printed as they are, and the exit codes."""
     meaning = f"1 {code_1}, " if code_1 else ""
     examples = "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
     return (
-        f"{examples}\n\nExit codes: 0 done, {meaning}2 bad input, 70 internal error (never a verdict), 130 Ctrl-C, "
+        f"{examples}\n\nExit codes: 0 done, {meaning}2 {code_2}, 70 internal error (never a verdict), 130 Ctrl-C, "
         "143 SIGTERM."
     )
 
@@ -87,11 +87,11 @@ def choice(text: str, group: str, *values: str) -> Any:
     return option(text, group, "NAME", names=lambda: values)
 
 
-_model = option(
-    "Bundled model (list: tiltproof models), .safetensors, .onnx, .keras or .h5 file, or package.module:function.",
-    *(PROBLEM, "MODEL"),
-    names=lambda: (card.name for card in models()),
+MODEL_HELP = (
+    "Bundled model (list: tiltproof models), .safetensors, .onnx, .keras or .h5 file, or package.module:function."
 )
+_model_names: Names = lambda: (card.name for card in models())  # noqa: E731
+_model = option(MODEL_HELP, PROBLEM, "MODEL", names=_model_names)
 _data = option(
     "mnist, cifar10, tinyimagenet, driving, gtsrb, mnist-sample, cifar10-sample or a folder with labels.csv or a folder "
     "per class.",
@@ -99,6 +99,7 @@ _data = option(
     names=lambda: DATA_NAMES,
 )
 Model = Annotated[str, _model]
+ModelArgument = Annotated[str, argument(MODEL_HELP, "MODEL", _model_names)]
 OptionalModel = Annotated[str | None, _model]
 Data = Annotated[str, _data]
 OptionalData = Annotated[str | None, _data]

@@ -1,0 +1,142 @@
+"""``tiltproof inspect``: what a network is made of, what has no rule, how bounds grow, and what a proof may cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import Tensor, nn
+
+from tiltproof.cli import options
+from tiltproof.cli.display import kept_after_interruption, live_count, print_rows
+from tiltproof.cli.inputs import STDOUT, ModelChoice, check_text_file, parse_shape, write_json
+from tiltproof.cli.options import PROBLEM, option
+from tiltproof.data import load as load_data
+from tiltproof.device import choose_device
+from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.transforms import parse
+from tiltproof.verify.inspection import Cost, Inspection, Layer, Rounding, images_of_shape, inspect
+
+EPILOG = options.epilog(
+    "tiltproof inspect mnist-r30 --data mnist-sample",
+    'tiltproof inspect net.onnx --data photos/ --transform "R(5)"',
+    "tiltproof inspect package.module:function --shape 3x224x224 --json net.json",
+    code_2="bad input or a refused network",
+)
+FILES = (".onnx", ".keras", ".h5", ".hdf5")
+"""Files whose readers take the images' size."""
+
+
+def command(
+    model: options.ModelArgument,
+    data: options.OptionalData = None,
+    shape: Annotated[str | None, option("Images to inspect it with, if no data.", PROBLEM, "CxHxW", "--shape")] = None,
+    transform: Annotated[
+        str | None, option(options.TRANSFORM_HELP + " Estimates its cost.", PROBLEM, "TEXT", "--transform")
+    ] = None,
+    index: Annotated[int, option("Index of the image that is bounded.", PROBLEM, "N")] = 0,
+    semantics: options.Semantics = "real",
+    device: options.Device = "auto",
+    json_file: options.JsonFile = None,
+    quiet: options.Quiet = False,
+    padding: options.Padding = None,
+    arch: options.Architecture = None,
+    allow_pickle: options.AllowPickle = False,
+    layout: options.Layout = None,
+    output: options.Output = None,
+    data_root: options.DataRoot = None,
+) -> None:
+    """Look at a network before a proof is begun.
+
+    Lists its layers and, in powers of ten, how far bounds grow from layer to
+    layer; every operation without a bound rule, and what to do about each; and
+    how the rounding of one untransformed image compares with its margin: where
+    that alone is more, nothing can be proved, whatever the budget. With
+    --transform it estimates boxes and seconds per image.
+    """
+    check_text_file(json_file)
+    quiet, place = quiet or json_file == STDOUT, choose_device(device)
+    chosen = None if transform is None else parse(transform, padding)
+    choice = ModelChoice(
+        model, arch, allow_pickle, shape if Path(model).suffix.lower() in FILES else None, layout, output
+    )
+    with kept_after_interruption(lambda: "nothing was decided"), live_count(quiet, "inspecting", "steps") as progress:
+        try:
+            network = choice.load(data, data_root).to(place)
+            image = _image(network, data, data_root, shape, index)
+            found = inspect(network, image.to(place), chosen, semantics=semantics, progress=progress)
+        except UnsupportedOperation as error:
+            found = Inspection.refused(error)
+    if not quiet:
+        (_print_inspection if found.readable else _print_refusals)(found)
+    if json_file is not None:
+        write_json(json_file, {"model": model} | found.record())
+    if not found.readable:
+        text = f"error: {model} is refused: {len(found.refusals)} uses of operations without a bound rule"
+        typer.echo(text, err=True)
+        raise typer.Exit(2)
+
+
+def _image(network: nn.Module, data: str | None, root: Path | None, shape: str | None, index: int) -> Tensor:
+    """One image of the data, or one made up in the size that was given or that the file takes."""
+    if data is not None:
+        images, _ = load_data(data, root)
+        if not 0 <= index < len(images):
+            raise InputError(f"{data} has images 0 to {len(images) - 1}", got=f"--index {index}")
+        return images[index : index + 1]
+    if shape is not None:
+        return images_of_shape(parse_shape(shape))
+    own = getattr(network, "shape", None)
+    if not isinstance(own, tuple):
+        raise InputError(
+            "there is no image to inspect the network with", got="no data", do="add --data DATA or --shape CxHxW"
+        )
+    return images_of_shape(own)
+
+
+def _print_refusals(found: Inspection) -> None:
+    columns = {"operation": "left", "where": "left", "why": "left", "what to do": "left"}
+    rows = [
+        (each.operation, each.node + (f" in {each.module}" if each.module else ""), each.why, each.do)
+        for each in found.refusals
+    ]
+    print_rows(columns, rows)
+
+
+def _print_inspection(found: Inspection) -> None:
+    columns = {"layer": "left", "kind": "left", "shape": "left", "parameters": "right"}
+    columns |= {"row sums": "right", "spectral": "right", "rounding": "right"}
+    print_rows(columns, map(_row, found.layers))
+    typer.echo("row sums, spectral: growth of bounds and of the network, log10; rounding: in float64, of this image")
+    typer.echo(f"images {_size(found.shape)}; {found.parameters:,} parameters; every operation has a rule")
+    if found.layout:
+        typer.echo(f"read: {found.layout}")
+    if found.head:
+        typer.echo(f"taken off the end: {', '.join(found.head)}; what is certified is which score is largest")
+    for rounding in found.rounding:
+        typer.echo(_rounding(rounding))
+    if found.cost is not None:
+        typer.echo(_cost(found.cost))
+
+
+def _row(layer: Layer) -> tuple[str, ...]:
+    growth = (f"{number:.1f}" for number in (layer.row_sums, layer.spectral))
+    return (layer.name, layer.kind, _size(layer.shape), f"{layer.parameters:,}", *growth, f"{layer.rounding:.1e}")
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _rounding(rounding: Rounding) -> str:
+    """Say whether the untransformed image could be proved."""
+    back = "" if rounding.allowance == rounding.forward else f", {rounding.allowance:.2g} after a backward pass"
+    text = f"{rounding.precision}: rounding {rounding.forward:.2g}{back}, against a margin of {rounding.margin:.2g}"
+    return text if rounding.provable else f"{text}: nothing can be proved in it, however small the box"
+
+
+def _cost(cost: Cost) -> str:
+    if cost.boxes is None:
+        return f"{cost.transform}: no box that was tried is small enough; expect unknown"
+    return f"{cost.transform}: about {cost.boxes:,} boxes and {cost.seconds:.2g} s per image"
