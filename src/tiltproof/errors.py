@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tiltproof.refusals import Refusal
+from typing import Any
 
 
 def shown(value: object, most: int = 200) -> str:
@@ -48,7 +45,7 @@ class UnsupportedOperation(InputError):
     """
 
     def __init__(
-        self, what: str, *, got: object = None, why: str = "", do: str = "", refusals: tuple[Refusal, ...] = ()
+        self, what: str, *, got: object = None, why: str = "", do: str = "", refusals: tuple[Any, ...] = ()
     ) -> None:
         super().__init__(what, got=got, why=why, do=do)
         self.refusals = refusals
