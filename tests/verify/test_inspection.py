@@ -55,7 +55,9 @@ def test_one_refusal_reads_as_before():
         def forward(self, images):
             return images.flatten(1).sort(1).values
 
-    with pytest.raises(UnsupportedOperation, match=r"^no bound rule for operation 'sort.default' at node 'sort'\. What"):
+    with pytest.raises(
+        UnsupportedOperation, match=r"^no bound rule for operation 'sort.default' at node 'sort'\. What"
+    ):
         certify(Sorts().eval(), torch.rand(1, 1, 2, 2), torch.tensor([0]), "B(0.1)")
 
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count, print_rows
-from tiltproof.cli.inputs import STDOUT, ModelChoice, check_text_file, parse_shape, write_json
+from tiltproof.cli.inputs import STDOUT, DataChoice, ModelChoice, check_text_file, parse_shape, write_json
 from tiltproof.cli.options import PROBLEM, option
-from tiltproof.data import load as load_data
 from tiltproof.device import choose_device
 from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.step_module import StepModule
 from tiltproof.transforms import parse
 from tiltproof.verify.inspection import Cost, Inspection, Layer, Rounding, images_of_shape, inspect
 
@@ -45,7 +45,13 @@ def command(
     allow_pickle: options.AllowPickle = False,
     layout: options.Layout = None,
     output: options.Output = None,
+    mean: options.Mean = None,
+    std: options.Std = None,
+    scale: options.Scale = None,
     data_root: options.DataRoot = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
+    rgb: options.Rgb = False,
 ) -> None:
     """Look at a network before a proof is begun.
 
@@ -58,13 +64,13 @@ def command(
     check_text_file(json_file)
     quiet, place = quiet or json_file == STDOUT, choose_device(device)
     chosen = None if transform is None else parse(transform, padding)
-    choice = ModelChoice(
-        model, arch, allow_pickle, shape if Path(model).suffix.lower() in FILES else None, layout, output
-    )
+    stated = shape if Path(model).suffix.lower() in FILES else None
+    choice = ModelChoice(model, arch, allow_pickle, stated, layout, output, mean, std, scale)
+    chosen_data = None if data is None else DataChoice(data, data_root, resize, crop, rgb)
     with kept_after_interruption(lambda: "nothing was decided"), live_count(quiet, "inspecting", "steps") as progress:
         try:
-            network = choice.load(data, data_root).to(place)
-            image = _image(network, data, data_root, shape, index)
+            network = choice.load(chosen_data).to(place)
+            image = _image(network, chosen_data, shape, index)
             found = inspect(network, image.to(place), chosen, semantics=semantics, progress=progress)
         except UnsupportedOperation as error:
             found = Inspection.refused(error)
@@ -78,17 +84,17 @@ def command(
         raise typer.Exit(2)
 
 
-def _image(network: nn.Module, data: str | None, root: Path | None, shape: str | None, index: int) -> Tensor:
+def _image(network: nn.Module, data: DataChoice | None, shape: str | None, index: int) -> Tensor:
     """One image of the data, or one made up in the size that was given or that the file takes."""
     if data is not None:
-        images, _ = load_data(data, root)
-        if not 0 <= index < len(images):
-            raise InputError(f"{data} has images 0 to {len(images) - 1}", got=f"--index {index}")
-        return images[index : index + 1]
+        source = data.open("any")
+        if not 0 <= index < len(source):
+            raise InputError(f"{data.name} has images 0 to {len(source) - 1}", got=f"--index {index}")
+        return source.images([index])
     if shape is not None:
         return images_of_shape(parse_shape(shape))
-    own = getattr(network, "shape", None)
-    if not isinstance(own, tuple):
+    own = next((module.shape for module in network.modules() if isinstance(module, StepModule)), None)
+    if own is None:
         raise InputError(
             "there is no image to inspect the network with", got="no data", do="add --data DATA or --shape CxHxW"
         )

@@ -192,7 +192,7 @@ def inspect(
     return Inspection(
         shape=shape,
         parameters=sum(tensor.numel() for tensor in tensors if tensor.is_floating_point()),
-        layout=getattr(model, "read_as", ""),
+        layout=next((str(each.read_as) for each in model.modules() if hasattr(each, "read_as")), ""),
         head=inputs.head,
         layers=layers,
         rounding=tuple(rounding),
