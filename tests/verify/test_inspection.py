@@ -25,7 +25,7 @@ class Unreadable(nn.Module):
     def forward(self, images):
         x = self.inner(self.first(images)).flatten(1)
         values, _ = x.sort(1)
-        x = torch.cumsum(self.last(values), 1)
+        x = torch.logcumsumexp(self.last(values), 1)
         mixed = torch.linalg.det(x[:, :4].view(-1, 2, 2))
         return torch.relu(x) + mixed.unsqueeze(1)
 
@@ -35,9 +35,9 @@ def test_every_refusal_is_named_with_advice():
     found = inspect(Unreadable().eval(), images)
     assert not found.readable
     operations = [refusal.operation for refusal in found.refusals]
-    assert [name.split(".")[0] for name in operations if "det" in name or "sort" in name or "cumsum" in name] == [
+    assert [name.split(".")[0] for name in operations if "det" in name or "sort" in name or "cumsumexp" in name] == [
         "sort",
-        "cumsum",
+        "logcumsumexp",
         "linalg_det",
     ]
     assert found.refusals[0].module == "inner.0"

@@ -227,7 +227,9 @@ class _Refused:
                 add()
                 return
             kind = str(node.target).removeprefix("aten.")
-            if node.target is not operator.getitem and not any(kind in each for each in (CONVERTERS, PARTS, REARRANGING)):
+            if node.target is not operator.getitem and not any(
+                kind in each for each in (CONVERTERS, PARTS, REARRANGING)
+            ):
                 raise _no_rule(kind, node)
         except UnsupportedOperation as error:
             self.errors.append(error)
