@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import tiltproof
+from tiltproof import FGV, BranchAndBound, Execution, UniformGrid
 from tiltproof.data import load_pixels
 from tiltproof.models import load as load_model
 from tiltproof.training import Recipe, train
 from tiltproof.training.artefacts import CARD, LOG, WEIGHTS
-from tiltproof.verify.results import Budget
 
 QUICK_EPOCHS, QUICK_BATCH, QUICK_SPLITS = 2, 50, 8
 QUICK_IMAGES = {"mnist": 1000, "cifar10": 1000, "tinyimagenet": 100}
@@ -160,11 +160,13 @@ def certified(
     images, labels = (each[:count].to(arguments.device) for each in test)
 
     def percentages(count: int, **options: object) -> dict:
-        return certify(model, images[:count], labels[:count], recipe.transform, memory=arguments.memory, **options)
+        execution = Execution(memory=arguments.memory)
+        return certify(model, images[:count], labels[:count], recipe.transform, execution=execution, **options)
 
-    found = {"asked": asked, "ours": percentages(arguments.images, budget=Budget(boxes=arguments.boxes)), "paper": None}
+    ours = percentages(arguments.images, search=BranchAndBound(max_boxes=arguments.boxes))
+    found = {"asked": asked, "ours": ours, "paper": None}
     if arguments.paper_images:
-        found["paper"] = percentages(arguments.paper_images, method="fgv", splits=splits)
+        found["paper"] = percentages(arguments.paper_images, bounds=FGV(), search=UniformGrid(splits))
     save(file, found)
     return found
 

@@ -31,7 +31,7 @@ SAMPLES = 41
 
 @torch.no_grad()
 def robust(
-    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, transform: tiltproof.Transform
+    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, transform: tiltproof.transforms.Transform
 ) -> torch.Tensor:
     """Rows of the images that are right at all sampled parameters."""
     right = torch.ones(len(images), dtype=torch.bool, device=images.device)

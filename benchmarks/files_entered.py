@@ -59,7 +59,7 @@ def measured(case: str, count: int) -> dict[str, list[str]]:
     if case == "certify":
         return entered(lambda: tiltproof.certify(*job))
     with tempfile.TemporaryDirectory() as folder:
-        return entered(lambda: tiltproof.certify(*job, out=Path(folder) / "run"))
+        return entered(lambda: tiltproof.certify(*job, run=tiltproof.RunFolder(Path(folder) / "run")))
 
 
 def main() -> None:

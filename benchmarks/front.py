@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
+from tiltproof import BranchAndBound
 from tiltproof.data import load as load_data
 from tiltproof.reports import Point, tradeoff_plot
 from tiltproof.training import read_recipe, train
 from tiltproof.training.data import TrainingSet
 from tiltproof.transforms import parse
 from tiltproof.verify.api import certify
-from tiltproof.verify.results import Budget
 
 WORST = ["loss.kind=worst-of", "loss.samples=4"]
 POINTS = {
@@ -57,7 +57,9 @@ def measured(name: str, arguments: argparse.Namespace) -> dict:
         recipe, out=folder, resume=folder.exists(), device=device, images=images, labels=labels, certify_images=0
     )
     held = TrainingSet(images, labels, 0.2, recipe.train.seed, device).first_held_out(arguments.images)
-    certificate = certify(trained.model, *held, parse(recipe.transform), budget=Budget(boxes=arguments.boxes))
+    certificate = certify(
+        trained.model, *held, parse(recipe.transform), search=BranchAndBound(max_boxes=arguments.boxes)
+    )
     summary = certificate.summary()
     return {
         "name": name,

@@ -110,8 +110,8 @@ def measured(row: Row, networks: Path, data_root: str, count: int, seconds: floa
         result: dict[str, Any] = {"reads": True, "reading_seconds": time.perf_counter() - began}
         if row.data:
             model, images, labels = problem(row, model, data_root, count)
-            budget = tiltproof.Budget(seconds=seconds)
-            certificate = tiltproof.certify(model, images, labels, row.transform, budget=budget)
+            budget = tiltproof.BranchAndBound(max_seconds=seconds)
+            certificate = tiltproof.certify(model, images, labels, row.transform, search=budget)
             verdicts = collections.Counter(str(verdict) for verdict in certificate.verdicts)
             result |= {"transform": row.transform, "verdicts": dict(verdicts), "boxes": sum(certificate.boxes)}
     except InputError as error:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import tiltproof
 from tiltproof.models import ARCHITECTURES
+from tiltproof.verify.options import BOUNDS, search_for
 
 ROWS = {  # network: data set, architecture, transformation, CGT's splits, CGT's certified percentage
     "mnist-r30": ("mnist", "mnist_cnn", "R(30)", (240,), 94.2),
@@ -64,11 +65,16 @@ def main() -> None:
         )
         tiltproof.certify(model, images[:64], labels[:64], transform)  # warm-up: tracing, kernels
         for method in arguments.method:
-            settings = {"method": method, "splits": splits if method == "fgv" else None}
-            settings |= {"samples": arguments.samples, "semantics": arguments.semantics}
-            run = functools.partial(tiltproof.certify, model, images, labels, transform, **settings)
-            certificate = run(out=arguments.out and arguments.out / f"{name}-{method}")
-            again = [run().summary()["seconds"] for _ in range(arguments.repeats)]
+            prove = functools.partial(
+                tiltproof.certify,
+                *(model, images, labels, transform),
+                semantics=arguments.semantics,
+                bounds=BOUNDS[method],
+                search=search_for(splits if method == "fgv" else None),
+                attack=tiltproof.Attack(samples=arguments.samples),
+            )
+            certificate = prove(run=arguments.out and tiltproof.RunFolder(arguments.out / f"{name}-{method}"))
+            again = [prove().summary()["seconds"] for _ in range(arguments.repeats)]
             summary = certificate.summary() | {"network": name, "paper_percent": paper}
             if again:
                 summary |= {"seconds": statistics.median(again), "seconds_of_repeats": again}

@@ -31,7 +31,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tiltproof
-from tiltproof import Budget
 from tiltproof.models.architectures import BasicBlock
 from tiltproof.network import margins, proof_arithmetic, refine, run
 from tiltproof.pixels.api import pair_bounds
@@ -211,7 +210,14 @@ def certified(arguments: argparse.Namespace) -> dict:
     with torch.no_grad():
         labels = torch.cat([model(image[None]).argmax(1) for image in images])
     began = time.perf_counter()
-    result = tiltproof.certify(model, images, labels, RANGE, budget=Budget(boxes=arguments.boxes), memory=memory.limit)
+    result = tiltproof.certify(
+        model,
+        images,
+        labels,
+        RANGE,
+        search=tiltproof.BranchAndBound(max_boxes=arguments.boxes),
+        execution=tiltproof.Execution(memory=memory.limit),
+    )
     counts = {key: result.summary()[key] for key in ("certified", "falsified", "unknown", "boxes")}
     peak = memory.peak()
     figures = {

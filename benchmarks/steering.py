@@ -97,7 +97,14 @@ def certified(
     """The ranges of a run's network over the transformation that it was trained for."""
     model = load_model(str(folder / WEIGHTS)).to(arguments.device)
     transform = json.loads((folder / CARD).read_text())["transform"]
-    return tiltproof.certify_range(model, images, transform, angles, excess=arguments.excess, memory=arguments.memory)
+    return tiltproof.certify_range(
+        model,
+        images,
+        angles,
+        transform,
+        execution=tiltproof.Execution(memory=arguments.memory),
+        tolerance=tiltproof.Tolerance(relative=arguments.excess),
+    )
 
 
 def measured(folder: Path, images: Tensor, angles: Tensor, arguments: argparse.Namespace) -> dict:

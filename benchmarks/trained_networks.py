@@ -24,9 +24,10 @@ from pathlib import Path
 import torch
 
 import tiltproof
+from tiltproof import BranchAndBound
 from tiltproof.models import load as load_model
 from tiltproof.training.artefacts import CARD, WEIGHTS
-from tiltproof.verify.results import Budget, Certificate
+from tiltproof.verify.results import Certificate
 
 STEPS = [2**k for k in range(15)]
 PART = 2_500
@@ -34,7 +35,7 @@ PART = 2_500
 
 
 def within(
-    seconds: float, budget: Budget, images: torch.Tensor, prove: Callable[[slice, Budget], Certificate]
+    seconds: float, search: BranchAndBound, images: torch.Tensor, prove: Callable[[slice, BranchAndBound], Certificate]
 ) -> Certificate:
     """Batch after batch until the time is over; an image that exceeds twice its share of the remaining time stays unknown."""
     end, needing, done = time.perf_counter() + seconds, 0.5, []
@@ -43,7 +44,7 @@ def within(
         if left <= 0:
             break
         share = left / ((len(images) - start) * needing)  # misclassified and falsified images take next to nothing
-        done.append(prove(slice(start, start + PART), replace(budget, seconds=2 * share)))
+        done.append(prove(slice(start, start + PART), replace(search, max_seconds=2 * share)))
         tried = [result for part in done for result in part.results]
         needing = max(0.05, sum(result.verdict in ("certified", "unknown") for result in tried) / len(tried))
     return replace(done[0], results=tried, seconds=sum(part.seconds for part in done))
@@ -55,16 +56,21 @@ def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
     model = load_model(str(folder / WEIGHTS)).to(arguments.device)
     images, labels = tiltproof.data.load(card["dataset"], root=arguments.data_root)
     images, labels = (tensor[: arguments.limit].to(arguments.device) for tensor in (images, labels))
-    budget = Budget() if arguments.boxes is None else Budget(boxes=arguments.boxes)
+    search = BranchAndBound() if arguments.boxes is None else BranchAndBound(max_boxes=arguments.boxes)
 
-    def prove(rows: slice, budget: Budget) -> Certificate:
+    def prove(rows: slice, search: BranchAndBound) -> Certificate:
         return tiltproof.certify(
-            model, images[rows], labels[rows], card["transform"], budget=budget, memory=arguments.memory
+            model,
+            images[rows],
+            labels[rows],
+            card["transform"],
+            search=search,
+            execution=tiltproof.Execution(memory=arguments.memory),
         )
 
     limit, everything = arguments.seconds, slice(None)
-    prove(slice(64), Budget(boxes=64))  # warm-up: tracing, kernels
-    certificate = prove(everything, budget) if limit is None else within(limit, budget, images, prove)
+    prove(slice(64), BranchAndBound(max_boxes=64))  # warm-up: tracing, kernels
+    certificate = prove(everything, search) if limit is None else within(limit, search, images, prove)
     summary = certificate.summary()
     spent = [result.boxes for result in certificate.results if result.verdict == "certified"]
     place = torch.cuda.get_device_name() if arguments.device.startswith("cuda") else "CPU"
@@ -84,7 +90,7 @@ def measured(folder: Path, arguments: argparse.Namespace) -> tuple[dict, dict]:
     within_seconds = "" if limit is None else f" and about {limit:g} s for all"
     card["measured"] = (
         f"python benchmarks/trained_networks.py: {summary['images']:,} test images, method affine, "
-        f"up to {budget.boxes:,} boxes per image{within_seconds}; {place}"
+        f"up to {search.max_boxes:,} boxes per image{within_seconds}; {place}"
     )
     curve = {str(step): 100 * sum(boxes <= step for boxes in spent) / summary["images"] for step in STEPS}
     return card, {"name": card["name"], "clean_percent": card["clean_percent"], "certified_within_boxes": curve}

@@ -22,7 +22,7 @@ with (folder / "labels.csv").open("w", newline="", encoding="utf-8") as file:
 # Your program starts here. On the command line the folder is --data my-images.
 images, labels = tiltproof.data.load(folder)
 model = tiltproof.models.load("mnist-r30")
-certificate = tiltproof.certify(model, images, labels, "R(30)", out="my-run", overwrite=True)
+certificate = tiltproof.certify(model, images, labels, "R(30)", run=tiltproof.RunFolder("my-run", overwrite=True))
 for (name, label), verdict in zip(rows, certificate.verdicts, strict=True):
     print(f"{name} ({label}): {verdict}")
 

@@ -23,7 +23,7 @@ class Fog(Pixelwise):
 
 model = tiltproof.models.load("mnist-r30")
 images, labels = tiltproof.data.load("mnist-sample")
-transform = tiltproof.Compose(tiltproof.transforms.Rotation(1), Fog(0, 5))  # rotate first, then fog
+transform = tiltproof.transforms.Compose(tiltproof.transforms.Rotation(1), Fog(0, 5))  # rotate first, then fog
 certificate = tiltproof.certify(model, images[:10], labels[:10], transform)
 print(certificate.transform, certificate.summary()["certified"], "of 10 certified")
 for result in certificate.results:

@@ -22,7 +22,7 @@ for _ in range(150):
     optimizer.step()
 
 model.eval()
-certificate = tiltproof.certify_range(model, images[:5], shift, values[:5], excess=0.2)
+certificate = tiltproof.certify_range(model, images[:5], values[:5], shift, tolerance=tiltproof.Tolerance(relative=0.2))
 for result in certificate.results:
     (low,), (high,) = result.lower, result.upper  # one output
     (reached_low,), (reached_high,) = result.inner_lower, result.inner_upper

@@ -13,11 +13,11 @@ import pytest
 
 from tests.support import digits, small_regression, tiny_training
 from tests.support.faults import Fault, sampled
-from tiltproof import InputError, certify, certify_range
+from tiltproof import Attack, Execution, InputError, RunFolder, certify, certify_range
 from tiltproof.checker import check
 from tiltproof.reports import report
 from tiltproof.runs.curve import CURVE, certified_curve, write_curve
-from tiltproof.runs.folder import RunFolder
+from tiltproof.runs.folder import StoredRun
 from tiltproof.runs.run import Run
 from tiltproof.training import train
 
@@ -49,24 +49,26 @@ def images_of(count=6):
 
 
 def certified(folder, resume=False):
-    return certify(*images_of(), RANGE, batch_size=2, batch_images=2, out=folder, resume=resume)
+    return certify(
+        *images_of(), RANGE, execution=Execution(batch_size=2, batch_images=2), run=RunFolder(folder, resume=resume)
+    )
 
 
 def bounded(folder, resume=False):
     return certify_range(
         small_regression.network(),
         small_regression.some_images(4),
+        None,
         "R(10)",
-        batch_images=2,
-        samples=4,
-        out=folder,
-        resume=resume,
+        attack=Attack(samples=4),
+        execution=Execution(batch_images=2),
+        run=RunFolder(folder, resume=resume),
     )
 
 
 WRITERS = [
-    (os, "fsync"), (os, "replace"), (Path, "replace"), (json, "dumps"), (run_folder, "replace_bytes"), (RunFolder, "append"),
-    (RunFolder, "_look"), (RunFolder, "_agree"), (RunFolder, "finish"), (Run, "append"), (Run, "work"), (writing, "lock"), (io, "open"),
+    (os, "fsync"), (os, "replace"), (Path, "replace"), (json, "dumps"), (run_folder, "replace_bytes"), (StoredRun, "append"),
+    (StoredRun, "_look"), (StoredRun, "_agree"), (StoredRun, "finish"), (Run, "append"), (Run, "work"), (writing, "lock"), (io, "open"),
     (os, "open"), (run_folder, "graph_digest"), (run_folder, "_seal"),
 ]  # fmt: skip
 
@@ -121,7 +123,13 @@ def test_a_run_that_is_resumed_may_fail_again(owner, name, error, after, short, 
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            certify(*images_of(), RANGE, batch_size=2, batch_images=2, out=folder, progress=progress)
+            certify(
+                *images_of(),
+                RANGE,
+                execution=Execution(batch_size=2, batch_images=2),
+                run=RunFolder(folder),
+                progress=progress,
+            )
 
     stopped(tmp_path / "counted")
     with Fault(owner, name, 0, error, after) as counted:

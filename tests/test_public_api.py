@@ -1,6 +1,7 @@
 """The public API is what __init__ exports; changing it is a decision, not an accident."""
 
 import enum
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -16,14 +17,20 @@ import tiltproof.training as training
 from tests.support.processes import environment
 
 PUBLIC = {
-    "Budget",
+    "AffineBounds",
+    "Attack",
+    "BranchAndBound",
     "Certificate",
     "CheckFailed",
-    "Compose",
+    "Execution",
+    "FGV",
     "InputError",
+    "IntervalHull",
     "RangeCertificate",
     "RayWorkers",
-    "Transform",
+    "RunFolder",
+    "Tolerance",
+    "UniformGrid",
     "UnsupportedOperation",
     "Verdict",
     "attack",
@@ -102,11 +109,43 @@ def test_every_public_name_has_a_numpy_docstring(name, thing):
         assert "Raises" in sections or name in NEVER_RAISES
 
 
+def members():
+    """Every public method and property that the package defines on a public class, by its name."""
+    for name, thing in documented():
+        if inspect.isclass(thing) and not issubclass(thing, (BaseException, enum.Enum)):
+            for each, static in inspect.getmembers_static(thing):
+                function = getattr(static, "__func__", None) or getattr(static, "fget", None) or static
+                own = not each.startswith("_") and inspect.isfunction(function)
+                if own and function.__module__.startswith("tiltproof"):
+                    yield f"{name}.{each}", static
+
+
+@pytest.mark.parametrize(("name", "member"), list(members()))
+def test_every_public_method_and_property_says_what_it_does(name, member):
+    """In its own docstring, or in that of the base class's method that it overrides."""
+    owner = functools.reduce(getattr, name.split(".")[:-1], tiltproof)
+    assert inspect.getdoc(member) or inspect.getdoc(getattr(owner, name.rpartition(".")[2]))
+
+
+@pytest.mark.parametrize("kind", [tiltproof.Certificate, tiltproof.RangeCertificate])
+def test_methods_of_certificates_have_numpy_docstrings(kind):
+    for name, member in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_"):
+            assert "Returns\n-------" in inspect.getdoc(member), name
+            if len(inspect.signature(member).parameters) > 1:
+                assert "Parameters\n----------" in inspect.getdoc(member), name
+
+
 def test_both_functions_take_the_same_options_in_the_same_order():
-    first, second = (list(inspect.signature(f).parameters) for f in (tiltproof.certify, tiltproof.certify_range))
-    shared = [name for name in second if name in first]
-    assert shared[3:] == first[4:]
-    assert shared[3:] == second[second.index("width") + 1 :]
+    first, second = (
+        list(inspect.signature(f).parameters.values()) for f in (tiltproof.certify, tiltproof.certify_range)
+    )
+    assert [each.name for each in first[:4]] == ["model", "images", "labels", "transform"]
+    assert [each.name for each in second[:4]] == ["model", "images", "targets", "transform"]
+    assert second[4].name == "tolerance"
+    assert second[5:] == first[4:]  # names, kinds, defaults and annotations
+    assert all(each.kind is each.KEYWORD_ONLY for each in second[4:])
+    assert len(second) <= 14
 
 
 def test_a_certificate_shows_its_counts():

@@ -2,11 +2,23 @@
 
     certificate = tiltproof.certify(model, images, labels, "R(30)")      # a verdict per image
     print(certificate.summary())
-    ranges = tiltproof.certify_range(model, images, "R(2)")              # regression: a range per image
+    ranges = tiltproof.certify_range(model, images, targets, "R(2)")     # regression: a range per image
+
+Options are objects, the same for both functions:
+
+    certificate = tiltproof.certify(
+        model, images, labels, "R(30)", semantics="float32",
+        bounds=tiltproof.AffineBounds(),                       # or IntervalHull(), FGV()
+        search=tiltproof.BranchAndBound(max_boxes=20_000),     # or UniformGrid((20, 80))
+        attack=tiltproof.Attack(samples=24),
+        execution=tiltproof.Execution(memory="2GB", workers=tiltproof.RayWorkers("auto")),
+        run=tiltproof.RunFolder("runs/r30", resume=True),
+    )
 
 The names below are the ones most programs need. The rest of the public API is in submodules: `tiltproof.transforms`
-(`Rotation`, `Scaling`, ...; derive your own from `Spatial` or `Pixelwise`), `tiltproof.models`, `tiltproof.data`, `tiltproof.losses`,
-`tiltproof.training`, `tiltproof.reports` and `tiltproof.export`. Everything else is internal.
+(`Rotation`, `Scaling`, `Compose`, ...; derive your own from `Spatial` or `Pixelwise`), `tiltproof.models`,
+`tiltproof.data`, `tiltproof.losses`, `tiltproof.training`, `tiltproof.reports` and `tiltproof.export`. Everything else
+is internal.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,11 +31,22 @@ from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import bound_network
 from tiltproof.pixels.api import bound_pixels
 from tiltproof.training import train
-from tiltproof.transforms import Compose, Transform, parse
+from tiltproof.transforms import parse
 from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.attack import attack
 from tiltproof.verify.inspection import inspect
-from tiltproof.verify.results import Budget, Certificate, RangeCertificate, Verdict
+from tiltproof.verify.options import (
+    FGV,
+    AffineBounds,
+    Attack,
+    BranchAndBound,
+    Execution,
+    IntervalHull,
+    RunFolder,
+    Tolerance,
+    UniformGrid,
+)
+from tiltproof.verify.results import Certificate, RangeCertificate, Verdict
 from tiltproof.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -32,8 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     # the claim
-    "Transform",
-    "Compose",
     "parse",
     # prove it, refute it, check the evidence, show it
     "certify",
@@ -41,9 +62,19 @@ __all__ = [
     "attack",
     "check",
     "report",
-    # options and results
-    "Budget",
+    # how to prove it
+    "AffineBounds",
+    "IntervalHull",
+    "FGV",
+    "BranchAndBound",
+    "UniformGrid",
+    "Attack",
+    "Tolerance",
+    # where to, and where the evidence goes
+    "Execution",
     "RayWorkers",
+    "RunFolder",
+    # results
     "Certificate",
     "RangeCertificate",
     "Verdict",

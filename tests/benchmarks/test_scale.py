@@ -35,7 +35,8 @@ model, images = scale.network("cpu", width=64), scale.some_images(2, 224, "cpu")
 with torch.no_grad():
     labels = model(images).argmax(1)
 memory = json.loads(sys.argv[1])
-result = tiltproof.certify(model, images, labels, scale.RANGE, splits=4, batch_size=8, memory=memory)
+execution = tiltproof.Execution(batch_size=8, memory=memory)
+result = tiltproof.certify(model, images, labels, scale.RANGE, search=tiltproof.UniformGrid(4), execution=execution)
 print(json.dumps([result.verdicts, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
 """
 

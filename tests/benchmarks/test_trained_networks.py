@@ -44,20 +44,20 @@ def test_within_so_many_seconds_figures_are_of_the_images_reached(program, monke
     monkeypatch.setattr(module, "PART", 500)
     labels = torch.arange(1_800)
 
-    def prove(rows, budget):
-        asked.append((rows.start, len(labels[rows]), budget.seconds))
+    def prove(rows, search):
+        asked.append((rows.start, len(labels[rows]), search.max_seconds))
         clock[0] += 25
         results = [
             SimpleNamespace(verdict="certified" if k % 5 else "falsified", boxes=1) for k in range(len(labels[rows]))
         ]
         return Certificate("R(1)", "affine", "real", results, 25.0)
 
-    whole = module.within(1_000, tiltproof.Budget(), labels, prove)
+    whole = module.within(1_000, tiltproof.BranchAndBound(), labels, prove)
     assert (len(whole.results), whole.seconds) == (1_800, 100)
     assert asked[0] == (0, 500, pytest.approx(2 * 1_000 / (1_800 * 0.5)))
     assert asked[1] == (500, 500, pytest.approx(2 * 975 / (1_300 * 0.8)))
     assert asked[3][:2] == (1_500, 300)
-    part = module.within(40, tiltproof.Budget(), labels, prove)
+    part = module.within(40, tiltproof.BranchAndBound(), labels, prove)
     assert (len(part.results), part.seconds) == (1_000, 50)
     assert part.summary()["images"] == 1_000
 

@@ -12,6 +12,7 @@ import torch
 from tests.support.range_case import FIRST, TRANSFORM, RangeCase, read_records
 from tests.support.run_folder import manifest_of, seal, write_run
 from tests.support.small_regression import network, some_images
+from tiltproof import RunFolder
 from tiltproof.checker import CheckFailed
 from tiltproof.checker.folder import read_run
 from tiltproof.verify.api import certify_range
@@ -24,7 +25,7 @@ NOT_RE_PROVED = "leaves the range|could not be re-proved"
 def true_records(tmp_path_factory):
     folder = tmp_path_factory.mktemp("true")
     values = torch.tensor([[0.5, -0.5], [0.25, 0.0], [1.0, 2.0]])
-    certify_range(network(2, seed=1), some_images(), TRANSFORM, values, out=folder, first=FIRST)
+    certify_range(network(2, seed=1), some_images(), values, TRANSFORM, run=RunFolder(folder), first=FIRST)
     return read_records(folder)
 
 

@@ -10,23 +10,23 @@ from torch import nn
 
 from tests.support.range_case import TRANSFORM, range_record, read_records, write_ranges
 from tests.support.small_regression import network, some_images
+from tiltproof import FGV, BranchAndBound, RunFolder, UniformGrid
 from tiltproof.checker import CheckFailed, check
 from tiltproof.errors import InputError
 from tiltproof.verify.api import certify_range
-from tiltproof.verify.results import Budget
 
 RUNS = {
     "one parameter": ("R(10)", 1, {}),
     "not around zero": ("R(5:10)", 2, {}),
     "two parameters": (TRANSFORM, 2, {}),
     "float32": (TRANSFORM, 2, {"semantics": "float32"}),
-    "two resamplings": ("Tu(1), C(5), Tv(1)", 2, {"budget": Budget(boxes=100)}),
-    "five parameters": ("Sh(2), R(2), Sc(2), C(2), B(0.001)", 1, {"budget": Budget(boxes=100)}),
-    "padding": ("B(0.1), R(10); padding=reflect", 3, {"budget": Budget(boxes=200)}),
-    "uniform": ("R(5)", 2, {"splits": 8}),
-    "uniform in float32": ("R(5), B(0.1)", 1, {"splits": (4, 2), "semantics": "float32"}),
-    "as in the paper": ("R(5)", 1, {"splits": 8, "method": "fgv"}),
-    "no budget at all": ("R(20), Sc(10)", 2, {"budget": Budget(boxes=4)}),
+    "two resamplings": ("Tu(1), C(5), Tv(1)", 2, {"search": BranchAndBound(max_boxes=100)}),
+    "five parameters": ("Sh(2), R(2), Sc(2), C(2), B(0.001)", 1, {"search": BranchAndBound(max_boxes=100)}),
+    "padding": ("B(0.1), R(10); padding=reflect", 3, {"search": BranchAndBound(max_boxes=200)}),
+    "uniform": ("R(5)", 2, {"search": UniformGrid(8)}),
+    "uniform in float32": ("R(5), B(0.1)", 1, {"search": UniformGrid((4, 2)), "semantics": "float32"}),
+    "as in the paper": ("R(5)", 1, {"search": UniformGrid(8), "bounds": FGV()}),
+    "no budget at all": ("R(20), Sc(10)", 2, {"search": BranchAndBound(max_boxes=4)}),
 }
 
 
@@ -35,21 +35,21 @@ def test_what_certify_range_writes_holds(tmp_path, name):
     transform, outputs, options = RUNS[name]
     model, images = network(outputs, seed=outputs), some_images()
     values = torch.rand(3, outputs, generator=torch.Generator().manual_seed(2))
-    certificate = certify_range(model, images, transform, values, out=tmp_path, first=5, **options)
+    certificate = certify_range(model, images, values, transform, run=RunFolder(tmp_path), first=5, **options)
     steps = []
     report = check(tmp_path, model, images, values, progress=lambda *step: steps.append(step))
     assert (report.task, report.images, report.certified, report.counterexamples) == ("regression", 3, 3, 0)
     assert report.sub_boxes >= report.boxes > 0
     assert steps[-1] == (report.boxes, report.boxes)
-    if "splits" in options:
+    if isinstance(options.get("search"), UniformGrid):
         assert report.boxes == sum(result.boxes for result in certificate.results)
 
 
 def test_values_are_compared_exactly(tmp_path):
     model, images, values = network(1), some_images(), [0.1, -0.2, 0.3]  # not float32 numbers
     doubles = torch.tensor(values, dtype=torch.float64)
-    certify_range(model, images, "R(2)", doubles, out=tmp_path / "with")
-    certify_range(model, images, "R(2)", out=tmp_path / "without")
+    certify_range(model, images, doubles, "R(2)", run=RunFolder(tmp_path / "with"))
+    certify_range(model, images, None, "R(2)", run=RunFolder(tmp_path / "without"))
     for same in (doubles, doubles[:, None], values, [[value] for value in values]):
         check(tmp_path / "with", model, images, same)
     check(tmp_path / "without", model, images, None)
@@ -131,7 +131,7 @@ class TwoFaced(nn.Module):
 @pytest.mark.parametrize("by", [1.0, 1e-3, float("nan"), float("inf")])
 def test_a_forward_pass_that_treats_bounds_otherwise_than_images(tmp_path, by):
     honest, images = network(1), some_images()
-    certify_range(honest, images, "R(5)", out=tmp_path)
+    certify_range(honest, images, None, "R(5)", run=RunFolder(tmp_path))
     model = TwoFaced(honest, 0.0)
     records = read_records(tmp_path)
     write_ranges(tmp_path, model, images, "R(5)", records)
@@ -154,7 +154,7 @@ class BatchDependent(nn.Module):
 
 def test_answers_that_depend_on_the_batch(tmp_path):
     honest, images = network(1), some_images()
-    certify_range(honest, images, "R(5)", out=tmp_path)
+    certify_range(honest, images, None, "R(5)", run=RunFolder(tmp_path))
     records = read_records(tmp_path)
     model = BatchDependent(honest)
     write_ranges(tmp_path, model, images, "R(5)", records)
@@ -163,7 +163,7 @@ def test_answers_that_depend_on_the_batch(tmp_path):
 
 
 def test_other_numbers_of_outputs(tmp_path):
-    certify_range(network(2), some_images(), "R(5)", out=tmp_path)
+    certify_range(network(2), some_images(), None, "R(5)", run=RunFolder(tmp_path))
     records = read_records(tmp_path)
     for outputs in (1, 3):
         model = network(outputs)

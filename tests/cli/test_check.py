@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.run_folder import manifest_of, record, write_run
+from tiltproof import RunFolder
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
 from tiltproof.verify.api import certify_range
@@ -82,7 +83,9 @@ def test_a_regression_run(tiltproof, workspace, with_values):
     """Images 1 to 3 of the workspace, with their mean as output; the data's labels are the target values."""
     images, labels = load_data("photos")
     values = labels[1:4].double() if with_values else None
-    certify_range(load_model("photo_networks:one_class"), images[1:4], "B(0.1), R(3)", values, out="ranges", first=1)
+    certify_range(
+        load_model("photo_networks:one_class"), images[1:4], values, "B(0.1), R(3)", run=RunFolder("ranges"), first=1
+    )
     result = tiltproof("check", "ranges", *REGRESSION)
     assert result.exit_code == 0, result.output
     assert result.output.startswith("the certificate holds: the output ranges of 3 images, ")
@@ -103,7 +106,7 @@ def test_a_regression_run(tiltproof, workspace, with_values):
 
 def test_values_that_are_not_the_labels_of_the_data(tiltproof, workspace):  # noqa: ARG001
     images, labels = load_data("photos")
-    certify_range(load_model("photo_networks:one_class"), images, "B(0.1)", labels + 0.5, out="ranges")
+    certify_range(load_model("photo_networks:one_class"), images, labels + 0.5, "B(0.1)", run=RunFolder("ranges"))
     result = tiltproof("check", "ranges", *REGRESSION)
     assert result.exit_code == 1
     assert result.stderr == "the certificate does not hold: image 0: its value is not that of the run\n"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.support.digits import IMAGES, TRANSFORM, evidence, problem, run
 from tests.support.processes import environment
 from tests.support.small_regression import network, some_images
-from tiltproof import InputError, RayWorkers, certify, certify_range, check
+from tiltproof import Execution, InputError, RayWorkers, certify, certify_range, check
 from tiltproof.cli import app
 from tiltproof.distributed import ray_workers
 
@@ -105,20 +105,20 @@ def test_a_machine_with_another_version_is_not_used(monkeypatch):
         pytest.warns(UserWarning, match="is not used"),
         pytest.raises(InputError, match="no worker for this run.*0.0.0"),
     ):
-        certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto"))
+        certify(model, images, labels, TRANSFORM, execution=Execution(workers=RayWorkers("auto")))
 
 
 def test_a_model_that_cannot_be_sent():
     model, images, labels = problem()
     model.lock = threading.Lock()
     with pytest.raises(InputError, match="cannot be sent.*lock"):
-        certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto"))
+        certify(model, images, labels, TRANSFORM, execution=Execution(workers=RayWorkers("auto")))
 
 
 def test_no_machine_has_a_gpu():
     model, images, labels = problem()
     with pytest.raises(InputError, match="no machine of the cluster has a GPU"):
-        certify(model, images, labels, TRANSFORM, workers=RayWorkers("auto", device="cuda"))
+        certify(model, images, labels, TRANSFORM, execution=Execution(workers=RayWorkers("auto", device="cuda")))
 
 
 @pytest.mark.slow
@@ -127,9 +127,11 @@ def test_bad_input_that_a_worker_meets_is_bad_input_here():
     with torch.no_grad():
         model[-1].weight.fill_(3e38)
     with pytest.raises(InputError, match="image . are not finite") as alone:
-        certify_range(model, some_images(4), "R(5)", batch_images=4)
+        certify_range(model, some_images(4), None, "R(5)", execution=Execution(batch_images=4))
     with pytest.raises(InputError) as shared:
-        certify_range(model, some_images(4), "R(5)", batch_images=4, workers=RayWorkers("auto"))
+        certify_range(
+            model, some_images(4), None, "R(5)", execution=Execution(workers=RayWorkers("auto"), batch_images=4)
+        )
     assert str(shared.value) == str(alone.value)
     assert "Traceback" not in str(shared.value)
 

@@ -6,8 +6,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from tests.support.digits import problem
-from tiltproof import InputError, RayWorkers, certify
+from tiltproof import Execution, InputError, RayWorkers
 from tiltproof.cli import app
 
 COMMAND = ["certify", "--model", "mnist-r30", "--data", "mnist-sample", "--transform", "R(2)", "--limit", "4"]
@@ -52,8 +51,7 @@ def test_bad_options():
     pytest.importorskip("ray")
     with pytest.raises(InputError, match="unknown kind of workers"):
         RayWorkers("auto", device="cuda:1")
-    model, images, labels = problem()
     with pytest.raises(InputError, match="workers is an object"):
-        certify(model, images, labels, "R(2)", workers="auto")
-    with pytest.raises(InputError, match="at least one image"):
-        certify(model, images, labels, "R(2)", batch_images=0)
+        Execution(workers="auto")
+    with pytest.raises(InputError, match="at least 1 image"):
+        Execution(batch_images=0)

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from tests.support.digits import TRANSFORM, problem
-from tiltproof import Budget, InputError, certify
+from tiltproof import Execution, InputError, certify
 from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.verify.batch import Job
 from tiltproof.verify.inputs import check_inputs, proof_on
-from tiltproof.verify.results import Settings
+from tiltproof.verify.options import Settings
 
 
 @pytest.fixture
 def sent():
     threads = torch.get_num_threads()
     inputs = check_inputs(*problem(), TRANSFORM)
-    job = Job(Settings("affine", None, Budget(), 24, 0), first=0)
+    job = Job(Settings(), first=0)
     with proof_on(inputs.images):
         package = Package.of(inputs, job, pairs=2)
     yield inputs, job, package
@@ -38,7 +38,7 @@ def test_a_batch_is_that_of_a_single_process(sent):
     results, found = prepared(package).batch(job.part(rows), part.images, part.labels, grid, scouting=False)
     assert found == grid
     model, images, labels = problem()
-    alone = certify(model, images[rows], labels[rows], TRANSFORM, batch_size=2, first=4)
+    alone = certify(model, images[rows], labels[rows], TRANSFORM, execution=Execution(batch_size=2), first=4)
     assert [each.verdict for each in results] == alone.verdicts
     assert [each.image for each in results] == [4, 5]
     assert {each.grid for each in results} <= {grid, None}

@@ -73,7 +73,7 @@ def test_custom_transformation(run):
 
 def bounds_hold(fog):
     """No sampled image leaves its bounds, with any method."""
-    transform = tiltproof.Compose(fog, tiltproof.transforms.Rotation(10))
+    transform = tiltproof.transforms.Compose(fog, tiltproof.transforms.Rotation(10))
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(3, 1, 7, 6, generator=generator, dtype=torch.float64)
     for method in ("affine", "hull", "fgv"):

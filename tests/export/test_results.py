@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.support.range_case import range_record, write_ranges
 from tests.support.run_folder import manifest_of, record, write_run
-from tiltproof import InputError, certify, certify_range
+from tiltproof import InputError, RunFolder, certify, certify_range
 from tiltproof.export import as_csv, as_jsonl, result_rows
 from tiltproof.transforms import parse
 
@@ -102,7 +102,7 @@ def kinds(rows):
 def test_columns_and_types_are_constant(run, tmp_path):
     rows = result_rows(run("R(1)"))
     model, labels = network(), torch.tensor([0, 1])
-    certify(model, IMAGES[:2], labels, "R(5), B(0.1)", out=tmp_path / "other")
+    certify(model, IMAGES[:2], labels, "R(5), B(0.1)", run=RunFolder(tmp_path / "other"))
     others = result_rows(tmp_path / "other")
     assert {tuple(row) for row in rows + others} == {tuple(rows[0])}
     assert all(len(types) <= 1 for types in kinds(rows + others).values())
@@ -138,7 +138,7 @@ def test_no_cell_of_text_is_a_formula(run, text):
 def test_a_name_out_of_a_hostile_run_is_no_formula(tmp_path):
     """From the notes of a folder to the file: control characters become question marks on the way."""
     notes = {"model": HOSTILE[0], "data": "\t=1"}
-    certify(network(), IMAGES[:1], torch.tensor([0]), "R(5)", out=tmp_path / "run", notes=notes)
+    certify(network(), IMAGES[:1], torch.tensor([0]), "R(5)", run=RunFolder(tmp_path / "run", notes=notes))
     (read,) = csv.DictReader(io.StringIO(as_csv(result_rows(tmp_path / "run"))))
     assert (read["model"], read["data"]) == ("'" + HOSTILE[0], "?=1")
 
@@ -193,7 +193,7 @@ def test_a_decimal_tolerance_is_that_decimal(tmp_path):
 
 def test_a_row_for_every_output(tmp_path):
     values = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
-    certificate = certify_range(network(2), IMAGES[:2], "R(5), C(2)", values, out=tmp_path / "run")
+    certificate = certify_range(network(2), IMAGES[:2], values, "R(5), C(2)", run=RunFolder(tmp_path / "run"))
     rows = result_rows(tmp_path / "run")
     assert [(row["image"], row["output"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [row["upper"] for row in rows] == [x for result in certificate.results for x in result.upper]
@@ -211,7 +211,7 @@ def test_bad_tolerances(ranges, tolerance):
 def test_a_tolerance_needs_answers_and_a_regression(run, tmp_path):
     with pytest.raises(InputError, match="regression"):
         result_rows(run("R(1)"), "0.1")
-    certify_range(network(1), IMAGES[:1], "R(5)", out=tmp_path / "other")
+    certify_range(network(1), IMAGES[:1], None, "R(5)", run=RunFolder(tmp_path / "other"))
     with pytest.raises(InputError, match="right answers"):
         result_rows(tmp_path / "other", "0.1")
     assert result_rows(tmp_path / "other")[0]["value"] is None

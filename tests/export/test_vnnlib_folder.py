@@ -15,12 +15,13 @@ from torch import nn
 
 from tests.export.plain_reader import read_plain
 from tests.support.run_folder import manifest_of, record, write_run
-from tiltproof import InputError, bound_network, certify, parse
+from tiltproof import InputError, RunFolder, UniformGrid, bound_network, certify, parse
 from tiltproof.data import load as load_data
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.export import export_run, export_vnnlib
 from tiltproof.models import load as load_model
 from tiltproof.models import load_onnx
+from tiltproof.verify.options import BOUNDS
 
 TRANSFORM = "R(-10:25), Sc(5), C(10), B(0.05)"
 
@@ -100,7 +101,9 @@ def test_a_run_by_intervals_is_proved_again_from_the_files_alone(method, transfo
     vnnlib, compat = pytest.importorskip("vnnlib"), pytest.importorskip("vnnlib.compat")
     images, labels = (tensor[:3] for tensor in load_data("mnist-sample"))
     model = load_model("mnist-r30")
-    certificate = certify(model, images, labels, transform, method=method, splits=16, out=tmp_path / "run")
+    certificate = certify(
+        model, images, labels, transform, bounds=BOUNDS[method], search=UniformGrid(16), run=RunFolder(tmp_path / "run")
+    )
     assert certificate.summary()["certified"] == 3
     written = export_run(tmp_path / "run", model, images, labels, tmp_path / "p", numbers=[2, 0])
     assert [prop.image for prop in written.properties] == [2] * 16 + [0] * 16
@@ -121,7 +124,7 @@ def test_a_run_by_intervals_is_proved_again_from_the_files_alone(method, transfo
 def test_the_boxes_of_a_run_are_its_tilings(tmp_path):
     images, labels = (tensor[:2] for tensor in load_data("mnist-sample"))
     model = load_model("mnist-r30")
-    certificate = certify(model, images, labels, "R(30)", out=tmp_path / "run", first=0)
+    certificate = certify(model, images, labels, "R(30)", run=RunFolder(tmp_path / "run"), first=0)
     written = export_run(tmp_path / "run", model, images, labels, tmp_path / "p")
     for result in certificate.results:
         mine = [prop for prop in written.properties if prop.image == result.image]
@@ -132,7 +135,7 @@ def test_the_boxes_of_a_run_are_its_tilings(tmp_path):
 
 def test_models_and_images_must_be_the_runs(tmp_path):
     model, images, labels = small(), some_images(), torch.tensor([0, 0])
-    certify(model, images, labels, "B(0.001)", out=tmp_path / "run")
+    certify(model, images, labels, "B(0.001)", run=RunFolder(tmp_path / "run"))
     with pytest.raises(InputError, match="weights are not those of the run"):
         export_run(tmp_path / "run", small(seed=1), images, labels, tmp_path / "p")
     with pytest.raises(InputError, match="not the run's"):

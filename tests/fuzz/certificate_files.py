@@ -13,16 +13,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tiltproof import InputError, certify
+from tiltproof import BranchAndBound, Execution, InputError, RunFolder, certify
 from tiltproof.checker import CheckFailed
 from tiltproof.checker.folder import read_run
-from tiltproof.runs.folder import RUN_FILES, RunFolder
+from tiltproof.runs.folder import RUN_FILES, StoredRun
 from tiltproof.runs.manifest import claim
 from tiltproof.verify.api import certify_range
 from tiltproof.verify.inputs import Inputs, check_inputs, proof_on
-from tiltproof.verify.results import Budget, Settings
+from tiltproof.verify.options import Settings
 
-BUDGET = Budget(boxes=40)
+BUDGET = BranchAndBound(max_boxes=40)
 
 
 def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor, str]:
@@ -41,9 +41,25 @@ def run_files(task: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         if task == "regression":
             values = torch.stack([labels, -labels], 1)
-            certify_range(model, images, transform, values, out=folder, batch_size=2, budget=BUDGET)
+            certify_range(
+                model,
+                images,
+                values,
+                transform,
+                search=BUDGET,
+                execution=Execution(batch_size=2),
+                run=RunFolder(folder),
+            )
         else:
-            certify(model, images, labels, transform, out=folder, batch_size=2, budget=BUDGET)
+            certify(
+                model,
+                images,
+                labels,
+                transform,
+                search=BUDGET,
+                execution=Execution(batch_size=2),
+                run=RunFolder(folder),
+            )
         return {name: (Path(folder) / name).read_bytes() for name in RUN_FILES}
 
 
@@ -92,12 +108,12 @@ def resume(path: Path) -> None:
     for name, content in run_files("classification").items():
         if name != path.name:
             (path.parent / name).write_bytes(content)
-    settings = Settings("affine", None, BUDGET, 24, 0)
+    settings = Settings(search=BUDGET)
     plan = {"pairs_at_once": 2, "images_per_batch": 2}
     about = claim(checked(), 0, labels=checked().labels.tolist())
     with proof_on(checked().images), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is damaged; it is proved again")  # which the user is told, once
-        run = RunFolder(path.parent, checked(), about, settings.record(), plan, {}, resume=True)
+        run = StoredRun(path.parent, checked(), about, settings.record(), plan, {}, resume=True)
     try:
         true = [json.loads(line) for line in run_files("classification")["verdicts.jsonl"].splitlines()]
         kept = json.loads(json.dumps([result.record() for result in run.results]))

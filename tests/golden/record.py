@@ -28,9 +28,10 @@ import torch
 from torch import nn
 
 import tiltproof
-from tiltproof import Budget, certify, certify_range
+from tiltproof import Attack, BranchAndBound, certify, certify_range
 from tiltproof.models import load as load_model
 from tiltproof.training import train
+from tiltproof.verify.options import BOUNDS
 
 FILE = Path(__file__).with_name("record.json")
 NETWORKS = {
@@ -68,9 +69,9 @@ def classes(name: str, text: str, method: str, device: str = "cpu", first: int =
         images[:IMAGES].to(device),
         labels[:IMAGES].to(device),
         text,
-        method=method,
-        samples=6,
-        budget=Budget(boxes=BOXES),
+        bounds=BOUNDS[method],
+        search=BranchAndBound(max_boxes=BOXES),
+        attack=Attack(samples=6),
     )
     return [
         {
@@ -84,7 +85,13 @@ def classes(name: str, text: str, method: str, device: str = "cpu", first: int =
 def ranges(text: str, method: str, device: str = "cpu") -> list[dict[str, Any]]:
     images, _ = tiltproof.data.load("mnist-sample")
     certificate = certify_range(
-        regression().to(device), images[:IMAGES].to(device), text, method=method, samples=6, budget=Budget(boxes=BOXES)
+        regression().to(device),
+        images[:IMAGES].to(device),
+        None,
+        text,
+        bounds=BOUNDS[method],
+        search=BranchAndBound(max_boxes=BOXES),
+        attack=Attack(samples=6),
     )
     return [
         {

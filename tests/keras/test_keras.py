@@ -179,7 +179,7 @@ def test_a_keras_network_is_certified_and_checked(network, tmp_path):
     model = load_keras(network)
     images = torch.rand(2, 3, *SHAPE[:2])
     labels = model(images).argmax(1)
-    result = tiltproof.certify(model, images, labels, "B(0.0001)", out=tmp_path / "run")
+    result = tiltproof.certify(model, images, labels, "B(0.0001)", run=tiltproof.RunFolder(tmp_path / "run"))
     assert list(result.verdicts) == [tiltproof.Verdict.CERTIFIED] * 2
     tiltproof.check(tmp_path / "run", load_keras(network), images, labels)
 

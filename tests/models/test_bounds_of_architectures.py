@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof import Budget, Verdict, bound_network, bound_pixels, certify, certify_range, parse
+from tiltproof import Attack, BranchAndBound, Verdict, bound_network, bound_pixels, certify, certify_range, parse
 from tiltproof.models import ARCHITECTURES
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "tinyimagenet": (3, 56, 56), "driving": (3, 66, 200)}
@@ -63,7 +63,9 @@ def test_an_answer_far_ahead_is_certified(name):
     model, image = network_and_image(name)
     *_, last = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
     last.bias[3] += 100
-    certificate = certify(model, image, torch.tensor([3]), RANGE, budget=Budget(boxes=4), samples=1)
+    certificate = certify(
+        model, image, torch.tensor([3]), RANGE, search=BranchAndBound(max_boxes=4), attack=Attack(samples=1)
+    )
     assert certificate.verdicts == [Verdict.CERTIFIED]
     assert 90 < certificate.margins[0] < 110
 
@@ -72,7 +74,7 @@ def test_an_answer_far_ahead_is_certified(name):
 def test_the_range_of_an_angle_is_certified(name):
     model, image = network_and_image(name)
     transform = parse(RANGE)
-    (result,) = certify_range(model, image, transform, budget=Budget(boxes=4)).results
+    (result,) = certify_range(model, image, None, transform, search=BranchAndBound(max_boxes=4)).results
     for degrees in (transform.low[0], transform.high[0]):
         angle = float(model(transform.apply(image, torch.tensor([[degrees]], dtype=torch.float64))))
         assert result.lower[0] <= angle <= result.upper[0]

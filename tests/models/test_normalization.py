@@ -60,7 +60,9 @@ def test_every_number_is_part_of_the_digest():
 def test_a_proof_is_about_the_normalized_network(tmp_path, semantics):
     model = normalized(network(), "118,117,104", 60, 255)
     labels = model(IMAGES).argmax(1)
-    certificate = tiltproof.certify(model, IMAGES, labels, "R(0.5)", semantics=semantics, out=tmp_path / "run")
+    certificate = tiltproof.certify(
+        model, IMAGES, labels, "R(0.5)", semantics=semantics, run=tiltproof.RunFolder(tmp_path / "run")
+    )
     assert set(map(str, certificate.verdicts)) == {"certified"}
     assert tiltproof.check(tmp_path / "run", model, IMAGES, labels).certified == 4
     with pytest.raises(tiltproof.CheckFailed):

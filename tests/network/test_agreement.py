@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import InputError, UnsupportedOperation, certify
+from tiltproof import Attack, InputError, UnsupportedOperation, certify
 from tiltproof.network import agreement, proof_arithmetic, read_network
 
 IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -219,7 +219,7 @@ NO_FUNCTIONS = {
 def test_no_fixed_function_of_a_image_is_certified(name):
     model = NO_FUNCTIONS[name]().eval()
     with pytest.raises(InputError) as caught:
-        certify(model, IMAGES, LABELS, "R(30)", samples=4)
+        certify(model, IMAGES, LABELS, "R(30)", attack=Attack(samples=4))
     assert not isinstance(caught.value, UnsupportedOperation)
     assert "What to do:" in str(caught.value)
 
@@ -277,7 +277,7 @@ HOW = {
 def test_what_forward_does_while_it_is_traced_is_all_that_it_does(asks, how):
     """No output shows the difference: only the calls do."""
     with pytest.raises(InputError, match="asks torch for something else while it is traced"):
-        certify(WhileTraced(HOW[how](TRACED[asks])).eval(), IMAGES, LABELS, "R(1)", samples=4)
+        certify(WhileTraced(HOW[how](TRACED[asks])).eval(), IMAGES, LABELS, "R(1)", attack=Attack(samples=4))
 
 
 def test_noise_that_no_call_shows(monkeypatch):
@@ -292,7 +292,7 @@ def test_a_question_that_changes_nothing_is_allowed():
         answers = [TRACED[name](x) for name in ("type", "fake mode", "export")]
         return 0.0 if any(answers) else float(len(x) - len(x))
 
-    assert certify(Constant(ask).eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
+    assert certify(Constant(ask).eval(), IMAGES, LABELS, "R(1)", attack=Attack(samples=4)).verdicts == ["certified"] * 2
 
 
 @pytest.mark.parametrize("switch", ["settrace", "setprofile"])
@@ -301,7 +301,9 @@ def test_debuggers_and_profilers_go_on(switch):
     profile = cProfile.Profile()
     profile.enable()
     try:
-        assert certify(Constant().eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
+        assert (
+            certify(Constant().eval(), IMAGES, LABELS, "R(1)", attack=Attack(samples=4)).verdicts == ["certified"] * 2
+        )
     finally:
         profile.disable()
     seen = set()
@@ -312,7 +314,7 @@ def test_debuggers_and_profilers_go_on(switch):
     before = getattr(sys, switch.replace("set", "get"))()
     getattr(sys, switch)(watch)
     try:
-        certify(Constant().eval(), IMAGES, LABELS, "R(1)", samples=4)
+        certify(Constant().eval(), IMAGES, LABELS, "R(1)", attack=Attack(samples=4))
         assert getattr(sys, switch.replace("set", "get"))() is watch
     finally:
         getattr(sys, switch)(before)
@@ -322,7 +324,7 @@ def test_debuggers_and_profilers_go_on(switch):
 def test_a_mean_over_the_batch_is_refused():
     model = Constant(lambda _, x: 1e-3 * first(x - x.mean(0, keepdim=True))).eval()
     with pytest.raises(InputError, match="batch dimension"):
-        certify(model, IMAGES, LABELS, "R(30)", samples=4)
+        certify(model, IMAGES, LABELS, "R(30)", attack=Attack(samples=4))
 
 
 def test_what_a_network_may_keep():
@@ -335,7 +337,7 @@ def test_what_a_network_may_keep():
     tables = [1, 2, np.arange(3), {"a": (torch.ones(2), {4})}]
     model = Constant(remember, kept=Kept(), cache={}, table=tables, lock=threading.Lock())
     model.kept.again = model.kept
-    assert certify(model.eval(), IMAGES, LABELS, "R(1)", samples=4).verdicts == ["certified"] * 2
+    assert certify(model.eval(), IMAGES, LABELS, "R(1)", attack=Attack(samples=4)).verdicts == ["certified"] * 2
 
 
 class Twice(torch.autograd.Function):
@@ -420,9 +422,10 @@ def test_what_forward_may_do(name):
 
 
 def test_the_network_without_these_is_certified():
-    assert [result.verdict for result in certify(Constant().eval(), IMAGES, LABELS, "R(30)", samples=4).results] == [
-        "certified"
-    ] * 2
+    assert [
+        result.verdict
+        for result in certify(Constant().eval(), IMAGES, LABELS, "R(30)", attack=Attack(samples=4)).results
+    ] == ["certified"] * 2
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e-2, 1.0])
@@ -491,10 +494,10 @@ def test_a_refusal_changes_nothing(in_object, weight):
     model = nn.Sequential(norm, nn.Flatten(), nn.Linear(16, 2)).eval()
     for _ in range(2):
         with pytest.raises(InputError, match=r"call model\(images\) once on data of yours"):
-            certify(model, IMAGES, LABELS, "R(1)", samples=4)
+            certify(model, IMAGES, LABELS, "R(1)", attack=Attack(samples=4))
         assert (norm.scale.item(), norm.done, norm.ready.calls) == (1.0, False, 0)
     labels = model(IMAGES).argmax(1)
-    assert certify(model, IMAGES, labels, "R(0.01)", samples=4).verdicts == ["certified"] * 2
+    assert certify(model, IMAGES, labels, "R(0.01)", attack=Attack(samples=4)).verdicts == ["certified"] * 2
 
 
 def test_a_refusal_changes_no_attribute_of_what_cannot_be_copied():
@@ -503,7 +506,7 @@ def test_a_refusal_changes_no_attribute_of_what_cannot_be_copied():
     model = nn.Sequential(norm, nn.Flatten(), nn.Linear(16, 2)).eval()
     for _ in range(2):
         with pytest.raises(InputError, match="changes its own weights"):
-            certify(model, IMAGES, LABELS, "R(1)", samples=4)
+            certify(model, IMAGES, LABELS, "R(1)", attack=Attack(samples=4))
         assert (norm.scale.item(), norm.done) == (1.0, False)
 
 
@@ -520,7 +523,7 @@ class Buffered(Constant):
 def test_buffers_that_are_not_saved_are_put_back():
     model = Buffered().eval()
     with pytest.raises(InputError, match=r"changes its own weights or buffers.*calls"):
-        certify(model, IMAGES, LABELS, "R(1)", samples=4)
+        certify(model, IMAGES, LABELS, "R(1)", attack=Attack(samples=4))
     assert float(model.calls) == 0
 
 

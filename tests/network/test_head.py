@@ -107,7 +107,9 @@ def test_certified_checked_and_in_the_manifest(name, semantics, tmp_path):
     bare, model, batch = Classifier(), Classifier(end), images()
     labels = bare(batch).argmax(1)
     one, other = (
-        tiltproof.certify(each, batch, labels, "R(2), B(0.02)", semantics=semantics, out=tmp_path / folder)
+        tiltproof.certify(
+            each, batch, labels, "R(2), B(0.02)", semantics=semantics, run=tiltproof.RunFolder(tmp_path / folder)
+        )
         for each, folder in ((bare, "bare"), (model, "headed"))
     )
     assert one.verdicts == other.verdicts
@@ -144,11 +146,11 @@ def test_other_processes_get_it_too():
 
 
 def test_ranges_keep_their_head():
-    sigmoid = tiltproof.certify_range(Classifier(nn.Sigmoid()), images(1), "B(0.01)")
+    sigmoid = tiltproof.certify_range(Classifier(nn.Sigmoid()), images(1), None, "B(0.01)")
     assert 0 < sigmoid.results[0].lower[0] < sigmoid.results[0].upper[0] < 1
-    softmax = tiltproof.certify_range(Classifier(nn.Softmax(1)), images(1), "B(0.01)")
+    softmax = tiltproof.certify_range(Classifier(nn.Softmax(1)), images(1), None, "B(0.01)")
     assert 0 < softmax.results[0].lower[0] < softmax.results[0].upper[0] < 1
-    logarithm = tiltproof.certify_range(Classifier(nn.LogSoftmax(1)), images(1), "B(0.01)")
+    logarithm = tiltproof.certify_range(Classifier(nn.LogSoftmax(1)), images(1), None, "B(0.01)")
     assert logarithm.results[0].lower[0] < logarithm.results[0].upper[0] < 0
 
 

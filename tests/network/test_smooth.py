@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.support.curves import CASES, Case, intervals, mpf
 from tests.support.small_networks import Function
-from tiltproof import Budget, UnsupportedOperation, Verdict, bound_network, certify
+from tiltproof import BranchAndBound, UnsupportedOperation, Verdict, bound_network, certify
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops import REGISTRY
@@ -215,9 +215,11 @@ def test_a_box_that_leaves_the_domain_is_split():
     image, label = torch.full((1, 1, 4, 4), 0.5), torch.tensor([0])
     image[..., 2:] = 0.6
     for semantics in ("real", "float32"):
-        certificate = certify(model, image, label, "C(25), B(0.05)", budget=Budget(boxes=2000), semantics=semantics)
+        certificate = certify(
+            model, image, label, "C(25), B(0.05)", search=BranchAndBound(max_boxes=2000), semantics=semantics
+        )
         assert certificate.verdicts == [Verdict.CERTIFIED]
-    below = certify(model, image, label, "B(0.35)", budget=Budget(boxes=200))
+    below = certify(model, image, label, "B(0.35)", search=BranchAndBound(max_boxes=200))
     assert below.verdicts[0] is not Verdict.CERTIFIED
 
 

@@ -70,12 +70,12 @@ def test_a_head_is_compared_and_taken_off(name, tmp_path):
 def test_certified_and_checked(tmp_path):
     model = load(HEADS["ArgMax of Softmax"][0](), tmp_path)
     labels = model(IMAGES).flatten()
-    certificate = tiltproof.certify(model, IMAGES, labels, "B(0.001)", out=tmp_path / "run")
+    certificate = tiltproof.certify(model, IMAGES, labels, "B(0.001)", run=tiltproof.RunFolder(tmp_path / "run"))
     assert certificate.verdicts == ["certified"] * 3
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["claim"]["head"] == ["ArgMax", "Softmax"]
     assert tiltproof.check(tmp_path / "run", model, IMAGES, labels).certified == 3
     with pytest.raises(UnsupportedOperation, match="argmax"):
-        tiltproof.certify_range(model, IMAGES, "B(0.001)")
+        tiltproof.certify_range(model, IMAGES, None, "B(0.001)")
 
 
 def test_a_softmax_over_several_axes_of_old_opsets(tmp_path):

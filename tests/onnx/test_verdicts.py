@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.onnx.onnx_files import answers, exported, message, node
-from tiltproof import Budget, InputError, attack, bound_network, certify, check
+from tiltproof import BranchAndBound, InputError, RunFolder, UniformGrid, attack, bound_network, certify, check
 from tiltproof.checker import CheckFailed
 from tiltproof.data import load as load_data
 from tiltproof.enclosures.affine_form import AffineForm
@@ -18,7 +18,7 @@ from tiltproof.models import cifar10_cnn, load_onnx
 from tiltproof.models import load as load_model
 from tiltproof.onnx import ops
 
-BUDGET = Budget(boxes=200)
+BUDGET = BranchAndBound(max_boxes=200)
 
 
 class Residual(nn.Module):
@@ -119,12 +119,13 @@ def test_the_verdicts_are_those_of_the_original(tmp_path, name, any_batch):
     assert not loaded.training
     assert torch.allclose(loaded(images), model(images), atol=1e-4)
     theirs, ours = (
-        certify(m, images, labels, transform, budget=BUDGET, out=tmp_path / k) for k, m in (("a", model), ("b", loaded))
+        certify(m, images, labels, transform, search=BUDGET, run=RunFolder(tmp_path / k))
+        for k, m in (("a", model), ("b", loaded))
     )
     assert ours.verdicts == theirs.verdicts
     assert len({verdict.value for verdict in ours.verdicts}) > 1 or name == "the paper's CIFAR-10 CNN"
     # pilot runs choose the initial grid and may differ by a rounding: compare margins of equal boxes
-    uniform = [certify(m, images, labels, transform, splits=4).margins for m in (loaded, model)]
+    uniform = [certify(m, images, labels, transform, search=UniformGrid(4)).margins for m in (loaded, model)]
     assert close(*uniform)
     for mine, original in zip(ours.results, theirs.results, strict=True):
         assert (mine.counterexample is None) == (original.counterexample is None)
@@ -143,7 +144,7 @@ def test_a_run_is_tied_to_the_file(tmp_path):
     model, images, labels, transform = NETWORKS["mlp"]()
     content = exported(model, (1, 8, 8))
     (tmp_path / "net.onnx").write_bytes(content)
-    certify(load_onnx(tmp_path / "net.onnx"), images, labels, transform, budget=BUDGET, out=tmp_path / "run")
+    certify(load_onnx(tmp_path / "net.onnx"), images, labels, transform, search=BUDGET, run=RunFolder(tmp_path / "run"))
     changed = onnx.load_from_string(content)
     (leaky,) = (node for node in changed.graph.node if node.op_type == "LeakyRelu")
     leaky.attribute[0].f = 0.25
@@ -178,8 +179,8 @@ def test_float64(tmp_path):
     (tmp_path / "net.onnx").write_bytes(exported(model, (1, 8, 8)))
     loaded = load_onnx(tmp_path / "net.onnx")
     assert {p.dtype for p in loaded.parameters()} == {torch.float64}
-    theirs = certify(model, images, labels, "R(12)", budget=BUDGET)
-    ours = certify(loaded, images, labels, "R(12)", budget=BUDGET, out=tmp_path / "run")
+    theirs = certify(model, images, labels, "R(12)", search=BUDGET)
+    ours = certify(loaded, images, labels, "R(12)", search=BUDGET, run=RunFolder(tmp_path / "run"))
     assert ours.verdicts == theirs.verdicts
     assert ours.margins == theirs.margins
     check(tmp_path / "run", loaded, images, labels)
@@ -192,7 +193,7 @@ def test_float32_evaluations(tmp_path):
     model, images, labels, transform = NETWORKS["residual"]()
     (tmp_path / "net.onnx").write_bytes(exported(model, (1, 8, 8)))
     loaded = load_onnx(tmp_path / "net.onnx")
-    both = [certify(m, images, labels, transform, budget=BUDGET, semantics="float32") for m in (model, loaded)]
+    both = [certify(m, images, labels, transform, search=BUDGET, semantics="float32") for m in (model, loaded)]
     assert both[0].verdicts == both[1].verdicts
 
 

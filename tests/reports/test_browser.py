@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tiltproof import RunFolder
 from tiltproof.reports import report
 from tiltproof.runs.curve import certified_curve, write_curve
 from tiltproof.verify.api import certify, certify_range
@@ -65,7 +66,7 @@ def page(tmp_path_factory):
     images = torch.rand(60, 1, 8, 8)
     labels = model(images).argmax(1)
     labels[::10] = (labels[::10] + 1) % 3
-    certificate = certify(model, images, labels, "R(20)", out=folder, notes={"model": "<b>noise</b>"})
+    certificate = certify(model, images, labels, "R(20)", run=RunFolder(folder, notes={"model": "<b>noise</b>"}))
     write_curve(folder, certified_curve(model, images, labels, "R(20)", certificate), time.perf_counter())
     return report(folder, model, images, labels, details=10)
 
@@ -198,7 +199,7 @@ def test_regression_shows_fans(show, tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 14, 1)).eval()
     frames = torch.rand(3, 3, 16, 44)
-    certify_range(model, frames, "R(2)", torch.zeros(3), out=tmp_path / "run")
+    certify_range(model, frames, torch.zeros(3), "R(2)", run=RunFolder(tmp_path / "run"))
     driver = show(report(tmp_path / "run", model, frames))
     assert len(driver.find_elements(By.CSS_SELECTOR, "#film-frames .frame svg")) == 3
     driver.find_element(By.CSS_SELECTOR, "#film-frames button").click()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.support.run_folder import manifest_of, record, write_run
+from tiltproof import RunFolder
 from tiltproof.errors import InputError
 from tiltproof.reports import page as page_module
 from tiltproof.reports import report
@@ -39,7 +40,7 @@ def run(tmp_path):
     model, images = network(), some_images()
     labels = model(images).argmax(1)
     labels[0] = (labels[0] + 1) % 3
-    certify(model, images, labels, "R(20)", out=tmp_path / "run", notes={"model": HOSTILE, "data": "noise"})
+    certify(model, images, labels, "R(20)", run=RunFolder(tmp_path / "run", notes={"model": HOSTILE, "data": "noise"}))
     return tmp_path / "run", model, images, labels
 
 
@@ -90,7 +91,7 @@ def test_bounds_lie_below_what_is_sampled(run):
 def test_two_parameters_have_a_map(tmp_path):
     model, images = network(), some_images(2)
     labels = model(images).argmax(1)
-    certify(model, images, labels, "R(2), Sh(2)", out=tmp_path / "run")
+    certify(model, images, labels, "R(2), Sh(2)", run=RunFolder(tmp_path / "run"))
     data = blocks(report(tmp_path / "run", model, images, labels).read_text(encoding="utf-8"))
     detail = data["detail-0"]
     assert len(detail["lines"]) == 2
@@ -300,7 +301,7 @@ def test_the_most_urgent_come_first(run):
 def test_regression(tmp_path):
     model, images = network(outputs=1), some_images(3)
     values = torch.tensor([0.1, 0.2, 0.3])
-    certify_range(model, images, "R(5)", values, out=tmp_path / "run", notes={"model": "road"})
+    certify_range(model, images, values, "R(5)", run=RunFolder(tmp_path / "run", notes={"model": "road"}))
     page = report(tmp_path / "run", model, images).read_text(encoding="utf-8")
     data = blocks(page)
     assert data["data"]["task"] == "regression"
@@ -314,7 +315,7 @@ def test_regression(tmp_path):
 
 def test_a_range_without_ends(tmp_path):
     model, images = network(outputs=1), some_images(2)
-    certify_range(model, images, "R(5)", out=tmp_path / "run")
+    certify_range(model, images, None, "R(5)", run=RunFolder(tmp_path / "run"))
     lines = (tmp_path / "run" / "verdicts.jsonl").read_text().splitlines()
     open_ended = json.dumps(json.loads(lines[0]) | {"upper": [None], "complete": False})
     (tmp_path / "run" / "verdicts.jsonl").write_text(f"{open_ended}\n{lines[1]}\n")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tiltproof import FGV, RunFolder, UniformGrid
 from tiltproof.errors import InputError
 from tiltproof.runs import curve
 from tiltproof.runs.curve import CURVE, certified_curve, nested, read_curve, write_curve
@@ -16,7 +17,6 @@ from tiltproof.transforms import TranslationU as Translation
 from tiltproof.transforms import parse
 from tiltproof.verify.api import certify
 from tiltproof.verify.partition import leaves
-from tiltproof.verify.results import Budget
 
 SHARES = (0.1, 0.5, 1.0)
 
@@ -95,8 +95,8 @@ def test_every_point_is_what_a_run_of_its_own_says(case):
 
 
 def test_unknown_at_a_large_range_may_be_proved_at_a_small_one(case):
-    certificate = certify(*case, "R(40)", budget=Budget(boxes=1), splits=1, method="fgv")
-    points = certified_curve(*case, "R(40)", certificate, shares=SHARES, splits=1, method="fgv")
+    certificate = certify(*case, "R(40)", bounds=FGV(), search=UniformGrid(1, max_boxes=1))
+    points = certified_curve(*case, "R(40)", certificate, shares=SHARES, bounds=FGV(), search=UniformGrid(1))
     certified = [point.certified for point in points]
     assert certified == sorted(certified, reverse=True)
     assert all(point.certified + point.falsified + point.unknown + point.misclassified == 5 for point in points)
@@ -108,7 +108,7 @@ def test_shares_are_shares(case):
 
 
 def test_on_disk_it_belongs_to_one_run(case, tmp_path):
-    certificate = certify(*case, "B(0.2)", out=tmp_path / "run")
+    certificate = certify(*case, "B(0.2)", run=RunFolder(tmp_path / "run"))
     points = certified_curve(*case, "B(0.2)", certificate, shares=SHARES)
     write_curve(tmp_path / "run", points, time.perf_counter())
     content = json.loads((tmp_path / "run" / CURVE).read_text())

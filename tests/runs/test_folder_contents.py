@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 
 from tests.support.digits import problem
-from tiltproof import InputError, Verdict, certify
+from tiltproof import Execution, InputError, RunFolder, Verdict, certify
 from tiltproof.runs.curve import CurvePoint, write_curve
-from tiltproof.runs.folder import RunFolder
+from tiltproof.runs.folder import StoredRun
 from tiltproof.runs.manifest import claim
 from tiltproof.verify.inputs import check_inputs, proof_on
 from tiltproof.verify.results import ImageResult
@@ -35,7 +35,7 @@ def opened(folder, seed=0, resume=False, overwrite=False):
     about = claim(checked(), 0, labels=checked().labels.tolist())
     plan = {"pairs_at_once": 1, "images_per_batch": 1}
     with proof_on(checked().images):
-        return RunFolder(folder, checked(), about, {"seed": seed}, plan, {}, resume, overwrite)
+        return StoredRun(folder, checked(), about, {"seed": seed}, plan, {}, resume, overwrite)
 
 
 def run(folder, **options):
@@ -184,10 +184,17 @@ class Broken:
 def test_the_corrected_command_accepts_the_folder_of_a_start_that_failed(tmp_path):
     model, images, labels = problem()
     with pytest.raises(InputError, match="no cluster"):
-        certify(model, images[:2], labels[:2], "R(1)", out=tmp_path / "run", workers=Broken())
+        certify(
+            model,
+            images[:2],
+            labels[:2],
+            "R(1)",
+            execution=Execution(workers=Broken()),
+            run=RunFolder(tmp_path / "run"),
+        )
     assert contents(tmp_path / "run").keys() == {"manifest.json", "verdicts.jsonl", "batches.jsonl"}
     (tmp_path / "run" / "log.txt").write_text("beside it")
-    assert len(certify(model, images[:2], labels[:2], "R(2)", out=tmp_path / "run").results) == 2
+    assert len(certify(model, images[:2], labels[:2], "R(2)", run=RunFolder(tmp_path / "run")).results) == 2
     assert (tmp_path / "run" / "log.txt").read_text() == "beside it"
 
 
@@ -265,7 +272,7 @@ def test_a_foreign_curve(tmp_path):
 
 def test_the_run_folder_does_not_follow_a_link_that_appears(tmp_path, monkeypatch):
     """It appears between the test and the opening."""
-    look = RunFolder._look
+    look = StoredRun._look
 
     def look_and_link(folder, *arguments):
         found = look(folder, *arguments)
@@ -273,7 +280,7 @@ def test_the_run_folder_does_not_follow_a_link_that_appears(tmp_path, monkeypatc
         return found
 
     (tmp_path / "precious").write_text("precious")
-    monkeypatch.setattr(RunFolder, "_look", look_and_link)
+    monkeypatch.setattr(StoredRun, "_look", look_and_link)
     with pytest.raises(InputError, match="cannot be written"):
         run(tmp_path / "run")
     assert (tmp_path / "precious").read_text() == "precious"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.digits import IMAGES, evidence, problem, run
-from tiltproof import InputError, Verdict, certify
+from tiltproof import BranchAndBound, Execution, InputError, RunFolder, UniformGrid, Verdict, certify
 from tiltproof.checker import check
 from tiltproof.reports.sentences import facts
 from tiltproof.runs import folder as run_folder
@@ -121,7 +121,7 @@ def test_a_run_is_not_overwritten_nor_shared(whole):
 
 def test_other_weights_images_or_labels_are_refused_by_name(whole):
     model, images, labels = problem()
-    arguments = {"batch_size": 2, "out": whole[0], "resume": True}
+    arguments = {"execution": Execution(batch_size=2), "run": RunFolder(whole[0], resume=True)}
     brighter = images.clone()
     brighter[7, 0, 2, 2] = torch.nextafter(brighter[7, 0, 2, 2], torch.tensor(1.0))
     with pytest.raises(InputError, match=r"images sha256 differs.*entry 7"):
@@ -198,11 +198,12 @@ def test_overwriting_waits_until_the_request_is_known_to_be_valid(whole, tmp_pat
     folder = copy_of(whole[0], tmp_path)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     model, images, labels = problem()
-    for wrong in ({"batch_size": 0}, {"splits": 0}, {"samples": 0}, {"resume": True}):
+    wrong = UniformGrid((2, 2)), "R(1)"  # two numbers for one parameter
+    for search, transform in (wrong, (BranchAndBound(), "R(1), Q(2)"), (240, "R(1)")):
         with pytest.raises(InputError):
-            certify(model, images, labels, "R(1)", out=folder, overwrite=True, **wrong)
+            certify(model, images, labels, transform, search=search, run=RunFolder(folder, overwrite=True))
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    certify(model, images[:2], labels[:2], "R(1)", out=folder, overwrite=True)
+    certify(model, images[:2], labels[:2], "R(1)", run=RunFolder(folder, overwrite=True))
     assert len(evidence(folder)) == 2
 
 
@@ -214,14 +215,22 @@ def test_what_another_run_left_behind_never_enters_this_one(whole, tmp_path):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     for options in ({"resume": True}, {"overwrite": True}, {}):
         with pytest.raises(InputError, match="result folder"):
-            certify(model, images[:2], labels[:2], "R(8), B(0.03)", out=folder, batch_size=1, **options)
+            certify(model, images[:2], labels[:2], "R(8), B(0.03)", run=RunFolder(folder, **options))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     other = copy_of(whole[0], tmp_path / "other")
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["claim"]["transform"] = "R(8), B(0.03)"
     (other / "manifest.json").write_text(json.dumps(manifest))
     seen = []
-    certify(model, images, labels, "R(8), B(0.03)", out=other, resume=True, batch_size=2, progress=seen.append)
+    certify(
+        model,
+        images,
+        labels,
+        "R(8), B(0.03)",
+        execution=Execution(batch_size=2),
+        run=RunFolder(other, resume=True),
+        progress=seen.append,
+    )
     assert seen[0].done == 0  # none of the old batches counts
 
 
@@ -230,7 +239,14 @@ def test_the_same_weights_in_another_network_are_another_run(whole, tmp_path):
     model, images, labels = problem()
     model[1] = torch.nn.Tanh()
     with pytest.raises(InputError, match="graph sha256 differs"):
-        certify(model, images, labels, "R(8), B(0.02)", out=folder, resume=True, batch_size=2)
+        certify(
+            model,
+            images,
+            labels,
+            "R(8), B(0.02)",
+            execution=Execution(batch_size=2),
+            run=RunFolder(folder, resume=True),
+        )
 
 
 def test_a_folder_replaced_under_a_run_is_noticed(tmp_path):

@@ -1,5 +1,6 @@
 """Memory limits: their notation, the resulting batches, the same verdicts, and what does not fit."""
 
+import functools
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import torch
 
 import tiltproof
 from tests.support.small_regression import network, some_images
-from tiltproof import Budget, InputError
+from tiltproof import BranchAndBound, Execution, InputError, RunFolder
 from tiltproof.runtime import batch_size as limits
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, parse_memory
 
@@ -22,16 +23,19 @@ PROGRAM = """
 import json, sys
 import tiltproof, torch
 from tiltproof.runtime.batch_size import Memory
+from tiltproof.verify.options import BOUNDS
 
 model, (images, labels) = tiltproof.models.load("mnist-r30"), tiltproof.data.load("mnist-sample")
 images, labels = images[:8], labels[:8]
-tiltproof.certify(model, images[:1], labels[:1], "R(1)", batch_size=1)  # loads whatever is loaded when it is first needed
+first_use = tiltproof.Execution(batch_size=1)  # loads whatever is loaded when it is first needed
+tiltproof.certify(model, images[:1], labels[:1], "R(1)", execution=first_use)
 memory = Memory(torch.device("cpu"))
 limit, before = memory.taken() + int(sys.argv[1]), memory.peak()
-common = {"splits": 96, "method": sys.argv[2], "batch_size": 768}
-first = tiltproof.certify(model, images, labels, sys.argv[3], memory=limit, **common)
+common = {"search": tiltproof.UniformGrid(96), "bounds": BOUNDS[sys.argv[2]]}
+limited, free = (tiltproof.Execution(batch_size=768, memory=memory) for memory in (limit, None))
+first = tiltproof.certify(model, images, labels, sys.argv[3], execution=limited, **common)
 with_limit = memory.peak()
-second = tiltproof.certify(model, images, labels, sys.argv[3], **common)
+second = tiltproof.certify(model, images, labels, sys.argv[3], execution=free, **common)
 print(json.dumps({"limit": limit, "before": before, "with_limit": with_limit, "without": memory.peak(),
     "reported": first.settings["memory_peak"], "same": first.verdicts == second.verdicts, "certified": first.verdicts.count("certified")}))
 """
@@ -99,9 +103,18 @@ def test_no_room_for_a_single_box_is_said_before_any_work(room, monkeypatch, tmp
     model, images = network(), some_images()
     message = r"no room for a single image and box.*500 MB are taken already by Python.*needs about"
     with pytest.raises(InputError, match=message):
-        tiltproof.certify_range(model, images, "R(8)", memory=5 * 10**8 + room, out=tmp_path / "run")
+        tiltproof.certify_range(
+            model,
+            images,
+            None,
+            "R(8)",
+            execution=tiltproof.Execution(memory=5 * 10**8 + room),
+            run=tiltproof.RunFolder(tmp_path / "run"),
+        )
     with pytest.raises(InputError, match=message):
-        tiltproof.certify(network(2), images, torch.zeros(3).long(), "R(8)", memory=5 * 10**8 + room)
+        tiltproof.certify(
+            network(2), images, torch.zeros(3).long(), "R(8)", execution=tiltproof.Execution(memory=5 * 10**8 + room)
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -208,22 +221,22 @@ def test_other_errors_are_not_tried_again(error):
 
 def test_a_limit_changes_no_range_and_a_resumed_run_goes_on_under_it(tmp_path):
     model, images = network(outputs=2), some_images(5)
-    options = {"budget": Budget(boxes=40), "batch_images": 2}
-    free = tiltproof.certify_range(model, images, "R(8), B(0.02)", **options)
+    free_run, first, second = (Execution(memory=memory, batch_images=2) for memory in (None, "64GB", "32GB"))
+    prove = functools.partial(
+        tiltproof.certify_range, model, images, None, "R(8), B(0.02)", search=BranchAndBound(max_boxes=40)
+    )
+    free = prove(execution=free_run)
 
     def stop(progress):
         if progress.done:
             raise KeyboardInterrupt
 
-    folder = {"out": tmp_path / "run", "memory": "64GB"}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        kept = tiltproof.certify_range(model, images, "R(8), B(0.02)", memory="64GB", **options)
+        kept = prove(execution=first)
         with pytest.raises(KeyboardInterrupt):
-            tiltproof.certify_range(model, images, "R(8), B(0.02)", progress=stop, **folder, **options)
-        resumed = tiltproof.certify_range(
-            model, images, "R(8), B(0.02)", resume=True, **(folder | {"memory": "32GB"}), **options
-        )
+            prove(execution=first, run=RunFolder(tmp_path / "run"), progress=stop)
+        resumed = prove(execution=second, run=RunFolder(tmp_path / "run", resume=True))
     assert kept.settings["memory_limit"] == 64 * 10**9 > kept.settings["memory_peak"] > 0
     assert "memory_limit" not in free.settings
     for one, other, third in zip(free.results, kept.results, resumed.results, strict=True):

@@ -12,7 +12,8 @@ from torch import nn
 from tests.soundness.noise_networks import Maker, margin_of, tune
 from tests.support.cases import make_image, make_thetas
 from tests.support.oracle import exact_image, transformed
-from tiltproof import Budget, Verdict, certify, parse
+from tiltproof import Attack, BranchAndBound, Verdict, certify, parse
+from tiltproof.verify.options import BOUNDS
 
 TEXTS = (
     *("B(0.1)", "Tu(0.4)", "C(20)", "Sh(15)", "Sc(8)", "Tv(1e-7)", "B(1e-9)"),
@@ -95,9 +96,9 @@ def check(case: Case, method: str, budget: int = 40) -> Verdict:
         case.image[None],
         torch.tensor([0]),
         case.text,
-        method=method,
-        samples=2,
-        budget=Budget(boxes=budget),
+        bounds=BOUNDS[method],
+        search=BranchAndBound(max_boxes=budget),
+        attack=Attack(samples=2),
     )
     (verdict,), (claimed,) = certificate.verdicts, certificate.margins
     if verdict is Verdict.CERTIFIED:

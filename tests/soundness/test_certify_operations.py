@@ -16,7 +16,7 @@ from tests.support.cases import letters_of
 from tests.support.oracle import transformed
 from tests.support.planted import plant
 from tests.support.small_networks import SUPPORTED, Function, build
-from tiltproof import Budget, InputError, Verdict, certify, parse
+from tiltproof import Attack, BranchAndBound, InputError, Verdict, certify, parse
 
 TEXTS = ("R(4)", "Tu(0.4), B(0.05)", "B(0.04), Sc(5); padding=border")
 
@@ -60,7 +60,12 @@ def test_wrong_by_a_hair_is_never_certified(name):
         assert truth[label] < truth[[k for k in range(3) if k != label]].max(), "the plant itself"
         try:
             certificate = certify(
-                model, image[None], torch.tensor([label]), transform, samples=1, budget=Budget(boxes=300)
+                model,
+                image[None],
+                torch.tensor([label]),
+                transform,
+                search=BranchAndBound(max_boxes=300),
+                attack=Attack(samples=1),
             )
         except InputError as error:
             pytest.fail(f"refused: {error}")
@@ -81,7 +86,14 @@ def test_right_by_a_little_is_proved_with_an_honest_margin(name):
     shift = torch.zeros(3)
     shift[label] = -margins.min() + 0.1 * (margins.max() - margins.min()) + 1e-4
     model = Function(lambda m, x: m.net(x) + m.shift, net=net, shift=shift).eval()
-    certificate = certify(model, image[None], torch.tensor([label]), transform, samples=1, budget=Budget(boxes=200))
+    certificate = certify(
+        model,
+        image[None],
+        torch.tensor([label]),
+        transform,
+        search=BranchAndBound(max_boxes=200),
+        attack=Attack(samples=1),
+    )
     margins, _ = sampled_margins(model, image, label, transform, 301 if len(transform.parts) == 1 else 41)
     assert certificate.verdicts[0] is not Verdict.FALSIFIED
     assert certificate.margins[0] <= margins.min() + 1e-9
@@ -171,7 +183,14 @@ def test_in_place_relu_under_another_name(spelling, place):
         margin = float(in_float64(model)(there[None])[0] @ torch.tensor([1.0, -1.0], dtype=torch.float64))
     assert abs(margin) > 0.9  # -1 where the old name denotes the new value, above 1 where the spelling makes a copy
     try:
-        certificate = certify(model, image[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=500))
+        certificate = certify(
+            model,
+            image[None],
+            torch.tensor([0]),
+            "Tu(2)",
+            search=BranchAndBound(max_boxes=500),
+            attack=Attack(samples=1),
+        )
     except InputError:
         return
     assert certificate.verdicts[0] is not Verdict.CERTIFIED or margin > 0
@@ -198,7 +217,14 @@ def test_chance_that_only_shows_in_the_sliver(noise):
     for seed in range(2):  # a lucky draw while the network is traced must not become a proof
         torch.manual_seed(seed)
         try:
-            certificate = certify(model, image[None], torch.tensor([0]), "Tu(2)", samples=1, budget=Budget(boxes=2000))
+            certificate = certify(
+                model,
+                image[None],
+                torch.tensor([0]),
+                "Tu(2)",
+                search=BranchAndBound(max_boxes=2000),
+                attack=Attack(samples=1),
+            )
         except InputError:
             continue
         assert certificate.verdicts[0] is not Verdict.CERTIFIED

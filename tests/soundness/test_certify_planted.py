@@ -12,7 +12,8 @@ from tests.soundness.certificate_check import METHODS, assert_confirmed, check_n
 from tests.support.cases import letters_of
 from tests.support.oracle import transformed
 from tests.support.planted import clean_margin, margin_at, plant
-from tiltproof import Budget, Verdict, certify, parse
+from tiltproof import Attack, BranchAndBound, UniformGrid, Verdict, certify, parse
+from tiltproof.verify.options import BOUNDS, search_for
 
 TEXTS = {
     "Tu(2)": (2.0,),
@@ -35,7 +36,14 @@ def test_a_sliver_is_never_certified(text, method):
         transform, _, _, model, image = planted_case(text, seed)
         images, labels = image[None], torch.tensor([0])
         certificate = certify(
-            model, images, labels, transform, method=method, samples=5, budget=Budget(boxes=700), seed=seed
+            model,
+            images,
+            labels,
+            transform,
+            bounds=BOUNDS[method],
+            search=BranchAndBound(max_boxes=700),
+            attack=Attack(samples=5),
+            seed=seed,
         )
         check_not_certified(certificate, transform, model, image)
 
@@ -46,7 +54,15 @@ def test_a_sliver_is_never_certified(text, method):
 def test_a_sliver_is_never_certified_by_uniform_splits(text, splits, method):
     """This holds even if the number of splits does not divide the range."""
     transform, _, _, model, image = planted_case(text, splits)
-    certificate = certify(model, image[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1)
+    certificate = certify(
+        model,
+        image[None],
+        torch.tensor([0]),
+        transform,
+        bounds=BOUNDS[method],
+        search=search_for(splits),
+        attack=Attack(samples=1),
+    )
     check_not_certified(certificate, transform, model, image)
 
 
@@ -62,7 +78,15 @@ def test_a_sliver_on_the_boundary_between_two_splits(splits, method):
             if clean_margin(model, image) > 0:
                 break
         assert margin_at(model, image, ["Tu"], [theta]) < 0
-        certificate = certify(model, image[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1)
+        certificate = certify(
+            model,
+            image[None],
+            torch.tensor([0]),
+            transform,
+            bounds=BOUNDS[method],
+            search=search_for(splits),
+            attack=Attack(samples=1),
+        )
         check_not_certified(certificate, transform, model, image)
 
 
@@ -76,7 +100,14 @@ def test_a_sliver_at_the_very_end_of_the_range(text, end):
         if clean_margin(model, image) > 0 and margin_at(model, image, letters, theta) < 0:
             break
     for samples in (1, 200):
-        certificate = certify(model, image[None], torch.tensor([0]), text, samples=samples, budget=Budget(boxes=1500))
+        certificate = certify(
+            model,
+            image[None],
+            torch.tensor([0]),
+            text,
+            search=BranchAndBound(max_boxes=1500),
+            attack=Attack(samples=samples),
+        )
         check_not_certified(certificate, transform, model, image)
 
 
@@ -95,25 +126,41 @@ def test_a_point_like_hole_in_many_parameters(text, method):
     """The hole is a hundredth of the range in every parameter: its volume is 1e-4 to 1e-10 of the box."""
     transform, _, _, model, image = planted_case(text, 3, share=1e-2)
     certificate = certify(
-        model, image[None], torch.tensor([0]), transform, method=method, samples=10, budget=Budget(boxes=1500)
+        model,
+        image[None],
+        torch.tensor([0]),
+        transform,
+        bounds=BOUNDS[method],
+        search=BranchAndBound(max_boxes=1500),
+        attack=Attack(samples=10),
     )
     check_not_certified(certificate, transform, model, image)
 
 
 def test_splits_per_parameter():
     transform, _, _, model, image = planted_case("R(10), Tu(1)", 1, share=1e-2)
-    certificate = certify(model, image[None], torch.tensor([0]), transform, splits=(7, 3), samples=1)
+    certificate = certify(
+        model, image[None], torch.tensor([0]), transform, search=UniformGrid((7, 3)), attack=Attack(samples=1)
+    )
     check_not_certified(certificate, transform, model, image)
     assert certificate.boxes[0] <= 21
 
 
 @pytest.mark.parametrize(
-    "budget", [Budget(boxes=1), Budget(boxes=2), Budget(boxes=17), Budget(seconds=0.2), Budget(boxes=5000)], ids=str
+    "budget",
+    [
+        BranchAndBound(max_boxes=1),
+        BranchAndBound(max_boxes=2),
+        BranchAndBound(max_boxes=17),
+        BranchAndBound(max_seconds=0.2),
+        BranchAndBound(max_boxes=5000),
+    ],
+    ids=str,
 )
 def test_no_budget_makes_it_certified(budget):
     for text in ("Tu(2)", "R(10), Sh(10)"):
         transform, _, _, model, image = planted_case(text, 5)
-        certificate = certify(model, image[None], torch.tensor([0]), transform, samples=2, budget=budget)
+        certificate = certify(model, image[None], torch.tensor([0]), transform, search=budget, attack=Attack(samples=2))
         check_not_certified(certificate, transform, model, image)
 
 
@@ -142,7 +189,13 @@ def test_a_dip_to_just_below_zero_or_exactly_zero(text, excess):
         planted += 1
         for method in ("affine", "hull"):
             certificate = certify(
-                model, image[None], torch.tensor([0]), transform, method=method, samples=3, budget=Budget(boxes=300)
+                model,
+                image[None],
+                torch.tensor([0]),
+                transform,
+                bounds=BOUNDS[method],
+                search=BranchAndBound(max_boxes=300),
+                attack=Attack(samples=3),
             )
             assert certificate.verdicts[0] in (Verdict.UNKNOWN, Verdict.FALSIFIED)
             if certificate.verdicts[0] is Verdict.FALSIFIED:
@@ -160,6 +213,12 @@ def test_many_slivers(text, method):
         for share in (1e-2, 1e-4):
             transform, _, _, model, image = planted_case(text, seed, share=share, dtype=torch.float64)
             certificate = certify(
-                model, image[None], torch.tensor([0]), transform, method=method, samples=3, budget=Budget(boxes=5000)
+                model,
+                image[None],
+                torch.tensor([0]),
+                transform,
+                bounds=BOUNDS[method],
+                search=BranchAndBound(max_boxes=5000),
+                attack=Attack(samples=3),
             )
             check_not_certified(certificate, transform, model, image)

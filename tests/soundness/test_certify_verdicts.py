@@ -14,8 +14,9 @@ from tests.soundness.certificate_check import METHODS, Plus, assert_confirmed, p
 from tests.support.cases import letters_of, make_thetas
 from tests.support.oracle import transformed
 from tests.support.planted import clean_margin, dip, exact_margin, margin_at
-from tiltproof import Budget, InputError, Verdict, attack, certify, parse
+from tiltproof import Attack, BranchAndBound, Execution, InputError, Verdict, attack, certify, parse
 from tiltproof.transforms import Brightness
+from tiltproof.verify.options import BOUNDS
 
 
 @pytest.mark.parametrize("text", ["R(15)", "Tu(1), Tv(1)", "Sc(10), C(10), B(0.1)", "B(0.1), R(10); padding=border"])
@@ -30,7 +31,15 @@ def test_proved_margins_are_lower_bounds_everywhere(text, method):
         model = random_network(seed)
         labels = model(images).argmax(1)
         labels[5] = (labels[5] + 1) % 3
-        certificate = certify(model, images, labels, transform, method=method, samples=20, budget=Budget(boxes=200))
+        certificate = certify(
+            model,
+            images,
+            labels,
+            transform,
+            bounds=BOUNDS[method],
+            search=BranchAndBound(max_boxes=200),
+            attack=Attack(samples=20),
+        )
         assert len(certificate.verdicts) == len(certificate.margins) == len(certificate.boxes) == 6
         rng = np.random.default_rng(seed)
         for n, verdict in enumerate(certificate.verdicts):
@@ -60,11 +69,11 @@ def test_a_constant_margin_is_certified(text, method):
         model[1].weight.zero_()
         model[3].bias.copy_(torch.tensor([0.0, 0.5, -1.0]) - model[3].weight @ model[1].bias.clamp(min=0))
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    certificate = certify(model.eval(), images, torch.tensor([1, 1, 1]), text, method=method)
+    certificate = certify(model.eval(), images, torch.tensor([1, 1, 1]), text, bounds=BOUNDS[method])
     assert certificate.verdicts == [Verdict.CERTIFIED] * 3
     assert certificate.margins == pytest.approx([0.5] * 3, abs=1e-3)
     assert all(margin <= 0.5 for margin in certificate.margins)
-    wrong = certify(model, images, torch.tensor([0, 2, 1]), text, method=method)
+    wrong = certify(model, images, torch.tensor([0, 2, 1]), text, bounds=BOUNDS[method])
     assert wrong.verdicts == [Verdict.MISCLASSIFIED, Verdict.MISCLASSIFIED, Verdict.CERTIFIED]
 
 
@@ -75,7 +84,7 @@ def test_a_dip_that_stays_positive_is_certified(text, method):
     transform, letters, theta, model, image = planted_case(text, 2, share=0.2)
     with torch.no_grad():
         model[5].weight[0, 0] = -0.5  # the margin's floor is now 0.5
-    certificate = certify(model, image[None], torch.tensor([0]), transform, method=method)
+    certificate = certify(model, image[None], torch.tensor([0]), transform, bounds=BOUNDS[method])
     assert certificate.verdicts == [Verdict.CERTIFIED]
     assert 0 < certificate.margins[0] <= margin_at(model, image, letters, theta, transform.padding)
 
@@ -93,7 +102,15 @@ def test_images_are_not_mixed_up():
     images, labels = torch.tensor(pixels), torch.zeros(6, dtype=torch.int64)
     assert exact_margin(model, transformed(pixels[0], ["Tu"], [Fraction(133, 100)]), 0) < 0
     for method in METHODS:
-        certificate = certify(model, images, labels, transform, method=method, samples=4, budget=Budget(boxes=3000))
+        certificate = certify(
+            model,
+            images,
+            labels,
+            transform,
+            bounds=BOUNDS[method],
+            search=BranchAndBound(max_boxes=3000),
+            attack=Attack(samples=4),
+        )
         for n in range(6):
             if n % 2:
                 assert certificate.verdicts[n] is not Verdict.FALSIFIED
@@ -126,7 +143,7 @@ def test_weights_that_are_not_numbers_certify_nothing(value):
     with torch.no_grad():
         model[3].weight[0, 0] = value
     try:
-        certificate = certify(model, images, labels, "R(1)", budget=Budget(boxes=50))
+        certificate = certify(model, images, labels, "R(1)", search=BranchAndBound(max_boxes=50))
     except InputError:
         return
     assert Verdict.CERTIFIED not in certificate.verdicts
@@ -140,7 +157,7 @@ def test_overflow_certifies_nothing():
             layer.weight.copy_(torch.rand_like(layer.weight) * 3e38)
     images = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     try:
-        certificate = certify(model.eval(), images, torch.tensor([0, 1]), "R(1)", budget=Budget(boxes=50))
+        certificate = certify(model.eval(), images, torch.tensor([0, 1]), "R(1)", search=BranchAndBound(max_boxes=50))
     except InputError:
         return
     assert Verdict.CERTIFIED not in certificate.verdicts
@@ -164,7 +181,7 @@ def test_the_model_and_the_images_are_left_alone():
     images = torch.rand(3, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     before, pixels = copy.deepcopy(model.state_dict()), images.clone()
     model.train()
-    certify(model, images, torch.tensor([0, 1, 2]), "R(3)", budget=Budget(boxes=50))
+    certify(model, images, torch.tensor([0, 1, 2]), "R(3)", search=BranchAndBound(max_boxes=50))
     attack(model, images, torch.tensor([0, 1, 2]), "R(3)", samples=5)
     assert model.training
     assert torch.equal(images, pixels)
@@ -177,7 +194,10 @@ def test_the_batch_size_changes_no_verdict(batch_size):
     model = random_network(1)
     images = torch.rand(5, 1, 5, 5, generator=torch.Generator().manual_seed(1))
     labels = model(images).argmax(1)
-    one, other = (certify(model, images, labels, "R(8), B(0.02)", batch_size=size) for size in (None, batch_size))
+    one, other = (
+        certify(model, images, labels, "R(8), B(0.02)", execution=Execution(batch_size=size))
+        for size in (None, batch_size)
+    )
     assert one.verdicts == other.verdicts
 
 
@@ -190,7 +210,9 @@ def test_a_tie_is_not_certified():
         model[5].bias[2] = -50
     images = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(0))
     for method in METHODS:
-        certificate = certify(model, images, torch.tensor([0, 0]), "R(1)", method=method, budget=Budget(boxes=50))
+        certificate = certify(
+            model, images, torch.tensor([0, 0]), "R(1)", bounds=BOUNDS[method], search=BranchAndBound(max_boxes=50)
+        )
         assert Verdict.CERTIFIED not in certificate.verdicts
 
 

@@ -19,10 +19,11 @@ from tests.support import photometric_oracle as photometric
 from tests.support.cases import PADDINGS, make_part, make_thetas
 from tests.support.exactly import symbols, violations
 from tests.support.oracle import exact_image, transformed
-from tiltproof import Compose, InputError, bound_pixels
+from tiltproof import InputError, bound_pixels
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels.photometric import power_form, power_interval
+from tiltproof.transforms import Compose
 
 PARTS = {  # letter, with its setting after @ -> the ends of its domain, or values at which its formula changes
     "G": (math.nextafter(-100, 0),),

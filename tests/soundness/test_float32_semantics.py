@@ -13,9 +13,10 @@ from torch import nn
 
 from tests.soundness.forms import candidates, make_form, points
 from tests.support.small_networks import SHAPE, SUPPORTED, build
-from tiltproof import Budget, InputError, Verdict, bound_pixels, certify, parse
+from tiltproof import BranchAndBound, InputError, Verdict, bound_pixels, certify, parse
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import margins, read_network, refine, run
+from tiltproof.verify.options import BOUNDS
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 
@@ -210,8 +211,10 @@ def cancelling():
 
 def test_what_holds_for_real_numbers_only():
     problem = cancelling()
-    assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
-    assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64), semantics="float32").verdicts == [Verdict.UNKNOWN]
+    assert certify(*problem, "B(1e-12)", search=BranchAndBound(max_boxes=64)).verdicts == [Verdict.CERTIFIED]
+    assert certify(*problem, "B(1e-12)", search=BranchAndBound(max_boxes=64), semantics="float32").verdicts == [
+        Verdict.UNKNOWN
+    ]
     model, image, _ = problem
     terms = (image.flatten() * model[1].weight[0]).detach().sort().values.numpy()
     total = np.float32(0)
@@ -227,7 +230,7 @@ def test_float32_certifies_less_than_real_but_most(method):
     images = torch.rand(12, 1, 6, 6, generator=torch.Generator().manual_seed(5))
     labels = model(images).argmax(1)
     real, strict = (
-        certify(model, images, labels, "R(1)", method=method, semantics=each) for each in ("real", "float32")
+        certify(model, images, labels, "R(1)", bounds=BOUNDS[method], semantics=each) for each in ("real", "float32")
     )
     for one, other in zip(real.results, strict.results, strict=True):
         assert other.verdict is not Verdict.CERTIFIED or one.verdict is Verdict.CERTIFIED
@@ -245,8 +248,10 @@ def test_an_overflow_on_the_way_is_no_proof():
         with pytest.raises(InputError, match="are not finite numbers"):
             certify(*problem, "B(1e-12)")
         return
-    assert certify(*problem, "B(1e-12)", budget=Budget(boxes=64)).verdicts == [Verdict.CERTIFIED]
-    assert certify(*problem, "B(1e-12)", semantics="float32", budget=Budget(boxes=64)).verdicts == [Verdict.UNKNOWN]
+    assert certify(*problem, "B(1e-12)", search=BranchAndBound(max_boxes=64)).verdicts == [Verdict.CERTIFIED]
+    assert certify(*problem, "B(1e-12)", semantics="float32", search=BranchAndBound(max_boxes=64)).verdicts == [
+        Verdict.UNKNOWN
+    ]
 
 
 def test_a_float64_model_has_no_float32_evaluation():
@@ -289,7 +294,7 @@ FRAGILE = {  # functions of (module, image)
 
 def certified_in_float32(model, image, label):
     """Certify; a network that answers the image itself with infinity is refused before anything is proved."""
-    job = partial(certify, model, image, label, "B(0.1)", semantics="float32", budget=Budget(boxes=60))
+    job = partial(certify, model, image, label, "B(0.1)", semantics="float32", search=BranchAndBound(max_boxes=60))
     if not model(image).isfinite().all():
         with pytest.raises(InputError, match="are not finite numbers"):
             job()

@@ -9,7 +9,8 @@ from torch import nn
 from tests.soundness.noise_check import METHODS, check_family
 from tests.soundness.noise_networks import FAMILIES, UNDERFLOW, linear, margin_of
 from tests.support.oracle import transformed
-from tiltproof import Budget, UnsupportedOperation, Verdict, certify
+from tiltproof import Attack, UnsupportedOperation, Verdict, certify
+from tiltproof.verify.options import BOUNDS, search_for
 
 DTYPES = [torch.float32, torch.float64]
 BELOW_THE_NOISE = ("near_underflow", "cancelling_shift")
@@ -45,7 +46,7 @@ def test_overflow_inside_the_box_proves_nothing(method, splits):
     margins = [margin_of(model, transformed(image[0].numpy(), ["B"], [shift])) for shift in (0, 0.9)]
     assert margins[0] > 2
     assert margins[1] < -0.4
-    options = {"method": method, "splits": splits, "samples": 1, "budget": Budget(boxes=30)}
+    options = {"bounds": BOUNDS[method], "search": search_for(splits, max_boxes=30), "attack": Attack(samples=1)}
     certificate = certify(model, image, torch.tensor([0]), "B(0:0.9)", **options)
     assert certificate.verdicts[0] in (Verdict.UNKNOWN, Verdict.FALSIFIED)
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.support.cases import in_view, make_image, make_part, make_transform
 from tests.support.oracle import transformed
-from tiltproof import Compose, InputError, bound_pixels, parse
+from tiltproof import InputError, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.coordinates import check_camera_depth, coordinates, interval_coordinates, symbols
-from tiltproof.transforms import Pitch, Roll, Rotation, Yaw
+from tiltproof.transforms import Compose, Pitch, Roll, Rotation, Yaw
 
 SIZE = (5, 7)
 

@@ -29,7 +29,7 @@ from tests.support.cases import (
 from tests.support.exactly import symbols, violations
 from tests.support.oracle import exact_image, transformed
 from tests.support.pixel_check import DTYPES, SIZES, assert_sound, random_box
-from tiltproof import InputError, attack, bound_pixels, certify, parse
+from tiltproof import FGV, InputError, attack, bound_pixels, certify, parse
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels.photometric import enclose, power_form, power_interval
@@ -332,7 +332,7 @@ def test_the_papers_method_is_refused(text):
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2)).eval()
     for refused in (
         lambda: bound_pixels(images, text, method="fgv"),
-        lambda: certify(model, images, torch.tensor([0]), text, method="fgv"),
+        lambda: certify(model, images, torch.tensor([0]), text, bounds=FGV()),
     ):
         with pytest.raises(InputError, match="affine or hull"):
             refused()

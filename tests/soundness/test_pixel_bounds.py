@@ -26,8 +26,8 @@ from tests.support.cases import (
 from tests.support.exactly import symbols, violations
 from tests.support.oracle import transformed
 from tests.support.pixel_check import DTYPES, METHODS, SIZES, assert_sound, random_box
-from tiltproof import Compose, InputError, bound_pixels, parse
-from tiltproof.transforms import Scaling, ScalingU, ScalingV
+from tiltproof import InputError, bound_pixels, parse
+from tiltproof.transforms import Compose, Scaling, ScalingU, ScalingV
 
 
 @pytest.mark.parametrize("kind", KINDS)

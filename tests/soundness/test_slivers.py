@@ -7,7 +7,8 @@ import torch
 
 from tests.soundness.certificate_check import check_not_certified
 from tests.soundness.slivers import all_slivers
-from tiltproof import Budget, Verdict, certify
+from tiltproof import Attack, BranchAndBound, Verdict, certify
+from tiltproof.verify.options import BOUNDS, search_for
 
 SLIVERS = list(all_slivers())
 METHODS = ("affine", "hull", "affine", "fgv")
@@ -17,8 +18,14 @@ def check(sliver, method, boxes):
     transform, model, image = sliver.build()
     for splits in {None, sliver.splits}:
         certificate = certify(
-            model, image[None], torch.tensor([0]), transform, method=method, splits=splits, samples=1, budget=Budget(boxes=boxes)
-        )  # fmt: skip
+            model,
+            image[None],
+            torch.tensor([0]),
+            transform,
+            bounds=BOUNDS[method],
+            search=search_for(splits, max_boxes=boxes),
+            attack=Attack(samples=1),
+        )
         # weights of 1e6 make the reported margin, an upper bound, a little larger than the true one
         check_not_certified(certificate, transform, model, image, within=1e-3)
 
@@ -44,6 +51,6 @@ def test_a_shallow_sliver_is_certified(sliver):
     transform, model, image = sliver.build()
     with torch.no_grad():
         model[5].weight[0, 0] = -0.5  # the margin falls from 1 to 0.5
-    certificate = certify(model, image[None], torch.tensor([0]), transform, budget=Budget(boxes=4000))
+    certificate = certify(model, image[None], torch.tensor([0]), transform, search=BranchAndBound(max_boxes=4000))
     assert certificate.verdicts == [Verdict.CERTIFIED]
     assert certificate.margins[0] <= 1

@@ -22,8 +22,7 @@ from tests.support.cases import (
     make_transform,
 )
 from tests.support.oracle import transformed
-from tiltproof import Compose
-from tiltproof.transforms import Rotation, ScalingU, ScalingV, Shearing, ShearingV, TranslationU, TranslationV
+from tiltproof.transforms import Compose, Rotation, ScalingU, ScalingV, Shearing, ShearingV, TranslationU, TranslationV
 
 SIZES = [(1, 1), (1, 6), (5, 1), (4, 4), (3, 7), (6, 5)]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from tiltproof import Certificate, certify
+from tiltproof import Certificate, Execution, RunFolder, certify
+from tiltproof.verify.results import Progress
 
 TRANSFORM = "R(8), B(0.02)"
 IMAGES = 24
@@ -26,10 +28,13 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
     return model.eval(), images, labels
 
 
-def run(folder: Path | None = None, **options: object) -> Certificate:
+def run(
+    folder: Path | None = None, resume: bool = False, progress: Callable[[Progress], None] | None = None
+) -> Certificate:
     """Certify in batches of two images that take some hundredths of a second each."""
     model, images, labels = problem()
-    return certify(model, images, labels, TRANSFORM, batch_size=2, out=folder, **options)
+    stored = None if folder is None else RunFolder(folder, resume=resume)
+    return certify(model, images, labels, TRANSFORM, execution=Execution(batch_size=2), run=stored, progress=progress)
 
 
 def evidence(folder: Path) -> list[dict]:

@@ -5,11 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof import Compose, InputError, parse
+from tiltproof import InputError, parse
 from tiltproof.transforms import (
     LETTERS,
     Brightness,
     Camera,
+    Compose,
     Contrast,
     Gamma,
     GaussianBlur,

@@ -18,7 +18,7 @@ from torch import nn
 
 import tiltproof
 from tests.support.processes import environment
-from tiltproof import InputError, certify, certify_range
+from tiltproof import Attack, Execution, InputError, RunFolder, certify, certify_range
 from tiltproof.checker import check
 from tiltproof.checker import network as checker_network
 from tiltproof.distributed.worker import Package, Worker, versions
@@ -90,12 +90,16 @@ IN_SHORT = {
 """Pairs of states and ways to prove; every state is also tried in the plain way."""
 
 
+def execution_of(way):
+    return Execution("16GB" if way == "memory" else None, Alone() if way == "workers" else None, batch_images=2)
+
+
 def prove(way, tmp_path, model=None):
     """Return the evidence of a run of two batches, proved in this way."""
     model = network() if model is None else model
-    options = {"batch_images": 2, "budget": tiltproof.Budget(boxes=200)}
+    options = {"search": tiltproof.BranchAndBound(max_boxes=200), "execution": execution_of(way)}
     if way in ("out", "resume"):
-        options["out"] = tmp_path / "run"
+        options["run"] = RunFolder(tmp_path / "run")
     if way == "resume":
         seen = []
 
@@ -106,18 +110,14 @@ def prove(way, tmp_path, model=None):
 
         with pytest.raises(KeyboardInterrupt):
             certify(model, IMAGES, LABELS, "R(20)", **options, progress=progress)
-        options["resume"] = True
-    if way == "workers":
-        options["workers"] = Alone()
-    if way == "memory":
-        options["memory"] = "16GB"
+        options["run"] = RunFolder(tmp_path / "run", resume=True)
     return evidence(certify(model, IMAGES, LABELS, "R(20)", **options).results)
 
 
 def prove_range(way, tmp_path):
-    options = {"batch_images": 2, "budget": tiltproof.Budget(boxes=20)}
-    options |= {"out": {"out": tmp_path / "range"}, "memory": {"memory": "16GB"}}.get(way, {})
-    return evidence(certify_range(network(1), IMAGES, "R(20)", **options).results)
+    options = {"search": tiltproof.BranchAndBound(max_boxes=20), "execution": execution_of(way)}
+    options |= {"run": RunFolder(tmp_path / "range")} if way == "out" else {}
+    return evidence(certify_range(network(1), IMAGES, None, "R(20)", **options).results)
 
 
 @contextmanager
@@ -273,7 +273,8 @@ def test_two_threads_at_once_wait_for_each_other(undisturbed):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                options = {"batch_images": 2, "budget": tiltproof.Budget(boxes=200), "progress": progress(name)}
+                options = {"search": tiltproof.BranchAndBound(max_boxes=200), "progress": progress(name)}
+                options["execution"] = Execution(batch_images=2)
                 found[name] = evidence(certify(model, IMAGES, LABELS, "R(20)", **options).results)
         except BaseException as error:
             errors.append(error)
@@ -330,7 +331,7 @@ def test_a_check_waits_for_a_proof(tmp_path):
         thread.join(0.02)
         seen.append("proving") if "proving" not in seen[-1:] else None
 
-    certify(model, IMAGES, LABELS, "R(20)", progress=progress, batch_images=2)
+    certify(model, IMAGES, LABELS, "R(20)", progress=progress, execution=Execution(batch_images=2))
     thread.join(60)
     assert seen[:-1] == ["proving"]
     assert isinstance(seen[-1], int)
@@ -421,9 +422,10 @@ def test_a_mode_that_is_set_is_refused(way, monkeypatch, tmp_path):
 
 
 def options_of(way, tmp_path):
-    folder = {"out": tmp_path / "run"}
-    return {"plain": {}, "out": folder, "resume": folder | {"resume": True}, "workers": {"workers": Alone()},
-            "memory": {"memory": "16GB"}}[way]  # fmt: skip
+    options = {"execution": execution_of(way)}
+    if way in ("out", "resume"):
+        options["run"] = RunFolder(tmp_path / "run", resume=way == "resume")
+    return options
 
 
 @pytest.mark.parametrize(("mode", "way"), MODES)
@@ -512,7 +514,12 @@ def verdict_off_by_a_product(model=None, **options):
     image = torch.full((1, 1, 1, 2), 0.5)
     return str(
         certify(
-            model or OffByAProduct().eval(), image, torch.tensor([0]), "B(-0.05:0.12)", samples=6, **options
+            model or OffByAProduct().eval(),
+            image,
+            torch.tensor([0]),
+            "B(-0.05:0.12)",
+            attack=Attack(samples=6),
+            **options,
         ).verdicts[0]
     )
 
@@ -568,7 +575,7 @@ def test_bounds_in_another_thread_are_refused():
 
 
 def test_a_module_that_leaves_autocast_on_is_refused(tmp_path):
-    verdict_off_by_a_product(out=tmp_path / "run")
+    verdict_off_by_a_product(run=RunFolder(tmp_path / "run"))
     try:
         with pytest.raises(InputError, match="precision settings were changed"):
             verdict_off_by_a_product(OffByAProduct(leaves_autocast_on=True).eval())

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tiltproof import BranchAndBound
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms.notation import parse
 from tiltproof.verify.attack import Counterexamples
-from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchAndBound
+from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchingSearch
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import MarginOutcome
 from tiltproof.verify.refinement import BackwardPolicy, CostModel
-from tiltproof.verify.results import Budget, Verdict
+from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import Pairs, SearchState
 
@@ -83,7 +84,7 @@ def search_of(prover, tiling, budget, confirm=None, margins_at=None, precise_fro
     )
     spec = Noting(prover, attacker)
     state = SearchState.start(spec, found, BackwardPolicy())
-    return BranchAndBound(spec, tiling, state, budget, precise_from)
+    return BranchingSearch(spec, tiling, state, budget, precise_from)
 
 
 def results(search):
@@ -111,7 +112,7 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
     def margins_at(rows, _):
         return torch.tensor([-1.0 if luck.random() < suspicion else 1.0 for _ in rows])
 
-    precise_from, budget = luck.choice([0, 2, 99]), Budget(boxes=luck.choice([1, 30, 300]))
+    precise_from, budget = luck.choice([0, 2, 99]), BranchAndBound(max_boxes=luck.choice([1, 30, 300]))
     search = search_of(prover, tiling, budget, confirm, margins_at, precise_from)
     search.work(AdaptiveBatchSize(luck.choice([7, 64, 1000])), lambda: None)
     whole = Fraction(1)
@@ -133,7 +134,7 @@ def test_what_is_certified_was_proved_box_by_box(seed, monkeypatch):
             assert not search.state.witnesses.falsified[result.image]
             assert sum(volume(box) for box in boxes) < whole
             bad = not bool(prover.bad[result.image].isinf().any())
-            assert bad or result.boxes >= budget.boxes, "nothing stood in the way"
+            assert bad or result.boxes >= budget.max_boxes, "nothing stood in the way"
 
 
 def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
@@ -150,7 +151,7 @@ def test_images_that_are_halved_further_than_others_beside_them(monkeypatch):
         torch.inf,
         1.0,
     )  # the first must be cut into 128 pieces, the second is wrong at a point
-    search = search_of(prover, tiling, Budget(boxes=400))
+    search = search_of(prover, tiling, BranchAndBound(max_boxes=400))
     halved, join = [], Pairs.join
     monkeypatch.setattr(
         Pairs, "join", staticmethod(lambda parts: halved.append(set(parts[-1].image.tolist())) or join(parts))

@@ -1,6 +1,7 @@
 """Verdicts, budgets, batches and bad input of `certify` and `attack`."""
 
 import copy
+import functools
 import warnings
 
 import pytest
@@ -8,9 +9,10 @@ import torch
 from torch import nn
 
 import tiltproof
-from tiltproof import Budget, InputError, Verdict
+from tiltproof import BranchAndBound, InputError, Verdict
 from tiltproof.runtime import batch_size as memory
 from tiltproof.transforms import Rotation
+from tiltproof.verify.options import BOUNDS
 
 
 class Brightness(nn.Module):
@@ -44,7 +46,7 @@ def test_the_four_verdicts():
     (amount,) = falsified.counterexamples[0]
     assert -0.1 <= amount < -0.05
     assert falsified.margins[0] < 0
-    tied = tiltproof.certify(Brightness(0.4), IMAGES, LABELS, "B(0.1)", budget=Budget(boxes=60))
+    tied = tiltproof.certify(Brightness(0.4), IMAGES, LABELS, "B(0.1)", search=tiltproof.BranchAndBound(max_boxes=60))
     assert tied.verdicts[0] is Verdict.UNKNOWN  # the margin reaches zero, and is never below it
     assert tied.margins[0] <= 0
     (low,), (high,) = tied.open_boxes[0]
@@ -79,7 +81,13 @@ def small():
 @pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
 def test_batch_size_changes_nothing(small, method):
     runs = [
-        tiltproof.certify(*small, "R(4), B(0.02)", method=method, batch_size=size, budget=Budget(boxes=400))
+        tiltproof.certify(
+            *small,
+            "R(4), B(0.02)",
+            bounds=BOUNDS[method],
+            search=tiltproof.BranchAndBound(max_boxes=400),
+            execution=tiltproof.Execution(batch_size=size),
+        )
         for size in (1, 7, 1000)
     ]
     for verdicts in zip(
@@ -111,10 +119,10 @@ def test_counterexamples_lie_inside_the_range(small):
 
 def test_uniform_splits_that_do_not_divide(small):
     """Every piece of the range is bounded, the last one too."""
-    one = tiltproof.certify(*small, "R(2)", splits=7, method="hull")
+    one = tiltproof.certify(*small, "R(2)", bounds=tiltproof.IntervalHull(), search=tiltproof.UniformGrid(7))
     for verdict, boxes in zip(one.verdicts, one.boxes, strict=True):
         assert verdict is not Verdict.CERTIFIED or boxes == 7
-    assert tiltproof.certify(*small, "R(2), Tu(0.2)", splits=(3, 2)).settings["splits"] == [3, 2]
+    assert tiltproof.certify(*small, "R(2), Tu(0.2)", search=tiltproof.UniformGrid((3, 2))).settings["splits"] == [3, 2]
 
 
 def test_running_out_of_memory_halves_the_batch(small, monkeypatch):
@@ -130,7 +138,7 @@ def test_running_out_of_memory_halves_the_batch(small, monkeypatch):
 
     expected = tiltproof.certify(*small, "R(4)")
     monkeypatch.setattr(Prover, "bound", scarce)
-    result = tiltproof.certify(*small, "R(4)", batch_size=64)
+    result = tiltproof.certify(*small, "R(4)", execution=tiltproof.Execution(batch_size=64))
     assert max(sizes) > 5
     assert result.verdicts == expected.verdicts
 
@@ -192,11 +200,12 @@ def test_progress_is_reported(small):
         ({"transform": "Q(3)"}, "letter"),
         ({"transform": 30}, "Transform"),
         ({"model": "a model"}, "nn.Module"),
-        ({"method": "magic"}, "method"),
-        ({"splits": 0}, "splits"),
-        ({"splits": (2, 2)}, "splits"),
-        ({"batch_size": 0}, "batch size"),
-        ({"samples": 0}, "sample"),
+        ({"bounds": "hull"}, "bounds must be an object of its own class"),
+        ({"search": 240}, "search must be"),
+        ({"search": tiltproof.UniformGrid((2, 2))}, "splits must be 1 positive"),
+        ({"attack": tiltproof.attack}, "Attack(samples=24)"),
+        ({"execution": "2GB"}, "execution must be"),
+        ({"run": "runs/r30"}, 'run=RunFolder("runs/r30"'),
     ],
 )
 def test_bad_input(small, change, message):
@@ -207,10 +216,13 @@ def test_bad_input(small, change, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("budget", [{"boxes": 0}, {"boxes": -3}, {"seconds": 0}, {"seconds": float("nan")}])
-def test_a_budget_of_nothing(budget):
-    with pytest.raises(InputError, match="budget"):
-        Budget(**budget)
+@pytest.mark.parametrize(
+    "limits", [{"max_boxes": 0}, {"max_boxes": -3}, {"max_seconds": 0}, {"max_seconds": float("nan")}]
+)
+def test_a_search_without_a_budget(limits):
+    for kind in (BranchAndBound, functools.partial(tiltproof.UniformGrid, 4)):
+        with pytest.raises(InputError, match=f"the search needs .*{next(iter(limits))}"):
+            kind(**limits)
 
 
 def test_a_model_on_another_device(small):
@@ -238,7 +250,9 @@ def test_overflow_is_never_certified():
         outputs = model(IMAGES.double())
     assert outputs.isfinite().all()
     assert (outputs[:, 0] > 0).all()
-    result = tiltproof.certify(model, IMAGES, torch.zeros(3, dtype=torch.long), "R(2)", budget=Budget(boxes=20))
+    result = tiltproof.certify(
+        model, IMAGES, torch.zeros(3, dtype=torch.long), "R(2)", search=tiltproof.BranchAndBound(max_boxes=20)
+    )
     assert set(result.verdicts) == {Verdict.UNKNOWN}
 
 
@@ -257,7 +271,12 @@ def test_a_network_may_view_what_a_convolution_gives(channels):
     model, images = Viewing().eval(), torch.rand(2, channels, 6, 6)
     with torch.no_grad():
         labels = model(images).argmax(1)
-    assert tiltproof.certify(model, images, labels, "R(1)", budget=Budget(boxes=50)).summary()["correct"] == 2
+    assert (
+        tiltproof.certify(model, images, labels, "R(1)", search=tiltproof.BranchAndBound(max_boxes=50)).summary()[
+            "correct"
+        ]
+        == 2
+    )
 
 
 class Fussy(torch.nn.Module):
@@ -277,7 +296,7 @@ def test_code_of_the_models_own_that_fails_is_not_our_defect():
     images, labels = torch.rand(64, 1, 4, 4), torch.zeros(64).long()
     for work in (
         lambda: tiltproof.certify(Fussy().eval(), images, labels, "R(5)"),
-        lambda: tiltproof.certify_range(Fussy().eval(), images, "R(5)"),
+        lambda: tiltproof.certify_range(Fussy().eval(), images, None, "R(5)"),
         lambda: tiltproof.attack(Fussy().eval(), images, labels, "R(5)"),
     ):
         with pytest.raises(

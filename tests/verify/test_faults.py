@@ -9,17 +9,19 @@ import torch
 
 from tests.support.faults import Fault, sampled
 from tests.support.small_regression import network, some_images
+from tiltproof import Attack, BranchAndBound
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler
 from tiltproof.verify.batch import Job
-from tiltproof.verify.branch_and_bound import BranchAndBound
+from tiltproof.verify.branch_and_bound import BranchingSearch
 from tiltproof.verify.inputs import check_inputs, check_model_and_images
+from tiltproof.verify.options import Settings, Tolerance, search_for
 from tiltproof.verify.partition import Boxes, SplitLog, Tiling
 from tiltproof.verify.prover import Prover, RangeProver
 from tiltproof.verify.refinement import BackwardPolicy
-from tiltproof.verify.results import Budget, Settings, Tolerance, Verdict
+from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 from tiltproof.verify.uniform_grid import UniformSearch
@@ -28,17 +30,17 @@ state_module = importlib.import_module("tiltproof.verify.state")
 CPU = torch.device("cpu")
 BATCH, GRID = 16, (2,)
 SEARCH = [
-    (BranchAndBound, "_refill"), (BranchAndBound, "_branch"), (BranchAndBound, "_halve"), (SearchState, "count"), (SearchState, "settle"),
-    (SearchState, "settle_certified"), (Pairs, "join"), (SplitLog, "note"), (Boxes, "split"), (Tiling, "best_axes"),
-    (Tiling, "can_split"), (AdaptiveBatchSize, "_learn"), (state_module, "copied"),
+    (BranchingSearch, "_refill"), (BranchingSearch, "_branch"), (BranchingSearch, "_halve"), (SearchState, "count"),
+    (SearchState, "settle"), (SearchState, "settle_certified"), (Pairs, "join"), (SplitLog, "note"), (Boxes, "split"),
+    (Tiling, "best_axes"), (Tiling, "can_split"), (AdaptiveBatchSize, "_learn"), (state_module, "copied"),
 ]  # fmt: skip
 STEP = {  # called inside steps alone
     "adaptive": [
-        *SEARCH, (BranchAndBound, "_suspect"), (BranchAndBound, "_confirm"), (Frontier, "take"), (SplitLog, "forget"),
+        *SEARCH, (BranchingSearch, "_suspect"), (BranchingSearch, "_confirm"), (Frontier, "take"), (SplitLog, "forget"),
         *((ClassificationSpec, name) for name in ("bound", "done", "probe", "confirm")),
     ],
     "budget": [
-        (ClassificationSpec, "exhaust"), (SearchState, "settle_unknown"), (Frontier, "take"), (BranchAndBound, "_confirm"),
+        (ClassificationSpec, "exhaust"), (SearchState, "settle_unknown"), (Frontier, "take"), (BranchingSearch, "_confirm"),
     ],
     "uniform": [
         (UniformSearch, "_step"), (UniformSearch, "_bound"), (UniformSearch, "_leave"), (SearchState, "settle"), (SearchState, "count"),
@@ -70,13 +72,14 @@ CLASSES = {  # network seed, range, splits, budget: chosen so that verdicts do n
 def case(kind):
     """Return checked inputs and a job with certified, falsified and unknown images, or complete and incomplete ranges."""
     if kind == "range":
-        settings = Settings("affine", None, Budget(boxes=24), 4, 0, Tolerance(0.15, 0.0))
+        settings = Settings(search=BranchAndBound(max_boxes=24), attack=Attack(samples=4), tolerance=Tolerance(0.15))
         return check_model_and_images(network(), some_images(3), "R(30)"), Job(settings, 0)
     seed, text, splits, boxes = CLASSES[kind]
     model, images = network(3, seed), some_images(6)
     with torch.no_grad():
         labels = model(images).argmax(1)
-    return check_inputs(model, images, labels, text), Job(Settings("affine", splits, Budget(boxes=boxes), 1, 0), 0)
+    settings = Settings(search=search_for(splits, max_boxes=boxes), attack=Attack(samples=1))
+    return check_inputs(model, images, labels, text), Job(settings, 0)
 
 
 def results(kind):

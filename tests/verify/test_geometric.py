@@ -6,9 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import Budget, InputError, Verdict, attack, certify, certify_range, check, parse, report
+from tiltproof import (
+    BranchAndBound,
+    InputError,
+    RunFolder,
+    Verdict,
+    attack,
+    certify,
+    certify_range,
+    check,
+    parse,
+    report,
+)
 from tiltproof.losses import Certified, WorstOf
 from tiltproof.runs.curve import certified_curve
+from tiltproof.verify.options import BOUNDS
 
 TEXTS = [
     "Scu(10), Scv(10)",
@@ -39,7 +51,9 @@ def margins_at(net, images, labels, transform, theta):
 def test_verdicts_hold_and_are_proved_again(text, tmp_path):
     net, images, labels = problem()
     transform = parse(text)
-    certificate = certify(net, images, labels, transform, budget=Budget(boxes=3000), out=tmp_path / "run")
+    certificate = certify(
+        net, images, labels, transform, search=BranchAndBound(max_boxes=3000), run=RunFolder(tmp_path / "run")
+    )
     assert {Verdict.CERTIFIED, Verdict.FALSIFIED} >= set(certificate.verdicts)
     assert certificate.verdicts.count(Verdict.CERTIFIED) >= 3
     low, high = (torch.tensor(end, dtype=torch.float64) for end in (transform.low, transform.high))
@@ -74,7 +88,9 @@ def test_the_other_methods_never_contradict(method):
     net, images, labels = problem()
     images, labels = images[:3], labels[:3]
     usual = certify(net, images, labels, "Yaw(3@8), Scu(3)")
-    other = certify(net, images, labels, "Yaw(3@8), Scu(3)", method=method, budget=Budget(boxes=500))
+    other = certify(
+        net, images, labels, "Yaw(3@8), Scu(3)", bounds=BOUNDS[method], search=BranchAndBound(max_boxes=500)
+    )
     assert Verdict.CERTIFIED in other.verdicts
     for a, b in zip(usual.verdicts, other.verdicts, strict=True):
         assert {a, b} != {Verdict.CERTIFIED, Verdict.FALSIFIED}
@@ -82,7 +98,7 @@ def test_the_other_methods_never_contradict(method):
 
 def test_ranges_of_outputs():
     net, images, _ = problem()
-    found = certify_range(net, images[:2], "Pitch(4@8), Shv(3)", budget=Budget(boxes=200))
+    found = certify_range(net, images[:2], None, "Pitch(4@8), Shv(3)", search=BranchAndBound(max_boxes=200))
     for theta in ([4.0, 3.0], [-4.0, 1.0], [0.3, -3.0]):
         outputs = net(parse("Pitch(4@8), Shv(3)").apply(images[:2], torch.tensor(theta)))
         for result, values in zip(found.results, outputs.tolist(), strict=True):
@@ -94,7 +110,7 @@ def test_a_camera_that_turns_its_back_is_refused_everywhere():
     text = "Yaw(60@5)"
     for refuse in (
         lambda: certify(net, images, labels, text),
-        lambda: certify_range(net, images, text),
+        lambda: certify_range(net, images, None, text),
         lambda: attack(net, images, labels, text),
         lambda: WorstOf(text)(net, images, labels, 0),
         lambda: Certified(text, half_width=1.0)(net, images, labels, 0),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import InputError, attack, certify, certify_range
+from tiltproof import Execution, InputError, RunFolder, attack, certify, certify_range
 
 IMAGES = torch.zeros(6, 1, 4, 4)
 IMAGES[4] = 1.0
@@ -52,10 +52,11 @@ def test_not_a_number():
 
 def test_batches_that_were_done_are_kept(tmp_path):
     """A resumed run continues from them: here to the same image, which cannot be skipped."""
-    model, options = KINDS["infinite"], {"out": tmp_path / "run", "batch_images": 2}
+    model, execution = KINDS["infinite"], Execution(batch_images=2)
     for resume in (False, True):
+        run = RunFolder(tmp_path / "run", resume=resume)
         with pytest.raises(InputError, match="outputs for image 4 are"):
-            certify(model, IMAGES, LABELS, "B(0.01)", resume=resume, **options)
+            certify(model, IMAGES, LABELS, "B(0.01)", execution=execution, run=run)
         records = [json.loads(line) for line in (tmp_path / "run" / "verdicts.jsonl").read_text().splitlines()]
         assert [record["image"] for record in records] == [0, 1, 2, 3]
         assert len((tmp_path / "run" / "batches.jsonl").read_text().splitlines()) == 2
@@ -63,6 +64,6 @@ def test_batches_that_were_done_are_kept(tmp_path):
 
 
 def test_a_regression_is_refused_before_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["tiltproof.verify.batch"], "BranchAndBound", None)
+    monkeypatch.setattr(sys.modules["tiltproof.verify.batch"], "BranchingSearch", None)
     with pytest.raises(InputError, match=r"outputs for image 14 are not finite.*inf"):
-        certify_range(network(-3e38), IMAGES[4:], "B(0.01)", first=14, out=tmp_path / "run")
+        certify_range(network(-3e38), IMAGES[4:], None, "B(0.01)", first=14, run=RunFolder(tmp_path / "run"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import Budget, InputError, attack, bound_pixels, certify, certify_range, check, parse
+from tiltproof import BranchAndBound, InputError, RunFolder, attack, bound_pixels, certify, certify_range, check, parse
 from tiltproof.checker import CheckFailed
 from tiltproof.checker.tiling import read_transform
 from tiltproof.losses import Certified, WorstOf
@@ -13,6 +13,7 @@ from tiltproof.reports.sentences import in_words
 from tiltproof.runs.curve import certified_curve, nested
 from tiltproof.training import pixel_widths, tune
 from tiltproof.training.tune import sample_parameters
+from tiltproof.verify.options import BOUNDS
 
 TEXTS = [
     "G(20)",
@@ -38,7 +39,15 @@ def problem(channels=3, outputs=3):
 )
 def test_runs_are_proved_and_proved_again(text, method, tmp_path):
     model, images, labels = problem()
-    certificate = certify(model, images, labels, text, method=method, out=tmp_path / "run", budget=Budget(boxes=4000))
+    certificate = certify(
+        model,
+        images,
+        labels,
+        text,
+        bounds=BOUNDS[method],
+        search=BranchAndBound(max_boxes=4000),
+        run=RunFolder(tmp_path / "run"),
+    )
     assert [str(verdict) for verdict in certificate.verdicts] == ["certified"] * 4
     assert sum(result.boxes for result in certificate.results) < 2000
     report = check(tmp_path / "run", model, images, labels)
@@ -57,16 +66,16 @@ def test_counterexamples_are_found_and_run_again(tmp_path):
     for text in ("Bl(2)", "Mb(6@45)", "Bl(0.1:2), C(5)"):
         found = attack(model, image, torch.tensor([0]), text)
         assert found.parameters[0] is not None
-        certificate = certify(model, image, torch.tensor([0]), text, out=tmp_path / "run", overwrite=True)
+        certificate = certify(model, image, torch.tensor([0]), text, run=RunFolder(tmp_path / "run", overwrite=True))
         assert str(certificate.verdicts[0]) == "falsified"
         assert check(tmp_path / "run", model, image, torch.tensor([0])).counterexamples == 1
-    certificate = certify(model, image, torch.tensor([0]), "Bl(0.4)", out=tmp_path / "run", overwrite=True)
+    certificate = certify(model, image, torch.tensor([0]), "Bl(0.4)", run=RunFolder(tmp_path / "run", overwrite=True))
     assert str(certificate.verdicts[0]) == "certified"
 
 
 def test_ranges_of_outputs(tmp_path):
     model, images, _ = problem(outputs=1)
-    ranges = certify_range(model, images, "Mb(2@30), G(10)", out=tmp_path / "run")
+    ranges = certify_range(model, images, None, "Mb(2@30), G(10)", run=RunFolder(tmp_path / "run"))
     transform = parse("Mb(2@30), G(10)")
     theta = torch.rand(200, 2) * torch.tensor([2.0, 20.0]) - torch.tensor([0.0, 10.0])
     for image, result in zip(images, ranges.results, strict=True):
@@ -81,14 +90,16 @@ def test_the_curve_is_about_one_blur():
     """A Gaussian over a part of its range keeps its radius: it is the same function of the deviation."""
     assert str(nested(parse("Bl(2), Mb(4@30), G(10)"), 0.5)) == "Bl(1@6), Mb(2@30), G(5)"
     model, images, labels = problem()
-    certificate = certify(model, images, labels, "Bl(4)", budget=Budget(boxes=50))
-    points = certified_curve(model, images, labels, "Bl(4)", certificate, shares=(0.1, 1.0), budget=Budget(boxes=50))
+    certificate = certify(model, images, labels, "Bl(4)", search=BranchAndBound(max_boxes=50))
+    points = certified_curve(
+        model, images, labels, "Bl(4)", certificate, shares=(0.1, 1.0), search=BranchAndBound(max_boxes=50)
+    )
     assert [point.transform for point in points] == ["Bl(0.4@12)", "Bl(4)"]
 
 
 def test_the_report_shows_them(tmp_path):
     model, images, labels = problem()
-    certify(model, images, labels, "Mb(3@30), H(20)", out=tmp_path / "run")
+    certify(model, images, labels, "Mb(3@30), H(20)", run=RunFolder(tmp_path / "run"))
     page = report(tmp_path / "run", model, images).read_text()
     assert (
         "motion blur between 0 and 3 pixels (angle 30 degrees) and a turn of the hue between -20 and 20 degrees" in page

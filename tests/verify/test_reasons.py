@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tiltproof import Budget, Verdict, certify
+from tiltproof import BranchAndBound, UniformGrid, Verdict, certify
 from tiltproof.verify import state
 from tiltproof.verify.results import REASONS, ImageResult, Reason
 from tiltproof.verify.spec import ClassificationSpec
@@ -27,13 +27,13 @@ def deep(layers):
 
 
 def test_rounding_that_no_budget_overcomes(monkeypatch):
-    certificate = certify(*deep(60), "R(1)", budget=Budget(boxes=5000))
+    certificate = certify(*deep(60), "R(1)", search=BranchAndBound(max_boxes=5000))
     assert [result.verdict for result in certificate.results] == [Verdict.UNKNOWN] * 2
     assert [result.reason for result in certificate.results] == [Reason.OPEN] * 2
     assert max(certificate.boxes) < 2000
     assert certificate.summary()["unknown_reasons"] == {"open": 2}
     monkeypatch.setattr(state, "FIRST_LOOK", 10**9)
-    slow = certify(*deep(60), "R(1)", budget=Budget(boxes=5000))
+    slow = certify(*deep(60), "R(1)", search=BranchAndBound(max_boxes=5000))
     assert min(slow.boxes) > max(certificate.boxes), "the rule that gives up is what saved the boxes"
     assert [result.reason for result in slow.results] == [Reason.OPEN] * 2
 
@@ -55,22 +55,22 @@ def test_what_can_be_proved_is_not_given_up(monkeypatch):
 def test_float32_evaluations():
     model, images, labels = deep(14)
     assert certify(model, images, labels, "R(0.001)").verdicts == [Verdict.CERTIFIED] * 2
-    rounded = certify(model, images, labels, "R(0.001)", semantics="float32", budget=Budget(boxes=500))
+    rounded = certify(model, images, labels, "R(0.001)", semantics="float32", search=BranchAndBound(max_boxes=500))
     assert [result.reason for result in rounded.results] == [Reason.ROUNDING] * 2
     assert max(rounded.boxes) < 500
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("search", "reason"),
     [
-        ({"budget": Budget(boxes=1)}, Reason.BOXES),
-        ({"budget": Budget(seconds=1e-9)}, Reason.SECONDS),
-        ({"splits": 2}, Reason.SPLITS),
-        ({"splits": 400, "budget": Budget(seconds=1e-9)}, Reason.SECONDS),
+        (BranchAndBound(max_boxes=1), Reason.BOXES),
+        (BranchAndBound(max_seconds=1e-9), Reason.SECONDS),
+        (UniformGrid(2), Reason.SPLITS),
+        (UniformGrid(400, max_seconds=1e-9), Reason.SECONDS),
     ],
 )
-def test_budgets(options, reason):
-    results = certify(*deep(20), "R(2)", **options).results
+def test_what_was_spent(search, reason):
+    results = certify(*deep(20), "R(2)", search=search).results
     unknown = [result for result in results if result.verdict is Verdict.UNKNOWN]
     assert unknown
     assert {result.reason for result in unknown} == {reason}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from tiltproof import Budget, certify, check
+from tiltproof import BranchAndBound, Execution, RunFolder, certify, check
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
 from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy, CostModel
@@ -90,18 +90,39 @@ def test_boxes_halved_more_than_once_at_a_time_are_proved_in_fewer_rounds(monkey
     images, labels = (tensor[:8] for tensor in load_data("mnist-sample"))
     count, rounds = SearchState.count, []
     monkeypatch.setattr(SearchState, "count", lambda *given: rounds.append(len(given[1])) or count(*given))
-    plain = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048)
+    plain = certify(model, images, labels, "R(2), Sh(2), C(2)", execution=Execution(batch_size=2048))
     one_by_one, rounds[:] = rounds.copy(), []
     with monkeypatch.context() as patch:
         cost_model(patch, speculative_boxes=2048)
-        other = certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, out=tmp_path / "run")
+        other = certify(
+            model,
+            images,
+            labels,
+            "R(2), Sh(2), C(2)",
+            execution=Execution(batch_size=2048),
+            run=RunFolder(tmp_path / "run"),
+        )
         several, rounds[:] = rounds.copy(), []
-        certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
+        certify(
+            model,
+            images,
+            labels,
+            "R(2), Sh(2), C(2)",
+            search=BranchAndBound(max_boxes=30),
+            execution=Execution(batch_size=2048),
+        )
     assert len(several) < len(one_by_one)
     assert sum(several) > sum(one_by_one)
     assert other.verdicts == plain.verdicts
     assert check(tmp_path / "run", model, images, labels).certified == plain.verdicts.count("certified")
     # not if the budget is nearly spent: there every box counts
     short, rounds[:] = rounds.copy(), []
-    certify(model, images, labels, "R(2), Sh(2), C(2)", batch_size=2048, budget=Budget(boxes=30))
+    certify(
+        model,
+        images,
+        labels,
+        "R(2), Sh(2), C(2)",
+        search=BranchAndBound(max_boxes=30),
+        execution=Execution(batch_size=2048),
+    )
     assert rounds == short

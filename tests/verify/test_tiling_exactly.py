@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tiltproof import Compose, parse
-from tiltproof.transforms import Brightness, TranslationU
+from tiltproof import parse
+from tiltproof.transforms import Brightness, Compose, TranslationU
 from tiltproof.verify.partition import Boxes, Tiling
 
 SMALLEST = 5e-324

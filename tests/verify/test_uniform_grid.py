@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiltproof
+from tiltproof import BranchAndBound
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import uniform_grid as uniform
 from tiltproof.verify.attack import Counterexamples
+from tiltproof.verify.options import BOUNDS
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import MarginOutcome
 from tiltproof.verify.refinement import BackwardPolicy, CostModel
-from tiltproof.verify.results import Budget, Verdict
+from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import SearchState
 from tiltproof.verify.uniform_grid import UniformSearch, block_sizes
@@ -56,7 +58,7 @@ def search_of(prover, tiling, budget=None, attacker=None):
         [None] * count,
     )
     spec = ClassificationSpec(prover, attacker)
-    return UniformSearch(spec, tiling, SearchState.start(spec, found, BackwardPolicy()), budget or Budget())
+    return UniformSearch(spec, tiling, SearchState.start(spec, found, BackwardPolicy()), budget or BranchAndBound())
 
 
 def results(search):
@@ -154,9 +156,9 @@ def test_blocks_change_no_verdict_of_a_network(method, monkeypatch):
     ).eval()
     images = torch.rand(12, 1, 6, 6)
     labels = model(images).argmax(1)
-    blocks = tiltproof.certify(model, images, labels, "R(8)", splits=300, method=method)
+    blocks = tiltproof.certify(model, images, labels, "R(8)", bounds=BOUNDS[method], search=tiltproof.UniformGrid(300))
     monkeypatch.setattr(uniform, "FEWEST_REGIONS", 10**9)
-    boxes = tiltproof.certify(model, images, labels, "R(8)", splits=300, method=method)
+    boxes = tiltproof.certify(model, images, labels, "R(8)", bounds=BOUNDS[method], search=tiltproof.UniformGrid(300))
     assert blocks.verdicts == boxes.verdicts
     assert Verdict.CERTIFIED in boxes.verdicts
     for fewer, all_of_them, verdict in zip(blocks.boxes, boxes.boxes, boxes.verdicts, strict=True):
@@ -182,7 +184,7 @@ def test_seconds_end_a_uniform_search(grid, batch):
 
     prover.bound = noted
     nobody.margins_at = lambda rows, _: looked.extend(rows.tolist()) or torch.ones(len(rows)).double()
-    search = search_of(prover, Tiling(transform, grid), Budget(seconds=1e-9), nobody)
+    search = search_of(prover, Tiling(transform, grid), BranchAndBound(max_seconds=1e-9), nobody)
     search.work(AdaptiveBatchSize(batch), lambda: None)
     for image, result in enumerate(results(search)):
         assert result.verdict is Verdict.UNKNOWN

@@ -27,7 +27,24 @@ Answers = Tensor | Sequence[int] | Sequence[float] | Sequence[Sequence[float]] |
 class CheckReport:
     """What was checked; if anything had failed, `check` would have raised `CheckFailed`.
 
-    ``certified`` counts the certified images or, if ``task`` is regression, the images whose ranges were proved again.
+    Attributes
+    ----------
+    images : int
+        Images of the run.
+    certified : int
+        Certified images or, if ``task`` is regression, images whose ranges were proved again.
+    boxes : int
+        Boxes of the run that were proved again.
+    sub_boxes : int
+        Boxes that the checker's own bounds needed for them.
+    counterexamples : int
+        Counterexamples that were evaluated again.
+    seconds : float
+        Time of the check.
+    sampled : bool
+        Whether only a sample of the images was proved again.
+    task : str
+        "classification" or "regression".
     """
 
     images: int

@@ -27,10 +27,10 @@ from tiltproof.device import choose_device
 from tiltproof.distributed import RayWorkers
 from tiltproof.errors import InputError
 from tiltproof.runs.curve import certified_curve, check_curve_file, write_curve
-from tiltproof.runtime.batch_size import parse_memory
 from tiltproof.transforms import Transform
 from tiltproof.verify.api import certify, certify_range
-from tiltproof.verify.results import Budget, Certificate, RangeCertificate
+from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, Tolerance, bounds_for, search_for
+from tiltproof.verify.results import Certificate, RangeCertificate
 
 EPILOG = options.epilog(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)"',
@@ -51,7 +51,8 @@ def command(
     start: options.Start = 0,
     limit: options.Limit = None,
     boxes: Annotated[
-        int | None, option(f"Boxes per image before it is unknown [default: {Budget().boxes:,}]", EFFORT, "N")
+        int | None,
+        option(f"Boxes per image before it is unknown [default: {BranchAndBound().max_boxes:,}]", EFFORT, "N"),
     ] = None,
     seconds: Annotated[float | None, option("Seconds per image before it is unknown.", EFFORT, "S")] = None,
     method: options.Method = "affine",
@@ -102,21 +103,23 @@ def command(
         only_regression={"--excess": excess, "--width": width},
         only_classes={"--fail-under": fail_under, "--curve": curve or None},
     )
+    tolerance = Tolerance(**without_none(relative=excess, absolute=width))
+    if resume and out is None:
+        raise InputError("there is nothing to resume without a run folder", do="give --out FOLDER as well")
     if curve:
         if out is None:
             raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
         check_curve_file(out)
     workers = None if ray is None else RayWorkers(ray, device)
     place = choose_device("cpu" if ray is not None else device)  # with Ray this process only prepares the run
-    search = {"method": method, "semantics": semantics, "seed": seed} | without_none(
-        budget=Budget(**without_none(boxes=boxes, seconds=seconds)),
-        splits=parse_splits(splits),
-        samples=samples,
-        batch_size=batch_size,
-        batch_images=batch_images,
-        memory=parse_memory(memory),
-        workers=workers,
-    )
+    settings: dict[str, Any] = {
+        "semantics": semantics,
+        "bounds": bounds_for(method),
+        "search": search_for(parse_splits(splits), **without_none(max_boxes=boxes, max_seconds=seconds)),
+        "attack": Attack(**without_none(samples=samples)),
+        "execution": Execution(memory, workers, batch_size, batch_images),
+        "seed": seed,
+    }
     check_text_file(json_file)
     quiet = quiet or json_file == STDOUT
     choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
@@ -125,11 +128,12 @@ def command(
     images, labels, first = load_selection(chosen_data, start, end, limit, task)
     problem = (network.to(place), images.to(place), labels.to(place), chosen)
     notes = {"model": model, "arch": arch, "data": data} | choice.notes() | chosen_data.notes()
-    evidence = {"out": out, "resume": resume, "overwrite": overwrite, "first": first, "notes": notes}
+    folder = None if out is None else RunFolder(out, resume, overwrite, notes)
+    evidence = {"run": folder, "first": first}
     with kept_after_interruption(lambda: _kept(out)):
-        certificate = _prove(problem, task, without_none(excess=excess, width=width), search | evidence, quiet)
+        certificate = _prove(problem, task, tolerance, settings | evidence, quiet)
         if curve and out is not None and isinstance(certificate, Certificate):
-            _curve(problem, certificate, search, out, quiet)
+            _curve(problem, certificate, settings, out, quiet)
     summary = certificate.summary() | {"model": model, "data": data}
     if not quiet:
         (print_ranges if task == "regression" else print_summary)(summary)
@@ -145,22 +149,24 @@ Problem = tuple[nn.Module, Tensor, Tensor, Transform]
 
 
 def _prove(
-    problem: Problem, task: str, tolerance: dict[str, Any], settings: dict[str, Any], quiet: bool
+    problem: Problem, task: str, tolerance: Tolerance, settings: dict[str, Any], quiet: bool
 ) -> Certificate | RangeCertificate:
     """Certify under a live display."""
     network, images, labels, transform = problem
     with live_progress(len(images), quiet) as progress:
         if task == "regression":
-            values = labels.cpu()
-            return certify_range(network, images, transform, values, progress=progress, **tolerance, **settings)
+            targets = labels.cpu()
+            return certify_range(
+                network, images, targets, transform, tolerance=tolerance, progress=progress, **settings
+            )
         return certify(network, images, labels, transform, progress=progress, **settings)
 
 
-def _curve(problem: Problem, certificate: Certificate, search: dict[str, Any], out: Path, quiet: bool) -> None:
+def _curve(problem: Problem, certificate: Certificate, settings: dict[str, Any], out: Path, quiet: bool) -> None:
     """Certify nested ranges for the images that the whole range left open, and keep the curve in the run folder."""
     began = time.perf_counter()
     with live_progress(len(problem[1]), quiet) as progress:
-        points = certified_curve(*problem, certificate, progress=progress, **search)
+        points = certified_curve(*problem, certificate, progress=progress, **settings)
     write_curve(out, points, began)
 
 

@@ -25,6 +25,7 @@ from tiltproof.runs.curve import certified_curve, write_curve
 from tiltproof.transforms import Rotation, Transform
 from tiltproof.verify.api import certify
 from tiltproof.verify.attack import margin_of
+from tiltproof.verify.options import RunFolder
 from tiltproof.verify.results import Verdict
 
 MODEL, DATA, TRANSFORM = "mnist-r30", "mnist-sample", Rotation(30)
@@ -54,9 +55,7 @@ def command(
         certificate = certify(
             *(model, images, labels, TRANSFORM),
             progress=progress,
-            out=out / "run",
-            overwrite=True,
-            notes={"model": MODEL, "data": DATA},
+            run=RunFolder(out / "run", overwrite=True, notes={"model": MODEL, "data": DATA}),
         )
         curve_began = time.perf_counter()
         points = certified_curve(model, images, labels, TRANSFORM, certificate, progress=progress)

@@ -117,7 +117,7 @@ class WorkerHandle:
 
 
 class RayWorkers:
-    """Workers of a Ray cluster, for ``workers=``; on each machine one per GPU or, without a GPU, one per CPU core.
+    """Workers of a Ray cluster, for ``Execution(workers=...)``; on each machine one per GPU or, without a GPU, one per CPU core.
 
     Parameters
     ----------
@@ -140,6 +140,11 @@ class RayWorkers:
         self.address, self.device = address, device
         self.ray: Any = _ray()
         self.connected = False  # by us
+
+    def __repr__(self) -> str:
+        """The call that makes this object."""
+        device = "" if self.device == "auto" else f", device={self.device!r}"
+        return f"{type(self).__name__}({self.address!r}{device})"
 
     def work(
         self, inputs: Inputs, job: Job, batches: Sequence[slice], grid: Grid | None, pairs: int

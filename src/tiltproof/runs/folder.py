@@ -129,7 +129,7 @@ RESUMED = "resumed"
 """Key of the manifest's list of other environments in which a run was resumed."""
 
 
-class RunFolder(Run):
+class StoredRun(Run):
     """An open run folder; a resumed one begins with the results of the batches already done."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A run in memory: its results so far, and the loop over its batches; `RunFolder` stores it on disk."""
+"""A run in memory: its results so far, and the loop over its batches; `StoredRun` stores it on disk."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tiltproof.device import few_threads
-from tiltproof.errors import InputError
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory
 from tiltproof.verify.batch import Grid, Job
 from tiltproof.verify.inputs import Inputs
+from tiltproof.verify.options import Execution
 from tiltproof.verify.results import Reporter
 
 
@@ -58,17 +58,11 @@ LARGEST_SHARED_BATCH = 64
 """Most images per batch if workers share a run. It does not depend on their number, so results do not either."""
 
 
-def plan_batches(
-    images: int, pairs: int, batch_size: int | None, batch_images: int | None = None, workers: Workers | None = None
-) -> dict[str, int]:
+def plan_batches(images: int, pairs: int, execution: Execution) -> dict[str, int]:
     """Plan equal batches of about as many images as pairs are bounded at once, so that each takes a few dozen steps,
     or of at most ``batch_images``. A resumed run keeps its plan."""
-    if batch_images is not None and batch_images < 1:
-        raise InputError("a batch has at least one image", got=f"batch_images {batch_images}")
-    if workers is not None and not hasattr(workers, "work"):
-        raise InputError("workers is an object such as RayWorkers", got=repr(workers), do="e.g. RayWorkers('auto')")
-    largest = LARGEST_BATCH if workers is None else LARGEST_SHARED_BATCH
-    size = batch_images or max(1 if batch_size else SMALLEST_BATCH, min(largest, pairs))
+    largest = LARGEST_BATCH if execution.workers is None else LARGEST_SHARED_BATCH
+    size = execution.batch_images or max(1 if execution.batch_size else SMALLEST_BATCH, min(largest, pairs))
     return {"pairs_at_once": pairs, "images_per_batch": math.ceil(images / math.ceil(images / size))}
 
 

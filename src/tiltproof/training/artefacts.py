@@ -18,7 +18,7 @@ from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import document, lock, replace_bytes
 from tiltproof.runs.manifest import environment
 from tiltproof.training.distributed import Processes
-from tiltproof.training.evaluate import BUDGET
+from tiltproof.training.evaluate import MAX_BOXES
 from tiltproof.training.recipe import Recipe
 
 LOCK = ".lock"
@@ -174,5 +174,5 @@ def measured(recipe: Recipe, held_out: int, certified: int) -> str:
     if not certified:
         return text + "; none certified"
     splits = recipe.certify.splits
-    how = f"up to {BUDGET.boxes:,} boxes per image" if splits is None else f"splits {', '.join(map(str, splits))}"
+    how = f"up to {MAX_BOXES:,} boxes per image" if splits is None else f"splits {', '.join(map(str, splits))}"
     return f"{text}; certified figures on the first {certified:,} (method {recipe.certify.method}, {how})"

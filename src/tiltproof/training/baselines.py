@@ -16,6 +16,7 @@ class PlainLoss(TrainingLoss):
     """A loss of the outputs for some images, without a certified term."""
 
     def plain(self, outputs: Tensor, labels: Tensor) -> Terms:
+        """Return the terms of a loss of these outputs alone."""
         loss, correct = self.mean_and_correct(outputs, labels)
         return loss, loss.detach(), None, correct
 

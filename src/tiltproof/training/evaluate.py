@@ -12,12 +12,12 @@ from tiltproof.training.data import as_floats
 from tiltproof.training.recipe import CertifyPart
 from tiltproof.transforms import Transform
 from tiltproof.verify.api import certify, certify_range
-from tiltproof.verify.results import Budget
+from tiltproof.verify.options import BOUNDS, search_for
 
 BATCH = 1000
 """Images evaluated at once."""
-BUDGET = Budget(boxes=2_000)
-"""Limit per image, to keep the measurement short."""
+MAX_BOXES = 2_000
+"""Boxes per image, to keep the measurement short."""
 
 
 CLASSES = ("clean_percent", "certified_percent", "unfalsified_percent", "boxes_per_image")
@@ -57,9 +57,9 @@ def certified_figures(
     """Certify classes or ranges as the recipe says, and return the figures by their names in a card."""
     training = model.training
     model.eval()
-    options: dict[str, Any] = {"method": part.method, "splits": part.splits, "budget": BUDGET}
+    options: dict[str, Any] = {"bounds": BOUNDS[part.method], "search": search_for(part.splits, max_boxes=MAX_BOXES)}
     if labels.is_floating_point():
-        summary = certify_range(model, images, transform, labels, **options).summary()
+        summary = certify_range(model, images, labels, transform, **options).summary()
         figures = {name: summary[name] for name in NUMBERS[1:]}
     else:
         summary = certify(model, images, labels, transform, **options).summary()

@@ -112,6 +112,7 @@ class TrainingLoss:
 
     @property
     def shard(self) -> tuple[int, int]:
+        """Rank and number of the processes that divide a mini-batch."""
         return self.sampler.shard
 
     @shard.setter
@@ -172,9 +173,11 @@ class SquaredError:
     """Mixin for regression: squared errors instead of cross-entropy, and no output counts as correct."""
 
     def per_image(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean squared error of each output, [n]."""
         return (outputs - labels.to(outputs.dtype).view_as(outputs)).square().flatten(1).mean(1)
 
     def mean_and_correct(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean loss, and 0 correct outputs."""
         return self.per_image(outputs, labels).mean(), torch.zeros((), device=outputs.device)
 
 

@@ -240,14 +240,17 @@ class Part(Transform):
 
     @property
     def parts(self) -> tuple[Part, ...]:  # type: ignore[override]
+        """The part itself."""
         return (self,)
 
     @property
     def kind(self) -> type[Part]:
+        """`Spatial`, `Photometric` or `Pixelwise`: the base class."""
         return next(kind for kind in (Spatial, Photometric, Pixelwise) if isinstance(self, kind))
 
     @property
     def text(self) -> str:
+        """The part in the notation that `parse` reads."""
         low, high = self.range
         short = low == (-high if self.minimum is None else self.minimum)
         inside = number_text(high) if short else f"{number_text(low)}:{number_text(high)}"

@@ -70,6 +70,7 @@ class Camera(Spatial):
 
     @property
     def focal_pixels(self) -> float:
+        """The focal length in pixels."""
         assert self.fixed is not None
         return self.fixed
 

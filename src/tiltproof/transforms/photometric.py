@@ -89,6 +89,7 @@ class Gamma(InPercent, Photometric):
 
     @staticmethod
     def exponent(value: Any) -> Any:
+        """The exponent of pixel values for a parameter in percent."""
         return value / 100 + 1
 
     def pixels(self, image: Tensor, value: Tensor) -> Tensor:

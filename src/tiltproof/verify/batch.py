@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, pair_bytes, pairs_at_a_time
 from tiltproof.verify.attack import Attacker, Counterexamples, OutputSampler
-from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchAndBound
+from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchingSearch
 from tiltproof.verify.initial_grid import (
     PilotRuns,
     backward_pays,
@@ -26,10 +26,11 @@ from tiltproof.verify.initial_grid import (
     starting_grid,
 )
 from tiltproof.verify.inputs import Inputs
+from tiltproof.verify.options import Settings
 from tiltproof.verify.partition import Tiling, leaves
 from tiltproof.verify.prover import Prover, RangeProver
 from tiltproof.verify.refinement import BackwardPolicy
-from tiltproof.verify.results import Reporter, Settings
+from tiltproof.verify.results import Reporter
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Search, SearchState
 from tiltproof.verify.uniform_grid import UniformSearch
@@ -65,7 +66,7 @@ class Job:
     @property
     def needs_grid(self) -> bool:
         """Whether a batch without an initial grid determines one, for itself and later batches."""
-        return self.settings.splits is None
+        return self.settings.search.grid is None
 
     @property
     def seed(self) -> int:
@@ -86,7 +87,7 @@ class Job:
         return pair_bytes(inputs.network, self._symbols(inputs)) * (FLOAT64_SIZE if self.ranges else 1)
 
     def _symbols(self, inputs: Inputs) -> int:
-        return len(inputs.transform.parts) if self.settings.method == "affine" else 0
+        return len(inputs.transform.parts) if self.settings.bounds.method == "affine" else 0
 
     def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid | None:
         """Return the initial grid that `batch` would choose, without proving anything."""
@@ -102,7 +103,7 @@ class Job:
             grid = self._range_grid(inputs, pairs)
         began = time.perf_counter()
         search, grid = self._ranges(inputs, grid) if self.ranges and grid else self._classes(inputs, grid, pairs)
-        if self.settings.budget.seconds is not None:  # which the attack has spent a part of
+        if self.settings.search.max_seconds is not None:  # which the attack has spent a part of
             search.state.seconds += (time.perf_counter() - began) / len(inputs.images)
         reporter.proving(search)
         search.work(pairs, reporter.report)
@@ -115,15 +116,15 @@ class Job:
         spec, known, pilots, grid = self._attacked(inputs, grid, pairs)
         start = grid or (1,) * axes
         tiling = Tiling(inputs.transform, start)
-        if settings.splits is not None:
-            return UniformSearch(spec, tiling, SearchState.start(spec, known, pilots.policy), settings.budget), grid
+        if settings.search.grid is not None:
+            return UniformSearch(spec, tiling, SearchState.start(spec, known, pilots.policy), settings.search), grid
         precise = False
         if len(pilots.rows):
             precise = precision_pays(pilots, start)
             pays = backward_pays(pilots, start, torch.float64 if precise else spec.prover.dtype)
             pilots.policy.least_success, pilots.policy.least_boxes = pays
         state = SearchState.start(spec, known, pilots.policy, inputs.images.device)
-        return BranchAndBound(spec, tiling, state, settings.budget, 0 if precise else PRECISE_FROM), grid
+        return BranchingSearch(spec, tiling, state, settings.search, 0 if precise else PRECISE_FROM), grid
 
     def _attacked(
         self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize
@@ -131,37 +132,39 @@ class Job:
         """Attack; return what remains to prove, and the initial grid if none is given and an image needs one."""
         attacker = Attacker(inputs, self.seed)
         known = attacker.begin(self.first)
-        attacker.search(known, known.alive(), self.settings.samples, steps=0, hasty=True)
-        spec = ClassificationSpec(Prover(inputs, self.settings.method), attacker)
+        attacker.search(known, known.alive(), self.settings.attack.samples, steps=0, hasty=True)
+        spec = ClassificationSpec(Prover(inputs, self.settings.bounds.method), attacker)
         policy = BackwardPolicy.on(inputs.images.device)
         pilots = PilotRuns(spec.prover, policy, known.alive(), pairs, self.seed)
-        grid = self.settings.splits or grid
+        grid = self.settings.search.grid or grid
         if grid is None and len(pilots.rows):
-            grid = starting_grid(pilots, self.settings.budget.boxes)
+            grid = starting_grid(pilots, self.settings.search.max_boxes)
         return spec, known, pilots, grid
 
-    def _ranges(self, inputs: Inputs, grid: Grid) -> tuple[BranchAndBound, Grid]:
+    def _ranges(self, inputs: Inputs, grid: Grid) -> tuple[BranchingSearch, Grid]:
         settings = self.settings
         sampler = OutputSampler(inputs, self.seed)
         known = sampler.begin(self.first)
-        seconds = settings.budget.seconds
+        seconds = settings.search.max_seconds
         share = None if seconds is None else time.perf_counter() + ATTACK_SHARE * seconds * len(inputs.images)
-        sampler.search(known, settings.samples, ASCENT_STEPS, share)
-        tolerance = settings.tolerance if settings.splits is None else None
-        spec = RangeSpec(RangeProver(inputs, settings.method), sampler, tolerance, known.prediction.shape, self.answers)
+        sampler.search(known, settings.attack.samples, ASCENT_STEPS, share)
+        tolerance = settings.tolerance if settings.search.grid is None else None
+        spec = RangeSpec(
+            RangeProver(inputs, settings.bounds.method), sampler, tolerance, known.prediction.shape, self.answers
+        )
         device = inputs.images.device
         state = SearchState.start(spec, known, BackwardPolicy.on(device), device)
-        return BranchAndBound(spec, Tiling(inputs.transform, grid), state, settings.budget), grid
+        return BranchingSearch(spec, Tiling(inputs.transform, grid), state, settings.search), grid
 
     def _range_grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid:
         """Return the grid from which the first images would have needed the fewest bounds."""
         axes = len(inputs.transform.parts)
         coarse = (FIRST_GRID,) * axes
-        if self.settings.splits or len(inputs.images) < 4 * PILOTS:
-            return self.settings.splits or coarse
+        if self.settings.search.grid or len(inputs.images) < 4 * PILOTS:
+            return self.settings.search.grid or coarse
         search, _ = self._ranges(inputs.part(slice(0, PILOTS)), coarse)
         search.work(pairs, lambda: None)
-        most = 2 * PILOTS * self.settings.budget.boxes
+        most = 2 * PILOTS * self.settings.search.max_boxes
         trees, _ = search.state.splits.trees(coarse)
         depths = [sum(node[axes:]) for tree in trees for node in leaves(coarse, tree, most) or ()]
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.verify.options import Limits
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.results import Budget, Reason
+from tiltproof.verify.results import Reason
 from tiltproof.verify.spec import Spec
 from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
 
@@ -29,14 +30,14 @@ EARLY = 1 / 4
 """Share of the budget up to which an image's boxes are halved more than once per step."""
 
 
-class BranchAndBound(Search):
+class BranchingSearch(Search):
     """Branch and bound over a `Spec`; boxes halved at least ``precise_from`` times are bounded in float64."""
 
     def __init__(
-        self, spec: Spec, tiling: Tiling, state: SearchState, budget: Budget, precise_from: int = PRECISE_FROM
+        self, spec: Spec, tiling: Tiling, state: SearchState, limits: Limits, precise_from: int = PRECISE_FROM
     ) -> None:
         super().__init__(spec, tiling, state)
-        self.budget, self.precise_from, self.first = budget, precise_from, self.tiling.first()
+        self.limits, self.precise_from, self.first = limits, precise_from, self.tiling.first()
         fresh = spec.open_images(state)
         state.waiting[fresh] = len(self.first)
         none = Pairs(fresh[:0], self.first[slice(0, 0)], state.proved[:0])
@@ -97,7 +98,7 @@ class BranchAndBound(Search):
     def _branch(self, state: SearchState, pairs: Pairs, shares: Tensor, size: int) -> None:
         """Halve the open boxes of images that continue; settle images that are falsified, suspected or out of budget."""
         frontier, rows = self._frontier(state), pairs.image
-        spent = self.budget.spent(state.boxes[rows], state.seconds[rows]) | ~self.tiling.can_split(pairs.boxes).any(1)
+        spent = self.limits.spent(state.boxes[rows], state.seconds[rows]) | ~self.tiling.can_split(pairs.boxes).any(1)
         falsified = self.spec.falsified(state)
         settled = falsified | frontier.suspected
         wanting = (spent & ~settled[rows]).long()
@@ -134,9 +135,11 @@ class BranchAndBound(Search):
     def _explain(self, state: SearchState, images: list[int], hopeless: Tensor) -> None:
         """Note why these images are exhausted."""
         for image in images:
-            if self.budget.seconds is not None and float(state.seconds[image]) >= self.budget.seconds:
+            if self.limits.max_seconds is not None and float(state.seconds[image]) >= self.limits.max_seconds:
                 state.reasons[image] = Reason.SECONDS
-            elif bool(hopeless[image]) or int(state.boxes[image]) < self.budget.boxes:  # or halved as often as possible
+            elif (
+                bool(hopeless[image]) or int(state.boxes[image]) < self.limits.max_boxes
+            ):  # or halved as often as possible
                 state.reasons[image] = Reason.OPEN
             else:
                 state.reasons[image] = Reason.BOXES
@@ -153,7 +156,7 @@ class BranchAndBound(Search):
             pairs = Pairs(pairs.image.repeat(2), pairs.boxes.split(axes), pairs.bound.repeat(2, 1))
             if not more or 2 * len(pairs) > room:
                 break
-            early = (state.boxes + state.waiting)[pairs.image] < self.budget.boxes * EARLY
+            early = (state.boxes + state.waiting)[pairs.image] < self.limits.max_boxes * EARLY
             again = early & self.tiling.can_split(pairs.boxes).any(1)
             count = int(again.sum())
             if not count:

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from tiltproof.device import is_out_of_memory
 from tiltproof.errors import InputError, shown
 from tiltproof.network import Network, as_rows, check_labels, eval_mode, proof_arithmetic, read_network, without_head
-from tiltproof.pixels.api import METHODS, check_images
+from tiltproof.pixels.api import check_images
 from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
 from tiltproof.transforms import Transform, parse
-from tiltproof.verify.results import Budget
 
 MOST_PARAMETERS = 26  # one letter each in a tiling's text
 SEMANTICS = {"real": 0.0, "float32": 2.0**-24}
@@ -203,18 +202,6 @@ def not_finite(image: int, outputs: Tensor) -> InputError:
     )
 
 
-def check_search(method: str, samples: int, batch_size: int | None, budget: Budget | None) -> None:
-    """Validate the options of the search."""
-    if method not in METHODS:
-        raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
-    if batch_size is not None and batch_size < 1:
-        raise InputError("the batch size must be at least 1", got=batch_size)
-    if samples < 1:
-        raise InputError("the attack needs at least one sample", got=f"samples {samples}")
-    if budget is not None and not isinstance(budget, Budget):
-        raise InputError("the budget must be a Budget", got=repr(budget), do="e.g. budget=Budget(boxes=1000)")
-
-
 def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int, ...]:
     """Validate the number of splits per parameter; a single number is distributed over several parameters."""
     count = len(transform.parts)
@@ -227,7 +214,7 @@ def check_splits(splits: int | Sequence[int], transform: Transform) -> tuple[int
         raise InputError(
             f"splits must be {count} positive whole number(s), one per parameter of {transform}",
             got=splits,
-            do="e.g. splits=240 for one parameter, or splits=(20, 80, 2, 1)",
+            do="e.g. 240 for one parameter, or (20, 80, 2, 1) for four",
         )
     if math.prod(numbers) > 2**26:
         raise InputError("that is more boxes than can be listed", got=math.prod(numbers))

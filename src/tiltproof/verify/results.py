@@ -1,4 +1,4 @@
-"""Settings of a run, its progress, verdicts and results."""
+"""Progress, verdicts and results of a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
-
-from tiltproof.errors import InputError
 
 if TYPE_CHECKING:
     from tiltproof.verify.state import Search
@@ -60,69 +56,6 @@ REASONS = {
     ),
 }
 """Meaning of each reason, and what would help."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most that one image may cost before its verdict is unknown.
-
-    Parameters
-    ----------
-    boxes : int
-        Parameter boxes bounded.
-    seconds : float, optional
-        Seconds of computation, the attack included.
-    """
-
-    boxes: int = 20_000
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.boxes, int) or self.boxes < 1:
-            raise InputError("the budget needs at least one box per image", got=self.boxes)
-        if self.seconds is not None and not (self.seconds > 0 and math.isfinite(self.seconds)):
-            raise InputError("the budget needs a positive number of seconds per image", got=self.seconds)
-
-    def spent(self, boxes: Tensor, seconds: Tensor) -> Tensor:
-        """Return which images have spent the budget."""
-        spent = boxes >= self.boxes
-        return spent if self.seconds is None else spent | (seconds >= self.seconds)
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """The tolerance of a certified range: ``excess`` over the inner range, relative to its width, or a total
-    ``width``."""
-
-    excess: float = 0.05
-    width: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.excess < float("inf") and 0 <= self.width < float("inf")):
-            raise InputError("excess and width are not negative", got=(self.excess, self.width))
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the search. ``splits``: a uniform grid; ``tolerance``: of ranges, None for classes."""
-
-    method: str
-    splits: tuple[int, ...] | None
-    budget: Budget
-    samples: int
-    seed: int
-    tolerance: Tolerance | None = None
-
-    def record(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "method": self.method,
-            "splits": None if self.splits is None else list(self.splits),
-            "budget_boxes": self.budget.boxes,
-            "budget_seconds": self.budget.seconds,
-            "samples": self.samples,
-            "seed": self.seed,
-        } | ({} if self.tolerance is None else asdict(self.tolerance))
 
 
 @dataclass(frozen=True)
@@ -278,7 +211,13 @@ class Results:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
-        """Totals as plain numbers."""
+        """Totals of the run.
+
+        Returns
+        -------
+        dict
+            Plain values, ready for JSON.
+        """
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -289,10 +228,23 @@ class Results:
         return f"{type(self).__name__}({claim}: {len(self.results)} images{text}, {self.seconds:.3g} s)"
 
     def records(self) -> list[dict[str, Any]]:
-        """One plain dictionary per image, ready for JSON."""
+        """The results as plain values.
+
+        Returns
+        -------
+        list of dict
+            One dictionary per image, ready for JSON.
+        """
         return [result.record() for result in self.results]
 
     def to_json(self) -> dict[str, Any]:
+        """The summary together with the records.
+
+        Returns
+        -------
+        dict
+            That of `summary`, and under ``records`` the list of `records`.
+        """
         return self.summary() | {"records": self.records()}
 
 
@@ -304,29 +256,55 @@ class Certificate(Results):
 
     @property
     def verdicts(self) -> list[Verdict]:
+        """The verdict of each image."""
         return [result.verdict for result in self.results]
 
     @property
     def margins(self) -> list[float]:
+        """The margin of each image: the label's output minus the largest other one. For a certified image it is a
+        proved lower bound over the whole range."""
         return [result.margin for result in self.results]
 
     @property
     def counterexamples(self) -> list[tuple[float, ...] | None]:
+        """The parameters that falsify each image, or None."""
         return [result.counterexample for result in self.results]
 
     @property
     def open_boxes(self) -> list[Box | None]:
+        """For each unknown image a box of parameters, (low, high), that was not proved; None for the others."""
         return [result.open_box for result in self.results]
 
     @property
     def boxes(self) -> list[int]:
+        """The number of parameter boxes bounded for each image."""
         return [result.boxes for result in self.results]
 
     def count(self, verdict: Verdict) -> int:
-        return sum(result.verdict is verdict for result in self.results)
+        """Count the images with a verdict.
+
+        Parameters
+        ----------
+        verdict : Verdict
+            The verdict, or its word.
+
+        Returns
+        -------
+        int
+            The number of images.
+        """
+        return sum(result.verdict == verdict for result in self.results)
 
     def summary(self) -> dict[str, Any]:
-        """Counts and totals as plain numbers; ``unfalsified`` is certified plus unknown."""
+        """Counts and totals.
+
+        Returns
+        -------
+        dict
+            The claim (``transform``, ``method``, ``semantics``), the number of ``images`` and of each verdict,
+            ``correct`` (not misclassified), ``unfalsified`` (certified or unknown), ``certified_percent``, ``boxes``,
+            ``boxes_per_image``, ``seconds`` and the ``settings``.
+        """
         counts = Counter(str(result.verdict) for result in self.results)
         images, certified, boxes = len(self.results), counts["certified"], sum(self.boxes)
         return {
@@ -432,7 +410,15 @@ class RangeCertificate(Results):
     results: list[RangeResult]
 
     def summary(self) -> dict[str, Any]:
-        """Means over the images as plain numbers, None where one is infinite; errors only if target values were given."""
+        """Means over the images, None where one is infinite.
+
+        Returns
+        -------
+        dict
+            The claim, the number of ``images`` and of ``complete`` ranges, ``mean_width``, ``largest_width``,
+            ``mean_inner_width``, ``boxes``, ``boxes_per_image``, ``seconds``, the ``settings``, and, if targets were
+            given, ``mean_absolute_error`` and ``certified_mean_absolute_error``.
+        """
         images, boxes = len(self.results), sum(result.boxes for result in self.results)
         valued = [result for result in self.results if result.value is not None]
         errors = {}

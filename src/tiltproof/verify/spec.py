@@ -13,10 +13,11 @@ from torch import Tensor
 
 from tiltproof.network import Network
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
+from tiltproof.verify.options import Tolerance
 from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import Outcome, Prover, RangeProver
 from tiltproof.verify.refinement import CostModel, EagerPolicy
-from tiltproof.verify.results import ImageResult, RangeResult, Reason, Tolerance, Verdict
+from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
 from tiltproof.verify.state import Pairs, SearchState, leaf_counts
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
@@ -287,8 +288,8 @@ class RangeSpec:
         An output that hardly moves needs no range tighter than a quarter of the mean tolerance.
         """
         half, middle = (known.high - known.low) / 2, (known.high + known.low) / 2
-        slack = tolerance.excess * torch.maximum(half, half.mean(0) / 4) + 1e-6 * (1 + middle.abs())
-        half = (half + slack).clamp(min=tolerance.width / 2)
+        slack = tolerance.relative * torch.maximum(half, half.mean(0) / 4) + 1e-6 * (1 + middle.abs())
+        half = (half + slack).clamp(min=tolerance.absolute / 2)
         return torch.cat([middle - half, -(middle + half)], 1)
 
     def probe(self, state: SearchState, rows: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:

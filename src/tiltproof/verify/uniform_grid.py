@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.verify.options import Limits
 from tiltproof.verify.partition import Boxes, Tiling
-from tiltproof.verify.results import Budget, Reason
+from tiltproof.verify.results import Reason
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import Search, SearchState
 
@@ -56,9 +57,9 @@ class UniformSearch(Search):
 
     spec: ClassificationSpec
 
-    def __init__(self, spec: ClassificationSpec, tiling: Tiling, state: SearchState, budget: Budget) -> None:
+    def __init__(self, spec: ClassificationSpec, tiling: Tiling, state: SearchState, limits: Limits) -> None:
         super().__init__(spec, tiling, state)
-        self.budget = budget
+        self.limits = limits
         self.sizes = torch.tensor(block_sizes(tuple(tiling.base.tolist())))  # [sizes, d], in boxes
         self.largest = len(self.sizes) - 1
 
@@ -223,15 +224,15 @@ class UniformSearch(Search):
                 still[image] = False
                 # the boxes not bounded have no bound, so with more than one there is none for the whole range
                 state.settle_unknown(self.tiling, image, float(bound[k]) if alone else -torch.inf, low[k], high[k])
-                late = self.budget.seconds is not None and float(state.seconds[image]) >= self.budget.seconds
+                late = self.limits.max_seconds is not None and float(state.seconds[image]) >= self.limits.max_seconds
                 state.reasons[image] = Reason.SECONDS if late else Reason.SPLITS
 
     def _stop_late(self, blocks: Blocks) -> None:
         """Settle images whose time is up, each because of its first unproved block among these."""
         state = self.state
-        if self.budget.seconds is None:
+        if self.limits.max_seconds is None:
             return
-        late = ((state.seconds[blocks.rows] >= self.budget.seconds) & self._open()[blocks.rows]).nonzero().flatten()
+        late = ((state.seconds[blocks.rows] >= self.limits.max_seconds) & self._open()[blocks.rows]).nonzero().flatten()
         images, number = blocks.rows[late].unique(return_inverse=True)
         first = torch.full_like(images, len(blocks)).scatter_reduce(0, number, late, "amin")
         self._leave(state, blocks[first], torch.full((len(images),), -torch.inf).double())
