@@ -46,7 +46,7 @@ def attempt(mutation: Mutation) -> tuple[str, str, float]:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Path(folder)
-        for name in ("src", "tests"):
+        for name in ("src", "tests", "docs"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         for name in ("pyproject.toml", "README.md"):
             shutil.copy(ROOT / name, copy / name)

@@ -162,7 +162,7 @@ def read(layers: Sequence[Layer], shape: tuple[int, ...]) -> Any:
                 return Input(arg.name, known[arg.name])
             if isinstance(arg, Tensor):
                 network.leaves[place] = lambda: arg
-                return Reference(place)
+                return Reference(place, tuple(arg.shape))
             return arg
 
         args = [given(arg, f"{layer.name}.{k}") for k, arg in enumerate(layer.args)]

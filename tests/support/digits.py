@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tiltproof import Certificate, Execution, RunFolder, certify
+from tiltproof import Certificate, Execution, RayWorkers, RunFolder, certify
 from tiltproof.verify.results import Progress
 
 TRANSFORM = "R(8), B(0.02)"
@@ -29,12 +29,23 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def run(
-    folder: Path | None = None, resume: bool = False, progress: Callable[[Progress], None] | None = None
+    folder: Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    workers: RayWorkers | None = None,
 ) -> Certificate:
     """Certify in batches of two images that take some hundredths of a second each."""
     model, images, labels = problem()
     stored = None if folder is None else RunFolder(folder, resume=resume)
-    return certify(model, images, labels, TRANSFORM, execution=Execution(batch_size=2), run=stored, progress=progress)
+    return certify(
+        model,
+        images,
+        labels,
+        TRANSFORM,
+        execution=Execution(batch_size=2, workers=workers),
+        run=stored,
+        progress=progress,
+    )
 
 
 def evidence(folder: Path) -> list[dict]:

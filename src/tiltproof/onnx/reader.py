@@ -156,6 +156,7 @@ def _steps(
         except InputError:
             if not refused:
                 raise
+        assert refused, "a stand-in for a node that was not refused"
         values |= stand_ins.of(node)
     return draft, values, entry, start
 
