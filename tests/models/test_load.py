@@ -133,3 +133,13 @@ def test_a_function_of_the_current_directory():
 def test_functions_that_give_no_model(spec, message):
     with pytest.raises(InputError, match=message):
         load_model(spec)
+
+
+@pytest.mark.parametrize("name", ["net.tflite", "net.pb", "net.mlmodel"])
+def test_a_file_of_another_format_is_named_as_that(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b"TFL3")
+    with pytest.raises(InputError, match=r"files of this kind cannot be read.*convert it to ONNX"):
+        load_model(str(path))
+    with pytest.raises(InputError, match="no bundled model has this name"):
+        load_model(str(tmp_path / f"other-{name}"))

@@ -19,6 +19,14 @@ from tiltproof.onnx import load_onnx
 
 KERAS = (".keras", ".h5", ".hdf5")
 
+OTHER_FORMATS = {
+    ".tflite": ", e.g. python -m tf2onnx.convert --tflite net.tflite --output net.onnx",
+    ".pb": ", e.g. python -m tf2onnx.convert --graphdef net.pb --output net.onnx, with its inputs and outputs",
+    ".mlmodel": " with coremltools or onnxmltools",
+    ".torchscript": ", or pass the module that it was made of",
+}
+"""Files that people have instead, and what to do with them."""
+
 
 def load(
     model: str,
@@ -81,6 +89,12 @@ def load(
         return load_onnx(path, shape=shape, layout=layout, output=output)
     if path.suffix.lower() in KERAS:
         return load_keras(path, shape)
+    if path.suffix.lower() in OTHER_FORMATS and path.is_file():
+        raise InputError(
+            f"files of this kind cannot be read: {path.suffix}",
+            got=f"--model {model}",
+            do=f"convert it to ONNX{OTHER_FORMATS[path.suffix.lower()]}",
+        )
     return _call(model) if ":" in model else load_bundled(model)
 
 
