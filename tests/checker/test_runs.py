@@ -11,6 +11,8 @@ from torch import nn
 
 from tests.support.run_folder import manifest_of, record, seal, write_run
 from tiltproof.checker import CheckFailed, check
+from tiltproof.checker.form import Form
+from tiltproof.checker.network import explained
 from tiltproof.errors import InputError
 
 FIRST = 10
@@ -452,3 +454,10 @@ def test_inputs_that_cannot_be_used(case, tmp_path):
     ]
     case.write()
     case.fails("float32")
+
+
+def test_small_outputs_are_compared_by_their_own_size():
+    """Beside an output of 100, one of a thousandth may not be off by a thousandth: it decides, too."""
+    answers = torch.tensor([[100.0, 0.001], [100.0, 0.0]], dtype=torch.float64)
+    form = Form(torch.tensor([[[100.0, 0.0]] * 2, [[1e-4, 1e-7]] * 2], dtype=torch.float64))
+    assert explained(answers, form, form).tolist() == [[True, False], [True, True]]

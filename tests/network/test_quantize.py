@@ -170,17 +170,17 @@ def test_float32_evaluations_next_to_halves_are_enclosed(scale):
     assert bool((y <= own.upper()).all())
 
 
-def test_float64_roundings_next_to_halves_are_enclosed():
-    """Of exact products next to a half the computed ones may be on its other side."""
+@pytest.mark.parametrize("slack", [0.0, 0.03, 0.0007])
+def test_float64_roundings_next_to_halves_are_enclosed(slack):
+    """Of exact products next to a choice the computed ones may be on its other side, once a slack that rounds is added."""
     factor = 1 / 3 + 2.0**-30
     n = np.random.default_rng(1).integers(-100, 100, 400)
-    x = torch.from_numpy(
-        np.concatenate([np.nextafter((n + 0.5) / factor, end) for end in (-1e9, 1e9)] + [(n + 0.5) / factor])
-    )[:, None]
-    made = operation(factor, 1.0, -128, 127, 0.0)
+    marks = np.concatenate([(n + sign * (0.5 + slack)) / factor for sign in (-1, 1)])
+    x = torch.from_numpy(np.concatenate([np.nextafter(marks, end) for end in (-1e9, 1e9)] + [marks]))[:, None]
+    made = operation(factor, 1.0, -128, 127, slack)
     bound = REGISTRY["quantize"].forward(made, [AffineForm(x[None], torch.zeros_like(x))])
-    own = whole_numbers(Form(torch.stack([x, torch.zeros_like(x)])), factor, 1.0, -128, 127, 0.0, 255)
+    own = whole_numbers(Form(torch.stack([x, torch.zeros_like(x)])), factor, 1.0, -128, 127, slack, 255)
     for row, value in enumerate(x.flatten().tolist()):
-        for y in whole(Fraction(value) * Fraction(factor), Fraction(0)):
+        for y in whole(Fraction(value) * Fraction(factor), Fraction(slack)):
             assert bound.lower[row] <= y <= bound.upper[row]
             assert own.lower()[row] <= y <= own.upper()[row]

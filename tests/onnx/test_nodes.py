@@ -590,3 +590,14 @@ def test_an_unnamed_node_is_named_by_what_it_gives(tmp_path):
 def test_an_attribute_that_is_not_understood_is_not_ignored(tmp_path):
     with pytest.raises(InputError, match="approximate"):
         load(with_head([node("Relu", "images", approximate="tanh")], 60), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "how"), [("Gelu", "none"), ("Gelu by tanh", "tanh")])
+def test_a_gelu_keeps_its_definition(name, how, tmp_path):
+    """The two differ by less than float32 libraries may, so that the comparison with onnxruntime does not tell them apart."""
+    (found,) = (
+        step.settings
+        for step in load(SUPPORTED[name](), tmp_path).steps.values()
+        if step.function is torch.nn.functional.gelu
+    )
+    assert found["approximate"] == how

@@ -1205,8 +1205,6 @@ MUTATIONS = [
              "the product with the step rounds", (QUANTIZED,)),
     Mutation("quantize: whole numbers out of range", QUANTIZE, "torch.where(size < LARGEST, room, torch.inf)", "room",
              "a float32 number beyond 2^63 is no 64-bit integer", (QUANTIZED,)),
-    Mutation("quantize: float64 roundings", QUANTIZE, "room = room + ROUNDED * size", "pass",
-             "the number of units is itself a rounded product", (QUANTIZED,)),
     Mutation("quantize: the zero point", QUANTIZE, '"low": float(low - zero), "high"', '"low": float(low), "high"',
              "clipping is of the number with its zero point", (QUANTIZED, NETWORK)),
     Mutation("checker: half a unit", CHECKER_OPERATIONS, "wide = 0.5 + slack +", "wide = 0.25 + slack +",
