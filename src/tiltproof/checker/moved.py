@@ -16,24 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.checker.attention import attention
-from tiltproof.checker.form import Form, no_rule, rule
+from tiltproof.checker.form import TURNS, Form, no_rule, rule
 from tiltproof.checker.operations import linear
 
 NAMES = {
-    *(
-        "permute",
-        "transpose",
-        "view",
-        "reshape",
-        "flatten",
-        "movedim",
-        "moveaxis",
-        "swapaxes",
-        "swapdims",
-        "unsqueeze",
-        "squeeze",
-    ),
-    *("contiguous", "clone", "unflatten", "unbind", "chunk", "split", "select", "narrow"),
+    *TURNS,
+    *("unsqueeze", "squeeze", "contiguous", "clone", "unflatten", "chunk", "split", "narrow"),
 }
 
 

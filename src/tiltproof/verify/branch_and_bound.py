@@ -120,7 +120,7 @@ class BranchingSearch(Search):
             self._halve(state, pairs[keep], shares[keep], size)
 
     def _hopeless(self, state: SearchState, pairs: Pairs, settled: Tensor) -> Tensor:
-        """Return the mask of images with a box that halving cannot prove; it is looked whenever the boxes doubled."""
+        """Return the mask of images with a box that halving cannot prove; checked whenever an image's boxes have doubled."""
         hopeless = torch.zeros_like(settled)
         due = ((state.boxes >= state.next_look) & ~settled)[pairs.image].nonzero().flatten()
         if len(due):
