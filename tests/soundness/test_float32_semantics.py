@@ -283,7 +283,7 @@ FRAGILE = {  # functions of (module, image)
     "a sum over a window that overflows": lambda _, x: F.avg_pool2d(x * 1.3e36, 28).flatten(1) * 1e-36,
     "a divisor that may be flushed": lambda _, x: x.mean((2, 3)) * 1e-3 / 5e-39 * 5e-36,
     "a variance that may be flushed": lambda m, x: F.batch_norm(
-        x.mean((2, 3)) * 1e-19, m.zero, m.variance, None, None, False, 0.1, 0.0
+        x.mean((2, 3)) * 1e-19, m.zero, m.variance, None, None, False, 0.1, 1e-300
     ),
     "a weight that may be flushed": lambda m, x: F.batch_norm(
         x.mean((2, 3)) * 1e36, m.zero, m.one, m.small, None, False, 0.1, 1e-5

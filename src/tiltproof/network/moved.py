@@ -106,7 +106,8 @@ def rearranged(
     if any(isinstance(entry, (Input, Moved, Reference)) for entry in arguments):
         raise Refused("it depends on more than one value")
     given = value if isinstance(value, Moved) else Moved(value.name, value.shape, places(value.shape))
-    found = call(given.place, *arguments, **options)
+    # contiguous: a view that was possible of the traced value is possible of its names too, whatever their strides
+    found = call(given.place.contiguous(), *arguments, **options)
     return Moved(given.name, given.shape, found if part is None else found[part])
 
 
