@@ -70,6 +70,31 @@ def test_to_the_last_digit(name, dtype):
     assert proved > 0.7 * len(lower)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_outlines_contain_the_graph(name):
+    """Along every slope that the graph has, not only along those that the rule would choose; a hair of 1e-12 is the evaluation's."""
+    case = CASES[name]
+    rule, spans = REGISTRY[case.kind], intervals(case, torch.float64)
+    begins = torch.linspace(-7, 7, 29, dtype=torch.float64)  # of long ones with many turns
+    spans = torch.cat([spans, *(torch.stack([begins, begins + width], 1) for width in (1.0, 4.0, 6.5, 9.3))])
+    spans = spans[[case.inside(first, last) and last - first > 1e-3 and last < 40 for first, last in spans.tolist()]]
+    lower, upper = spans.unbind(1)
+    domain = rule.domain(operation(case), lower, upper)
+    lower, upper = (lower, upper) if domain is None else (lower[domain], upper[domain])
+    outline = rule.outline(operation(case), lower, upper)
+    x = torch.minimum(lower + (upper - lower) * torch.linspace(0, 1, 3001, dtype=torch.float64)[:, None], upper)
+    y = case.function(x)
+    steep = (y[1:] - y[:-1]) / (x[1:] - x[:-1])
+    hair = 1e-12 * (1 + x.abs().amax(0) + y.abs().amax(0) + steep.abs().amax(0) * x.abs().amax(0))
+    hair = hair + 1e-6 * (case.kind == "softplus")  # torch's threshold is a step
+    assert len(lower) > 40
+    for slope in torch.cat([steep[::25], steep.amin(0)[None], steep.amax(0)[None]]):
+        low, high = outline.offsets(slope)
+        rest = y - slope * x
+        assert (rest.amin(0) >= low - hair).all()
+        assert (rest.amax(0) <= high + hair).all()
+
+
 def narrowest(x: np.ndarray, y: np.ndarray) -> float:
     """Return the vertical width of the narrowest band of parallel lines around the points; it is convex in the slope."""
     steep = np.diff(y) / np.diff(x)

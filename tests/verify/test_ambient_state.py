@@ -455,13 +455,22 @@ def shortened(function, which=(0, 1)):
     return short
 
 
+NOTICED = {
+    "conv2d": "convolutions, convolutions of weights",
+    "conv_transpose2d": "transposed convolutions",
+    "linear": "matrix products, matrix products from the left",
+}
+"""Who notices that one of the factors is short: each alone would do, and none may be missing."""
+
+
 @pytest.mark.parametrize("which", [(0, 1), (0,), (1,)], ids=["both factors", "images", "weights"])
-@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "linear"])
+@pytest.mark.parametrize("name", NOTICED)
 def test_products_of_fewer_bits_are_noticed(name, which, monkeypatch):
-    """No available processor has bf16 units that oneDNN would use silently, so its functions are replaced."""
+    """Processors without bf16 units compute IEEE products whatever they are told, so torch's functions are replaced."""
     monkeypatch.setattr(F, name, shortened(getattr(F, name), which))
-    with pytest.raises(InputError, match="not IEEE products"):
+    with pytest.raises(InputError, match="not IEEE products") as refused:
         certify(network(), IMAGES, LABELS, "R(20)")
+    assert f"wrong results of {NOTICED[name]}." in str(refused.value)
 
 
 def in_pieces(function, count):
