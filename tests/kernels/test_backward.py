@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from tiltproof import kernel_registry as registry
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForm
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.network.backward import concretized, relaxation_shares
 from tiltproof.network.ops.activations import relu_backward
 
@@ -20,7 +19,7 @@ from fractions import Fraction
 import torch
 from torch import nn
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForm
+from tiltproof.enclosures.affine_form import GatheredForm
 from tiltproof.network import proof_arithmetic, read_network, refine, run
 from tiltproof.network.backward import relaxation_shares
 from tiltproof import kernel_registry as registry

@@ -83,8 +83,7 @@ ENTERED: list[Any] = []
 
 
 def _claims(case: Case) -> Claims:
-    from tiltproof.enclosures.affine_form import AffineForm
-    from tiltproof.enclosures.gathered import GatheredForms
+    from tiltproof.enclosures.affine_form import AffineForm, GatheredForms
     from tiltproof.network.backward import BackwardPass, refine, refine_outputs
     from tiltproof.network.forward import margins, separate_margins
     from tiltproof.network.forward import run as forward

@@ -81,7 +81,7 @@ class Case:
 def direct(case: Case, file: str) -> bool:
     name = Path(file).stem
     kinds = {"interval": ("intervals",), "coordinates": ("places", "camera_depths")}
-    if name in ("rounding", "affine_form", "quadratic_relu", "relu", "gathered"):
+    if name in ("rounding", "affine_form", "quadratic_relu", "relu"):
         return case.kind == "sums"
     if name in kinds:
         return case.kind in kinds[name]
@@ -624,7 +624,7 @@ def _to(name: str) -> Callable[..., Any]:
 def _chosen(form: Any) -> Any:
     import torch
 
-    from tiltproof.enclosures.gathered import GatheredForm
+    from tiltproof.enclosures.affine_form import GatheredForm
     from tiltproof.enclosures.relu import relax_relu
 
     form.reach()

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForm
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST
 
 ROUNDINGS = 256

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForm
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.enclosures.relu import relu_chord, relu_gap
 from tiltproof.enclosures.rounding import UNIT
 from tiltproof.kernel_registry import accelerates

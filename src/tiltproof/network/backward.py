@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import launch_bound
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForms
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForms
 from tiltproof.enclosures.quadratic_relu import least
 from tiltproof.enclosures.rounding import gamma
 from tiltproof.kernel_registry import has_kernel

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForms
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForms
 from tiltproof.network import Network, forward_shares, margins, refine_outputs, run, separate_margins
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.verify.inputs import Inputs

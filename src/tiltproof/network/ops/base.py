@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import launch_bound
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForm
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import batch_entries
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.gathered import GatheredForm
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.activations import LIBRARY, Banded, Line
 from tiltproof.network.ops.base import OVERFLOW, UNDERFLOW, farthest, rule
