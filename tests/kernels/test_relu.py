@@ -5,8 +5,7 @@ import torch
 
 from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.quadratic_relu import kinked
-from tiltproof.enclosures.relu import relax_relu, zonotope_relu
+from tiltproof.enclosures.relu import kinked, relax_relu, zonotope_relu
 
 pytest.importorskip("triton")
 from tiltproof.kernels import relu as fused
@@ -16,7 +15,7 @@ import sys, warnings
 from fractions import Fraction
 import torch
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.quadratic_relu import kinked
+from tiltproof.enclosures.relu import kinked
 from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.relu import zonotope_relu
 from tiltproof.kernels.relu import relu

@@ -113,25 +113,25 @@ NOTHING = "Errors become so large, or infinite, that nothing is proved; intermed
 
 ARGUED: list[Argued] = [
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "if not (form.quadratic and form.unit and form.symbols > 1) or form.like.requires_grad:",
         ("form.symbols > 1 -> form.symbols < 1",),
         ("Disables the quadratic relaxation: the zonotope relaxation is sound."),
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "k = kink.abs()",
         ("kink.abs() -> kink",),
         EQUI,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "middle = k <= 1 / 3",
         ("k <= 1 / 3 -> k >= 1 / 3", "1 -> 2", "3 -> 4", "3 -> 6"),
         EQUI,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "curvature = size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / (3 - k) ** 2)",
         (
             "size * torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ... -> size / torch.where(middle, 0.25 / (1 + k), 2 * (1 - k) / ...",
@@ -154,7 +154,7 @@ ARGUED: list[Argued] = [
         EQUI,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "tilt = -kink.sign() * size * torch.where(middle, k / (1 + k), 0.5 - 4 * ((1 - k) / (3 - k)) ** 2)",
         (
             "-kink.sign() * size -> -kink.sign() / size",
@@ -181,7 +181,7 @@ ARGUED: list[Argued] = [
         EQUI,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "highest = torch.maximum(*(_highest(sign * c / 2 + curvature, sign * g / 2 - tilt, curvature) for sign in (1, -1)))",
         (
             "sign * c / 2 + curvature -> curvature",
@@ -196,7 +196,7 @@ ARGUED: list[Argued] = [
         CHEB,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "lowest = -tilt * kink - curvature * (2 * kink * kink - 1)",
         (
             "-tilt * kink - curvature * (2 * kink * kink - 1) -> -tilt * kink",
@@ -210,13 +210,13 @@ ARGUED: list[Argued] = [
         CHEB,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "for end in (1, -1):",
         ("1 -> 2", "-1 -> 1", "1 -> 0 #2"),
         CHEB,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - curvature)",
         (
             "(c + end * g).abs() / 2 - end * tilt - curvature -> (c + end * g).abs() / 2 - end * tilt",
@@ -230,7 +230,7 @@ ARGUED: list[Argued] = [
         CHEB,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]",
         (
             "c.abs() + size + t -> c.abs() + size - t",
@@ -245,19 +245,19 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "where, part, (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2 + t / 2 + slack",
         ("highest - lowest -> highest + lowest", "highest - lowest -> lowest", "2 -> 1 #2"),
         WIDERFIT,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "where = (source.kinks if rows is None else source.kinks[rows]).nonzero(as_tuple=True)",
         ("rows -> rows - 1",),
         ("Decides only where the quadratic relaxation is tried: any entries will do."),
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "return form.center.abs() < form.slopes[0].abs()",
         ("form.center -> form.radius", "0 -> 1"),
         (
@@ -266,13 +266,13 @@ ARGUED: list[Argued] = [
         ),
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "a, smallest = a.abs(), SMALLEST[a.dtype]",
         ("a.abs() -> a",),
         PEAK,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "return p + torch.where(a < 4 * curvature, a / 8 * (a / curvature.clamp(min=smallest)), a - 2 * curvature)",
         (
             "4 -> 8",
@@ -287,7 +287,7 @@ ARGUED: list[Argued] = [
         PEAK,
     ),
     Argued(
-        "enclosures/quadratic_relu.py",
+        "enclosures/relu.py",
         "better = radius < result.radius[found.where]  # false for a NaN",
         ("result.radius -> result.center",),
         CHOICE,

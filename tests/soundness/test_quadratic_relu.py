@@ -11,8 +11,7 @@ from torch import nn
 
 from tests.support.planted import fractions
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.quadratic_relu import least, quadratic_relaxation
-from tiltproof.enclosures.relu import relax_relu
+from tiltproof.enclosures.relu import least, quadratic_relaxation, relax_relu
 from tiltproof.network import read_network, refine, run
 
 pytestmark = pytest.mark.usefixtures("in_proof")

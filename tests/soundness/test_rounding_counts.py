@@ -24,7 +24,6 @@ from tests.soundness.rounding_counts import (
     value,
 )
 from tiltproof.enclosures import affine_form as affine
-from tiltproof.enclosures import quadratic_relu as curvature
 from tiltproof.enclosures import relu as relax
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.interval import Interval
@@ -587,9 +586,9 @@ def test_parabolas():
         return leaf(numbers.unsqueeze(1), quadratic=True), AffineForm(*counted(nothing.stack, nothing.radius))
 
     with Counting():
-        found = curvature.quadratic_relaxation(parts()[0])
+        found = relax.quadratic_relaxation(parts()[0])
     with Counting(free=[value(found.tilt), value(found.curvature)]) as mode:
-        result = curvature.with_quadratic_relu(*parts())
+        result = relax.with_quadratic_relu(*parts())
     mode.found(0), mode.found(1)
     form_covered(result, where=value(result.radius) < 1e9)
 

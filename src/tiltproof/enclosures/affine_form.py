@@ -37,7 +37,7 @@ class AffineForm:
         self.lengths: Tensor | None = None  # of the values at each position, once computed
         self.norms: Tensor | None = None  # of all values of each row, once computed
         self._magnitude: Tensor | None = None
-        self.kinks: Tensor | None = None  # entries with a kink inside the box, once computed (`quadratic_relu.kinked`)
+        self.kinks: Tensor | None = None  # entries with a kink inside the box, once computed (`relu.kinked`)
 
     @classmethod
     def constant(cls, value: Tensor, symbols: int = 0, unit: float | None = None) -> AffineForm:

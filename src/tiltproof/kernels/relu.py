@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.quadratic_relu import kinked
-from tiltproof.enclosures.relu import zonotope_relu
+from tiltproof.enclosures.relu import kinked, zonotope_relu
 from tiltproof.enclosures.rounding import SMALLEST
 from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.triton.relu import relu as relu_kernel

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForms
-from tiltproof.enclosures.quadratic_relu import least
+from tiltproof.enclosures.relu import least
 from tiltproof.enclosures.rounding import gamma
 from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.forward import MOST_CLASSES

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.quadratic_relu import quadratic_relaxation
-from tiltproof.enclosures.relu import relax_relu, relu_chord, relu_gap
+from tiltproof.enclosures.relu import quadratic_relaxation, relax_relu, relu_chord, relu_gap
 from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
 from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation
@@ -56,7 +55,7 @@ class Relu(Rule):
         return result if negative else self._quadratic(a, form, result)
 
     def _quadratic(self, a: Tensor, form: AffineForm, result: BackwardResult) -> BackwardResult:
-        """w relu(x) >= w x / 2 + w (shift + tilt e + curvature (2 e^2 - 1)) - |w| rest (`enclosures.quadratic_relu`).
+        """w relu(x) >= w x / 2 + w (shift + tilt e + curvature (2 e^2 - 1)) - |w| rest (`enclosures.relu`).
 
         Replaces the lines in ``result``, which it modifies, wherever it loses less on average: than half the chord's offset above, and
         below, than half the area under the shorter end. All terms of an entry are at most 4 |w| max|x|, and so are rest and the constant
