@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tiltproof import kernel_registry as registry
-from tiltproof.network.im2col import Reach, im2col
+from tiltproof.network.arithmetic import Reach, im2col
 
 pytest.importorskip("triton")
 from tiltproof.kernels import im2col as fused
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from tiltproof.network import arithmetic
 from tiltproof.kernels import im2col as fused
-from tiltproof.network.im2col import Reach, im2col
+from tiltproof.network.arithmetic import Reach, im2col
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 device = torch.device("cpu")

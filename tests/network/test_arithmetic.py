@@ -12,6 +12,7 @@ import tiltproof
 from tiltproof.errors import InputError
 from tiltproof.network import arithmetic
 from tiltproof.network.arithmetic import (
+    Reach,
     Window,
     _refuse_other_arithmetic,
     _switches,
@@ -21,7 +22,6 @@ from tiltproof.network.arithmetic import (
     proof_arithmetic,
     unfold_at_most,
 )
-from tiltproof.network.im2col import Reach
 
 GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, height, width
     (3, 8, (3, 3), (1, 1), (1, 1), (1, 1), 1, 8, 9),

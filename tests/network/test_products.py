@@ -13,8 +13,8 @@ from torch import nn
 
 import tiltproof
 from tiltproof.enclosures.rounding import gamma
-from tiltproof.network import products, proof_arithmetic
-from tiltproof.network.products import product
+from tiltproof.network import arithmetic, proof_arithmetic
+from tiltproof.network.arithmetic import product
 
 CPU = torch.device("cpu")
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
@@ -22,16 +22,16 @@ needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reas
 
 @pytest.fixture(autouse=True)
 def asked_anew(monkeypatch):
-    monkeypatch.setattr(products, "_trust", {})
-    monkeypatch.setattr(products, "FEWEST", 1)
+    monkeypatch.setattr(arithmetic, "_onednn_trust", {})
+    monkeypatch.setattr(arithmetic, "ONEDNN_PRODUCTS", 1)
 
 
 @pytest.fixture
 def used(monkeypatch):
     """Count the calls of oneDNN."""
-    products._exact()
-    calls, inner = [], products.by_onednn
-    monkeypatch.setattr(products, "by_onednn", lambda x, matrix: calls.append(x.shape) or inner(x, matrix))
+    arithmetic._onednn_exact()
+    calls, inner = [], arithmetic.by_onednn
+    monkeypatch.setattr(arithmetic, "by_onednn", lambda x, matrix: calls.append(x.shape) or inner(x, matrix))
     return calls
 
 
@@ -86,7 +86,7 @@ def test_torch_itself_elsewhere(kind, used, monkeypatch):
     x, matrix = torch.rand(6, 8, dtype=dtype), torch.rand(4, 8, dtype=dtype)
     if kind == "three dimensions":
         x = x.view(2, 3, 8)
-    monkeypatch.setattr(products, "FEWEST", 10**9 if kind == "small" else 1)
+    monkeypatch.setattr(arithmetic, "ONEDNN_PRODUCTS", 10**9 if kind == "small" else 1)
     matrix.requires_grad_(kind == "gradient")
     with torch.backends.mkldnn.flags(enabled=False) if kind == "switched off" else nullcontext():
         found = product(x, matrix)
@@ -106,8 +106,8 @@ DAMAGE = {
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_products_that_differ_are_not_used(kind, monkeypatch):
-    monkeypatch.setattr(products, "by_onednn", DAMAGE[kind])
-    assert not products._exact()
+    monkeypatch.setattr(arithmetic, "by_onednn", DAMAGE[kind])
+    assert not arithmetic._onednn_exact()
     if not torch.backends.mkldnn.is_available():
         return
     x, matrix = torch.rand(6, 8), torch.rand(4, 8)
@@ -124,7 +124,7 @@ def test_the_check_does_not_depend_on_the_users_defaults():
     before = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float64)
-        assert products._exact()
+        assert arithmetic._onednn_exact()
     finally:
         torch.set_default_dtype(before)
 
@@ -133,9 +133,9 @@ def test_memory_that_runs_out_is_an_error(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("no memory")
 
-    monkeypatch.setattr(products, "by_onednn", full)
+    monkeypatch.setattr(arithmetic, "by_onednn", full)
     with pytest.raises(torch.OutOfMemoryError):
-        products._exact()
+        arithmetic._onednn_exact()
 
 
 @needs_onednn

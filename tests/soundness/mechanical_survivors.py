@@ -109,11 +109,10 @@ UNCALLED: dict[tuple[str, str], str] = {
     ("enclosures/relu.py", "clamp01"): OTHER_FUZZ,
     ("enclosures/affine_form.py", "extent"): OTHER_FUZZ,
     ("enclosures/affine_form.py", "width"): "The width of a form, which the search reads to choose a split: it bounds nothing.",
-    ("network/im2col.py", "*"): BY_PRODUCT,
     **{
         ("network/arithmetic.py", name): BY_PRODUCT
         for name in ("unfold_at_most", "output_size", "conv2d_as_product", "_strips", "_add_lines", "_matrix",
-                     "conv2d_transposed_as_product", "_rows_at_a_time")
+                     "conv2d_transposed_as_product", "_rows_at_a_time", "rows", "entries", "im2col")
     },
     ("network/arithmetic.py", "training_arithmetic"): ELSEWHERE,
     ("network/arithmetic.py", "tracing_settings"): ELSEWHERE,

@@ -519,7 +519,7 @@ ARGUED: list[Argued] = [
         ("PRECISION * (1 + _reach(lower, upper)) -> PRECISION / (1 + _reach(lower, upper))",),
         PRECISE,
     ),
-    Argued("network/products.py", "FEWEST = 2**20", ("2 ** 20 -> 2 * 20",), CHUNKS),
+    Argued("network/arithmetic.py", "ONEDNN_PRODUCTS = 2**20", ("2 ** 20 -> 2 * 20",), CHUNKS),
     Argued("pixels/api.py", "slack = _largest(images) * (12 * UNIT[images.dtype])", ("12 -> 6",), ROUNDS),
     Argued(
         "pixels/api.py",

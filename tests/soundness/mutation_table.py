@@ -70,8 +70,8 @@ ONE_CELL, IN_CELLS = "pixels/single_cell.py", "pixels/test_single_cell.py"
 WIDE, WIDE_BOXES = "pixels/range_extrema.py", "pixels/test_range_extrema.py"
 ALGORITHM_1, PAIRS = "pixels/fgv.py", "pixels/test_fgv.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
-ONEDNN, BY_ONEDNN = "network/products.py", "network/test_products.py"
-IM2COL, COPIES, FUSED_RELU = "network/im2col.py", "kernels/test_im2col.py", "kernels/test_relu.py"
+ONEDNN, BY_ONEDNN = "network/arithmetic.py", "network/test_products.py"
+IM2COL, COPIES, FUSED_RELU = "network/arithmetic.py", "kernels/test_im2col.py", "kernels/test_relu.py"
 FUSED_SHIFT, SHIFTS = "kernels/linear_epilogue.py", "kernels/test_linear_epilogue.py"
 POWER, VALUES, FILTERS, KERNELS = (
     "pixels/photometric.py",

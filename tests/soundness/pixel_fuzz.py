@@ -630,6 +630,7 @@ def _chosen(form: Any) -> Any:
     form.reach()
     form = form.with_magnitude(form.magnitude())
     chosen = GatheredForms({"form": form}, torch.tensor([0, 0, 0])).rest(torch.tensor([2, 0]))["form"]
+    assert (len(chosen), chosen.shape[1:]) == (2, form.shape[1:])
     assert float((chosen.lower - form.lower).abs().max()) == 0
     assert float((chosen.magnitude() - form.magnitude()).abs().max()) == 0
     return relax_relu(chosen)[1:]

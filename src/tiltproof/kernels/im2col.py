@@ -7,8 +7,8 @@ from torch import Tensor
 
 from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.triton.im2col import spread, spread_few
-from tiltproof.network import im2col as network
-from tiltproof.network.im2col import Reach
+from tiltproof.network import arithmetic
+from tiltproof.network.arithmetic import Reach
 
 TILE = 2048
 """Entries that a program copies."""
@@ -43,7 +43,7 @@ def _agrees(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 @accelerates(
-    network.im2col,
+    arithmetic.im2col,
     when=lambda x, _: bool(x.numel()) and not x.requires_grad,
     key=lambda x, _: (x.device, x.dtype),
     check=lambda x, _: _agrees(x.device, x.dtype),

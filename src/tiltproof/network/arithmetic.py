@@ -1,4 +1,4 @@
-"""The arithmetic of proofs: settings and checks for IEEE float32 or float64 sums of products, in any order, and `conv2d` within them.
+"""The arithmetic of proofs: IEEE float32 or float64 sums of products, in any order; convolutions and matrix products within it.
 
 TF32, bf16 and Winograd or FFT convolutions have errors outside that model. `proof_arithmetic` switches the first two off, for any global
 settings of the user, and asks the libraries whether that worked. Convolutions on a GPU are im2col and matrix products, because cuDNN may
@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.network.im2col import Reach, im2col
-from tiltproof.network.products import by_onednn, onednn_is_right
+from tiltproof.kernel_registry import has_kernel, matches_reference
 from tiltproof.process_lock import exclusive
 
 UNFOLD_BYTES = 2**31
@@ -263,6 +262,46 @@ class Window:
         return height, width
 
 
+@dataclass(frozen=True)
+class Reach:
+    """Which windows to copy: ``block`` lines of ``wide`` windows for every image; after the last image ``tail`` more lines, which lie
+    above an image and are empty.
+    """
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int]
+    block: int
+    wide: int
+    tail: int = 0
+
+    def rows(self, images: int) -> int:
+        return (images * self.block + self.tail) * self.wide
+
+    def entries(self, x: Tensor) -> int:
+        """Entries in the windows of one of the images ``x``."""
+        return self.block * self.wide * self.kernel[0] * self.kernel[1] * x.shape[1]
+
+
+@has_kernel("im2col:im2col")
+def im2col(x: Tensor, reach: Reach) -> Tensor:
+    """[N, C, H, W] -> [rows, entries of a window], contiguous: images, lines, columns of windows in order; in a window lines before
+    columns before channels. Pad, then one strided copy."""
+    (high, wide), (down, right), (far_down, far_right) = reach.kernel, reach.stride, reach.dilation
+    images, channels, height, width = x.shape
+    above, left = reach.padding
+    bottom = (reach.block - 1) * down + far_down * (high - 1) + 1 - height - above
+    beside = (reach.wide - 1) * right + far_right * (wide - 1) + 1 - width - left
+    rows = F.pad(x.permute(0, 2, 3, 1), (0, 0, left, beside, above, bottom)).contiguous()
+    image, line, step, _ = rows.stride()
+    shape = images, reach.block, reach.wide, high, wide, channels
+    strides = image, down * line, right * step, far_down * line, far_right * step, 1
+    # of one channel and one column, the windows of a dilated kernel are a view with gaps, which a reshape does not close
+    matrix = rows.as_strided(shape, strides).reshape(-1, high * wide * channels).contiguous()
+    return matrix if not reach.tail else F.pad(matrix, (0, 0, 0, reach.tail * reach.wide))
+
+
 class Once(Protocol):
     """Computes a value, or returns the cached one of this name (`Operation.once`)."""
 
@@ -387,3 +426,69 @@ def conv2d_transposed_as_product(
 
 def _rows_at_a_time(entries: int, like: Tensor) -> int:
     return max(1, _unfold_bytes.get() // (entries * like.element_size()))
+
+
+# Matrix products of float32 rows on a CPU by oneDNN, which torch's convolutions use too. torch multiplies matrices with MKL, which reaches
+# half of the speed of AMD processors: for a layer from 3,136 inputs to 250, one thread of an EPYC reached 107 GFLOP/s with MKL and 245 with
+# oneDNN. Either result is one float32 sum of products for each entry, in some order, so the bounds hold for both. Only the environment can
+# tell this oneDNN operation to use fewer bits, which `proof_arithmetic` refuses; and a self-check runs before the first use.
+
+ONEDNN_PRODUCTS = 2**20
+"""Multiplications from which on the conversion of tensors pays."""
+_onednn_trust: dict[str, bool] = {}
+
+
+def product(x: Tensor, matrix: Tensor) -> Tensor:
+    """x [rows, inputs] times the transpose of a matrix [outputs, inputs]."""
+    return by_onednn(x, matrix) if _onednn_pays(x, matrix) else F.linear(x, matrix)
+
+
+def _onednn_pays(x: Tensor, matrix: Tensor) -> bool:
+    """Whether oneDNN is available and exact, and the product large enough."""
+    return (
+        x.device.type == "cpu"
+        and x.dtype == matrix.dtype == torch.float32
+        and x.ndim == 2
+        and len(x) * matrix.numel() >= ONEDNN_PRODUCTS
+        and not (torch.is_grad_enabled() and (x.requires_grad or matrix.requires_grad))
+        and onednn_is_right()
+    )
+
+
+def onednn_is_right() -> bool:
+    """Whether oneDNN is available and passed its self-check, which runs once per process."""
+    return (
+        torch.backends.mkldnn.is_available()
+        and bool(torch.backends.mkldnn.enabled)
+        and matches_reference(
+            _onednn_trust, "oneDNN", _onednn_exact, "products by oneDNN fail, or are not exact where they can be"
+        )
+    )
+
+
+def by_onednn(x: Tensor, matrix: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.mkldnn_linear(x.to_mkldnn(), matrix).to_dense()
+    return result
+
+
+def _onednn_exact() -> bool:
+    """Self-check: exact for 24-bit numbers on either side and for sums that float32 can represent; NaN and infinity propagate."""
+    generator, count = torch.Generator().manual_seed(0), 160
+
+    def numbers(most: int, rows: int) -> Tensor:
+        drawn = torch.randint(-most, most + 1, (rows, count), generator=generator, dtype=torch.int64, device="cpu")
+        return drawn.to(torch.float32)
+
+    whole, one = numbers(2**24 - 1, 64), torch.eye(count, dtype=torch.float32, device="cpu")
+    left, right = numbers(255, 48), numbers(255, 40)  # sums below 2^24
+    broken = left.clone()
+    broken[0, 0], broken[1, 1] = torch.nan, torch.inf
+    try:
+        found = [by_onednn(*pair) for pair in ((one, whole), (whole, one), (left, right), (broken, right))]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # not supported on this processor; torch's own product is used
+        return False
+    sums = F.linear(left.double(), right.double()).float()
+    exact = all(torch.equal(*pair) for pair in ((found[0], whole.T), (found[1], whole), (found[2], sums)))
+    return exact and torch.equal(found[3][2:], sums[2:]) and not bool(torch.isfinite(found[3][:2]).any())

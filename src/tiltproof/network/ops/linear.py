@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import arithmetic
-from tiltproof.network.arithmetic import Window
+from tiltproof.network.arithmetic import Window, product
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     FLOOR,
@@ -28,7 +28,6 @@ from tiltproof.network.ops.base import (
 )
 from tiltproof.network.ops.contraction import around, over_last, same_padding, shape_of
 from tiltproof.network.ops.converters import Built, Refused, converter, pair, require_constants
-from tiltproof.network.products import product
 
 
 def _absolute(operation: Operation) -> Tensor:
