@@ -23,8 +23,7 @@ from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.transforms import parse
 from tiltproof.verify.initial_grid import PilotRuns
 from tiltproof.verify.inputs import check_inputs, proof_on
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import BackwardPolicy
+from tiltproof.verify.prover import BackwardPolicy, Prover
 
 SAMPLES = 41
 

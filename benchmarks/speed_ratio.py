@@ -22,8 +22,7 @@ from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import pairs_at_a_time
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import BackwardPolicy
+from tiltproof.verify.prover import BackwardPolicy, Prover
 
 
 def fgv_seconds(model, images, labels, transform: str, splits: tuple[int, ...], sample: int) -> float:

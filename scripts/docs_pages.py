@@ -17,7 +17,7 @@ import typer
 
 import tiltproof
 from tiltproof.cli import app
-from tiltproof.network.ops.converters import CONVERTERS
+from tiltproof.network.ops.base import CONVERTERS
 from tiltproof.transforms import LETTERS
 
 NOT_RUN = "<!-- not run: examples that --help shows -->"  # tests/docs checks their spelling

@@ -16,7 +16,7 @@ from tests.support.processes import ROOT
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.verify import prover as prover_module
 from tiltproof.verify.inputs import check_inputs
-from tiltproof.verify.refinement import ClassRefinement
+from tiltproof.verify.prover import ClassRefinement
 
 FOLDER = ROOT / "benchmarks"
 pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="not in a source checkout")

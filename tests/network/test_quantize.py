@@ -18,7 +18,7 @@ from tiltproof.errors import UnsupportedOperation
 from tiltproof.network import read_network
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops import REGISTRY
-from tiltproof.network.ops.converters import Input
+from tiltproof.network.ops.base import Input
 from tiltproof.network.ops.quantize import fake_quantize as converted
 
 HALF = Fraction(1, 2)

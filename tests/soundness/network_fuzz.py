@@ -148,7 +148,7 @@ def read(layers: Sequence[Layer], shape: tuple[int, ...]) -> Any:
     """Build the package's network from these calls, with its own table of ATen operations."""
     import tiltproof.network.ops  # noqa: F401 - fills the table
     from tiltproof.network.graph import Network, Reference
-    from tiltproof.network.ops.converters import CONVERTERS, Built, Input
+    from tiltproof.network.ops.base import CONVERTERS, Built, Input
 
     known = shapes(layers, shape)
     network = Network("x", layers[-1].name, shape, [])

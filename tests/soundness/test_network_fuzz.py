@@ -98,7 +98,7 @@ GROSS = [
     ("network/ops/pooling.py", "stack[0] += excess / 2", "stack[0] += 0 * excess"),
     ("network/ops/pooling.py", "constant=dot(a.clamp(max=0), excess)", "constant=dot(a.clamp(min=0), excess)"),
     ("network/ops/arithmetic.py", "reduced(self.sign * a, second.shape)", "reduced(a, second.shape)"),
-    ("network/folding.py", "shift, size = shift + own, size", "shift, size = shift - own, size"),
+    ("network/graph.py", "shift, size = shift + own, size", "shift, size = shift - own, size"),
     ("network/forward.py", "form.radius.gather(1, own) + form.radius", "form.radius.gather(1, own)"),
     ("network/forward.py", "widen(form.radius + extra,", "widen(form.radius,"),
     ("network/backward.py", "torch.stack([row_norm(a.detach()), first - second,", "torch.stack([row_norm(a.detach()), first + second,"),

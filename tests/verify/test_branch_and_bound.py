@@ -14,8 +14,7 @@ from tiltproof.transforms.notation import parse
 from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchingSearch
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import MarginOutcome
-from tiltproof.verify.refinement import BackwardPolicy, CostModel
+from tiltproof.verify.prover import BackwardPolicy, CostModel, MarginOutcome
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import Pairs, SearchState

@@ -11,8 +11,7 @@ from tiltproof import certify, parse
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.initial_grid import PilotRun, PilotRuns, backward_pays, precision_pays, starting_grid
 from tiltproof.verify.inputs import check_inputs
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import PASS_CALL, PASS_COST, PASS_STEPS, WORTHWHILE, BackwardPolicy, CostModel
+from tiltproof.verify.prover import PASS_CALL, PASS_COST, PASS_STEPS, WORTHWHILE, BackwardPolicy, CostModel, Prover
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import BackwardCost, margins, read_network, refine, run, shallow_share
-from tiltproof.verify.refinement import FEW, ClassRefinement
+from tiltproof.verify.prover import FEW, ClassRefinement
 
 pytestmark = pytest.mark.usefixtures("in_proof")
 
@@ -118,7 +118,7 @@ def test_a_hopeless_box_is_given_up_after_its_first_class():
 def test_no_more_at_a_time_than_memory_allows(most, monkeypatch):
     problem, seen = Problem("plain"), []
     share = shallow_share(problem.network)
-    module = importlib.import_module("tiltproof.verify.refinement")
+    module = importlib.import_module("tiltproof.verify.prover")
 
     def counted(network, forms, labels, pairs, classes, enough, shared, cost, shallow):
         seen.append((len(pairs), shallow))

@@ -8,12 +8,12 @@ import torch
 from tiltproof import BranchAndBound, Execution, RunFolder, certify, check
 from tiltproof.data import load as load_data
 from tiltproof.models import load as load_model
-from tiltproof.verify.refinement import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy, CostModel
+from tiltproof.verify.prover import BUCKETS, TRIES, WORTHWHILE, BackwardPolicy, CostModel
 from tiltproof.verify.state import SearchState
 
 
 def test_margins_refined_together_give_the_same_verdicts(monkeypatch):
-    refinement = importlib.import_module("tiltproof.verify.refinement")
+    refinement = importlib.import_module("tiltproof.verify.prover")
     model = load_model("mnist-r30")
     images, labels = (tensor[:6] for tensor in load_data("mnist-sample"))
     plain = certify(model, images, labels, "R(30)")

@@ -10,7 +10,7 @@ import torch
 import tiltproof
 from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.partition import Boxes, Tiling
-from tiltproof.verify.refinement import BackwardPolicy
+from tiltproof.verify.prover import BackwardPolicy
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import SearchState, content, copied

@@ -15,8 +15,7 @@ from tiltproof.verify import uniform_grid as uniform
 from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.options import BOUNDS
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import MarginOutcome
-from tiltproof.verify.refinement import BackwardPolicy, CostModel
+from tiltproof.verify.prover import BackwardPolicy, CostModel, MarginOutcome
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
 from tiltproof.verify.state import SearchState

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from tiltproof.network.graph import Reference
-from tiltproof.network.ops.converters import Built, Input, Refused
+from tiltproof.network.ops.base import Built, Input, Refused
 from tiltproof.network.ops.gather import PARTS, TRACED, index_of, places
 
 REARRANGING = frozenset(

@@ -24,7 +24,7 @@ from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
 from tiltproof.network.moved import REARRANGING, Moved, along_last, rearranged, standing
-from tiltproof.network.ops.converters import (
+from tiltproof.network.ops.base import (
     CONDITIONS,
     CONVERTERS,
     READS_CONDITIONS,

@@ -15,8 +15,7 @@ from tiltproof.transforms import Transform
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.partition import Boxes, Tiling, leaves
-from tiltproof.verify.prover import Prover, RangeProver
-from tiltproof.verify.refinement import BackwardPolicy
+from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 
 Tiles = tuple[Tensor, Tensor]

@@ -28,8 +28,7 @@ from tiltproof.verify.initial_grid import (
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Settings
 from tiltproof.verify.partition import Tiling, leaves
-from tiltproof.verify.prover import Prover, RangeProver
-from tiltproof.verify.refinement import BackwardPolicy
+from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.results import Reporter
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Search, SearchState

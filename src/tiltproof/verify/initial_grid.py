@@ -21,8 +21,7 @@ from tiltproof.pixels.coordinates import coordinates, symbols
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms import Spatial, Transform
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import WORTHWHILE, BackwardPolicy
+from tiltproof.verify.prover import WORTHWHILE, BackwardPolicy, Prover
 from tiltproof.verify.state import copied
 
 FEWEST_PAIRS, MOST_PAIRS = 32, 256

@@ -30,8 +30,7 @@ from tiltproof.verify.attack import margin_of
 from tiltproof.verify.initial_grid import candidate_grids, sensitivity
 from tiltproof.verify.inputs import Inputs, check_model_and_images, proof_on
 from tiltproof.verify.partition import Boxes, Tiling
-from tiltproof.verify.prover import Prover
-from tiltproof.verify.refinement import ClassRefinement, EagerPolicy
+from tiltproof.verify.prover import ClassRefinement, EagerPolicy, Prover
 
 ANY_TRANSFORM = "B(0.001)"
 """Stands in where none is given: arguments are checked with one."""

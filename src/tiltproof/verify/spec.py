@@ -15,8 +15,7 @@ from tiltproof.network import Network
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
 from tiltproof.verify.options import Tolerance
 from tiltproof.verify.partition import Tiling
-from tiltproof.verify.prover import Outcome, Prover, RangeProver
-from tiltproof.verify.refinement import CostModel, EagerPolicy
+from tiltproof.verify.prover import CostModel, EagerPolicy, Outcome, Prover, RangeProver
 from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
 from tiltproof.verify.state import Pairs, SearchState, leaf_counts
 

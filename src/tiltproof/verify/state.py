@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.partition import Boxes, SplitLog, Tiling
-from tiltproof.verify.refinement import BackwardPolicy
+from tiltproof.verify.prover import BackwardPolicy
 
 if TYPE_CHECKING:
     from tiltproof.verify.results import Reason

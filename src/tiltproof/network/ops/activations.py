@@ -17,18 +17,21 @@ from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
+    Built,
+    Refused,
     Rule,
     backward_gamma,
+    converter,
     dot,
     evaluated,
     farthest,
     form_lengths,
     lengths,
     ones_length,
+    require_constants,
     row_size,
     rule,
 )
-from tiltproof.network.ops.converters import Built, Refused, converter, require_constants
 
 
 @rule("relu")

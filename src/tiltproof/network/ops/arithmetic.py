@@ -19,19 +19,23 @@ from tiltproof.network.graph import Operation, Reference
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
+    Built,
+    Input,
     LinearRule,
+    Refused,
     Rule,
     backward_gamma,
+    converter,
     evaluated,
     farthest,
     form_lengths,
     lengths,
     ones_length,
     reduced,
+    require_constants,
     row_size,
     rule,
 )
-from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
 from tiltproof.network.ops.products import product_of
 
 

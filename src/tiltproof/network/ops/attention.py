@@ -17,8 +17,12 @@ from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     FLOOR,
     BackwardResult,
+    Built,
+    Input,
+    Refused,
     Rule,
     backward_gamma,
+    converter,
     dot,
     evaluated,
     farthest,
@@ -28,7 +32,6 @@ from tiltproof.network.ops.base import (
     total,
 )
 from tiltproof.network.ops.contraction import constant_times, times_constant
-from tiltproof.network.ops.converters import Built, Input, Refused, converter
 from tiltproof.network.ops.gather import gathered
 from tiltproof.network.ops.products import narrower, shared_symbols
 

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tiltproof.network.ops.arithmetic import mul
-from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
+from tiltproof.network.ops.base import Built, Input, Refused, converter, require_constants
 from tiltproof.network.ops.piecewise import number, scaled
 
 

@@ -17,12 +17,17 @@ from tiltproof.network.graph import Operation, Reference
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
+    Built,
+    Input,
     LinearRule,
+    Refused,
+    converter,
     farthest,
     lengths,
+    pair,
+    require_constants,
     rule,
 )
-from tiltproof.network.ops.converters import Built, Input, Refused, converter, pair, require_constants
 from tiltproof.network.ops.pooling import Average
 
 LETTERS = "abcdefghijklmnopqrstuvwxy"

@@ -16,8 +16,20 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import SMALLEST
 from tiltproof.errors import UnsupportedOperation
 from tiltproof.network.graph import Operation, Reference
-from tiltproof.network.ops.base import BackwardResult, Rule, backward_gamma, dot, lengths, row_size, rule
-from tiltproof.network.ops.converters import CONVERTERS, Built, Input, Refused, converter
+from tiltproof.network.ops.base import (
+    CONVERTERS,
+    BackwardResult,
+    Built,
+    Input,
+    Refused,
+    Rule,
+    backward_gamma,
+    converter,
+    dot,
+    lengths,
+    row_size,
+    rule,
+)
 
 TRACED = 2
 """Images in a traced batch; what holds for two images apart holds for any number."""

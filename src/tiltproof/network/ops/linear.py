@@ -17,17 +17,21 @@ from tiltproof.network.ops.base import (
     FLOOR,
     UNDERFLOW,
     BackwardResult,
+    Built,
     LinearRule,
+    Refused,
     backward_gamma,
+    converter,
     form_lengths,
     form_norm,
     norm,
+    pair,
+    require_constants,
     row_norm,
     row_size,
     rule,
 )
 from tiltproof.network.ops.contraction import around, over_last, same_padding, shape_of
-from tiltproof.network.ops.converters import Built, Refused, converter, pair, require_constants
 
 
 def _absolute(operation: Operation) -> Tensor:

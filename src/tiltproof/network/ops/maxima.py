@@ -12,9 +12,22 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import BackwardResult, Rule, backward_gamma, dot, farthest, lengths, row_size, rule
+from tiltproof.network.ops.base import (
+    BackwardResult,
+    Built,
+    Input,
+    Refused,
+    Rule,
+    backward_gamma,
+    converter,
+    dot,
+    farthest,
+    lengths,
+    pair,
+    row_size,
+    rule,
+)
 from tiltproof.network.ops.contraction import in_one_row, row_pair
-from tiltproof.network.ops.converters import Built, Input, Refused, converter, pair
 from tiltproof.network.ops.gather import places
 
 

@@ -25,16 +25,19 @@ from tiltproof.network.ops.base import (
     OVERFLOW,
     UNDERFLOW,
     BackwardResult,
+    Built,
+    Input,
     LinearRule,
+    Refused,
     Rule,
     backward_gamma,
+    converter,
     dot,
     farthest,
     lengths,
     row_size,
     rule,
 )
-from tiltproof.network.ops.converters import Built, Input, Refused, converter
 from tiltproof.network.ops.convex import Convex
 from tiltproof.network.ops.products import narrower
 

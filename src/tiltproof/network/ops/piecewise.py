@@ -22,15 +22,19 @@ from tiltproof.network.ops.arithmetic import value_of_constant
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
+    Built,
+    Input,
+    Refused,
     Rule,
     backward_gamma,
+    converter,
     dot,
     farthest,
     lengths,
+    require_constants,
     row_size,
     rule,
 )
-from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
 from tiltproof.network.ops.products import narrower, shared_symbols
 
 STEEPEST = 2.0**20

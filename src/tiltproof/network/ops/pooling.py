@@ -12,8 +12,20 @@ from torch import Tensor
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import BackwardResult, LinearRule, Rule, backward_gamma, dot, farthest, lengths, rule
-from tiltproof.network.ops.converters import Built, Refused, converter, pair
+from tiltproof.network.ops.base import (
+    BackwardResult,
+    Built,
+    LinearRule,
+    Refused,
+    Rule,
+    backward_gamma,
+    converter,
+    dot,
+    farthest,
+    lengths,
+    pair,
+    rule,
+)
 
 
 class Average(LinearRule):

@@ -13,6 +13,9 @@ from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
+    Built,
+    Input,
+    Refused,
     Rule,
     backward_gamma,
     dot,
@@ -25,7 +28,6 @@ from tiltproof.network.ops.base import (
     rule,
     total,
 )
-from tiltproof.network.ops.converters import Built, Input, Refused
 
 MOST_UNEVEN = 2.0**20
 """Largest ratio of two deviations that `product_of_deviations` evens out."""

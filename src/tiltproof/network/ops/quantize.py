@@ -11,8 +11,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import SMALLEST, gamma
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.activations import Banded, Line
-from tiltproof.network.ops.base import UNDERFLOW, rule
-from tiltproof.network.ops.converters import Built, Refused, converter, require_constants
+from tiltproof.network.ops.base import UNDERFLOW, Built, Refused, converter, require_constants, rule
 
 LARGEST = 2.0**60
 """float32 semantics: beyond this many units an evaluation may leave the range of its integers before it clips."""

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network.graph import Operation
-from tiltproof.network.ops.base import BackwardResult, MoveRule, Rule, rule
-from tiltproof.network.ops.converters import Built, Input, Refused, converter
+from tiltproof.network.ops.base import BackwardResult, Built, Input, MoveRule, Refused, Rule, converter, rule
 from tiltproof.network.ops.gather import padded, with_constants
 
 

@@ -17,8 +17,7 @@ from tiltproof.device import batch_entries
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.activations import LIBRARY, Banded, Line
-from tiltproof.network.ops.base import OVERFLOW, UNDERFLOW, farthest, rule
-from tiltproof.network.ops.converters import Built, Refused, converter, require_constants
+from tiltproof.network.ops.base import OVERFLOW, UNDERFLOW, Built, Refused, converter, farthest, require_constants, rule
 
 PIECES = 6
 """Pieces that each convex or concave part of a graph is cut into."""
