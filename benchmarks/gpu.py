@@ -50,7 +50,7 @@ def self_checks(size: int) -> dict[str, Any]:
     import tiltproof
     from tiltproof import kernel_registry as registry
     from tiltproof.pixels.api import pair_bounds
-    from tiltproof.transforms.notation import parse
+    from tiltproof.transforms.base import parse
 
     device = torch.device("cuda")
     generator = torch.Generator().manual_seed(0)

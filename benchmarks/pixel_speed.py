@@ -27,7 +27,7 @@ import torch
 from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 IMAGES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "imagenet": (3, 224, 224)}
 BOXES = {"R(10)": (0.01, 0.2), "R(2), Sh(2)": (0.01, 0.05)}

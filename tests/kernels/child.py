@@ -14,7 +14,7 @@ COMPILE = """
 import sys, torch
 from tests.kernels.absent_gpu import compiled
 from tiltproof.kernels import pixels as fused_pixels
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 names = compiled(fused_pixels, "entries", "pixels", "smooth", "kinks")
 transform = parse(sys.argv[1])

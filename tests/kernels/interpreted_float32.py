@@ -17,7 +17,7 @@ from tiltproof.kernels import pixels as fused
 from tiltproof.kernels.matrix_program import trace
 from tiltproof.kernels.triton import pixels as pixel_kernel
 from tiltproof.kernels.triton.pixels_float32 import cells_met, numbers_of, places
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 PADDINGS = "zeros", "border", "reflect"
 SHIFTS = [

@@ -23,7 +23,7 @@ from tiltproof.kernels.matrix_program import trace
 from tiltproof.pixels import coordinates, single_cell
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Compose, Spatial
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 EXACT = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 TRANSFORMS = (

@@ -15,7 +15,7 @@ from tiltproof import kernel_registry as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.kernels import pixels as fused
 from tiltproof.kernels.matrix_program import trace
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 CASES = (
     # middles, and half widths: around 0 and quarter turns all pixels cross lines both ways

@@ -6,8 +6,7 @@ import torch
 from tests.kernels.child import needs_triton, run
 from tiltproof import kernel_registry as registry
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.transforms.base import Pixelwise
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import Pixelwise, parse
 
 pytest.importorskip("triton")
 from tiltproof.kernels import photometric as fused
@@ -21,7 +20,7 @@ from tiltproof import kernel_registry as registry
 from tiltproof.kernels import photometric as fused
 from tiltproof.pixels.api import affine_pixelwise, pair_bounds
 from tiltproof.kernels.photometric import _reference as reference, changes_of
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 registry.INTERPRETED.add("photometric:values")
@@ -102,7 +101,7 @@ import torch
 from tests.kernels.absent_gpu import compiled
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.kernels import photometric as fused
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 names = compiled(fused, "entries", "values")
 transform = parse("Sc(5), R(5), C(5), B(0.01)")

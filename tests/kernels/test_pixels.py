@@ -12,7 +12,7 @@ from tiltproof import kernel_registry as registry
 from tiltproof.pixels import api
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import interpolation
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 pytest.importorskip("triton")
 from tiltproof.kernels import matrix_program

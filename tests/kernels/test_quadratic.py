@@ -6,7 +6,7 @@ import torch
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of, padded
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 pytest.importorskip("triton")
 from tiltproof.kernels import pixels as fused

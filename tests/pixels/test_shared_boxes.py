@@ -8,7 +8,7 @@ import torch
 from tiltproof.pixels import api as resample
 from tiltproof.pixels import single_cell
 from tiltproof.pixels.api import distinct, pair_bounds
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 TRANSFORMS = [
     ("R(30)", False), ("R(30)", True), ("R(20), Sh(10)", False), ("Sc(5), R(5), C(5), B(0.01)", False), ("Tu(2)", True),

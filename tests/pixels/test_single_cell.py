@@ -16,7 +16,7 @@ from tiltproof.pixels import single_cell
 from tiltproof.pixels.api import distinct, pair_bounds
 from tiltproof.pixels.coordinates import Coordinates, coordinates
 from tiltproof.pixels.coordinates import symbols as symbols_of
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 HEIGHT, WIDTH = 4, 5
 ENDS = [

@@ -202,7 +202,7 @@ MUTATIONS = [
              "the inverse goes the other way", (CAMPAIGN,)),
     Mutation("the side a camera turns to", "transforms/camera.py", "(-(sine / f), 0, cosine)", "(sine / f, 0, cosine)",
              "what comes nearer in front goes away behind", (CAMPAIGN,)),
-    Mutation("depth of a shift after a camera", "transforms/homography.py", "return plus(total, times(first[i][2], second[2][j]))",
+    Mutation("depth of a shift after a camera", "transforms/interpolation.py", "return plus(total, times(first[i][2], second[2][j]))",
              "return plus(total, first[i][2] if j == 2 else 0)", "a shift counts in units of the depth", (CAMPAIGN,)),
     Mutation("quotient remainder of the checker", "checker/photometric.py",
              "(z.radius + z.magnitude * (w.reach / lower)) / c", "z.radius / c",

@@ -314,7 +314,7 @@ def pairs(
         import torch
 
         from tiltproof.pixels.api import pair_bounds
-        from tiltproof.transforms.notation import parse
+        from tiltproof.transforms.base import parse
 
         tensors = (torch.tensor(each) for each in (images, rows))
         box = (torch.tensor(each) for each in (low, high))
@@ -520,7 +520,7 @@ def places(
         import torch
 
         from tiltproof.pixels.coordinates import coordinates, symbols
-        from tiltproof.transforms.notation import parse
+        from tiltproof.transforms.base import parse
 
         ends = [torch.tensor(each) for each in (low, high)]
         place = coordinates(parse(text), list(range(len(letters))), symbols(*ends, quadratic), *ends, *size)
@@ -812,7 +812,7 @@ def camera_depths(rng: np.random.Generator) -> Case:
 
         from tiltproof.errors import InputError
         from tiltproof.pixels.coordinates import check_camera_depth
-        from tiltproof.transforms.notation import parse
+        from tiltproof.transforms.base import parse
 
         lower = np.full(count, 0.0625)
         for k in range(count):

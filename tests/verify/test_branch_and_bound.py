@@ -10,7 +10,7 @@ import torch
 
 from tiltproof import BranchAndBound
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchingSearch
 from tiltproof.verify.partition import Tiling

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tiltproof.enclosures.rounding import SMALLEST, UNIT
 from tiltproof.transforms.base import Transform
-from tiltproof.transforms.homography import Matrix, keeps_plane
+from tiltproof.transforms.interpolation import Matrix, keeps_plane
 
 BLOCK = 64
 MOST_STEPS = 200
@@ -210,5 +210,5 @@ def _read(matrix: Matrix, tape: Tape) -> tuple[int, list[int]] | None:
 
 
 def _is(entry: object, number: int) -> bool:
-    """Whether `homography.times` treats the entry as exactly this number."""
+    """Whether `interpolation.times` treats the entry as exactly this number."""
     return isinstance(entry, int) and entry == number

@@ -25,8 +25,7 @@ from tiltproof.pixels.api import affine_by_points, hull
 from tiltproof.pixels.coordinates import Coordinates, coordinates, symbols
 from tiltproof.pixels.range_extrema import too_wide
 from tiltproof.transforms.base import Transform
-from tiltproof.transforms.homography import pixel_coordinates
-from tiltproof.transforms.interpolation import sample
+from tiltproof.transforms.interpolation import pixel_coordinates, sample
 
 POWERS = (*range(12), 15, 20)
 """Boxes are 3^-k of the range for these k; a last one is a point."""

@@ -23,10 +23,9 @@ from tiltproof.pixels.fgv import fgv
 from tiltproof.pixels.photometric import changed_form, changed_interval
 from tiltproof.pixels.quadratic import quadratic_pixels
 from tiltproof.pixels.range_extrema import MOST_CELLS, too_wide, wide_hull
-from tiltproof.transforms.base import Photometric, Pixelwise, Spatial, Transform
+from tiltproof.transforms.base import Photometric, Pixelwise, Spatial, Transform, parse
 from tiltproof.transforms.blur import Filter
 from tiltproof.transforms.geometric import Scaling
-from tiltproof.transforms.notation import parse
 from tiltproof.transforms.photometric import Gamma
 
 METHODS = ("affine", "hull", "fgv")

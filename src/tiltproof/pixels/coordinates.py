@@ -13,7 +13,7 @@ from tiltproof.enclosures.rounding import widen
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.camera import Camera
-from tiltproof.transforms.homography import applied, centered_grid, keeps_plane
+from tiltproof.transforms.interpolation import applied, centered_grid, keeps_plane
 
 
 @dataclass

@@ -16,7 +16,7 @@ from tiltproof.transforms.geometric import (
 from tiltproof.transforms.camera import Camera, Pitch, Roll, Yaw
 from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
 from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
-from tiltproof.transforms.notation import parse
+from tiltproof.transforms.base import parse
 
 # isort: on
 

@@ -17,7 +17,7 @@ from typing import Any
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Spatial, number_text
 from tiltproof.transforms.geometric import Rotation
-from tiltproof.transforms.homography import Matrix
+from tiltproof.transforms.interpolation import Matrix
 
 MIN_FOCAL, MAX_FOCAL = 0.01, 1e6
 """Accepted focal lengths in pixels."""

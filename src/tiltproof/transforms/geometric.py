@@ -6,7 +6,7 @@ from typing import Any
 
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import InDegrees, InPercent, InPixels, Spatial
-from tiltproof.transforms.homography import Matrix
+from tiltproof.transforms.interpolation import Matrix
 
 
 class Rotation(InDegrees, Spatial):
