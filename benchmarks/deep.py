@@ -21,7 +21,7 @@ from tiltproof.models import load as load_model
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.transforms import parse
-from tiltproof.verify.initial_grid import PilotRuns
+from tiltproof.verify.branch_and_bound import PilotRuns
 from tiltproof.verify.inputs import check_inputs, proof_on
 from tiltproof.verify.prover import BackwardPolicy, Prover
 

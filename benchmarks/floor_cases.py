@@ -18,8 +18,8 @@ from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import pairs_at_a_time
 from tiltproof.training.artefacts import CARD, WEIGHTS
 from tiltproof.verify.inputs import check_inputs
-from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import BackwardPolicy, Promising, Prover
+from tiltproof.verify.state import Tiling
 
 CARDS = {card.name: card for card in models()}
 CNN7, CNN7_TRANSFORM, CNN7_GRID = "cifar10_cnn7", "R(10)", 4096

@@ -26,7 +26,7 @@ from tiltproof.network.backward import BackwardPass
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.coordinates import coordinates
 from tiltproof.verify.attack import Attacker
-from tiltproof.verify.initial_grid import PilotRuns
+from tiltproof.verify.branch_and_bound import PilotRuns
 from tiltproof.verify.inputs import Inputs, check_inputs
 from tiltproof.verify.prover import Prover
 

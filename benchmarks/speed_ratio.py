@@ -21,8 +21,8 @@ import tiltproof
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import pairs_at_a_time
 from tiltproof.verify.inputs import check_inputs
-from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import BackwardPolicy, Prover
+from tiltproof.verify.state import Tiling
 
 
 def fgv_seconds(model, images, labels, transform: str, splits: tuple[int, ...], sample: int) -> float:

@@ -14,7 +14,7 @@ from svg import Chart, Sheet
 
 import tiltproof
 from tiltproof.reports.plots import FAINT, INK, OPEN, PROVED, SAMPLED, viridis
-from tiltproof.verify.partition import Boxes, Tiling, leaves
+from tiltproof.verify.state import Boxes, Tiling, leaves
 
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 ROW, COLUMN = 25, 14

@@ -18,8 +18,8 @@ from tiltproof.checker import check
 from tiltproof.reports import report
 from tiltproof.runs.curve import CURVE, certified_curve, write_curve
 from tiltproof.runs.folder import StoredRun
-from tiltproof.runs.run import Run
 from tiltproof.training import train
+from tiltproof.verify.batch import Run
 
 run_folder = importlib.import_module("tiltproof.runs.folder")
 writing = importlib.import_module("tiltproof.runs.atomic_io")

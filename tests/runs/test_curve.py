@@ -16,7 +16,7 @@ from tiltproof.runs.curve import CURVE, certified_curve, nested, read_curve, wri
 from tiltproof.transforms import TranslationU as Translation
 from tiltproof.transforms import parse
 from tiltproof.verify.api import certify
-from tiltproof.verify.partition import leaves
+from tiltproof.verify.state import leaves
 
 SHARES = (0.1, 0.5, 1.0)
 

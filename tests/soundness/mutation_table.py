@@ -18,7 +18,7 @@ SLIVERS, VERDICTS = "soundness/test_slivers.py", "soundness/test_certify_verdict
 TILING, FORMS = "verify/test_tiling_exactly.py", "soundness/test_forms_exactly.py"
 FLOAT32, QUADRATIC = "soundness/test_float32_semantics.py", "soundness/test_quadratic_forms.py"
 ON_DISK, AGREEMENT = "test_faults_on_disk.py", "network/test_agreement.py"
-STATE, CALLS = "network/module_state.py", "network/calls.py"
+STATE, CALLS = "network/module_state.py", "network/module_state.py"
 ONNX_NODES, RANDOM_GRAPHS = "onnx/test_nodes.py", "onnx/test_random_graphs.py"
 DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "runs/test_curve.py", "verify/test_ambient_state.py"
 COUNTS = "soundness/test_rounding_counts.py"
@@ -56,8 +56,8 @@ AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py
 CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/api.py", "enclosures/interval.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
 SMOOTH, CURVES, ONNX_CURVES = "network/ops/smooth.py", "checker/curves.py", "onnx/curves.py"
-POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/partition.py"
-LEDGER, TREE = "verify/state.py", "verify/partition.py"
+POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/state.py"
+LEDGER, TREE = "verify/state.py", "verify/state.py"
 SPEC, BENDS, BOWS = "verify/spec.py", "pixels/quadratic.py", "enclosures/relu.py"
 PARABOLAS = "soundness/test_quadratic_relu.py"
 RANGES, FAULTS = "verify/test_regression.py", "verify/test_faults.py"
@@ -904,17 +904,17 @@ MUTATIONS = [
     Mutation("one digest for both layouts of a file", "onnx/reader.py",
              ".digest() if chosen else content", ".digest()[:0] if chosen else content",
              "a run is about one reading of the file", ("onnx/test_as_found.py",)),
-    Mutation("a head whose numbers were changed afterwards", "network/head.py", "if not made.unchanged or", "if",
+    Mutation("a head whose numbers were changed afterwards", "network/agreement.py", "if not made.unchanged or", "if",
              "the outputs are no longer those of the head", (HEAD,)),
-    Mutation("a softmax over a part of the classes", "network/head.py",
+    Mutation("a softmax over a part of the classes", "network/agreement.py",
              "if made.kind in (SOFTMAX, LOG_SOFTMAX, ARGMAX) and not made.one_row:", "if False:",
              "parts of the scores have sums of their own", (HEAD,)),
-    Mutation("a function of an argmax", "network/head.py", "if made.kind == ARGMAX and names:", "if False:",
+    Mutation("a function of an argmax", "network/agreement.py", "if made.kind == ARGMAX and names:", "if False:",
              "the number of a class is no score", (HEAD,)),
-    Mutation("any function for a head", "network/head.py", "if made.result is not value or not isinstance(value, Tensor):",
+    Mutation("any function for a head", "network/agreement.py", "if made.result is not value or not isinstance(value, Tensor):",
              "if not isinstance(value, Tensor):",
              "only what makes the outputs is taken off", (HEAD,)),
-    Mutation("another head than at first", "network/head.py", "        if head != self.head:\n", "        if False:\n",
+    Mutation("another head than at first", "network/agreement.py", "        if head != self.head:\n", "        if False:\n",
              "the scores of some images would be outputs of others", (HEAD,)),
     Mutation("checker: a head changed afterwards", "checker/head.py", "if any(now is not then for", "if any(False for",
              "the outputs are no longer those of the head", (CHECKER_HEAD,)),

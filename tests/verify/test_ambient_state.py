@@ -23,7 +23,7 @@ from tiltproof.checker import check
 from tiltproof.checker import network as checker_network
 from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.network import arithmetic, read_network, run
-from tiltproof.runs.run import Batch
+from tiltproof.verify.batch import Batch
 from tiltproof.verify.inputs import check_inputs
 
 CPU = torch.device("cpu")

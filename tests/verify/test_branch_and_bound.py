@@ -13,11 +13,10 @@ from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.transforms.base import parse
 from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.branch_and_bound import PRECISE_FROM, BranchingSearch
-from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import BackwardPolicy, CostModel, MarginOutcome
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
-from tiltproof.verify.state import Pairs, SearchState
+from tiltproof.verify.state import Pairs, SearchState, Tiling
 
 
 class Stand:

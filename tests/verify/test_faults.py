@@ -18,11 +18,10 @@ from tiltproof.verify.batch import Job
 from tiltproof.verify.branch_and_bound import BranchingSearch
 from tiltproof.verify.inputs import check_inputs, check_model_and_images
 from tiltproof.verify.options import Settings, Tolerance, search_for
-from tiltproof.verify.partition import Boxes, SplitLog, Tiling
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
-from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
+from tiltproof.verify.state import Boxes, Frontier, Pairs, Search, SearchState, SplitLog, Tiling
 from tiltproof.verify.uniform_grid import UniformSearch
 
 state_module = importlib.import_module("tiltproof.verify.state")

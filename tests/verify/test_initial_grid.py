@@ -9,7 +9,7 @@ from torch import nn
 
 from tiltproof import certify, parse
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify.initial_grid import PilotRun, PilotRuns, backward_pays, precision_pays, starting_grid
+from tiltproof.verify.branch_and_bound import PilotRun, PilotRuns, backward_pays, precision_pays, starting_grid
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.prover import PASS_CALL, PASS_COST, PASS_STEPS, WORTHWHILE, BackwardPolicy, CostModel, Prover
 
@@ -102,7 +102,7 @@ def speculative(one, boxes):
 
 def test_rungs_that_are_tried_at_once_fare_as_one_by_one(monkeypatch):
     """A GPU tries them so: one call, in which every rung's backward passes are kept separate."""
-    start = importlib.import_module("tiltproof.verify.initial_grid")
+    start = importlib.import_module("tiltproof.verify.branch_and_bound")
     plain, other = pilots(2, 4096), pilots(2, 4096)
     grid = starting_grid(plain, 20_000)
     monkeypatch.setattr(start, "bounds_pairs_alone", lambda *_: True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltproof.verify import partition as splits_module
-from tiltproof.verify.partition import AXES, Boxes, SplitLog, halves, leaves
+from tiltproof.verify.state import AXES, Boxes, SplitLog, halves, leaves
 
 DEEPEST = 40  # bisections along one parameter
 

@@ -9,11 +9,10 @@ import torch
 
 import tiltproof
 from tiltproof.verify.attack import Counterexamples
-from tiltproof.verify.partition import Boxes, Tiling
 from tiltproof.verify.prover import BackwardPolicy
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
-from tiltproof.verify.state import SearchState, content, copied
+from tiltproof.verify.state import Boxes, SearchState, Tiling, content, copied
 
 COUNT, GRID = 5, (2, 3)
 BOX = torch.zeros(2).double(), torch.ones(2).double()

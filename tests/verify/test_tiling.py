@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tiltproof import parse
 from tiltproof.transforms import Rotation, TranslationU
-from tiltproof.verify.partition import Boxes, Tiling
+from tiltproof.verify.state import Boxes, Tiling
 
 RANGES = [
     Rotation(30),

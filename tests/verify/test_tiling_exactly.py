@@ -11,7 +11,7 @@ import torch
 
 from tiltproof import parse
 from tiltproof.transforms import Brightness, Compose, TranslationU
-from tiltproof.verify.partition import Boxes, Tiling
+from tiltproof.verify.state import Boxes, Tiling
 
 SMALLEST = 5e-324
 RANGES = {

@@ -14,11 +14,10 @@ from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import uniform_grid as uniform
 from tiltproof.verify.attack import Counterexamples
 from tiltproof.verify.options import BOUNDS
-from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import BackwardPolicy, CostModel, MarginOutcome
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.spec import ClassificationSpec
-from tiltproof.verify.state import SearchState
+from tiltproof.verify.state import SearchState, Tiling
 from tiltproof.verify.uniform_grid import UniformSearch, block_sizes
 
 COUNTS = {1: (1, 7, 255, 256, 300, 1100), 2: (1, 3, 20, 33), 3: (1, 7, 12)}

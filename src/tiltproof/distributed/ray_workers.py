@@ -23,8 +23,7 @@ from typing import Any
 
 from tiltproof.distributed.worker import Package, Worker, versions
 from tiltproof.errors import InputError
-from tiltproof.runs.run import Batch
-from tiltproof.verify.batch import Grid, Job
+from tiltproof.verify.batch import Batch, Grid, Job
 from tiltproof.verify.inputs import Inputs
 
 MOST_LOSSES = 3

@@ -32,8 +32,8 @@ from tiltproof.runs.manifest import package_version, weights_digest
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.inputs import Inputs, check_inputs, check_splits, proof_on
-from tiltproof.verify.partition import DEEPEST, Boxes, Tiling, leaves
 from tiltproof.verify.results import Verdict
+from tiltproof.verify.state import DEEPEST, Boxes, Tiling, leaves
 
 DIGITS = 9
 """Significant decimal digits of a bound."""

@@ -1,13 +1,12 @@
 """A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and
 backward."""
 
-from tiltproof.network.agreement import read_network, without_head
+from tiltproof.network.agreement import WithoutHead, read_network, without_head
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import BackwardCost, better, forward_shares, refine, refine_outputs, shallow_share
 from tiltproof.network.bound import bound_network
 from tiltproof.network.forward import check_labels, margins, run, separate_margins
 from tiltproof.network.graph import Network, Operation
-from tiltproof.network.head import WithoutHead
 from tiltproof.network.tracing import as_rows, eval_mode, export_network
 
 __all__ = [

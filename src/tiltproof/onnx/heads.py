@@ -1,7 +1,7 @@
 """Heads of classifiers: softmax over classes, and the number of the largest of them.
 
 They are read so that the file is compared with onnxruntime as it is. At the end of a network they are then taken off for a proof about
-classes (`network.head`). Elsewhere a softmax has a bound rule; the others are refused.
+classes (`network.agreement`). Elsewhere a softmax has a bound rule; the others are refused.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from tiltproof.runtime.batch_size import AdaptiveBatchSize, pairs_at_a_time
 from tiltproof.transforms import Transform
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
-from tiltproof.verify.partition import Boxes, Tiling, leaves
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
+from tiltproof.verify.state import Boxes, Tiling, leaves
 
 Tiles = tuple[Tensor, Tensor]
 """Lower and upper ends of boxes, each [P, d]."""

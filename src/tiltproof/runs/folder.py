@@ -23,7 +23,7 @@ from typing import IO, Any
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.atomic_io import document, lock, replace_bytes
 from tiltproof.runs.manifest import environment, graph_digest
-from tiltproof.runs.run import Result, Run
+from tiltproof.verify.batch import Result, Run
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.results import ImageResult
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError, shown
 from tiltproof.pixels.api import check_method
-from tiltproof.runs.run import Run, plan_batches
 from tiltproof.transforms import Transform
-from tiltproof.verify.batch import Job
+from tiltproof.verify.batch import Job, Run, plan_batches
 from tiltproof.verify.inputs import Inputs, check_inputs, check_model_and_images, check_splits, proof_on
 from tiltproof.verify.options import (
     FGV,

@@ -7,18 +7,25 @@ results.
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from tiltproof.pixels.api import bounds_pairs_alone
+from tiltproof.pixels.coordinates import coordinates, symbols
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.transforms import Spatial, Transform
 from tiltproof.verify.options import Limits
-from tiltproof.verify.partition import Tiling
+from tiltproof.verify.prover import WORTHWHILE, BackwardPolicy, Prover
 from tiltproof.verify.results import Reason
 from tiltproof.verify.spec import Spec
-from tiltproof.verify.state import Frontier, Pairs, Search, SearchState
+from tiltproof.verify.state import Frontier, Pairs, Search, SearchState, Tiling, copied
 
 PRECISE_FROM = 8
 """Number of halvings from which boxes are bounded in float64, because only rounding may keep them open."""
@@ -193,3 +200,206 @@ class BranchingSearch(Search):
                 frontier.most_suspects = 1
                 frontier.stack = Pairs.join([frontier.stack, pairs[still]])
         frontier.parked = []
+
+
+# The initial grid: how finely to cut the range before branch and bound.
+# A grid that is too coarse wastes bounds that fail; one that is too fine wastes bounds where one would do. Candidate
+# grids of increasing fineness are tried, starting in the middle, on a few random (image, box) pairs each; on a GPU,
+# where steps are expensive, several at once. The grid with the least expected number of bounds wins. This chooses
+# work only: whatever the grid, every box is proved.
+
+FEWEST_PAIRS, MOST_PAIRS = 32, 256
+"""Pairs per pilot run: a small share of the batch, but at most this many if few pairs fit into memory."""
+FEWEST_FAILED = 6
+"""Pairs of a pilot run that must fail before the success rate of their halves is estimated."""
+PRECISE_COST = 2.0
+"""Cost of a float64 bound, in float32 bounds."""
+ENOUGH, MOSTLY = 0.98, 0.8
+"""Proved share at which no finer grid is tried; proved share on the last grid below which float64 is tried."""
+MIDDLE, HOPELESS = 4, 0.1
+"""Number of the first grid tried (16 boxes); proved share below which no coarser one is tried."""
+AROUND = (0, 1, -1, 2, -2, 3)
+"""Grids around the middle that are tried in one step where that takes hardly longer; most networks need no others."""
+PIXEL_CONTRAST = 0.2
+"""Typical difference of neighboring pixel values."""
+
+
+@lru_cache(8)
+def sensitivity(transform: Transform, height: int, width: int) -> Tensor:
+    """Return roughly how far the whole range of each parameter moves pixel values, [d]."""
+    low = torch.tensor([transform.low], dtype=torch.float64)
+    high = torch.tensor([transform.high], dtype=torch.float64)
+    center, half = (low + high) / 2, (high - low) / 2
+    small = 2.0**-10
+    result = half[0].clone()
+    for kind, run in transform.stages():
+        if kind is Spatial:
+            box = center - half * small, center + half * small
+            place = coordinates(transform, run, symbols(*box), *box, height, width)
+            moved = place.column.slopes.abs() + place.row.slopes.abs()
+            for k in run:
+                result[k] = moved[k].mean() / small * PIXEL_CONTRAST
+        else:
+            for k in run:
+                result[k] = half[0, k] * transform.parts[k].effect
+    return result
+
+
+def candidate_grids(effect: Tensor, most: int) -> list[tuple[int, ...]]:
+    """Return grids from one box upwards; each halves the axis of the one before that moves pixels most."""
+    splits = torch.ones(len(effect), dtype=torch.int64)
+    grids = [tuple(splits.tolist())]
+    while math.prod(grids[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
+        grids.append(finer(effect, grids[-1]))
+        splits = torch.tensor(grids[-1])
+    return grids
+
+
+def finer(effect: Tensor, grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the grid with the axis halved that moves pixels most."""
+    axis = int((effect / torch.tensor(grid)).argmax())
+    return tuple(count * (1 + (k == axis)) for k, count in enumerate(grid))
+
+
+@dataclass
+class PilotRun:
+    """Mean cost of random pairs of images and boxes of one grid, in forward passes, and the proved share."""
+
+    cost: float
+    forward: float  # share proved by the forward pass
+    passed: float
+
+
+class PilotRuns:
+    """Runs grids on a few random pairs of these images and caches the outcome; ``policy`` learns from them."""
+
+    def __init__(
+        self, prover: Prover, policy: BackwardPolicy, rows: Tensor, batch: AdaptiveBatchSize, seed: int
+    ) -> None:
+        self.prover, self.policy, self.rows, self.batch, self.seed = prover, policy, rows, batch, seed
+        self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
+        self.known: dict[tuple[tuple[int, ...], torch.dtype], PilotRun] = {}
+
+    def run(self, grid: tuple[int, ...], dtype: torch.dtype) -> PilotRun:
+        """Run a grid once; all grids are tried on the same images."""
+        if (grid, dtype) not in self.known:
+            self._try([grid], dtype)
+        return self.known[grid, dtype]
+
+    def around_middle(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Run several grids that `cheapest` is likely to need in one batch."""
+        if not bounds_pairs_alone(self.prover.images64, self.prover.transform):
+            return
+        places = [k for k in (min(MIDDLE, len(grids) - 1) + offset for offset in AROUND) if 0 <= k < len(grids)]
+        self._try([grids[k] for k in places[: self.prover.cost.speculative_boxes // self.pairs]], dtype)
+
+    def _try(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+        """Return the same random images for every grid, and random boxes of this one."""
+        if not grids:
+            return
+        prover, chosen, low, high = self.prover, [], [], []
+        for grid in grids:
+            tiling = Tiling(prover.transform, grid)
+            boxes, generator = tiling.first(), torch.Generator().manual_seed(self.seed)
+            chosen.append(self.rows[torch.randint(len(self.rows), (self.pairs,), generator=generator)])
+            below, above = tiling.bounds(boxes[torch.randint(len(boxes), (self.pairs,), generator=generator)])
+            low.append(below)
+            high.append(above)
+        given = [torch.cat(each).to(prover.labels.device) for each in (chosen, low, high)]
+        precise = dtype != prover.dtype
+
+        def work(size: int) -> tuple[BackwardPolicy, Tensor]:
+            policy = copied(self.policy)
+            parts = zip(*(each.split(max(1, size // 2) if precise else size) for each in given), strict=True)
+            outcomes = [prover.bound(images, below, above, policy, dtype) for images, below, above in parts]
+            columns = [torch.stack([each.passes, each.forward > 0, each.bound > 0]) for each in outcomes]
+            return policy, torch.cat(columns, 1).unflatten(1, (len(grids), -1)).mean(2).T.cpu()
+
+        self.policy, table = self.batch.run(work)
+        for grid, (passes, forward, passed) in zip(grids, table.tolist(), strict=True):
+            cost = (1 + prover.cost.pass_cost * passes) * (PRECISE_COST if precise else 1)
+            self.known[grid, dtype] = PilotRun(cost, forward, passed)
+
+    def cheapest(self, grids: list[tuple[int, ...]], dtype: torch.dtype) -> tuple[float, tuple[int, ...], float]:
+        """Return (expected cost per image, number of the cheapest grid, share proved on the last grid tried)."""
+        tried: dict[int, PilotRun] = {}
+        middle = min(MIDDLE, len(grids) - 1)
+        for k in range(middle, len(grids)):
+            tried[k] = self.run(grids[k], dtype)
+            if tried[k].forward >= ENOUGH:
+                break
+        finest = max(tried)
+        for k in reversed(range(middle)):
+            if tried[k + 1].passed < HOPELESS:
+                break
+            tried[k] = self.run(grids[k], dtype)
+        # a grid's box is bounded if the grid is the first, or its parent failed on the grid before; for grids that were not
+        # tried the finest one that was stands in
+        last = tried[finest]
+        onward = 2 * math.prod(grids[finest]) * (1 - last.passed) * last.cost / max(last.passed, 1 / self.pairs)
+        best, least = finest, math.inf
+        for k in sorted(tried, reverse=True):
+            boxes, pilot = math.prod(grids[k]), tried[k]
+            if boxes * pilot.cost + onward <= least:
+                best, least = k, boxes * pilot.cost + onward
+            if k - 1 in tried:
+                onward += boxes * (1 - tried[k - 1].passed) * pilot.cost
+        return least, grids[best], tried[finest].passed
+
+
+def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
+    """Return the grid of least expected cost; where the model's own precision proves little on every grid, try
+    float64 too."""
+    prover = pilots.prover
+    height, width = prover.images64.shape[-2:]
+    grids = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    pilots.around_middle(grids, prover.dtype)
+    cost, grid, passed = pilots.cheapest(grids, prover.dtype)
+    if passed < MOSTLY and prover.dtype != torch.float64:
+        pilots.around_middle(grids, torch.float64)
+        more, other, _ = pilots.cheapest(grids, torch.float64)
+        grid = other if more < cost else grid
+    return grid
+
+
+def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:
+    """Return whether to bound boxes of this grid in float64 from the start.
+
+    The rounding errors that a bound must absorb grow with each layer; float32 bounds of a deep network may fail on
+    every box. A failing box is halved repeatedly, so the number of bounds falls steeply with the proved share. If
+    float32 proves nearly all boxes of a finer grid, the cause is not rounding, and float64 gains something only for a
+    single parameter.
+    """
+    prover = pilots.prover
+    finer_grids = [
+        pilot.passed
+        for (other, dtype), pilot in pilots.known.items()
+        if dtype == prover.dtype and math.prod(other) > math.prod(grid)
+    ]
+    if prover.dtype == torch.float64 or (len(grid) > 1 and max(finer_grids, default=0.0) >= ENOUGH):
+        return False
+    plain = pilots.run(grid, prover.dtype)
+    if plain.cost <= PRECISE_COST * plain.passed**2:  # float64 costs no less than that, and proves all at best
+        return False
+    precise = pilots.run(grid, torch.float64)
+    return precise.cost * plain.passed**2 < plain.cost * precise.passed**2
+
+
+def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) -> tuple[float, int]:
+    """Return the success rate from which a backward pass is worth more than halving the box, and the least number of
+    boxes.
+
+    If boxes are halved until the forward pass proves them all, a failing box takes T = 2 + 2 (1 - q) T more bounds,
+    where q is the proved share of the halves: T = 2 / (2 q - 1), or infinitely many for q <= 1/2. A pass of the cost
+    c pays from the success rate c / T on; one of fixed cost f pays for at least f / T boxes.
+    """
+    prover, cost = pilots.prover, pilots.prover.cost
+    effect = sensitivity(prover.transform, *prover.images64.shape[-2:])
+    grids = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
+    # of a coarser grid's boxes, where hardly any of this one's fail
+    for whole, halves in reversed([*itertools.pairwise(grids)]):
+        failed = 1 - pilots.run(whole, dtype).forward
+        if failed * pilots.pairs >= FEWEST_FAILED:
+            spared = max(0.0, 0.5 - (1 - pilots.run(halves, dtype).forward) / failed)  # 1 / T
+            return max(WORTHWHILE, cost.pass_cost * spared), int(cost.pass_overhead * spared)
+    return WORTHWHILE, 0

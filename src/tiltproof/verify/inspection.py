@@ -27,10 +27,10 @@ from tiltproof.network.ops.base import REGISTRY, LinearRule
 from tiltproof.refusals import Refusal, refusals_of
 from tiltproof.transforms import Transform
 from tiltproof.verify.attack import margin_of
-from tiltproof.verify.initial_grid import candidate_grids, sensitivity
+from tiltproof.verify.branch_and_bound import candidate_grids, sensitivity
 from tiltproof.verify.inputs import Inputs, check_model_and_images, proof_on
-from tiltproof.verify.partition import Boxes, Tiling
 from tiltproof.verify.prover import ClassRefinement, EagerPolicy, Prover
+from tiltproof.verify.state import Boxes, Tiling
 
 ANY_TRANSFORM = "B(0.001)"
 """Stands in where none is given: arguments are checked with one."""

@@ -17,7 +17,7 @@ from tiltproof.errors import InputError
 from tiltproof.runtime.batch_size import parse_memory
 
 if TYPE_CHECKING:
-    from tiltproof.runs.run import Workers
+    from tiltproof.verify.batch import Workers
 
 
 class _Option:

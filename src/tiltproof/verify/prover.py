@@ -187,7 +187,7 @@ def _proved(lower: Tensor) -> Tensor:
 # |slopes|. Where f <= 0 it is therefore skipped. Elsewhere its chance of success depends on r / f, and
 # `BackwardPolicy` counts successes by that ratio. The class that counts is the one that is likely to be worst after
 # the pass, not before it. The chance and the number of boxes that justify a pass depend on its cost and on how soon
-# halves are proved without one (`initial_grid.backward_pays`).
+# halves are proved without one (`branch_and_bound.backward_pays`).
 
 STEP_PRODUCTS = 2**36
 """Multiplications that a GPU performs in about the time of one step of the search."""

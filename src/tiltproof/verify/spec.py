@@ -14,10 +14,9 @@ from torch import Tensor
 from tiltproof.network import Network
 from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
 from tiltproof.verify.options import Tolerance
-from tiltproof.verify.partition import Tiling
 from tiltproof.verify.prover import CostModel, EagerPolicy, Outcome, Prover, RangeProver
 from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
-from tiltproof.verify.state import Pairs, SearchState, leaf_counts
+from tiltproof.verify.state import Pairs, SearchState, Tiling, leaf_counts
 
 THOROUGH_SAMPLES, THOROUGH_STEPS = 200, 10
 """The last attack on images that could not be proved."""

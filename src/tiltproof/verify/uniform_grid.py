@@ -20,10 +20,9 @@ from torch import Tensor
 
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.options import Limits
-from tiltproof.verify.partition import Boxes, Tiling
 from tiltproof.verify.results import Reason
 from tiltproof.verify.spec import ClassificationSpec
-from tiltproof.verify.state import Search, SearchState
+from tiltproof.verify.state import Boxes, Search, SearchState, Tiling
 
 FEWEST_REGIONS, SPREAD = 64, 8
 """Least number of regions in the grid; one region in `SPREAD` is searched from the whole region downwards, the others
