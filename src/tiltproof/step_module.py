@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError
@@ -75,3 +76,17 @@ class StepModule(nn.Module):
             for place in self.forgets[number]:
                 del values[place]
         return values[self.result]
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    groups: int,
+) -> Tensor:
+    """A step of networks from files: a two-dimensional convolution."""
+    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)

@@ -30,6 +30,7 @@ EPILOG = options.epilog(
 )
 
 
+@options.expanded
 def command(
     model: options.Model,
     data: options.Data,
@@ -43,18 +44,7 @@ def command(
     quiet: options.Quiet = False,
     padding: options.Padding = None,
     end: options.End = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    shape: options.ImageShape = None,
-    layout: options.Layout = None,
-    output: options.Output = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    scale: options.Scale = None,
-    data_root: options.DataRoot = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    rgb: options.Rgb = False,
+    files: options.Files = options.NO_FILES,
     seed: options.Seed = 0,
 ) -> None:
     """Search for a transformation that changes the answer.
@@ -65,8 +55,8 @@ def command(
     """
     place = choose_device(device)
     check_text_file(json_file)
-    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
-    chosen_data = DataChoice(data, data_root, resize, crop, rgb)
+    choice = ModelChoice.of(model, files)
+    chosen_data = DataChoice.of(data, files)
     network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     network = network.to(place)
     images, labels, first = load_selection(chosen_data, start, end, limit)

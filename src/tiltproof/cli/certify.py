@@ -42,6 +42,7 @@ EPILOG = options.epilog(
 TASKS = ("classification", "regression")
 
 
+@options.expanded
 def command(
     model: options.Model,
     data: options.Data,
@@ -74,18 +75,7 @@ def command(
     width: Annotated[float | None, option("Regression: accept ranges narrower than this.", RARE, "X")] = None,
     padding: options.Padding = None,
     end: options.End = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    shape: options.ImageShape = None,
-    layout: options.Layout = None,
-    output: options.Output = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    scale: options.Scale = None,
-    data_root: options.DataRoot = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    rgb: options.Rgb = False,
+    files: options.Files = options.NO_FILES,
     batch_size: options.BatchSize = None,
     batch_images: Annotated[int | None, option("Images per batch, or per task of a Ray worker.", RARE, "N")] = None,
     seed: options.Seed = 0,
@@ -122,12 +112,12 @@ def command(
     }
     check_text_file(json_file)
     quiet = quiet or json_file == STDOUT
-    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
-    chosen_data = DataChoice(data, data_root, resize, crop, rgb)
+    choice = ModelChoice.of(model, files)
+    chosen_data = DataChoice.of(data, files)
     network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     images, labels, first = load_selection(chosen_data, start, end, limit, task)
     problem = (network.to(place), images.to(place), labels.to(place), chosen)
-    notes = {"model": model, "arch": arch, "data": data} | choice.notes() | chosen_data.notes()
+    notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes()
     folder = None if out is None else RunFolder(out, resume, overwrite, notes)
     evidence = {"run": folder, "first": first}
     with kept_after_interruption(lambda: _kept(out)):

@@ -24,6 +24,7 @@ EPILOG = options.epilog(
 DOES_NOT_HOLD = 1
 
 
+@options.expanded
 def command(
     folder: options.RunFolder,
     model: options.Model,
@@ -34,18 +35,7 @@ def command(
     ] = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    shape: options.ImageShape = None,
-    layout: options.Layout = None,
-    output: options.Output = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    scale: options.Scale = None,
-    data_root: options.DataRoot = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    rgb: options.Rgb = False,
+    files: options.Files = options.NO_FILES,
     seed: Annotated[int, option("Seed of --sample.", RARE, "N")] = 0,
 ) -> None:
     """Prove every box of a run again, with independent code.
@@ -58,8 +48,8 @@ def command(
     """
     place = choose_device(device)
     notes = notes_of(folder)
-    chosen_data = DataChoice(data, data_root, resize, crop, rgb).noted(notes)
-    choice = ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
+    chosen_data = DataChoice.of(data, files).noted(notes)
+    choice = ModelChoice.of(model, files)
     network = choice.noted(notes).load(chosen_data).to(place)
     source = chosen_data.open("regression" if is_regression(folder) else "classification")
     start, end, without_answers = selection(folder, len(source))

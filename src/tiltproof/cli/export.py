@@ -39,6 +39,7 @@ EPILOG = options.epilog(
 MAX_IMAGES = 100_000
 
 
+@options.expanded
 def command(
     folder: Annotated[Path | None, argument("A run: the folder that certify --out wrote.", "[DIR]")] = None,
     model: options.OptionalModel = None,
@@ -64,18 +65,7 @@ def command(
     ] = None,
     timeout: Annotated[float, option("Seconds per property in instances.csv.", RARE, "S")] = TIMEOUT,
     padding: options.Padding = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    shape: options.ImageShape = None,
-    layout: options.Layout = None,
-    output: options.Output = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    scale: options.Scale = None,
-    data_root: options.DataRoot = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    rgb: options.Rgb = False,
+    files: options.Files = options.NO_FILES,
 ) -> None:
     """Export results as CSV or JSON, or problems as VNN-LIB.
 
@@ -107,8 +97,8 @@ def command(
         _unused({"--splits": splits, "--transform": transform, "--padding": padding}, "with a run, which has its own")
     quiet = quiet or STDOUT in (csv, jsonl)
     network, chosen = None, None
-    choice = None if model is None else ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
-    chosen_data = None if data is None else DataChoice(data, data_root, resize, crop, rgb)
+    choice = None if model is None else ModelChoice.of(model, files)
+    chosen_data = None if data is None else DataChoice.of(data, files)
     run = None if folder is None else read_finished(folder)
     if run is not None:
         choice = None if choice is None else choice.noted(run.notes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 from torch import Tensor, nn
 
+from tiltproof.cli.options import Files
 from tiltproof.data.loading import Source, open_data, selected
 from tiltproof.errors import InputError, shown
 from tiltproof.models import card_of, normalized
@@ -35,6 +36,11 @@ class DataChoice(NamedTuple):
     resize: str | None = None
     crop: str | None = None
     rgb: bool = False
+
+    @classmethod
+    def of(cls, name: str, files: Files) -> DataChoice:
+        """Take the options of a command."""
+        return cls(name, files.data_root, files.resize, files.crop, files.rgb)
 
     def open(self, task: str) -> Source:
         """Open the data; images are read when they are asked for."""
@@ -67,6 +73,11 @@ class ModelChoice(NamedTuple):
     mean: str | None = None
     std: str | None = None
     scale: float | None = None
+
+    @classmethod
+    def of(cls, name: str, files: Files) -> ModelChoice:
+        """Take the options of a command."""
+        return cls(name, *(getattr(files, option) for option in cls._fields[1:]))
 
     def load(self, data: DataChoice | None) -> nn.Module:
         """Load the network. A file that leaves the size of images open is asked with those of ``data``."""

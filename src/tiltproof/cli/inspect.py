@@ -28,6 +28,7 @@ FILES = (".onnx", ".keras", ".h5", ".hdf5")
 """Files whose readers take the images' size."""
 
 
+@options.expanded
 def command(
     model: options.ModelArgument,
     data: options.OptionalData = None,
@@ -41,17 +42,7 @@ def command(
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,
     padding: options.Padding = None,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    layout: options.Layout = None,
-    output: options.Output = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    scale: options.Scale = None,
-    data_root: options.DataRoot = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    rgb: options.Rgb = False,
+    files: options.Files = options.NO_FILES,
 ) -> None:
     """Look at a network before a proof is begun.
 
@@ -65,8 +56,8 @@ def command(
     quiet, place = quiet or json_file == STDOUT, choose_device(device)
     chosen = None if transform is None else parse(transform, padding)
     stated = shape if Path(model).suffix.lower() in FILES else None
-    choice = ModelChoice(model, arch, allow_pickle, stated, layout, output, mean, std, scale)
-    chosen_data = None if data is None else DataChoice(data, data_root, resize, crop, rgb)
+    choice = ModelChoice.of(model, files)._replace(shape=stated)
+    chosen_data = None if data is None else DataChoice.of(data, files)
     with kept_after_interruption(lambda: "nothing was decided"), live_count(quiet, "inspecting", "steps") as progress:
         try:
             network = choice.load(chosen_data).to(place)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -150,3 +152,49 @@ Std = Annotated[str | None, option("See --mean.", RARE, "STD")]
 Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", RARE, "X")]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
 Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]
+
+
+class Files(NamedTuple):
+    """The options of every command that reads a network and images: how their files are read and prepared."""
+
+    arch: Architecture = None
+    allow_pickle: AllowPickle = False
+    shape: ImageShape = None
+    layout: Layout = None
+    output: Output = None
+    mean: Mean = None
+    std: Std = None
+    scale: Scale = None
+    data_root: DataRoot = None
+    resize: Resize = None
+    crop: Crop = None
+    rgb: Rgb = False
+
+
+NO_FILES = Files()
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: give a command the options in `Files` in place of its parameter ``files``, except those that it has itself."""
+    own, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    fields = get_type_hints(Files, include_extras=True)
+    names = [name for name in Files._fields if name not in own.parameters]
+    several = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=Files._field_defaults[name], annotation=fields[name]
+        )
+        for name in names
+    ]
+    parameters = []
+    for name, each in own.parameters.items():
+        alone = each.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+        parameters += several if name == "files" else [alone]
+
+    @functools.wraps(command)
+    def with_files(**given: Any) -> None:
+        files = Files(**{name: given.pop(name) for name in names})
+        command(**given, files=files)
+
+    with_files.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_files.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_files

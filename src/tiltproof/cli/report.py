@@ -27,6 +27,7 @@ EPILOG = options.epilog(
 Found = TypeVar("Found")
 
 
+@options.expanded
 def command(
     folder: options.RunFolder,
     model: options.OptionalModel = None,
@@ -37,18 +38,7 @@ def command(
     device: options.Device = "auto",
     out: Annotated[Path | None, option("The page (default: report.html in DIR).", RESULTS, "FILE")] = None,
     quiet: options.Quiet = False,
-    arch: options.Architecture = None,
-    allow_pickle: options.AllowPickle = False,
-    shape: options.ImageShape = None,
-    layout: options.Layout = None,
-    output: options.Output = None,
-    mean: options.Mean = None,
-    std: options.Std = None,
-    scale: options.Scale = None,
-    data_root: options.DataRoot = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    rgb: options.Rgb = False,
+    files: options.Files = options.NO_FILES,
 ) -> None:
     """Render a run as one HTML page that opens offline.
 
@@ -63,16 +53,14 @@ def command(
     path = folder / REPORT if out is None else out
     check_writable(path)
     notices: list[str] = []
-    chosen_data = None if data is None else DataChoice(data, data_root, resize, crop, rgb).noted(run.notes)
+    chosen_data = None if data is None else DataChoice.of(data, files).noted(run.notes)
     network = (
         _noted(lambda: _noted_model(run), "model", notices)
         if model is None
-        else ModelChoice(model, arch, allow_pickle, shape, layout, output, mean, std, scale)
-        .noted(run.notes)
-        .load(chosen_data)
+        else ModelChoice.of(model, files).noted(run.notes).load(chosen_data)
     )
     of_run = (
-        _noted(lambda: _noted_data(run, data_root), "data", notices)
+        _noted(lambda: _noted_data(run, files.data_root), "data", notices)
         if chosen_data is None
         else images_of_run(run, chosen_data.open(task_of(run)))
     )

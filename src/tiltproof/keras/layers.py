@@ -18,6 +18,7 @@ from tiltproof.errors import UnsupportedOperation, shown
 from tiltproof.keras.archive import Weights
 from tiltproof.keras.module import Draft, Value
 from tiltproof.refusals import Refusal
+from tiltproof.step_module import convolve
 
 Build = Callable[[Draft, tuple[Value, ...], Weights, str], Value]
 """(draft, what the layer reads, the file's weights, the layer's group in them) -> what the layer gives."""
@@ -256,19 +257,6 @@ def only_in_training(settings: Settings) -> Build:
 
 
 # Layers with weights
-
-
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    groups: int,
-) -> Tensor:
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

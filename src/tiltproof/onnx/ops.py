@@ -37,7 +37,7 @@ from tiltproof.onnx.registry import (
     writes_one_node,
 )
 from tiltproof.onnx.reshape import MOST, axes_of, pad_zeros, spread
-from tiltproof.step_module import Step
+from tiltproof.step_module import Step, convolve
 
 MOST_PRODUCTS = 2**36
 """Limit for one layer and one image."""
@@ -125,18 +125,7 @@ def _terms(step: Step, x: Tensor) -> int:
     return math.prod(x.shape[axis] for axis in axes)
 
 
-@rounds(sum_of_products)
-def convolve(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    groups: int,
-) -> Tensor:
-    return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
+rounds(sum_of_products)(convolve)
 
 
 @reads("Conv")
