@@ -257,7 +257,7 @@ def in_fake_mode(x):
 
 TRACED = {
     "type": lambda x: type(x) is not torch.Tensor,
-    "address": lambda x: fails(x.data_ptr),
+    "address": lambda x: fails(x.data_ptr) or x.data_ptr() == 0,  # 0 under torch 2.6
     "numbers": lambda x: fails(x.detach().numpy),
     "fake mode": in_fake_mode,
     "text": lambda x: "Fake" in repr(x) or "Functional" in repr(x),

@@ -19,7 +19,7 @@ from tiltproof.device import launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.kernel_registry import has_kernel
-from tiltproof.network.graph import Operation
+from tiltproof.network.graph import Operation, Reference
 
 
 @dataclass
@@ -399,3 +399,24 @@ def pair(value: Any) -> tuple[int, int]:
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     first, second = values * 2 if len(values) == 1 else values
     return first, second
+
+
+def shape_of(constant: Any) -> tuple[int, ...]:
+    """The shape of a constant; a number has none."""
+    if not isinstance(constant, Reference) or constant.shape is None:
+        raise Refused("a product with something that is not a tensor")
+    return constant.shape
+
+
+def same_padding(padding: Any, kernel: tuple[int, ...], dilation: Any) -> list[tuple[int, int]]:
+    """Padding before and after each dimension, as numbers or one of torch's words for it."""
+    if padding == "same":
+        steps = dilation if len(dilation) == len(kernel) else dilation * len(kernel)
+        steps = [step[0] if isinstance(step, (list, tuple)) else step for step in steps]
+        totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
+        return [(whole // 2, whole - whole // 2) for whole in totals]
+    if padding == "valid":
+        padding = 0
+    values = tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
+    values = values * len(kernel) if len(values) == 1 else values
+    return [(value, value) for value in values]

@@ -27,6 +27,8 @@ from tiltproof.network.ops.base import (
     pair,
     require_constants,
     rule,
+    same_padding,
+    shape_of,
 )
 from tiltproof.network.ops.pooling import Average
 
@@ -70,12 +72,6 @@ class Contraction(LinearRule):
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         bias = operation.settings["bias"]
         return None if bias is None else operation.once("shift", lambda: bias.expand(operation.shape).contiguous())
-
-
-def shape_of(constant: Any) -> tuple[int, ...]:
-    if not isinstance(constant, Reference) or constant.shape is None:
-        raise Refused("a product with something that is not a tensor")
-    return constant.shape
 
 
 def contraction(
@@ -402,20 +398,6 @@ def conv1d(
     if before != after:
         built.inputs = (around(built.inputs[0], (x.shape[0], 1, x.shape[1]), [(0, 0), (before, after)]),)
     return result
-
-
-def same_padding(padding: Any, kernel: tuple[int, ...], dilation: Any) -> list[tuple[int, int]]:
-    """Padding before and after each dimension, as numbers or one of torch's words for it."""
-    if padding == "same":
-        steps = dilation if len(dilation) == len(kernel) else dilation * len(kernel)
-        steps = [step[0] if isinstance(step, (list, tuple)) else step for step in steps]
-        totals = [step * (size - 1) for step, size in zip(steps, kernel, strict=True)]
-        return [(whole // 2, whole - whole // 2) for whole in totals]
-    if padding == "valid":
-        padding = 0
-    values = tuple(padding) if isinstance(padding, (list, tuple)) else (padding,)
-    values = values * len(kernel) if len(values) == 1 else values
-    return [(value, value) for value in values]
 
 
 def around(x: str | Built, shape: tuple[int, ...], sizes: list[tuple[int, int]]) -> Built:

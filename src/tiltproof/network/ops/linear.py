@@ -30,8 +30,10 @@ from tiltproof.network.ops.base import (
     row_norm,
     row_size,
     rule,
+    same_padding,
+    shape_of,
 )
-from tiltproof.network.ops.contraction import around, over_last, same_padding, shape_of
+from tiltproof.network.ops.contraction import around, over_last
 
 
 def _absolute(operation: Operation) -> Tensor:
