@@ -126,7 +126,7 @@ Semantics = Annotated[
 RunFolder = Annotated[Path, argument("The folder that certify --out wrote.", "DIR")]
 Method = Annotated[str, choice("Pixel bounds: affine, hull or fgv.", EFFORT, "affine", "hull", "fgv")]
 Samples = Annotated[int | None, option("Parameters the attack samples per image.", EFFORT, "N")]
-SPLITS_HELP = "uniform grid of N boxes, or per parameter: 10,20."
+SPLITS_HELP = "grid of N equal boxes, or per parameter: 10,20."
 Device = Annotated[str, choice("auto, cpu or cuda.", MACHINE, "auto", "cpu", "cuda")]
 MemoryLimit = Annotated[str | None, option("Size batches for this much, e.g. 2GB; no hard limit.", MACHINE, "SIZE")]
 JsonFile = Annotated[Path | None, option("Write all results as JSON; - is standard output.", RESULTS, "FILE", "--json")]
@@ -141,14 +141,12 @@ AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.",
 ImageShape = Annotated[str | None, option("Images that an .onnx file takes, e.g. 1x28x28.", RARE, "CxHxW", "--shape")]
 Layout = Annotated[str | None, choice("Axes of an .onnx file: nchw or nhwc.", RARE, "nchw", "nhwc")]
 Output = Annotated[str | None, option("Output to read of an .onnx file.", RARE, "NAME", "--output")]
-DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/, ... [default: $TILTPROOF_DATA]", RARE, "DIR")]
+DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/ [default: $TILTPROOF_DATA]", RARE, "DIR")]
 Resize = Annotated[str | None, option("Resize images: shorter side, or height x width.", RARE, "N or HxW", "--resize")]
 Crop = Annotated[str | None, option("Keep the center of images.", RARE, "N or HxW", "--crop")]
 Rgb = Annotated[bool, flag("Give gray images three equal channels.", RARE, "--rgb")]
-Mean = Annotated[
-    str | None, option("The network wants (x - mean) / std: X or X,X,X, imagenet, cifar10, mnist.", RARE, "MEAN")
-]
-Std = Annotated[str | None, option("See --mean.", RARE, "STD")]
+Mean = Annotated[str | None, option("Normalize inputs: X or X,X,X, imagenet, cifar10 or mnist.", RARE, "MEAN")]
+Std = Annotated[str | None, option("With --mean: the network takes (x - mean) / std.", RARE, "STD")]
 Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", RARE, "X")]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
 Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]
