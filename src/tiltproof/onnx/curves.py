@@ -24,7 +24,6 @@ from tiltproof.onnx.registry import (
     writes,
     writes_one_node,
 )
-from tiltproof.onnx.reshape import axes_of, spread
 from tiltproof.step_module import Step
 
 LIBRARY = 256
@@ -156,18 +155,6 @@ def length(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
 @rounds(_of_several)
 def log_sum_exp(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
     return torch.logsumexp(x, axes, keep)
-
-
-@reads("ReduceL2", "ReduceLogSumExp")
-def reduce(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(1, 2)
-    x, keep = image(node, values[0]), node.flag("keepdims", True)
-    node.only(noop_with_empty_axes=0)
-    axes = axes_of(node, values, 1)
-    if not axes:
-        raise node.refusal("reduces the batch too")
-    function = length if node.op == "ReduceL2" else log_sum_exp
-    return draft.add(node, function, (x,), axes=tuple(spread(node, axes, len(x.shape) + 1)), keep=keep)
 
 
 def gate(draft: Draft, node: Node, first: Image, second: Image) -> Image | None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.onnx.attention import product
+from tiltproof.onnx.curves import length, log_sum_exp
 from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products
 from tiltproof.onnx.protobuf import INTEGERS, TEXT, Node
@@ -142,7 +143,13 @@ def lowest(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
     return torch.amin(x, axes, keep)
 
 
-REDUCTIONS = {"ReduceSum": total, "ReduceMax": highest, "ReduceMin": lowest}
+REDUCTIONS = {
+    "ReduceSum": total,
+    "ReduceMax": highest,
+    "ReduceMin": lowest,
+    "ReduceL2": length,
+    "ReduceLogSumExp": log_sum_exp,
+}
 
 
 @reads(*REDUCTIONS)
