@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from tiltproof.data import DATA_NAMES
 from tiltproof.models import ARCHITECTURES, models
+from tiltproof.transforms.interpolation import PADDINGS
 
 PROBLEM, EFFORT, MACHINE, RESULTS = "The problem", "How hard to try", "Where it runs", "Results and evidence"
 RARE = "Rarely used"
@@ -132,7 +133,10 @@ MemoryLimit = Annotated[str | None, option("Size batches for this much, e.g. 2GB
 JsonFile = Annotated[Path | None, option("Write all results as JSON; - is standard output.", RESULTS, "FILE", "--json")]
 Quiet = Annotated[bool, flag("Print errors and notices only.", RESULTS, "--quiet", "-q")]
 Padding = Annotated[
-    str | None, choice("Outside the image: zeros (default), border or reflect.", RARE, "zeros", "border", "reflect")
+    str | None,
+    choice(
+        f"Outside the image: {PADDINGS[0]} (default), {', '.join(PADDINGS[1:-1])} or {PADDINGS[-1]}.", RARE, *PADDINGS
+    ),
 ]
 Architecture = Annotated[
     str | None, option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURES)
