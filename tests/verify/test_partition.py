@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiltproof.verify import partition as splits_module
+from tiltproof.verify import state as splits_module
 from tiltproof.verify.state import AXES, Boxes, SplitLog, halves, leaves
 
 DEEPEST = 40  # bisections along one parameter
