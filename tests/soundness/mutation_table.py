@@ -124,7 +124,7 @@ MUTATIONS = [
     Mutation("cell next door", BENDS, "(walk.x.meets(1) & walk.y.meets(1))", "walk.x.meets(1)",
              "another cell has another function", (QUADRATIC,)),
     # quadratic relaxation of ReLU
-    Mutation("remainder of a kink", BOWS, "(highest - lowest) / 2 + t / 2 + slack", "(highest - lowest) / 2 + slack",
+    Mutation("remainder of a kink", BOWS, "rest + t / 2 + slack", "rest + slack",
              "what is not the parameter moves |x| too", (PARABOLAS,)),
     Mutation("third symbol of a kink", BOWS, "        t = t + other.abs()", "        t = t + 0 * other.abs()",
              "other symbols move |x| too", (PARABOLAS,)),

@@ -153,6 +153,14 @@ def quadratic_relaxation(form: AffineForm) -> QuadraticRelaxation | None:
     (c, g, *others), t = part.stack[:, 0], part.radius[0]
     for other in others:
         t = t + other.abs()
+    shift, tilt, curvature, rest = absolute_parabola(c, g)
+    slack = (c.abs() + g.abs() + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]
+    return QuadraticRelaxation(where, part, shift, tilt, curvature, rest + t / 2 + slack)
+
+
+def absolute_parabola(c: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(shift, tilt, curvature, rest) with |c + g e| / 2 = shift + tilt e + curvature (2 e^2 - 1) + [-rest, rest], but
+    for roundings, for |c| < |g|; see `quadratic_relaxation`."""
     size, kink = g.abs(), -c / g
     k = kink.abs()
     middle = k <= 1 / 3
@@ -162,10 +170,7 @@ def quadratic_relaxation(form: AffineForm) -> QuadraticRelaxation | None:
     lowest = -tilt * kink - curvature * (2 * kink * kink - 1)
     for end in (1, -1):
         lowest = torch.minimum(lowest, (c + end * g).abs() / 2 - end * tilt - curvature)
-    slack = (c.abs() + size + t) * (ROUNDINGS * form.unit) + ROUNDINGS * SMALLEST[c.dtype]
-    return QuadraticRelaxation(
-        where, part, (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2 + t / 2 + slack
-    )
+    return (highest + lowest) / 2, tilt, curvature, (highest - lowest) / 2
 
 
 def kinked_entries(form: AffineForm) -> tuple[tuple[Tensor, ...], AffineForm] | None:
