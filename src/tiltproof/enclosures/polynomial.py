@@ -57,13 +57,23 @@ class Polynomial:
         return Polynomial(torch.cat([torch.zeros_like(self.stack[:1]), self.stack[1:]]), self.radius)
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds: the exact range of c_1 e + c_2 (2 e^2 - 1), and |c_k| for the others."""
+        """Lower and upper bounds: the exact range of c_1 e + c_2 (2 e^2 - 1), and |c_k| for the others.
+
+        The slope of T_k is at most k^2 on [-1, 1]. Where |c_1| >= sum_(k >= 2) k^2 |c_k|, polynomials are monotonic, and their bounds
+        are their values at the ends, T_k(1) = 1 and T_k(-1) = (-1)^k.
+        """
         first, second = self.stack[1], self.stack[2]
-        rest = self.radius + absolute_sum(self.stack[3:]) if self.degree > 2 else self.radius
-        # eight roundings in `least`, each at most of |c_1| + |c_2|, and two of the sums with the center
-        slack = self.center.abs() * (2 * U) + (first.abs() + second.abs() + rest) * (16 * U)
-        reach = widen(rest + slack, 0.0, 4, U)
-        return self.center + least(first, second) - reach, self.center - least(-first, -second) + reach
+        sizes = self.stack[2:].abs()
+        rest = sizes[1:].sum(0)
+        squares = torch.arange(2, self.degree + 1, dtype=sizes.dtype, device=sizes.device) ** 2
+        steady = first.abs() * (1 - 16 * U) >= (sizes * squares.view(-1, *[1] * self.center.ndim)).sum(0)
+        odd, even = self.stack[1::2].sum(0), self.stack[2::2].sum(0)
+        # ten roundings in `least` and the sums, each at most of the sum of all |c_k|, k >= 1, and two of the sums with the center
+        slack = self.center.abs() * (2 * U) + (first.abs() + second.abs() + rest + self.radius) * (16 * U)
+        slack = widen(self.radius + slack, 0.0, 4, U)
+        low = torch.where(steady, even - odd.abs(), least(first, second) - rest)
+        high = torch.where(steady, even + odd.abs(), rest - least(-first, -second))
+        return self.center + low - slack, self.center + high + slack
 
     def __neg__(self) -> Polynomial:
         return Polynomial(-self.stack, self.radius)
