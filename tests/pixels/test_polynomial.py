@@ -118,7 +118,7 @@ def smooth_radius(letter: str, half: float, degree: int, at: float) -> float:
 
 
 @pytest.mark.parametrize("degree", [2, 3, 4])
-@pytest.mark.parametrize(("letter", "at", "half"), [("R", 17.3, 0.6), ("Sc", 13.0, 1.0), ("Yaw@9", 7.3, 0.4)])
+@pytest.mark.parametrize(("letter", "at", "half"), [("R", 17.3, 2.0), ("Sc", 13.0, 3.0), ("Yaw@9", 7.3, 1.5)])
 def test_order_of_the_remainder(letter, at, half, degree):
     """Inside a cell the radius falls like the width to the power degree + 1."""
     wide, narrow = (smooth_radius(letter, half * scale, degree, at) for scale in (1.0, 0.25))
