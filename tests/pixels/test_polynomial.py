@@ -11,6 +11,7 @@ import torch
 
 from tests.support.cases import make_transform
 from tests.support.polynomial_check import Batch, chebyshev, check_batch, random_batch
+from tiltproof.enclosures.centered import ONE, Centered, pi, sine
 from tiltproof.enclosures.polynomial import Polynomial
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.polynomial import parameters, polynomial_form
@@ -70,44 +71,99 @@ def random_polynomial(rng: np.random.Generator, degree: int, positive: bool = Fa
 
 
 POINTS = [Fraction(-1), Fraction(-7, 9), Fraction(-1, 3), Fraction(0), Fraction(1, 5), Fraction(5, 8), Fraction(1)]
-EXACT = {"sin": mpmath.sin, "cos": mpmath.cos, "reciprocal": lambda x: 1 / x}
+SIGNS = [(-1, -1), (-1, 1), (1, -1), (1, 1)]
+EXACT = {
+    "mul": lambda a, b: a * b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "over": lambda a, b: a / b,
+    "reciprocal": lambda a, _: 1 / a,
+    "third": lambda a, _: a / 3,
+    "times": lambda a, _: a * Fraction(3.7),
+    "deg2rad": lambda a, _: a * Fraction(str(mpmath.nstr(mpmath.pi, 58))) / 180,
+    "sin": lambda a, _: of_mpmath(mpmath.sin, a),
+    "cos": lambda a, _: of_mpmath(mpmath.cos, a),
+}
+OPERATIONS = {
+    "mul": lambda x, y: x * y,
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x + -y,
+    "over": lambda x, y: x.over(y),
+    "third": lambda x, _: x / 3,
+    "times": lambda x, _: x * 3.7,
+}
 
 
-@pytest.mark.parametrize("name", [*EXACT, "mul", "add", "sub", "over", "deg2rad", "ends"])
-def test_arithmetic(name):
+def of_mpmath(function, a: Fraction) -> Fraction:
+    return Fraction(str(mpmath.nstr(function(mpmath.mpf(a.numerator) / a.denominator), 58)))
+
+
+@pytest.mark.parametrize("name", ["mul", "add", "sub", "over", "reciprocal", "third", "times", "deg2rad"])
+def test_polynomials(name):
     with mpmath.workdps(60):
-        for seed in range(24):
+        for seed in range(20):
             rng = np.random.default_rng(seed)
-            x = random_polynomial(rng, 2 + seed % 3, positive=name == "reciprocal")
-            y = random_polynomial(rng, 2 + seed % 3, positive=name == "over")
-            if name == "ends":
-                low, high = x.ends()
-                for e in POINTS:
-                    for sign in (-1, 1):
-                        for k, value in enumerate(member(x, e, sign)):
-                            assert Fraction(low[k].item()) <= value <= Fraction(high[k].item())
-                continue
-            result = {
-                "mul": lambda: x * y,  # noqa: B023
-                "add": lambda: x + y,  # noqa: B023
-                "sub": lambda: x - y,  # noqa: B023
-                "over": lambda: x.over(y),  # noqa: B023
-            }.get(name, lambda: getattr(x, name)())()  # noqa: B023
+            positive = name in ("over", "reciprocal")
+            x, y = (random_polynomial(rng, 2 + seed % 3, positive) for _ in range(2))
+            result = OPERATIONS.get(name, lambda x, _: getattr(x, name)())(x, y)
             exact = Polynomial(result.stack, result.radius * 0)
             for e in POINTS:
-                for signs in ((-1, -1), (-1, 1), (1, -1), (1, 1)):
-                    for k, (a, b) in enumerate(zip(member(x, e, signs[0]), member(y, e, signs[1]), strict=True)):
-                        truth = value_of(name, a, b)
-                        apart = abs(truth - member(exact, e, 0)[k])
+                found = member(exact, e, 0)
+                for first, second in SIGNS:
+                    for k, (a, b) in enumerate(zip(member(x, e, first), member(y, e, second), strict=True)):
+                        apart = abs(EXACT[name](a, b) - found[k])
                         assert apart <= Fraction(result.radius[k].item()) + Fraction(1, 10**50), (seed, e, k)
 
 
-def value_of(name: str, a: Fraction, b: Fraction) -> Fraction:
-    if name in EXACT or name == "deg2rad":
-        x = mpmath.mpf(a.numerator) / a.denominator
-        value = x * mpmath.pi / 180 if name == "deg2rad" else EXACT[name](x)
-        return Fraction(str(mpmath.nstr(value, 55)))
-    return {"mul": a * b, "add": a + b, "sub": a - b, "over": a / b if b else a}[name]
+@pytest.mark.parametrize("name", ["mul", "add", "sub", "reciprocal", "third", "times", "deg2rad", "sin", "cos"])
+def test_centered_polynomials(name):
+    with mpmath.workdps(60):
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            x, y = (random_centered(rng, 2 + seed % 3, name == "reciprocal") for _ in range(2))
+            result = OPERATIONS.get(name, lambda x, _: getattr(x, name)())(x, y)
+            rest = Polynomial(result.rest.stack, result.rest.radius * 0)
+            for e in POINTS:
+                found = member(rest, e, 0)
+                for first, second in SIGNS:
+                    pairs = zip(centered_member(x, e, first), centered_member(y, e, second), strict=True)
+                    for k, (a, b) in enumerate(pairs):
+                        apart = abs(EXACT[name](a, b) - found[k] - Fraction(result.exact[k], ONE))
+                        allowed = Fraction(result.rest.radius[k].item()) + Fraction(result.slack, ONE)
+                        assert apart <= allowed + Fraction(1, 10**50), (seed, e, k)
+
+
+def random_centered(rng: np.random.Generator, degree: int, positive: bool) -> Centered:
+    x = random_polynomial(rng, degree, positive)
+    result = Centered.around(x)
+    result.rest = result.rest + x.center * torch.tensor(1e-3 * rng.random(12))
+    result.slack = int(rng.integers(1, 2**40))
+    return result
+
+
+def centered_member(x: Centered, e: Fraction, sign: int) -> list[Fraction]:
+    slack = Fraction(x.slack, ONE) * sign
+    return [Fraction(c, ONE) + y + slack for c, y in zip(x.exact, member(x.rest, e, sign), strict=True)]
+
+
+def test_ends():
+    for seed in range(40):
+        x = random_polynomial(np.random.default_rng(seed), 2 + seed % 3)
+        if seed % 2:  # monotonic ones
+            x.stack[1] *= 30
+        low, high = x.ends()
+        for e in POINTS:
+            for sign in (-1, 1):
+                for k, value in enumerate(member(x, e, sign)):
+                    assert Fraction(low[k].item()) <= value <= Fraction(high[k].item())
+
+
+def test_sines_of_exact_numbers():
+    with mpmath.workdps(80):
+        for number in [0, 1, -1, ONE // 3, -ONE * 6, ONE * 355 // 113, ONE * 1023, *(pi() * k // 4 >> 32 for k in range(-8, 9))]:
+            for quarters in range(5):
+                exact = mpmath.sin(mpmath.mpf(number) / ONE + quarters * mpmath.pi / 2) * ONE
+                assert abs(sine(number, quarters) - exact) < 1.01
 
 
 def smooth_radius(letter: str, half: float, degree: int, at: float) -> float:

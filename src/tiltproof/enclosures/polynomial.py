@@ -14,8 +14,6 @@ from tiltproof.enclosures.relu import least
 from tiltproof.enclosures.rounding import UNIT, widen
 
 U = UNIT[torch.float64]
-LIBRARY = 4
-"""Units in the last place by which a library's sine or cosine may be off."""
 
 
 class Polynomial:
@@ -142,54 +140,41 @@ class Polynomial:
         """The same set with ``size`` >= 0 more in its radius."""
         return Polynomial(self.stack, widen(self.radius + size, 0.0, 2, U))
 
-    def _sine_cosine(self) -> tuple[Polynomial, Polynomial]:
-        """Sine and cosine of D = x - c, for every x of the set: Taylor's polynomials of degrees 3 and 4 with Lagrange's remainders.
+    def sine_and_cosine_less_one(self) -> tuple[Polynomial, Polynomial]:
+        """sin x and cos x - 1 for small x: Taylor's polynomials of degrees 3 and 4 with Lagrange's remainders.
 
-        |sin D - (D - D^3 / 6)| <= |D|^5 / 120 and |cos D - (1 - D^2 / 2 + D^4 / 24)| <= |D|^6 / 720 for all D.
+        |sin x - (x - x^3 / 6)| <= |x|^5 / 120 and |cos x - (1 - x^2 / 2 + x^4 / 24)| <= |x|^6 / 720 for all x.
         """
-        small = self.without_center()
-        size = self.deviation()
-        square, power = small * small, size * size
+        size = self.magnitude()
+        square, power = self * self, size * size
         fifth = power * power * size
-        sine = small * (square / -6 + 1.0)
-        cosine = square * (square / 24 + -0.5) + 1.0
-        # quotients by 120 and 720, and powers: six roundings of numbers >= 0
+        sine, cosine = self * (square / -6 + 1.0), square * (square / 24 + -0.5)
+        # quotients by 120 and 720, and powers: fewer than 16 roundings of numbers >= 0
         more = 1 + 16 * U
         return sine._plus_unknown(fifth * (more / 120)), cosine._plus_unknown(fifth * size * (more / 720))
 
-    def sin(self) -> Polynomial:
-        """Compute sin(c + D) = sin c cos D + cos c sin D, D the deviation from the center c."""
-        return self._turned(self.center.sin(), self.center.cos())
-
-    def cos(self) -> Polynomial:
-        """Compute cos(c + D) = cos c cos D - sin c sin D."""
-        return self._turned(self.center.cos(), -self.center.sin())
-
-    def _turned(self, even: Tensor, odd: Tensor) -> Polynomial:
-        """Compute even cos D + odd sin D; both numbers are off by a library's error, and |cos D|, |sin D| / |D| <= 1."""
-        sine, cosine = self._sine_cosine()
-        error = (even.abs() + odd.abs() * self.deviation()) * (LIBRARY * 2 * U)
-        return (cosine * even + sine * odd)._plus_unknown(error)
+    def inverse_less_one(self) -> Polynomial:
+        """1 / (1 + x) - 1 = -x + x^2 - x^3 + x^4 - x^5 / (1 + x), exactly, for x > -1; else an infinite radius (nothing is proved)."""
+        total = -self + 1.0
+        for _ in range(2):
+            total = -(self * total) + 1.0
+        total = -(self * total)
+        size = self.magnitude()
+        square, least = size * size, 1 + self.ends()[0]
+        # 1 + x is rounded to 2^-33 of itself
+        rest = square * square * size / least * (1 + 2.0**-30)
+        return total._plus_unknown(torch.where(least > 2.0**-20, rest, torch.inf))
 
     def reciprocal(self) -> Polynomial:
-        """1 / x for x > 0: with E = (x - c) / c, 1 / x = (1 - E + E^2 - E^3 + E^4) / c - E^5 / x, exactly.
-
-        A set that reaches zero gets an infinite radius (nothing is proved).
-        """
-        middle, low = self.center, self.ends()[0]
-        ratio = Polynomial(self.stack / middle, widen(self.radius / middle.abs(), self.varying() / middle.abs(), 1, U))
-        ratio = ratio.without_center()
-        total = -ratio + 1.0
-        for _ in range(3):
-            total = -(ratio * total) + 1.0
-        size = ratio.deviation()
-        square = size * size
-        rest = square * square * size / low * (1 + 16 * U)
+        """1 / x for x > 0: with c the center and E = (x - c) / c, 1 / x = (1 + (1 / (1 + E) - 1)) / c; else an infinite radius."""
+        middle = self.center
+        around = self.without_center()
+        ratio = Polynomial(around.stack / middle, widen(around.radius / middle.abs(), around.varying() / middle.abs(), 1, U))
         inverse = middle.reciprocal()
+        result = (ratio.inverse_less_one() + 1.0) * inverse
         # the reciprocal is off by one rounding, so every number of the product is
-        result = total * inverse
-        radius = widen(result.radius + rest, absolute_sum(result.stack) + result.radius, 2, U)
-        return Polynomial(result.stack, torch.where(low > 0, radius, torch.inf))
+        result = result._plus_unknown(result.magnitude() * (2 * U))
+        return Polynomial(result.stack, torch.where((middle > 0) & (self.ends()[0] > 0), result.radius, torch.inf))
 
     def over(self, divisor: Polynomial) -> Polynomial:
         """x / w for w > 0. A divisor that reaches zero gives an infinite radius (nothing is proved)."""

@@ -63,11 +63,11 @@ class Crossing:
         side, first, other = chosen(across.side), chosen(across.first), chosen(along.first)
         line = torch.where(side > 0, first + 1, first)
         stack = chosen(across.position.stack) * side
-        stack[0] -= line * side
+        stack[0] -= (side > 0).to(stack)
         # one rounding of the distance
         beyond = Polynomial(stack, widen(chosen(across.position.radius), stack[0].abs(), 1, U))
         moved = Polynomial(chosen(along.position.stack), chosen(along.position.radius))
-        inside = moved.center - other
+        inside = moved.center
         lines = torch.where(side > 0, first, first + 1), line, line + side
         return cls(at, beyond, moved.without_center(), beyond.ends()[1], inside, lines, other, sideways)
 
@@ -89,7 +89,7 @@ class Crossing:
 
 
 def positive_part(x: Polynomial, highest: Tensor) -> Polynomial:
-    """max(0, X) as a polynomial with a remainder, for a set X = sum_k x_k T_k + [-r, r] with x_0 <= 0 and X <= ``highest``.
+    """max(0, X) as a polynomial with a remainder, for a set X = sum_k x_k T_k + [-r, r] with X <= ``highest``.
 
     max(0, X) = X / 2 + |X| / 2, and |X| differs from |x_0 + x_1 e| by t = |x_2| + ... + |x_n| + r at most. The parabola of
     `absolute_parabola` for |x_0 + x_1 e| / 2 is off by rest. So what is left is rest + t / 2 + r / 2. Where |x_0| >= |x_1|, or where it is

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.centered import MOST, ONE, Centered
 from tiltproof.enclosures.polynomial import Polynomial, U
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import widen
@@ -29,6 +30,8 @@ AT_ONCE = 2**15
 """Pixels of one channel bounded at a time: some dozens of float64 numbers for each, which fit into a CPU's caches."""
 TOUCH = 2.0**-42
 """A path that leaves its cell by no more is charged for it; a path that leaves it further crosses a line."""
+MOST_VALUE = 2.0**20
+"""Parameters beyond are not supported."""
 LEAST_SYMBOL = 2.0**-46
 """Least radius of a single entry that is worth a symbol of its own."""
 
@@ -88,7 +91,8 @@ def supported(transform: Transform, low: Tensor, high: Tensor) -> bool:
     """Return whether forms are polynomials: at most one parameter of each box varies, and the stages are moves of pixels, changes of
     contrast and brightness, or the first and then the second."""
     kinds = [kind for kind, _ in transform.stages()]
-    return kinds in ([Spatial], [Pixelwise], [Spatial, Pixelwise]) and bool(((low < high).sum(1) <= 1).all())
+    plain = bool(((low < high).sum(1) <= 1).all()) and bool((torch.cat([low, high]).abs() < MOST_VALUE).all())
+    return plain and kinds in ([Spatial], [Pixelwise], [Spatial, Pixelwise])
 
 
 def _some_pairs(
@@ -164,50 +168,77 @@ def _with_columns(form: AffineForm, symbols: int) -> AffineForm:
 # Source positions.
 
 
-def positions(
-    transform: Transform, run: list[int], values: list[Polynomial], height: int, width: int
-) -> tuple[Polynomial, Polynomial]:
-    """Source column and row of every output pixel, [P, H, W]."""
-    degree, like = values[0].degree, values[0].center
-    matrix = transform.composed_inverse(run, [values[k] for k in run])
-    u, v = centered_grid(height, width, like)
-
-    def combined(row: tuple[object, object, object]) -> Polynomial:
-        a, b, c = (
-            entry if isinstance(entry, Polynomial) else Polynomial.constant(torch.full_like(like, float(entry)), degree)  # type: ignore[arg-type]
-            for entry in row
-        )
-        a, b, c = (Polynomial(x.stack[..., None, None], x.radius[:, None, None]) for x in (a, b, c))
-        return a * u + b * v + c
-
-    middle = (width - 1) / 2, (height - 1) / 2
-    if keeps_plane(matrix):
-        return combined(matrix[0]) + middle[0], -combined(matrix[1]) + middle[1]
-    x, y, w = (combined(line) for line in matrix)
-    return x.over(w) + middle[0], -y.over(w) + middle[1]
-
-
 @dataclass
 class Axis:
     """Positions along one axis and their cells, [P, H, W]."""
 
-    position: Polynomial
-    first: Tensor  # the grid line at or below the position in the middle of the box
+    position: Polynomial  # from the cell's first line on
+    first: Tensor  # that line: at or below the position in the middle of the box
     side: Tensor  # 1: the path crosses the next line, -1: that line, 0: neither
     outside: Tensor  # how far the path may leave the cells that are looked at
     known: Tensor  # whether it leaves them by next to nothing
 
     @classmethod
-    def of(cls, position: Polynomial) -> Axis:
+    def of(cls, coarse: Tensor, rest: Polynomial) -> Axis:
+        """The position is coarse + rest; the difference of ``coarse`` and its grid line is exact."""
+        middle = coarse + rest.center
+        known = torch.isfinite(middle) & torch.isfinite(rest.deviation()) & (middle.abs() < FAR)
+        first = torch.where(known, middle, 0.0).floor()
+        position = rest + (coarse - first)
         low, high = position.ends()
-        known = torch.isfinite(low) & torch.isfinite(high) & (low > -FAR) & (high < FAR)
-        first = torch.where(known, position.center, 0.0).floor()
-        before, after = (first - low).clamp(min=0), (high - (first + 1)).clamp(min=0)
+        before, after = (-low).clamp(min=0), (high - 1).clamp(min=0)
         more, less = torch.maximum(before, after), torch.minimum(before, after)
         crosses = more > TOUCH
         side = torch.where(crosses, torch.where(after > before, 1.0, -1.0), 0.0)
         outside = torch.where(crosses, less, more + less)
         return cls(position, first, side, outside, known & (less <= TOUCH) & (more <= 1))
+
+
+def positions(
+    transform: Transform, run: list[int], values: list[Polynomial], height: int, width: int
+) -> tuple[Axis, Axis]:
+    """Source column and row of every output pixel.
+
+    With c the entries' values in the middle of the box, split into multiples of 2^-36 and the rest: a pixel's position is a sum of
+    products of the former with half integers, which floats hold exactly, and a small number. So only the fraction of a pixel rounds.
+    """
+    matrix = transform.composed_inverse(run, [Centered.around(values[k]) for k in run])
+    degree, like = values[0].degree, values[0].center
+    u, v = centered_grid(height, width, like)
+    middle = (width - 1) / 2, (height - 1) / 2
+
+    def entries(row: tuple[object, object, object]) -> Iterator[Centered]:
+        for entry in row:
+            if isinstance(entry, Centered):
+                yield entry
+            else:
+                yield Centered.around(Polynomial.constant(torch.full_like(like, float(entry)), degree))  # type: ignore[arg-type]
+
+    def combined(row: tuple[object, object, object], sign: int, offset: float) -> tuple[Tensor, Polynomial]:
+        a, b, c = entries(row)
+        (coarse_a, fine_a), (coarse_b, fine_b), (coarse_c, fine_c) = (
+            [part[:, None, None] for part in each.halves()] for each in (a, b, c)
+        )
+        coarse = (coarse_a * u + coarse_b * v + coarse_c) * sign + offset
+        size = coarse_a.abs() * u.abs() + coarse_b.abs() * v.abs() + coarse_c.abs() + abs(offset)
+        rest = [Polynomial(x.rest.stack[..., None, None] * sign, x.rest.radius[:, None, None]) for x in (a, b, c)]
+        total = rest[0] * u + rest[1] * v + rest[2] + (fine_a * u + fine_b * v + fine_c) * sign
+        # numbers of at most 2^-37 in four roundings each, and the slacks
+        slack = 2.0**-84 + (a.slack + b.slack + c.slack) / ONE * 2
+        total = total._plus_unknown((u.abs() + v.abs() + 1) * slack)
+        return torch.where(size < MOST, coarse, torch.nan), total
+
+    if keeps_plane(matrix):
+        return Axis.of(*combined(matrix[0], 1, middle[0])), Axis.of(*combined(matrix[1], -1, middle[1]))
+
+    def rounded(row: tuple[object, object, object]) -> Polynomial:
+        a, b, c = (each.polynomial() for each in entries(row))
+        a, b, c = (Polynomial(x.stack[..., None, None], x.radius[:, None, None]) for x in (a, b, c))
+        return a * u + b * v + c
+
+    x, y, w = (rounded(line) for line in matrix)
+    zero = torch.zeros_like(w.center)
+    return Axis.of(zero, x.over(w) + middle[0]), Axis.of(zero, -y.over(w) + middle[1])
 
 
 def _spatial(
@@ -222,7 +253,7 @@ def _spatial(
 ) -> AffineForm:
     """Resample exact images by a run of spatial parts."""
     height, width = images.shape[-2:]
-    x, y = (Axis.of(position) for position in positions(transform, run, values, height, width))
+    x, y = positions(transform, run, values, height, width)
     source = Source(images, rows_of, transform.padding)
     stack, radius = smooth(source, x, y)
     known = x.known & y.known
@@ -274,7 +305,7 @@ def smooth(source: Source, x: Axis, y: Axis) -> tuple[Tensor, Tensor]:
     q, right, below, across = cell
     a, b = right - q, below - q
     d = (across - below) - a
-    t, s = ((axis.position.center - axis.first).unsqueeze(1) for axis in (x, y))
+    t, s = (axis.position.center.unsqueeze(1) for axis in (x, y))
     slope_u, slope_v = a + d * s, b + d * t
     around = [axis.position.without_center() for axis in (x, y)]
     square = around[0] * around[1]
