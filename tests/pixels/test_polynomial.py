@@ -35,6 +35,13 @@ def test_exact_images(seed):
     assert run(400, seed) > 20, "hardly a kink was met: the test says little about columns"
 
 
+@pytest.mark.parametrize(("name", "value"), [("crossings.SAME", 0.02), ("polynomial.TOUCH", 0.01)])
+def test_charges(monkeypatch, name, value):
+    """Crossings that are taken together although they differ are charged for that, and paths that leave their cell by more than usual."""
+    monkeypatch.setattr(f"tiltproof.pixels.{name}", value)
+    run(500, 50)
+
+
 @pytest.mark.slow
 def test_many_exact_images():
     assert run(20_000, 100) > 1000

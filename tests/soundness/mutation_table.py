@@ -42,6 +42,11 @@ PIECES = "network/test_piecewise.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
 
+POLYNOMIAL, CENTERED = "enclosures/polynomial.py", "enclosures/centered.py"
+PIXEL_POLYNOMIALS, CROSSINGS = "pixels/polynomial.py", "pixels/crossings.py"
+DEGREES = "pixels/test_polynomial.py"
+
+
 @dataclass(frozen=True)
 class Mutation:
     name: str
@@ -123,6 +128,46 @@ MUTATIONS = [
              "the path to the line is not straight", (QUADRATIC,)),
     Mutation("cell next door", BENDS, "(walk.x.meets(1) & walk.y.meets(1))", "walk.x.meets(1)",
              "another cell has another function", (QUADRATIC,)),
+    # polynomials of one parameter
+    Mutation("remainder of a product", POLYNOMIAL, "self.radius * other.radius + dropped", "self.radius * other.radius",
+             "terms beyond the degree do not vanish", (DEGREES,)),
+    Mutation("sign of a lower term", POLYNOMIAL, "terms[abs(i - j)] + product / 2", "terms[abs(i - j)] - product / 2",
+             "T_i T_j = (T_(i + j) + T_|i - j|) / 2", (DEGREES,)),
+    Mutation("sign of a cube", POLYNOMIAL, "square / -6 + 1.0", "square / 6 + 1.0",
+             "sine's third derivative at zero is -1", (DEGREES,)),
+    Mutation("Lagrange's remainder of the sine", POLYNOMIAL, "more / 120", "more / 240", "it is 1 / 5!", (DEGREES,)),
+    Mutation("Lagrange's remainder of the cosine", POLYNOMIAL, "more / 720", "more / 1440", "it is 1 / 6!", (DEGREES,)),
+    Mutation("remainder of an inverse", POLYNOMIAL, "square * square * size / least", "square * square * size / 2",
+             "it is x^5 / (1 + x)", (DEGREES,)),
+    Mutation("monotonic too soon", POLYNOMIAL, "device=sizes.device) ** 2", "device=sizes.device) / 4",
+             "the slope of T_k is k^2 at the ends", (DEGREES,)),
+    Mutation("polynomial's roundings", POLYNOMIAL, "first * second * 2 + small * (2 * n + 6)", "0 * first",
+             "products and sums round", (DEGREES,)),
+    Mutation("half a box", PIXEL_POLYNOMIALS, "half.nextafter(torch.full_like(half, torch.inf))", "half * (1 - 2.0**-52)",
+             "e must reach both ends of the box", (DEGREES,)),
+    Mutation("second float of a position", PIXEL_POLYNOMIALS, "(fine_a * u + fine_b * v + fine_c) * sign", "fine_a * 0",
+             "the first has 36 bits after the point", (DEGREES,)),
+    Mutation("roundings of a smooth pixel", PIXEL_POLYNOMIALS, "magnitude = q.abs() * 3 + size * (moved.unsqueeze(1) + 1) * 24",
+             "magnitude = q * 0", "interpolation rounds", (DEGREES,)),
+    Mutation("next line overlooked", PIXEL_POLYNOMIALS, "(high - 1).clamp(min=0)", "(high - 2).clamp(min=0)",
+             "another cell has another function", (DEGREES,)),
+    Mutation("edge of a cell for free", PIXEL_POLYNOMIALS, "source.largest.view(-1, 1, 1) * 5", "source.largest.view(-1, 1, 1) * 0",
+             "beyond its cell a path meets another function", (DEGREES,)),
+    Mutation("kinks forgotten", PIXEL_POLYNOMIALS, "values[left].abs() * (1 + 8 * U)", "values[left].abs() * 0",
+             "what gets no symbol goes into the radius", (DEGREES,)),
+    Mutation("kinks of a contrast", PIXEL_POLYNOMIALS, "image.radius + size * factor.deviation()", "image.radius + size * 0",
+             "the factor varies while the kink does", (DEGREES,)),
+    Mutation("remainder of a crossing", CROSSINGS, "parabola + bent / 2 + rest + slack", "parabola + slack",
+             "the path to the line is not straight", (DEGREES,)),
+    Mutation("one function for two crossings", CROSSINGS, "cost = jump.abs() * apart.unsqueeze(1)", "cost = jump.abs() * 0 * apart.unsqueeze(1)",
+             "crossings that are taken together differ", (DEGREES,)),
+    Mutation("way along the line", CROSSINGS, "second = tilt * factor.unsqueeze(1)", "second = tilt.clone()",
+             "pixels that share a crossing move along their lines in different directions", (DEGREES,)),
+    Mutation("corners", CROSSINGS, "    yield from _corners(source, each, stack, radius)", "    yield from ()",
+             "a path may cross two lines", (DEGREES,)),
+    Mutation("guard bits of pi", CENTERED, "GUARD = 32", "GUARD = 2", "an angle is reduced by multiples of it", (DEGREES,)),
+    Mutation("center as rounded", CENTERED, "result.magnitude() * (2 * U)", "result.magnitude() * 0",
+             "a product takes the exact number as a float", (DEGREES,)),
     # quadratic relaxation of ReLU
     Mutation("remainder of a kink", BOWS, "rest + t / 2 + slack", "rest + slack",
              "what is not the parameter moves |x| too", (PARABOLAS,)),

@@ -90,14 +90,14 @@ class Centered:
         return Centered(exact, slack, rest)
 
     def _reach(self) -> int:
-        """A whole number larger than every |x| of the sets; huge where that is not finite (nothing is proved)."""
-        reach = float(self.rest.magnitude().amax())
-        return self._largest() + (int(reach) + 2 if reach < 2.0**60 else 1 << 60)
+        """A whole number larger than every |x| of the sets; those that are not finite prove nothing, and stay so."""
+        size = self.rest.magnitude()
+        return self._largest() + int(torch.where(torch.isfinite(size), size, 0.0).amax()) + 2
 
     def _times(self, rest: Polynomial) -> Polynomial:
         """The exact numbers times a polynomial: as rounded, they are off by u of themselves."""
         result = rest * self.floats()
-        return result._plus_unknown((result.magnitude()) * (2 * U))
+        return result._plus_unknown(result.magnitude() * (2 * U))
 
     def __truediv__(self, other: float) -> Centered:
         top, bottom = other.as_integer_ratio()
