@@ -167,7 +167,16 @@ def test_ends():
 
 def test_sines_of_exact_numbers():
     with mpmath.workdps(80):
-        for number in [0, 1, -1, ONE // 3, -ONE * 6, ONE * 355 // 113, ONE * 1023, *(pi() * k // 4 >> 32 for k in range(-8, 9))]:
+        for number in [
+            0,
+            1,
+            -1,
+            ONE // 3,
+            -ONE * 6,
+            ONE * 355 // 113,
+            ONE * 1023,
+            *(pi() * k // 4 >> 32 for k in range(-8, 9)),
+        ]:
             for quarters in range(5):
                 exact = mpmath.sin(mpmath.mpf(number) / ONE + quarters * mpmath.pi / 2) * ONE
                 assert abs(sine(number, quarters) - exact) < 1.01
@@ -210,7 +219,9 @@ def test_columns_do_not_leave_radii():
     """With a symbol for each kink only roundings are left, in images of natural size."""
     image = torch.rand(1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     low = torch.tensor([[6.3], [4.0]], dtype=torch.float64)
-    form = polynomial_form(image, torch.zeros(2, dtype=torch.int64), make_transform(["R"]), low, low + 0.05, symbols=200)
+    form = polynomial_form(
+        image, torch.zeros(2, dtype=torch.int64), make_transform(["R"]), low, low + 0.05, symbols=200
+    )
     assert 4 < form.symbols < 60
     assert form.radius.max() < 1e-12
     bare = polynomial_form(image, torch.zeros(2, dtype=torch.int64), make_transform(["R"]), low, low + 0.05)

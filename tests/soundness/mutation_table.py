@@ -159,7 +159,7 @@ MUTATIONS = [
              "the factor varies while the kink does", (DEGREES,)),
     Mutation("remainder of a crossing", CROSSINGS, "parabola + bent / 2 + rest + slack", "parabola + slack",
              "the path to the line is not straight", (DEGREES,)),
-    Mutation("one function for two crossings", CROSSINGS, "cost = jump.abs() * apart.unsqueeze(1)", "cost = jump.abs() * 0 * apart.unsqueeze(1)",
+    Mutation("one function for two crossings", CROSSINGS, "cost = jump.abs() * apart.unsqueeze(1)", "cost = jump.abs() * 0",
              "crossings that are taken together differ", (DEGREES,)),
     Mutation("way along the line", CROSSINGS, "second = tilt * factor.unsqueeze(1)", "second = tilt.clone()",
              "pixels that share a crossing move along their lines in different directions", (DEGREES,)),

@@ -51,7 +51,9 @@ def random_batch(rng: np.random.Generator, pairs: int = 8) -> Batch:
         while True:
             for k, letter in enumerate(letters):
                 place, step, _ = PLACES[letter]
-                low[p, k] = high[p, k] = rng.uniform(-place, place) if rng.random() < 0.6 else step * rng.integers(-1, 2)
+                low[p, k] = high[p, k] = (
+                    rng.uniform(-place, place) if rng.random() < 0.6 else step * rng.integers(-1, 2)
+                )
                 if letter[:2] == "Sc":
                     low[p, k] = high[p, k] = max(low[p, k], -40.0)
             k = rng.integers(len(letters))

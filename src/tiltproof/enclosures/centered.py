@@ -1,8 +1,8 @@
 """Functions of one symbol around numbers that are known far more precisely than floats: x = c + P(e), P a polynomial with a remainder.
 
-In a small box nearly all of a source position is its value in the middle of the box, up to an image's size, and rounding that leaves an error
-of many units: more than all else. Here it is an integer multiple of 2^-128, of which positions keep the fraction of a pixel. There are
-only a few such numbers for each box, so Python's integers are fast enough.
+In a small box nearly all of a source position is its value in the middle of the box, up to an image's size, and rounding
+that leaves an error of many units: more than all else. Here it is an integer multiple of 2^-128, of which positions keep
+the fraction of a pixel. There are only a few such numbers for each box, so Python's integers are fast enough.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.polynomial import Polynomial, U
-from tiltproof.enclosures.rounding import widen
 
 BITS = 128
 ONE = 1 << BITS

@@ -95,7 +95,8 @@ class Polynomial:
     def __mul__(self, other: Polynomial | Tensor | float) -> Polynomial:
         """T_i T_j = (T_(i + j) + T_|i - j|) / 2 for i + j <= n; of the others |T_i T_j| <= 1 is what is left.
 
-        With D_1 and D_2 the sums of |c_k|, k >= 1, and r_1, r_2 the radii: the unknown parts add |P| r_2 + |Q| r_1 + r_1 r_2. Roundings: the
+        With D_1 and D_2 the sums of |c_k|, k >= 1, and r_1, r_2 the radii: the unknown parts add |P| r_2 + |Q| r_1 + r_1 r_2.
+        Roundings: the
         product of the centers and the sum that it enters last, 2 |c_0 d_0|; each of the others is one product, and takes part in fewer
         than 2 n + 3 sums.
         """
@@ -169,7 +170,9 @@ class Polynomial:
         """1 / x for x > 0: with c the center and E = (x - c) / c, 1 / x = (1 + (1 / (1 + E) - 1)) / c; else an infinite radius."""
         middle = self.center
         around = self.without_center()
-        ratio = Polynomial(around.stack / middle, widen(around.radius / middle.abs(), around.varying() / middle.abs(), 1, U))
+        ratio = Polynomial(
+            around.stack / middle, widen(around.radius / middle.abs(), around.varying() / middle.abs(), 1, U)
+        )
         inverse = middle.reciprocal()
         result = (ratio.inverse_less_one() + 1.0) * inverse
         # the reciprocal is off by one rounding, so every number of the product is

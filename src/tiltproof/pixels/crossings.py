@@ -79,13 +79,13 @@ class Crossing:
             other = self.other + k
             return source.pixel(line, other, start) if self.sideways else source.pixel(other, line, start)
 
-        bends, size = [], torch.zeros((), dtype=torch.float64)
+        bends, sizes = [], []
         for k in (0, 1):
             before, here, after = (pixels(line, k) for line in self.lines)
             bends.append((after - here) - (here - before))
-            size = size.to(here) + (after - here).abs() + (here - before).abs()
+            sizes += [(after - here).abs(), (here - before).abs()]
         tilt = bends[1] - bends[0]
-        return bends[0] + self.inside.unsqueeze(1) * tilt, tilt, size
+        return bends[0] + self.inside.unsqueeze(1) * tilt, tilt, torch.stack(sizes).sum(0)
 
 
 def positive_part(x: Polynomial, highest: Tensor) -> Polynomial:
@@ -109,15 +109,13 @@ def positive_part(x: Polynomial, highest: Tensor) -> Polynomial:
     return Polynomial(torch.where(curved, stack, flat), torch.where(curved, left, half * (1 + 4 * U)))
 
 
-def crossing_columns(
-    source: Source, crossings: Iterable[Crossing], stack: Tensor, radius: Tensor
-) -> Iterator[Columns]:
+def crossing_columns(source: Source, crossings: Iterable[Crossing], stack: Tensor, radius: Tensor) -> Iterator[Columns]:
     """Add the crossings' polynomials to ``stack`` [1 + n, P, C, H, W], and what they cost to ``radius``, both in place; what is left of
     their kinks as columns."""
     each = list(crossings)
     if not each:
         return
-    area, channels = stack.shape[-1] * stack.shape[-2], stack.shape[2]
+    area = stack.shape[-1] * stack.shape[-2]
     parts = [crossing.differences(source, area) for crossing in each]
     jump, tilt, size = (torch.cat([part[k] for part in parts]) for k in range(3))
     at = torch.cat([crossing.at for crossing in each])
@@ -202,11 +200,11 @@ def _corners(source: Source, each: list[Crossing], stack: Tensor, radius: Tensor
     there = torch.isin(rows.at, at)  # both lists are in the order of pixels
     start = source.start[at // area]
     lines, others = ([line[where] for line in each.lines] for each, where in ((columns, both), (rows, there)))
-    mixed, size = 0.0, torch.zeros((), dtype=torch.float64)
+    mixed = size = source.pixel(lines[0], others[0], start) * 0
     for i, p in enumerate((1.0, -2.0, 1.0)):
         for j, q in enumerate((1.0, -2.0, 1.0)):
             pixel = source.pixel(lines[i], others[j], start)
-            mixed, size = mixed + pixel * (p * q), size.to(pixel) + pixel.abs() * abs(p * q)
+            mixed, size = mixed + pixel * (p * q), size + pixel.abs() * abs(p * q)
     most = columns.highest[both].clamp(min=0) * rows.highest[there].clamp(min=0) / 2 * (1 + 8 * U)
     most = most.unsqueeze(1)
     half = mixed * most

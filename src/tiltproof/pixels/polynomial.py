@@ -1,8 +1,8 @@
 """Resampled pixels over a box of one parameter e as polynomials: c_0 + c_1 T_1(e) + ... + c_n T_n(e) + [-r, r] (method, section 3).
 
-Source positions are polynomials with remainders (`enclosures.polynomial`). Where a pixel's path stays in one grid cell its value is a bilinear
-function of them, and r falls with the power n + 1 of the box's width. Where it crosses a grid line the value gains a kink, which may be
-given a symbol of its own (`pixels.crossings`).
+Source positions are polynomials with remainders (`enclosures.polynomial`). Where a pixel's path stays in one grid cell
+its value is a bilinear function of them, and r falls with the power n + 1 of the box's width. Where it crosses a grid
+line the value gains a kink, which may be given a symbol of its own (`pixels.crossings`).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def polynomial_form(
     Returns
     -------
     AffineForm
-        Forms [P, C, H, W], whose ``stack`` is [center, T_1(e), ..., T_degree(e), kinks...] with ``quadratic`` set; the number of kinks is the
-        largest of the pairs', and at most ``symbols``. Column k of a pair has nothing to do with column k of another. For what
-        polynomials do not support (`supported`), the form of `pixels.api.pair_bounds`.
+        Forms [P, C, H, W], whose ``stack`` is [center, T_1(e), ..., T_degree(e), kinks...] with ``quadratic`` set; the
+        number of kinks is the largest of the pairs', and at most ``symbols``. Column k of a pair has nothing to do with
+        column k of another. For what polynomials do not support (`supported`), the form of `pixels.api.pair_bounds`.
     """
     if not supported(transform, low, high):
         return pair_bounds(images, rows_of, transform, "affine", low, high, quadratic=low.shape[1] == 1)
@@ -315,7 +315,7 @@ def smooth(source: Source, x: Axis, y: Axis) -> tuple[Tensor, Tensor]:
         torch.mul(slope_u, u[k], out=stack[k]).addcmul_(slope_v, v[k]).addcmul_(d, uv[k])
     torch.addcmul(q, a, t, out=stack[0]).addcmul_(slope_v, s).addcmul_(d, uv[0])
     size = a.abs() + b.abs() + d.abs()
-    moved = sum(each.deviation() for each in (*around, square))
+    moved = around[0].deviation() + around[1].deviation() + square.deviation()
     outside = (x.outside + y.outside) * source.largest.view(-1, 1, 1) * 5
     radius = slope_u.abs() * around[0].radius.unsqueeze(1) + slope_v.abs() * around[1].radius.unsqueeze(1)
     radius = radius + d.abs() * square.radius.unsqueeze(1) + outside.unsqueeze(1)
@@ -342,7 +342,9 @@ def _as_quadratic(
     low, high = low[boxes], high[boxes]
     # one symbol for the one parameter that varies, and one for its T_2
     forms = [
-        AffineForm(torch.stack([form.center, form.slopes.sum(0), torch.zeros_like(form.center)]), form.radius, quadratic=True)
+        AffineForm(
+            torch.stack([form.center, form.slopes.sum(0), torch.zeros_like(form.center)]), form.radius, quadratic=True
+        )
         for form in parameter_forms(low, high)
     ]
     place = coordinates(transform, run, forms, low, high, source.height, source.width)
@@ -367,11 +369,11 @@ def _as_quadratic(
 
 
 def _assembled(stack: Tensor, radius: Tensor, columns: list[Columns], symbols: int) -> AffineForm:
-    """Append the columns that weigh most, at most ``symbols`` for each pair; the others' sizes go into the radius: |values y| <= |values|."""
+    """Append the columns that weigh most, at most ``symbols`` for each pair; |values y| <= |values| of others go into radii."""
     columns = [each for each in columns if len(each.at)]
     if not columns:
         return AffineForm(stack, radius, quadratic=True)
-    pairs, channels, height, width = radius.shape
+    pairs, _, height, width = radius.shape
     area, begin, number = height * width, 0, []
     for each in columns:
         number.append(each.column + begin)
