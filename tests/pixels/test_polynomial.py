@@ -37,7 +37,8 @@ def test_exact_images(seed):
 
 @pytest.mark.parametrize(("name", "value"), [("crossings.SAME", 0.02), ("polynomial.TOUCH", 0.01)])
 def test_charges(monkeypatch, name, value):
-    """Crossings that are taken together although they differ are charged for that, and paths that leave their cell by more than usual."""
+    """Crossings that are taken together although they differ are charged for that, and paths that leave their cell by
+    more than usual."""
     monkeypatch.setattr(f"tiltproof.pixels.{name}", value)
     run(500, 50)
 
@@ -201,7 +202,8 @@ def test_order_of_the_remainder(letter, at, half, degree):
 @pytest.mark.parametrize("letter", ["R", "Sc", "Sh", "Tu", "Tv", "Scu", "Scv", "Shv"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflect"])
 def test_not_looser_than_second_order(letter, padding):
-    """With its hinge in the radius, a form of second order has no smaller radius than a polynomial of degree 4 without symbols."""
+    """With its hinge in the radius, a form of second order has no smaller radius than a polynomial of degree 4 without
+    symbols."""
     rng = np.random.default_rng([ord(x) for x in letter + padding])
     transform = make_transform([letter], padding)
     images = torch.tensor(rng.random((40, 3, 7, 7)))

@@ -45,6 +45,7 @@ SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py
 POLYNOMIAL, CENTERED = "enclosures/polynomial.py", "enclosures/centered.py"
 PIXEL_POLYNOMIALS, CROSSINGS = "pixels/polynomial.py", "pixels/crossings.py"
 DEGREES = "pixels/test_polynomial.py"
+CHECKER_POLYNOMIALS, CHECKER_DEGREES = "checker/polynomials.py", "checker/test_polynomials.py"
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,6 @@ MUTATIONS = [
              "beyond its cell a path meets another function", (DEGREES,)),
     Mutation("kinks forgotten", PIXEL_POLYNOMIALS, "values[left].abs() * (1 + 8 * U)", "values[left].abs() * 0",
              "what gets no symbol goes into the radius", (DEGREES,)),
-    Mutation("kinks of a contrast", PIXEL_POLYNOMIALS, "image.radius + size * factor.deviation()", "image.radius + size * 0",
-             "the factor varies while the kink does", (DEGREES,)),
     Mutation("remainder of a crossing", CROSSINGS, "parabola + bent / 2 + rest + slack", "parabola + slack",
              "the path to the line is not straight", (DEGREES,)),
     Mutation("one function for two crossings", CROSSINGS, "cost = jump.abs() * apart.unsqueeze(1)", "cost = jump.abs() * 0",
@@ -166,8 +165,23 @@ MUTATIONS = [
     Mutation("corners", CROSSINGS, "    yield from _corners(source, each, stack, radius)", "    yield from ()",
              "a path may cross two lines", (DEGREES,)),
     Mutation("guard bits of pi", CENTERED, "GUARD = 32", "GUARD = 2", "an angle is reduced by multiples of it", (DEGREES,)),
-    Mutation("center as rounded", CENTERED, "result.magnitude() * (2 * U)", "result.magnitude() * 0",
-             "a product takes the exact number as a float", (DEGREES,)),
+    # the checker's polynomials
+    Mutation("checker: remainder of a product", CHECKER_POLYNOMIALS, "high += abs(a * b)", "high += 0",
+             "powers beyond the fourth do not vanish", (CHECKER_DEGREES,)),
+    Mutation("checker: Lagrange's remainder", CHECKER_POLYNOMIALS, "size**5 / 120", "size**5 / 12000",
+             "it is 1 / 5!", (CHECKER_DEGREES,)),
+    Mutation("checker: powers of a pixel", CHECKER_POLYNOMIALS, "p[1] + p[3] * 0.75", "p[1] - p[3] * 0.75",
+             "e^3 = (3 T_1 + T_3) / 4", (CHECKER_DEGREES,)),
+    Mutation("checker: next line overlooked", CHECKER_POLYNOMIALS, "(most - 1).clamp(min=0)", "(most - 2).clamp(min=0)",
+             "another cell has another function", (CHECKER_DEGREES,)),
+    Mutation("checker: roundings of a pixel", CHECKER_POLYNOMIALS, "UNIT * (4 * q.abs() + 16 * size * moved)", "0 * q",
+             "interpolation rounds", (CHECKER_DEGREES,)),
+    Mutation("checker: way along the line", CHECKER_POLYNOMIALS, "second = tilt * factor.unsqueeze(1)", "second = tilt.clone()",
+             "pixels that share a crossing move along their lines in different directions", (CHECKER_DEGREES,)),
+    Mutation("checker: corners", CHECKER_POLYNOMIALS, "    columns += corners(pixel, across, down, powers, error)", "    pass",
+             "a path may cross two lines", (CHECKER_DEGREES,)),
+    Mutation("checker: top of a kink", CHECKER_POLYNOMIALS, "torch.stack(gaps + tops).amax(0)", "torch.stack(gaps).amax(0)",
+             "a parabola's top lies inside", (CHECKER_DEGREES,)),
     # quadratic relaxation of ReLU
     Mutation("remainder of a kink", BOWS, "rest + t / 2 + slack", "rest + slack",
              "what is not the parameter moves |x| too", (PARABOLAS,)),

@@ -37,7 +37,8 @@ class Batch:
 
 
 def random_batch(rng: np.random.Generator, pairs: int = 8) -> Batch:
-    """Draw a batch: widths from a millionth to half a degree, or as much of another parameter, and now and then far more."""
+    """Draw a batch: widths from a millionth to half a degree, or as much of another parameter, and now and then far
+    more."""
     stage = STAGES[rng.integers(len(STAGES))]
     moves = [SPATIAL[rng.integers(len(SPATIAL))] for _ in range(1 + (rng.random() < 0.4) + (rng.random() < 0.2))]
     values = [("C", "B")[rng.integers(2)] for _ in range(rng.integers(1, 3))]
@@ -79,7 +80,8 @@ def chebyshev(e: Fraction, degree: int) -> list[Fraction]:
 
 
 def check_batch(batch: Batch, rng: np.random.Generator, points: int = 3) -> tuple[int, int]:
-    """Compare a batch with exact images at both ends and inside of each box; return how many comparisons there were, and how many kinks."""
+    """Compare a batch with exact images at both ends and inside of each box; return how many comparisons there were,
+    and how many kinks."""
     form, degree = batch.form(), batch.degree
     low, high = torch.tensor(batch.low), torch.tensor(batch.high)
     values = parameters(low, high, degree)
@@ -119,7 +121,8 @@ def check_batch(batch: Batch, rng: np.random.Generator, points: int = 3) -> tupl
 
 
 def assert_joint(truth: Exact, stack: torch.Tensor, columns: torch.Tensor, radius: torch.Tensor, e: Fraction) -> None:
-    """One value of each column must explain all pixels; found by least squares, which is exact to a millionth of the columns."""
+    """One value of each column must explain all pixels; found by least squares, which is exact to a millionth of the
+    columns."""
     factors = np.array([1.0, *(float(t) for t in chebyshev(e, len(stack) - 1))])
     rest = truth.floats() - np.tensordot(factors, stack.numpy(), 1)
     matrix = columns.flatten(1).T.numpy()

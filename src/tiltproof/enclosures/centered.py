@@ -1,8 +1,10 @@
-"""Functions of one symbol around numbers that are known far more precisely than floats: x = c + P(e), P a polynomial with a remainder.
+"""Functions of one symbol around numbers that are known far more precisely than floats: x = c + P(e), P a polynomial
+with a remainder.
 
-In a small box nearly all of a source position is its value in the middle of the box, up to an image's size, and rounding
-that leaves an error of many units: more than all else. Here it is an integer multiple of 2^-128, of which positions keep
-the fraction of a pixel. There are only a few such numbers for each box, so Python's integers are fast enough.
+In a small box nearly all of a source position is its value in the middle of the box, up to an image's size, and
+rounding that leaves an error of many units: more than all else. Here it is an integer multiple of 2^-128, of which
+positions keep the fraction of a pixel. There are only a few such numbers for each box, so Python's integers are fast
+enough.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ GUARD = 32
 COARSE = 36
 """Bits after the point of the first of the two floats that a number is split into."""
 MOST = 2.0**15
-"""Sums of products of those floats with half integers are exact below: multiples of 2^-37 below 2^16 have at most 53 bits."""
+"""Sums of products of those floats with half integers are exact below: multiples of 2^-37 below 2^16 have at most 53
+bits."""
 
 
 class Centered:
-    """A batch of sets {exact[p] 2^-128 + x + y: x in rest[p], |y| <= slack 2^-128}; ``exact`` has P integers, ``rest`` is [P].
+    """A batch of sets {exact[p] 2^-128 + x + y: x in rest[p], |y| <= slack 2^-128}; ``exact`` has P integers, ``rest``
+    is [P].
 
     It has the arithmetic that the formulas of transformations use (`transforms.base`).
     """
@@ -126,12 +130,14 @@ class Centered:
         return value
 
     def reciprocal(self) -> Centered:
-        """1 / (c + D) = 1 / c + (1 / c) (1 / (1 + E) - 1) with E = D / c, for c > 0 and |E| <= 1/2; else an infinite radius."""
+        """1 / (c + D) = 1 / c + (1 / c) (1 / (1 + E) - 1) with E = D / c, for c > 0 and |E| <= 1/2; else an infinite
+        radius."""
         exact = [ONE * ONE // max(number, ONE >> 20) for number in self.exact]
         inverse = Centered(exact, 0, self.rest)
         ratio = inverse._times(self.rest)
         inverse.rest = inverse._times(ratio.inverse_less_one())
-        # for |E| <= 1/2: 1 / c is off by less than one, E by |D|, and what the slack adds to x changes 1 / x by at most 4 slack / c^2
+        # for |E| <= 1/2: 1 / c is off by less than one, E by |D|, and what the slack adds to x changes 1 / x by at
+        # most 4 slack / c^2
         inverse.slack = (self.slack + 1) * (inverse._largest() + 1) ** 3 * 4
         low = torch.tensor([number > ONE >> 20 for number in self.exact], device=self.rest.radius.device)
         low = low & (ratio.magnitude() <= 0.5)

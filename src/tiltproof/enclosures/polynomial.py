@@ -1,7 +1,8 @@
 """Functions of one symbol e in [-1, 1] as Chebyshev polynomials with a remainder: sum_k c_k T_k(e) + [-r, r].
 
-Forms with a single first-order symbol are off by the square of the box's width; a polynomial of degree n, by its power n + 1. As |T_k| <= 1
-on [-1, 1], the coefficients of such a polynomial serve as the slopes of an `AffineForm`, whose symbols are T_1(e), ..., T_n(e).
+Forms with a single first-order symbol are off by the square of the box's width; a polynomial of degree n, by its power
+n + 1. As |T_k| <= 1 on [-1, 1], the coefficients of such a polynomial serve as the slopes of an `AffineForm`, whose
+symbols are T_1(e), ..., T_n(e).
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ U = UNIT[torch.float64]
 
 
 class Polynomial:
-    """A batch of sets {sum_k stack[k] T_k(e) + x: |x| <= radius}: ``stack`` [1 + n, ...] with n >= 2 and ``radius`` [...], float64.
+    """A batch of sets {sum_k stack[k] T_k(e) + x: |x| <= radius}: ``stack`` [1 + n, ...] with n >= 2 and ``radius``
+    [...], float64.
 
     It has the arithmetic that the formulas of transformations use (`transforms.base`).
     """
@@ -57,8 +59,8 @@ class Polynomial:
     def ends(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds: the exact range of c_1 e + c_2 (2 e^2 - 1), and |c_k| for the others.
 
-        The slope of T_k is at most k^2 on [-1, 1]. Where |c_1| >= sum_(k >= 2) k^2 |c_k|, polynomials are monotonic, and their bounds
-        are their values at the ends, T_k(1) = 1 and T_k(-1) = (-1)^k.
+        The slope of T_k is at most k^2 on [-1, 1]. Where |c_1| >= sum_(k >= 2) k^2 |c_k|, polynomials are monotonic,
+        and their bounds are their values at the ends, T_k(1) = 1 and T_k(-1) = (-1)^k.
         """
         first, second = self.stack[1], self.stack[2]
         sizes = self.stack[2:].abs()
@@ -66,7 +68,8 @@ class Polynomial:
         squares = torch.arange(2, self.degree + 1, dtype=sizes.dtype, device=sizes.device) ** 2
         steady = first.abs() * (1 - 16 * U) >= (sizes * squares.view(-1, *[1] * self.center.ndim)).sum(0)
         odd, even = self.stack[1::2].sum(0), self.stack[2::2].sum(0)
-        # ten roundings in `least` and the sums, each at most of the sum of all |c_k|, k >= 1, and two of the sums with the center
+        # ten roundings in `least` and the sums, each at most of the sum of all |c_k|, k >= 1, and two of the sums with
+        # the center
         slack = self.center.abs() * (2 * U) + (first.abs() + second.abs() + rest + self.radius) * (16 * U)
         slack = widen(self.radius + slack, 0.0, 4, U)
         low = torch.where(steady, even - odd.abs(), least(first, second) - rest)
@@ -95,10 +98,9 @@ class Polynomial:
     def __mul__(self, other: Polynomial | Tensor | float) -> Polynomial:
         """T_i T_j = (T_(i + j) + T_|i - j|) / 2 for i + j <= n; of the others |T_i T_j| <= 1 is what is left.
 
-        With D_1 and D_2 the sums of |c_k|, k >= 1, and r_1, r_2 the radii: the unknown parts add |P| r_2 + |Q| r_1 + r_1 r_2.
-        Roundings: the
-        product of the centers and the sum that it enters last, 2 |c_0 d_0|; each of the others is one product, and takes part in fewer
-        than 2 n + 3 sums.
+        With D_1 and D_2 the sums of |c_k|, k >= 1, and r_1, r_2 the radii: the unknown parts add |P| r_2 + |Q| r_1 +
+        r_1 r_2. Roundings: the product of the centers and the sum that it enters last, 2 |c_0 d_0|; each of the others
+        is one product, and takes part in fewer than 2 n + 3 sums.
         """
         if not isinstance(other, Polynomial):
             size = other.abs() if isinstance(other, Tensor) else abs(other)
@@ -155,7 +157,8 @@ class Polynomial:
         return sine._plus_unknown(fifth * (more / 120)), cosine._plus_unknown(fifth * size * (more / 720))
 
     def inverse_less_one(self) -> Polynomial:
-        """1 / (1 + x) - 1 = -x + x^2 - x^3 + x^4 - x^5 / (1 + x), exactly, for x > -1; else an infinite radius (nothing is proved)."""
+        """1 / (1 + x) - 1 = -x + x^2 - x^3 + x^4 - x^5 / (1 + x), exactly, for x > -1; else an infinite radius
+        (nothing is proved)."""
         total = -self + 1.0
         for _ in range(2):
             total = -(self * total) + 1.0
@@ -167,7 +170,8 @@ class Polynomial:
         return total._plus_unknown(torch.where(least > 2.0**-20, rest, torch.inf))
 
     def reciprocal(self) -> Polynomial:
-        """1 / x for x > 0: with c the center and E = (x - c) / c, 1 / x = (1 + (1 / (1 + E) - 1)) / c; else an infinite radius."""
+        """1 / x for x > 0: with c the center and E = (x - c) / c, 1 / x = (1 + (1 / (1 + E) - 1)) / c; else an
+        infinite radius."""
         middle = self.center
         around = self.without_center()
         ratio = Polynomial(

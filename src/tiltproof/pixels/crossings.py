@@ -1,12 +1,15 @@
-"""Pixels whose path crosses a grid line: the kinks of their values, as functions of one parameter that get symbols of their own.
+"""Pixels whose path crosses a grid line: the kinks of their values, as functions of one parameter that get symbols of
+their own.
 
-On both sides of a line the image is bilinear, so beyond it the first cell's function gains (jump + tilt V) max(0, X): X is how far the
-position is beyond the line, V how far it has moved along the line since the box's middle; the line's second differences jump and tilt
-are the channels' own. So a crossing gives two functions of e to all channels, A = max(0, X) and B = V A. Each is a polynomial plus
-delta y with a number delta and a function y in [-1, 1], and y is a symbol: nothing of it goes into radii. A path that turns a corner
-crosses two lines, and gains also M max(0, X) max(0, Y), M being the second difference of the second differences.
+On both sides of a line the image is bilinear, so beyond it the first cell's function gains (jump + tilt V) max(0, X):
+X is how far the position is beyond the line, V how far it has moved along the line since the box's middle; the line's
+second differences jump and tilt are the channels' own. So a crossing gives two functions of e to all channels, A =
+max(0, X) and B = V A. Each is a polynomial plus delta y with a number delta and a function y in [-1, 1], and y is a
+symbol: nothing of it goes into radii. A path that turns a corner crosses two lines, and gains also M max(0, X) max(0,
+Y), M being the second difference of the second differences.
 
-Pixels that cross lines with the same X share their functions: the four that a quarter turn permutes, all of an image that is shifted.
+Pixels that cross lines with the same X share their functions: the four that a quarter turn permutes, all of an image
+that is shifted.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ SAME = 2.0**-44
 
 @dataclass
 class Columns:
-    """Multiples of functions y in [-1, 1]: entry i adds ``values[i]`` [C] times the function ``column[i]`` to pixel ``at[i]``, which is
-    numbered by pair and position. All entries of a column are of one pair."""
+    """Multiples of functions y in [-1, 1]: entry i adds ``values[i]`` [C] times the function ``column[i]`` to pixel
+    ``at[i]``, which is numbered by pair and position. All entries of a column are of one pair."""
 
     at: Tensor
     values: Tensor
@@ -91,9 +94,9 @@ class Crossing:
 def positive_part(x: Polynomial, highest: Tensor) -> Polynomial:
     """max(0, X) as a polynomial with a remainder, for a set X = sum_k x_k T_k + [-r, r] with X <= ``highest``.
 
-    max(0, X) = X / 2 + |X| / 2, and |X| differs from |x_0 + x_1 e| by t = |x_2| + ... + |x_n| + r at most. The parabola of
-    `absolute_parabola` for |x_0 + x_1 e| / 2 is off by rest. So what is left is rest + t / 2 + r / 2. Where |x_0| >= |x_1|, or where it is
-    less, the middle of [0, highest] is taken.
+    max(0, X) = X / 2 + |X| / 2, and |X| differs from |x_0 + x_1 e| by t = |x_2| + ... + |x_n| + r at most. The
+    parabola of `absolute_parabola` for |x_0 + x_1 e| / 2 is off by rest. So what is left is rest + t / 2 + r / 2.
+    Where |x_0| >= |x_1|, or where it is less, the middle of [0, highest] is taken.
     """
     (c, g), rest = x.stack[:2], x.radius
     bent = x.stack[2:].abs().sum(0)
@@ -110,8 +113,8 @@ def positive_part(x: Polynomial, highest: Tensor) -> Polynomial:
 
 
 def crossing_columns(source: Source, crossings: Iterable[Crossing], stack: Tensor, radius: Tensor) -> Iterator[Columns]:
-    """Add the crossings' polynomials to ``stack`` [1 + n, P, C, H, W], and what they cost to ``radius``, both in place; what is left of
-    their kinks as columns."""
+    """Add the crossings' polynomials to ``stack`` [1 + n, P, C, H, W], and what they cost to ``radius``, both in
+    place; what is left of their kinks as columns."""
     each = list(crossings)
     if not each:
         return
@@ -144,7 +147,8 @@ def crossing_columns(source: Source, crossings: Iterable[Crossing], stack: Tenso
     sides = a.magnitude()[group] + b.magnitude()[group] * factor.abs().clamp(min=1)
     cost = jump.abs() * apart.unsqueeze(1)
     cost = cost + tilt.abs() * (turned * highest[mine] + v.deviation() * apart).unsqueeze(1)
-    # Roundings: jump and tilt are off by fewer than 16 units of the differences they are made of, products and sums by 8 more.
+    # Roundings: jump and tilt are off by fewer than 16 units of the differences they are made of, products and sums by
+    # 8 more.
     cost = widen(cost, size * sides.unsqueeze(1), 32, U)
     yield from _added(at, added, cost, stack, radius)
     yield Columns(at, jump * a.radius[group].unsqueeze(1), group, len(first))
@@ -153,7 +157,8 @@ def crossing_columns(source: Source, crossings: Iterable[Crossing], stack: Tenso
 
 
 def _groups(pair: Tensor, x: Polynomial, v: Polynomial) -> tuple[Tensor, Tensor]:
-    """The number of each entry's group, and the entry of each group whose functions are the group's: that with the largest slope of V.
+    """The number of each entry's group, and the entry of each group whose functions are the group's: that with the
+    largest slope of V.
 
     Groups only decide who is charged for what: entries of one pair with nearly the same X, and V in proportion.
     """
@@ -177,7 +182,8 @@ def _groups(pair: Tensor, x: Polynomial, v: Polynomial) -> tuple[Tensor, Tensor]
 
 
 def _added(at: Tensor, added: Tensor, cost: Tensor, stack: Tensor, radius: Tensor) -> Iterator[Columns]:
-    """Add ``added`` [1 + n, E, C] and ``cost`` [E, C] to the pixels ``at``; a pixel occurs twice at most. Yields nothing."""
+    """Add ``added`` [1 + n, E, C] and ``cost`` [E, C] to the pixels ``at``; a pixel occurs twice at most. Yields
+    nothing."""
     area = stack.shape[-1] * stack.shape[-2]
     where = at // area, at % area
     places = stack.flatten(3).permute(1, 3, 0, 2)  # a view, [P, H W, 1 + n, C]
@@ -188,7 +194,8 @@ def _added(at: Tensor, added: Tensor, cost: Tensor, stack: Tensor, radius: Tenso
 
 
 def _corners(source: Source, each: list[Crossing], stack: Tensor, radius: Tensor) -> Iterator[Columns]:
-    """M max(0, X) max(0, Y) for pixels that cross a column and a row: in [0, M m] or [M m, 0], m the product of their highest values."""
+    """M max(0, X) max(0, Y) for pixels that cross a column and a row: in [0, M m] or [M m, 0], m the product of their
+    highest values."""
     if len(each) < 2:
         return
     columns, rows = each

@@ -1,4 +1,5 @@
-"""Resampled pixels over a box of one parameter e as polynomials: c_0 + c_1 T_1(e) + ... + c_n T_n(e) + [-r, r] (method, section 3).
+"""Resampled pixels over a box of one parameter e as polynomials: c_0 + c_1 T_1(e) + ... + c_n T_n(e) + [-r, r]
+(method, section 3).
 
 Source positions are polynomials with remainders (`enclosures.polynomial`). Where a pixel's path stays in one grid cell
 its value is a bilinear function of them, and r falls with the power n + 1 of the box's width. Where it crosses a grid
@@ -45,7 +46,8 @@ def polynomial_form(
     degree: int = 4,
     symbols: int = 0,
 ) -> AffineForm:
-    """Bound pairs: image ``rows_of[p]`` over the parameter box [low[p], high[p]], of which one parameter varies at most.
+    """Bound pairs: image ``rows_of[p]`` over the parameter box [low[p], high[p]], of which one parameter varies at
+    most.
 
     Parameters
     ----------
@@ -88,8 +90,8 @@ def polynomial_form(
 
 
 def supported(transform: Transform, low: Tensor, high: Tensor) -> bool:
-    """Return whether forms are polynomials: at most one parameter of each box varies, and the stages are moves of pixels, changes of
-    contrast and brightness, or the first and then the second."""
+    """Return whether forms are polynomials: at most one parameter of each box varies, and the stages are moves of
+    pixels, changes of contrast and brightness, or the first and then the second."""
     kinds = [kind for kind, _ in transform.stages()]
     plain = bool(((low < high).sum(1) <= 1).all()) and bool((torch.cat([low, high]).abs() < MOST_VALUE).all())
     return plain and kinds in ([Spatial], [Pixelwise], [Spatial, Pixelwise])
@@ -117,8 +119,9 @@ def _some_pairs(
 def parameters(low: Tensor, high: Tensor, degree: int) -> list[Polynomial]:
     """Each parameter of the boxes [low, high] (float64 [P, d]) as a polynomial: c + h e exactly, without a radius.
 
-    c is the midpoint as rounded and h a float that is larger than both distances from it, so that e = (parameter - c) / h is in [-1, 1]. As
-    h is the next float after that of `coordinates.symbols`, whose radius is at least 2 u h, forms over its symbols hold for this e as well.
+    c is the midpoint as rounded and h a float that is larger than both distances from it, so that e = (parameter - c)
+    / h is in [-1, 1]. As h is the next float after that of `coordinates.symbols`, whose radius is at least 2 u h,
+    forms over its symbols hold for this e as well.
     """
     center = (low + high) / 2
     half = torch.maximum(high - center, center - low)
@@ -199,8 +202,9 @@ def positions(
 ) -> tuple[Axis, Axis]:
     """Source column and row of every output pixel.
 
-    With c the entries' values in the middle of the box, split into multiples of 2^-36 and the rest: a pixel's position is a sum of
-    products of the former with half integers, which floats hold exactly, and a small number. So only the fraction of a pixel rounds.
+    With c the entries' values in the middle of the box, split into multiples of 2^-36 and the rest: a pixel's position
+    is a sum of products of the former with half integers, which floats hold exactly, and a small number. So only the
+    fraction of a pixel rounds.
     """
     matrix = transform.composed_inverse(run, [Centered.around(values[k]) for k in run])
     degree, like = values[0].degree, values[0].center
@@ -289,16 +293,18 @@ class Source:
 
 
 def smooth(source: Source, x: Axis, y: Axis) -> tuple[Tensor, Tensor]:
-    """The bilinear function of each pixel's cell, inside that cell or not: coefficients [1 + n, P, C, H, W], and a radius.
+    """The bilinear function of each pixel's cell, inside that cell or not: coefficients [1 + n, P, C, H, W], and a
+    radius.
 
-    With (t, s) the position in the cell at the box's middle, U and V the polynomials around it, q the cell's first pixel, a and b the
-    differences to the next column and row, and d the difference of these: p = (q + a t + s g_v) + g_u U + g_v V + d U V, with g_u = a
-    + d s and g_v = b + d t.
+    With (t, s) the position in the cell at the box's middle, U and V the polynomials around it, q the cell's first
+    pixel, a and b the differences to the next column and row, and d the difference of these: p = (q + a t + s g_v) +
+    g_u U + g_v V + d U V, with g_u = a + d s and g_v = b + d t.
 
-    Roundings in units of u, with D = |a| + |b| + |d|, at least any difference of two neighbors; t and s, in [0, 1], are off by 1. a, b:
-    D; d: 4 D; g_u, g_v: 10 D; a t: 3 D; s g_v: 12 D; the sums 2 (|q| + D), and |q| + D more for the one with d (U V)_0. The other
-    coefficients: 10 D of g_u and g_v, 4 D of d, and 5 for products and sums, of the polynomials' coefficients. Where the path leaves the
-    cells that are looked at, both the image and the function change by at most 2 max|p| a pixel along each axis.
+    Roundings in units of u, with D = |a| + |b| + |d|, at least any difference of two neighbors; t and s, in [0, 1],
+    are off by 1. a, b: D; d: 4 D; g_u, g_v: 10 D; a t: 3 D; s g_v: 12 D; the sums 2 (|q| + D), and |q| + D more for
+    the one with d (U V)_0. The other coefficients: 10 D of g_u and g_v, 4 D of d, and 5 for products and sums, of the
+    polynomials' coefficients. Where the path leaves the cells that are looked at, both the image and the function
+    change by at most 2 max|p| a pixel along each axis.
     """
     start = source.start.view(-1, 1, 1)
     cell = [source.pixel(x.first + j, y.first + i, start).permute(0, 3, 1, 2) for i in (0, 1) for j in (0, 1)]
@@ -369,7 +375,8 @@ def _as_quadratic(
 
 
 def _assembled(stack: Tensor, radius: Tensor, columns: list[Columns], symbols: int) -> AffineForm:
-    """Append the columns that weigh most, at most ``symbols`` for each pair; |values y| <= |values| of others go into radii."""
+    """Append the columns that weigh most, at most ``symbols`` for each pair; |values y| <= |values| of others go into
+    radii."""
     columns = [each for each in columns if len(each.at)]
     if not columns:
         return AffineForm(stack, radius, quadratic=True)
