@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.support.cases import PLACES, make_image, make_transform
 from tests.support.exactly import violations
 from tests.support.oracle import transformed
 from tests.support.polynomial_check import assert_joint, chebyshev
-from tiltproof.checker.polynomials import polynomial_images
+from tiltproof.checker.polynomials import WHOLE, Series, inverse, polynomial_images, sine_cosine
 from tiltproof.checker.tiling import Transform
 from tiltproof.pixels.polynomial import polynomial_form
 
@@ -101,6 +102,32 @@ def test_it_agrees_with_the_prover():
         assert len(form.rows) - 2 == other.symbols
         reach, others = (stack[1:, 0].abs().sum(0) for stack in (form.rows[:-1], other.stack))
         assert (reach <= others * 1.6 + 1e-12).all()
+
+
+def test_series():
+    """Products, sines and inverses of series contain the exact values, also where powers beyond the fourth are large."""
+    rng = np.random.default_rng(5)
+    for trial in range(60):
+        x, y = (
+            Series(tuple(int(v * WHOLE) for v in rng.normal(size=5) * [1, *[0.1 if trial % 2 else 0.02] * 4]), int(n))
+            for n in 2.0 ** rng.uniform(0, 120, 2)
+        )
+        x = x._replace(terms=(abs(x.terms[0]) + WHOLE // 2, *x.terms[1:]))
+        for e in (Fraction(-1), Fraction(-1, 3), Fraction(1, 2), Fraction(1)):
+            a, b = (
+                sum((Fraction(t, WHOLE) * e**k for k, t in enumerate(z.terms)), Fraction(z.error * sign, WHOLE))
+                for z, sign in ((x, 1), (y, -1))
+            )
+            sine, cosine = sine_cosine(x)
+            results = {x.times(y): a * b, x.plus(y): a + b, x.over(7): a / 7}
+            with mpmath.workdps(80):
+                angle = mpmath.mpf(a.numerator) / a.denominator
+                results |= {f: Fraction(str(g(angle))) for f, g in ((sine, mpmath.sin), (cosine, mpmath.cos))}
+            if (divided := inverse(x)) is not None:
+                results[divided] = 1 / a
+            for found, truth in results.items():
+                value = sum((Fraction(t, WHOLE) * e**k for k, t in enumerate(found.terms)), Fraction(0))
+                assert abs(value - truth) <= Fraction(found.error, WHOLE) + Fraction(1, 10**75)
 
 
 def test_what_is_not_supported():

@@ -317,9 +317,7 @@ def polynomial_images(
     # each of a, b, d is off by 4 units of size, and there are up to 10 products and sums
     moved = (1 + x.abs().sum(0)) * (1 + y.abs().sum(0))
     error = (error + UNIT * (4 * q.abs() + 16 * size * moved)) * UP
-    columns: list[Columns] = []
-    for over, along, sideways in ((across, down, True), (down, across, False)):
-        columns += crossings(pixel, over, along, sideways, powers, error)
+    columns = crossings(pixel, across, down, powers, error)
     columns += corners(pixel, across, down, powers, error)
     shape = (len(images), height * width, images.shape[1])
     return assembled(powers.view(5, *shape), error.view(shape), columns, images, symbols)
@@ -343,19 +341,27 @@ class Pixels:
         return torch.where((inside & within).unsqueeze(1), found, 0.0)
 
 
-def crossings(pixel: Pixels, over: Path, along: Path, sideways: bool, powers: Tensor, error: Tensor) -> list[Columns]:
-    """Add (jump + tilt s) max(0, x) to ``powers`` and ``error``, for paths that cross a line. Symbols: of max(0, x),
-    and of s' max(0, x) with s' = s less its middle."""
+class Crossed(NamedTuple):
+    """Paths that cross a line: one for each pixel [n] and line."""
+
+    at: Tensor
+    x: Tensor  # the distance to the line, [5, n]
+    x_error: Tensor
+    s: Tensor  # the position along the line, less its middle
+    s_error: Tensor
+    jump: Tensor  # in that middle, [n, C]
+    tilt: Tensor
+
+
+def crossed(pixel: Pixels, over: Path, along: Path, sideways: bool) -> Crossed:
+    """The paths that cross a column of the grid (``sideways``) or a row."""
     at = (over.side != 0).flatten().nonzero().squeeze(1)
-    if not len(at):
-        return []
     side, line, other = (each.flatten()[at] for each in (over.side, over.line, along.line))
     x = over.powers.flatten(1)[:, at] * side
     x[0] -= (side > 0).double()
     x_error = (over.error.flatten()[at] + UNIT) * UP
     s = along.powers.flatten(1)[:, at].clone()
     middle, s[0] = s[0].clone(), 0.0
-    s_error = along.error.flatten()[at]
 
     def bend(k: int) -> Tensor:
         """Second difference across the line, on grid line k of the other kind; three pixels in the direction of the
@@ -367,9 +373,20 @@ def crossings(pixel: Pixels, over: Path, along: Path, sideways: bool, powers: Te
 
     jumps = bend(0), bend(1)
     tilt = jumps[1] - jumps[0]
-    jump = jumps[0] + middle.unsqueeze(1) * tilt
+    return Crossed(at, x, x_error, s, along.error.flatten()[at], jumps[0] + middle.unsqueeze(1) * tilt, tilt)
+
+
+def crossings(pixel: Pixels, across: Path, down: Path, powers: Tensor, error: Tensor) -> list[Columns]:
+    """Add (jump + tilt s) max(0, x) to ``powers`` and ``error``, for paths that cross a line. Symbols: of max(0, x),
+    and of s' max(0, x) with s' = s less its middle."""
+    both = crossed(pixel, across, down, True), crossed(pixel, down, across, False)
+    dims = (0, 1, 0, 1, 0, 0, 0)
+    at, x, x_error, s, s_error, jump, tilt = (torch.cat(parts, dim) for *parts, dim in zip(*both, dims, strict=True))
+    if not len(at):
+        return []
     # Paths that are equal up to 2^-42 share functions: the first one's, and the others pay for the difference.
-    grid = torch.cat([(x * 2.0**42).round(), (s / s[1].where(s[1] != 0, torch.ones_like(s[1])) * 2.0**30).round()])
+    slope = torch.where(s[1] != 0, s[1], 1.0)
+    grid = torch.cat([(x * 2.0**42).round(), (s / slope * 2.0**30).round()]) + 0.0  # no zeros with signs
     names = torch.cat([(at // pixel.area).double()[None], grid]).T
     keys = torch.unique(names, dim=0, return_inverse=True)[1]
     numbers = torch.arange(len(at), device=at.device)
@@ -396,8 +413,10 @@ def crossings(pixel: Pixels, over: Path, along: Path, sideways: bool, powers: Te
     sizes = (bent.abs().sum(0) + off).unsqueeze(1) + (way.abs().sum(0) + way_off).unsqueeze(1) * (
         1 + factor.abs().unsqueeze(1)
     )
-    # jump and tilt are sums of at most six pixels, of which the largest counts
-    cost = cost + 256 * UNIT * sizes * pixel.values.abs().amax() + 8 * UNIT * (added.abs() + powers[:, at].abs()).sum(0)
+    # jump and tilt are sums of at most six pixels, of which the largest counts; a pixel may cross two lines
+    cost = (
+        cost + 256 * UNIT * sizes * pixel.values.abs().amax() + 16 * UNIT * (added.abs() + powers[:, at].abs()).sum(0)
+    )
     powers.index_add_(1, at, added)
     error.index_add_(0, at, cost * UP)
     return [
