@@ -4,7 +4,8 @@ Read it in this order:
 
 1. Affine arithmetic: `form` (with `branches`: products), then `operations`, `piecewise`, `statistics`, `curves`, `attention`, `compounds`,
    `rearranging`, `sums` and `moved`, one rule per torch function.
-2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation).
+2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation);
+   `polynomials`, for boxes of one parameter.
 3. The network: `network`, and `head`, which a claim about classes may take off.
 4. The run folder: `failed`, `strict_json`, `tiling`, `records`, `folder`.
 5. The proof: `prover`, `verdicts` (classification), `ranges` (regression), `check` (the entry point).
