@@ -14,7 +14,7 @@ from tests.support.polynomial_check import Batch, chebyshev, check_batch, random
 from tiltproof.enclosures.centered import ONE, Centered, pi, sine
 from tiltproof.enclosures.polynomial import Polynomial
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.pixels.polynomial import parameters, polynomial_form
+from tiltproof.pixels.polynomial import parameters, polynomial_form, supported
 
 
 def run(cases: int, seed: int) -> int:
@@ -233,6 +233,8 @@ def test_columns_do_not_leave_radii():
 
 def test_boxes_that_are_not_supported():
     image, low = torch.rand(1, 3, 6, 6, dtype=torch.float64), torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    assert not supported(make_transform(["R"] * 9), torch.zeros(1, 9), torch.zeros(1, 9))
+    assert not supported(make_transform(["Tu"]), torch.zeros(1, 1), torch.full((1, 1), 1e7))
     for letters in (["R", "Sc"], ["C", "R"], ["R", "G"]):
         transform = make_transform(letters)
         form = polynomial_form(image, torch.tensor([0]), transform, low, low + 0.1)

@@ -30,6 +30,7 @@ PI = Fraction("3.141592653589793238462643383279502884197169399375105820974944592
 TURNS, SHIFTS = ("R", "Roll"), ("Tu", "Tv")
 SUPPORTED = frozenset((*TURNS, *SHIFTS, "Sc", "Scu", "Scv", "Sh", "Shv"))
 FARTHEST = 2.0**14  # positions beyond are not supported: a half integer times a multiple of 2^-30 is exact up to there
+MOST_PARTS = 8  # so that whole numbers stay within the range of floats
 NEAR = 2.0**-40  # a path that leaves its cell by less does not cross a line, but pays for it
 UP = 1 + 2.0**-40  # covers the relative error of sums and products of numbers >= 0
 
@@ -290,6 +291,8 @@ def polynomial_images(
     in common.
     """
     if any(letter not in SUPPORTED for letter in transform.letters) or bool(((low < high).sum(1) > 1).any()):
+        return None
+    if len(transform.letters) > MOST_PARTS or not bool((torch.cat([low, high]).abs() < FARTHEST).all()):
         return None
     height, width = images.shape[-2:]
     sources = [source_lines(transform, *ends) for ends in zip(low.tolist(), high.tolist(), strict=True)]

@@ -31,8 +31,8 @@ AT_ONCE = 2**15
 """Pixels of one channel bounded at a time: some dozens of float64 numbers for each, which fit into a CPU's caches."""
 TOUCH = 2.0**-42
 """A path that leaves its cell by no more is charged for it; a path that leaves it further crosses a line."""
-MOST_VALUE = 2.0**20
-"""Parameters beyond are not supported."""
+MOST_VALUE, MOST_PARTS = 2.0**20, 8
+"""Larger parameters and longer sequences are not supported: exact numbers then stay within the range of floats."""
 LEAST_SYMBOL = 2.0**-46
 """Least radius of a single entry that is worth a symbol of its own."""
 
@@ -92,7 +92,7 @@ def polynomial_form(
 def supported(transform: Transform, low: Tensor, high: Tensor) -> bool:
     """Return whether forms are polynomials: at most one parameter of each box varies, and the stages are moves of
     pixels, changes of contrast and brightness, or the first and then the second."""
-    kinds = [kind for kind, _ in transform.stages()]
+    kinds = [kind for kind, _ in transform.stages()] if len(transform.parts) <= MOST_PARTS else []
     plain = bool(((low < high).sum(1) <= 1).all()) and bool((torch.cat([low, high]).abs() < MOST_VALUE).all())
     return plain and kinds in ([Spatial], [Pixelwise], [Spatial, Pixelwise])
 
