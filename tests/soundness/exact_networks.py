@@ -38,8 +38,8 @@ class Layer:
     options: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self) -> list[str]:
-        first = self.args[0]
-        return [arg.name for arg in (first if isinstance(first, list) else self.args) if isinstance(arg, Of)]
+        every = (each for arg in self.args for each in (arg if isinstance(arg, list) else [arg]))
+        return [arg.name for arg in every if isinstance(arg, Of)]
 
     def apply(self, values: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
         """Apply the layer with torch, in another precision."""
@@ -153,6 +153,13 @@ MOVES = (
     "reshape.default", "flatten.using_ints", "permute.default", "transpose.int", "slice.Tensor", "pad.default", "clone.default",
 )  # fmt: skip
 SCALES = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor", "neg.default", "batch_norm.default")
+LINEAR = (
+    "mm.default", "addmm.default", "einsum.default", "tensordot.default", "cumsum.default", "sum.dim_IntList", "conv1d.default",
+    "conv1d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "upsample_bilinear2d.vec", "upsample_linear1d.vec",
+    "matmul.default",
+)  # fmt: skip
+"""With biases as torch has them; interpolated by a power of two, so that weights are float64 numbers."""
+SUMS = (*AVERAGES, *LINEAR, "linear.default", "conv2d.default")
 KINKED = {"relu.default": 0.0, "leaky_relu.default": None}
 SMOOTH: dict[str, Callable[[Any], Any]] = {
     "sigmoid.default": lambda x: 1 / (1 + mpmath.exp(-x)),
@@ -170,7 +177,7 @@ def _basis(layer: Layer, shape: tuple[int, ...], args: list[Any]) -> np.ndarray:
 
 def matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
     """Return weights [inputs, outputs], biases [outputs] and, for an average, each output's divisor (its weights are then 1)."""
-    if layer.call == "linear.default":
+    if layer.call == "linear.default" and len(shape) == 1:
         _, weight, bias = layer.args
         return weight.double().T.numpy(), None if bias is None else bias.double().numpy(), None
     if layer.call == "conv2d.default":
@@ -178,9 +185,27 @@ def matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray
         found = _basis(layer, shape, [weight, None, *geometry])
         places = found.shape[1] // len(weight)
         return found, None if bias is None else np.repeat(bias.double().numpy(), places), None
+    if layer.call in (*LINEAR, "linear.default"):
+        return _linear(layer, shape)
     found = _basis(layer, shape, layer.args[1:])
     divisors = np.array([round(1 / column.max()) for column in found.T], dtype=np.int64)
     return (found > 0).astype(np.float64), None, divisors
+
+
+def _linear(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, None]:
+    """Return what `matrix` does of a layer whose bias, if it has one, is the argument that is a tensor of one dimension."""
+    count, (name,) = math.prod(shape), layer.inputs()
+    biased = [isinstance(arg, Tensor) and arg.ndim == 1 for arg in layer.args]
+    args = [torch.zeros_like(arg) if bias else arg for arg, bias in zip(layer.args, biased, strict=True)]
+    one = torch.eye(count, dtype=torch.float64).view(count, *shape)
+    found = Layer(layer.name, layer.call, args, layer.options).apply({name: one}).reshape(count, -1).numpy()
+    if not any(biased):
+        return found, None, None
+    return found, layer.apply({name: torch.zeros_like(one[:1])}).flatten().numpy(), None
+
+
+def product_with_constant(layer: Layer) -> bool:
+    return layer.call == "matmul.default" and len(layer.inputs()) == 1
 
 
 def moved(layer: Layer, shape: tuple[int, ...]) -> np.ndarray:
@@ -268,9 +293,9 @@ def evaluate(layers: Sequence[Layer], x: Rational) -> dict[str, Rational]:
     for layer in layers:
         names = layer.inputs()
         before = [values[name] for name in names]
-        if layer.call in exact_functions.EXACT:
+        if layer.call in exact_functions.EXACT and not product_with_constant(layer):
             result = exact_functions.EXACT[layer.call](layer, before)
-        elif layer.call in (*AVERAGES, "linear.default", "conv2d.default"):
+        elif layer.call in SUMS:
             weight, bias, divisors = matrix(layer, known[names[0]])
             result = before[0].reshape(count, -1) @ Rational.of(weight)
             if bias is not None:
@@ -372,9 +397,9 @@ class Float32:
         from tests.soundness import exact_functions
 
         x, flat = before[0], before[0].reshape(len(before[0]), -1)
-        if layer.call in exact_functions.FLOAT32:
+        if layer.call in exact_functions.FLOAT32 and not product_with_constant(layer):
             return exact_functions.FLOAT32[layer.call](self, layer, before)
-        if layer.call in (*AVERAGES, "linear.default", "conv2d.default"):
+        if layer.call in SUMS:
             weight, bias, divisors = matrix(layer, known[0])
             weight = self._flushed(weight)
             result = self._sum(flat, weight, None if bias is None else self._flushed(bias))

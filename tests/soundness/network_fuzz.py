@@ -774,6 +774,38 @@ def linears(rng: Rng) -> Iterator[Case]:
             (4,),
         ),
     }  # fmt: skip
+    spread, back = weights(rng, 2, 3, 2, 3), weights(rng, 4, 2, 3, 2)
+    singles |= {
+        "a product on the right": ([Layer("y", "mm.default", [X, weights(rng, 6, 4)])], (6,)),
+        "a product and a sum": ([Layer("y", "addmm.default", [weights(rng, 4), X, weights(rng, 6, 4)])], (6,)),
+        "a sum over two letters": ([Layer("y", "einsum.default", ["zcab,bdc->zda", [X, weights(rng, 3, 4, 2)]])], IMAGE),
+        "a sum over one of three": ([Layer("y", "tensordot.default", [X, weights(rng, 5, 4), [2], [1]])], IMAGE),
+        "running sums": ([Layer("y", "cumsum.default", [X, 2])], IMAGE),
+        "sums": ([Layer("y", "sum.dim_IntList", [X, [1, 3], True])], IMAGE),
+        "a convolution along lines": (
+            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "conv1d.default", [Of("r"), weights(rng, 3, 2, 4), weights(rng, 3), [2], [1], [1], 1])],
+            IMAGE,
+        ),
+        "spread": ([Layer("y", "conv_transpose2d.input", [X, spread, weights(rng, 3), [2, 1], [1, 0], [1, 0], 1, [1, 1]])], IMAGE),
+        "spread in groups": ([Layer("y", "conv_transpose2d.input", [X, back[:2], None, [1, 2], [0, 1], [0, 0], 2, [2, 1]])], IMAGE),
+        "a product of tokens": ([Layer("y", "linear.default", [X, weights(rng, 2, 3), weights(rng, 2)])], IMAGE),
+        "a product on the left": ([Layer("y", "matmul.default", [weights(rng, 5, 4), X])], IMAGE),
+        "products on the left": ([Layer("y", "matmul.default", [weights(rng, 2, 5, 4), X])], IMAGE),
+        "products on the right": ([Layer("y", "matmul.default", [X, weights(rng, 2, 3, 4)])], IMAGE),
+        "a convolution as long as the lines": (
+            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "conv1d.padding", [Of("r"), weights(rng, 3, 2, 4), None, [1], "same"])],
+            IMAGE,
+        ),
+        "spread along lines": (
+            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "conv_transpose1d.default", [Of("r"), weights(rng, 2, 3, 4), None, [2], [1], [1]])],
+            IMAGE,
+        ),
+        "lines interpolated": (
+            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "upsample_linear1d.vec", [Of("r"), None, False, [2.0]])],
+            IMAGE,
+        ),
+        "interpolated": ([Layer("y", "upsample_bilinear2d.vec", [X, None, False, [2.0, 4.0]])], IMAGE),
+    }  # fmt: skip
     for name, (layers, shape) in singles.items():
         yield make(rng, name, layers, shape, Input(3, 1, F32), 5)
         yield make(rng, f"{name}, float64", layers, shape, Input(3, 2, F64, spread=0.01, rest=0.02), 5)
