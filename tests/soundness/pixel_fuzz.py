@@ -10,6 +10,7 @@ random points of each parameter box; forms are judged at their symbols. Kinds of
     Spots      `affine_of_exact` at handmade positions: ends on and near grid lines, forms that reach far beyond their boxes, pixels of
                all magnitudes
     Places     `coordinates`, to the last bits
+    Polynomials  `polynomial_form`, of boxes in which one parameter varies
     Sums       single operations of affine forms and intervals
 """
 
@@ -81,6 +82,7 @@ class Case:
 def direct(case: Case, file: str) -> bool:
     name = Path(file).stem
     kinds = {"interval": ("intervals",), "coordinates": ("places", "camera_depths")}
+    kinds |= dict.fromkeys(("centered", "polynomial", "crossings"), ("polynomials",))
     if name in ("rounding", "affine_form", "relu"):
         return case.kind == "sums"
     if name in kinds:
@@ -221,7 +223,9 @@ def boxes(letters: Sequence[str], regime: str, count: int, rng: np.random.Genera
         center = rng.uniform(max(lowest, -SPREADS[name]), SPREADS[name], count)
         grid = STEPS[name] * rng.integers(-1, 3, count)
         center = np.where(rng.random(count) < 0.4, grid, center)
-        if regime == "huge":
+        if regime == "narrow":
+            half = MEDIUM[name] * 2.0 ** -rng.uniform(2, 12, count)
+        elif regime == "huge":
             half = HUGE[name] * rng.uniform(0.1, 1, count)
         elif regime == "medium":
             half = MEDIUM[name] * rng.uniform(0.02, 1, count)
@@ -338,6 +342,56 @@ def pairs(
         "pairs",
         last,
     )
+
+
+def polynomials(
+    letters: Sequence[str],
+    padding: str,
+    rng: np.random.Generator,
+    *,
+    degree: int,
+    symbols: int,
+    regime: str,
+    size: tuple[int, int] = (4, 5),
+    count: int = 12,
+    points: int = 7,
+    kind: int = 0,
+) -> Case:
+    """Build a case of `polynomial_form`: one parameter of each box varies. Kinks count as remainders here; that one number explains all
+    pixels of a column is `tests.support.polynomial_check`'s to see."""
+    images = images_of(kind, (3, 1 + int(rng.random() < 0.4), *size), rng)
+    rows, varies = rng.integers(len(images), size=count), rng.integers(len(letters), size=count)
+    low, high = boxes(letters, regime, count, rng)
+    mine = varies[:, None] == np.arange(len(letters))
+    high = np.where(mine, high, low)
+    theta, _ = members(low, high, points, rng)
+    truth, doubt = transformed(images[np.tile(rows, points)], letters, theta.reshape(-1, len(letters)), padding)
+    # as the package scales a parameter: c + h e with c the middle as rounded, and h beyond both ends
+    center = (low + high) / 2
+    half = np.nextafter(np.maximum(high - center, center - low), np.inf).astype(Long)
+    e = np.where(mine, (theta - center) / half, 0).sum(2)
+    powers = [np.ones_like(e), e]
+    while len(powers) <= degree:
+        powers.append(2 * e * powers[-1] - powers[-2])
+    shape = points, count, *truth.shape[1:]
+    text = text_of(letters, padding)
+
+    def function() -> Bounds:
+        import torch
+
+        from tiltproof.pixels.polynomial import polynomial_form
+        from tiltproof.transforms.base import parse
+
+        tensors = (torch.tensor(each) for each in (images, rows))
+        box = (torch.tensor(each) for each in (low, high))
+        form = polynomial_form(*tensors, parse(text), *box, degree, symbols)
+        found = arrays(form)
+        kinks = np.abs(found["slopes"][degree:]).sum(0) * (1 + 2.0**-45)
+        return found | {"slopes": found["slopes"][:degree], "radius": found["radius"] + kinks}
+
+    name = f"{text} degree {degree}, {symbols} symbols, {regime} {images.shape}"
+    spread = np.stack(powers[1:], 1)[..., None, None, None]
+    return Case(name, truth.reshape(shape), doubt.reshape(shape), spread, function, kind="polynomials")
 
 
 ENDS = np.array([
@@ -865,6 +919,18 @@ def _inputs(rng: np.random.Generator) -> Any:
             if len(letters) == 1:
                 yield places(letters, "medium", rng, quadratic=True)
     yield camera_depths(rng)
+    moves = [each for each in FAMILIES if {*names_of(each)} <= {*SPATIAL, "C", "B"} and names_of(each)[0] in SPATIAL]
+    for number, letters in enumerate([*moves, *moves, ("B",), ("R", "Tu", "Tv"), ("Scv", "Roll")]):
+        for regime in ("narrow", "thin", "medium"):
+            yield polynomials(
+                letters,
+                ("zeros", "border", "reflect")[number % 3],
+                rng,
+                degree=(4, 3, 2, 4)[number % 4],
+                symbols=(64, 0, 3)[number % 3],
+                regime=regime,
+                kind=number,
+            )
     for number in range(10):
         for scale in ("usual", "signs", "close", "tiny", "negative"):
             options = {
