@@ -44,7 +44,132 @@ UNDER = (
     "them comes close."
 )
 
+INTEGERS = (
+    "Whole numbers times 2^-128 round by a few units, which no float of a position can show: what they may be off is given ten "
+    "thousand times as much room by the 2^-84 that every position is charged."
+)
+
 ARGUED: list[Argued] = [
+    Argued(
+        "enclosures/centered.py",
+        "coarse = [(number + step // 2) // step for number in self.exact]",
+        ("step // 2 -> step * 2",),
+        CHOICE,
+    ),
+    Argued("enclosures/centered.py", "BITS = 128", ("128 -> 129",), CHOICE),
+    Argued(
+        "enclosures/centered.py",
+        "inverse.slack = (self.slack + 1) * (inverse._largest() + 1) ** 3 * 4",
+        ("inverse._largest() + 1 -> 1",),
+        INTEGERS,
+    ),
+    Argued(
+        "enclosures/centered.py",
+        "return self._with(lambda number: (number * unit) >> (BITS + GUARD), self.slack + 2, self.rest.deg2rad())",
+        ("2 -> 1",),
+        INTEGERS,
+    ),
+    Argued(
+        "enclosures/polynomial.py",
+        "slack = self.center.abs() * (2 * U) + (first.abs() + second.abs() + rest + self.radius) * (16 * U)",
+        ("16 -> 8",),
+        ROUNDS,
+    ),
+    Argued(
+        "enclosures/polynomial.py",
+        "return Polynomial(stack, widen(self.radius * size, absolute_sum(stack), 1, U))",
+        ("widen(self.radius * size, absolute_sum(stack), 1, U) -> self.radius * size",),
+        ROUNDS,
+    ),
+    Argued(
+        "enclosures/polynomial.py",
+        "small = first * others + mine * second + mine * others",
+        ("first -> second",),
+        ROUNDS,
+    ),
+    Argued(
+        "enclosures/polynomial.py",
+        "return Polynomial(self.stack, widen(self.radius + size, 0.0, 2, U))",
+        ("2 -> 3",),
+        MORE,
+    ),
+    Argued(
+        "enclosures/polynomial.py",
+        "return sine._plus_unknown(fifth * (more / 120)), cosine._plus_unknown(fifth * size * (more / 720))",
+        ("120 -> 119",),
+        MORE,
+    ),
+    Argued(
+        "enclosures/polynomial.py",
+        "return Polynomial(result.stack, torch.where((middle > 0) & (self.ends()[0] > 0), result.radius, torch.inf))",
+        ("torch.where((middle > 0) & (self.ends()[0] > 0), result.r... -> torch.inf",),
+        NOTHING,
+    ),
+    Argued("pixels/polynomial.py", "before, after = (-low).clamp(min=0), (high - 1).clamp(min=0)", ("0 -> 1",), CHOICE),
+    Argued("pixels/polynomial.py", "AT_ONCE = 2**15", ("2 ** 15 -> 2 * 15",), CHUNKS),
+    Argued(
+        "pixels/polynomial.py",
+        "moved = around[0].deviation() + around[1].deviation() + square.deviation()",
+        (
+            "around[0].deviation() + around[1].deviation() + square.de... -> around[0].deviation() + around[1].deviation() - square.de...",
+        ),
+        ROUNDS,
+    ),
+    Argued(
+        "pixels/polynomial.py",
+        "(at[left] // area, at[left] % area), values[left].abs() * (1 + 8 * U), accumulate=True",
+        ("values[left].abs() * (1 + 8 * U) -> values[left].abs() / (1 + 8 * U)",),
+        ROUNDS,
+    ),
+    Argued("pixels/crossings.py", "SAME = 2.0**-44", ("2.0 ** (-44) -> 2.0 * -44",), CHOICE),
+    Argued("pixels/crossings.py", "half = highest.clamp(min=0) / 2 * (1 + 4 * U)", ("1 + 4 * U -> 1 - 4 * U",), ROUNDS),
+    Argued(
+        "pixels/crossings.py",
+        "sides = a.magnitude()[group] + b.magnitude()[group] * factor.abs().clamp(min=1)",
+        ("a -> b",),
+        ROUNDS,
+    ),
+    Argued(
+        "pixels/crossings.py",
+        "size = (places[where].abs() + added.movedim(0, 1).abs()).sum(1)",
+        ("places[where].abs() + added.movedim(0, 1).abs() -> places[where].abs()",),
+        ROUNDS,
+    ),
+    Argued(
+        "pixels/crossings.py",
+        "mixed, size = mixed + pixel * (p * q), size + pixel.abs() * abs(p * q)",
+        ("size + pixel.abs() * abs(p * q) -> pixel.abs() * abs(p * q)",),
+        ROUNDS,
+    ),
+    Argued(
+        "enclosures/relu.py",
+        "lowest = -tilt * kink - curvature * (2 * kink * kink - 1)",
+        ("2 * kink * kink - 1 -> 1",),
+        LOOSER,
+    ),
+    Argued(
+        "network/ops/contraction.py", "if len(size) == 2 and not rest:", ("len(size) == 2 -> len(size) != 2",), CHOICE
+    ),
+    Argued(
+        "network/ops/contraction.py",
+        'return inputs // operation.settings["window"].groups * height * width, outputs * height * width',
+        ("width -> height #2",),
+        ROUNDS,
+    ),
+    Argued(
+        "network/ops/contraction.py",
+        "count = 16 * (sum(x.shape[-2:]) + sum(operation.shape[-2:]) + 8)",
+        ("16 -> 1",),
+        ROUNDS,
+    ),
+    Argued(
+        "network/ops/contraction.py",
+        "result.rounding_budget = result.rounding_budget + lengths(self._near(operation, farthest(inputs[0])))",
+        (
+            "result.rounding_budget + lengths(self._near(operation, fa... -> lengths(self._near(operation, farthest(inputs[0])))",
+        ),
+        ROUNDS,
+    ),
     Argued(
         "enclosures/affine_form.py",
         "radius = (radius * (1 + 4 * unit) + (8 * SMALLEST[dtype] if unit else 0.0)).to(dtype)",

@@ -775,6 +775,8 @@ def linears(rng: Rng) -> Iterator[Case]:
         ),
     }  # fmt: skip
     spread, back = weights(rng, 2, 3, 2, 3), weights(rng, 4, 2, 3, 2)
+    lines, narrow = Layer("r", "reshape.default", [X, [-1, 2, 12]]), weights(rng, 3, 2, 4)
+    along: list[Any] = [[2], [1], [1]]
     singles |= {
         "a product on the right": ([Layer("y", "mm.default", [X, weights(rng, 6, 4)])], (6,)),
         "a product and a sum": ([Layer("y", "addmm.default", [weights(rng, 4), X, weights(rng, 6, 4)])], (6,)),
@@ -783,7 +785,7 @@ def linears(rng: Rng) -> Iterator[Case]:
         "running sums": ([Layer("y", "cumsum.default", [X, 2])], IMAGE),
         "sums": ([Layer("y", "sum.dim_IntList", [X, [1, 3], True])], IMAGE),
         "a convolution along lines": (
-            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "conv1d.default", [Of("r"), weights(rng, 3, 2, 4), weights(rng, 3), [2], [1], [1], 1])],
+            [lines, Layer("y", "conv1d.default", [Of("r"), narrow, weights(rng, 3), *along, 1])],
             IMAGE,
         ),
         "spread": ([Layer("y", "conv_transpose2d.input", [X, spread, weights(rng, 3), [2, 1], [1, 0], [1, 0], 1, [1, 1]])], IMAGE),
@@ -793,15 +795,15 @@ def linears(rng: Rng) -> Iterator[Case]:
         "products on the left": ([Layer("y", "matmul.default", [weights(rng, 2, 5, 4), X])], IMAGE),
         "products on the right": ([Layer("y", "matmul.default", [X, weights(rng, 2, 3, 4)])], IMAGE),
         "a convolution as long as the lines": (
-            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "conv1d.padding", [Of("r"), weights(rng, 3, 2, 4), None, [1], "same"])],
+            [lines, Layer("y", "conv1d.padding", [Of("r"), narrow, None, [1], "same"])],
             IMAGE,
         ),
         "spread along lines": (
-            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "conv_transpose1d.default", [Of("r"), weights(rng, 2, 3, 4), None, [2], [1], [1]])],
+            [lines, Layer("y", "conv_transpose1d.default", [Of("r"), weights(rng, 2, 3, 4), None, *along])],
             IMAGE,
         ),
         "lines interpolated": (
-            [Layer("r", "reshape.default", [X, [-1, 2, 12]]), Layer("y", "upsample_linear1d.vec", [Of("r"), None, False, [2.0]])],
+            [lines, Layer("y", "upsample_linear1d.vec", [Of("r"), None, False, [2.0]])],
             IMAGE,
         ),
         "interpolated": ([Layer("y", "upsample_bilinear2d.vec", [X, None, False, [2.0, 4.0]])], IMAGE),
