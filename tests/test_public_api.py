@@ -18,18 +18,23 @@ from tests.support.processes import environment
 
 PUBLIC = {
     "AffineBounds",
+    "Allow",
     "Attack",
     "BranchAndBound",
     "Certificate",
     "CheckFailed",
     "Execution",
     "FGV",
+    "Forbid",
     "InputError",
     "IntervalHull",
+    "KeepOwn",
+    "Linear",
     "RangeCertificate",
     "RayWorkers",
     "RunFolder",
     "Tolerance",
+    "TopK",
     "UniformGrid",
     "UnsupportedOperation",
     "Verdict",
@@ -142,8 +147,8 @@ def test_both_functions_take_the_same_options_in_the_same_order():
     )
     assert [each.name for each in first[:4]] == ["model", "images", "labels", "transform"]
     assert [each.name for each in second[:4]] == ["model", "images", "targets", "transform"]
-    assert second[4].name == "tolerance"
-    assert second[5:] == first[4:]  # names, kinds, defaults and annotations
+    assert (first[4].name, second[4].name) == ("keep", "tolerance")
+    assert second[5:] == first[5:]  # names, kinds, defaults and annotations
     assert all(each.kind is each.KEYWORD_ONLY for each in second[4:])
     assert len(second) <= 14
 

@@ -8,6 +8,7 @@ Options are objects, the same for both functions:
 
     certificate = tiltproof.certify(
         model, images, labels, "R(30)", semantics="float32",
+        keep=tiltproof.TopK(2),                                # or KeepOwn(), Allow(...), Forbid(...), Linear(C, d)
         bounds=tiltproof.AffineBounds(),                       # or IntervalHull(), FGV()
         search=tiltproof.BranchAndBound(max_boxes=20_000),     # or UniformGrid((20, 80))
         attack=tiltproof.Attack(samples=24),
@@ -35,6 +36,7 @@ from tiltproof.transforms import parse
 from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.attack import attack
 from tiltproof.verify.inspection import inspect
+from tiltproof.verify.keep import Allow, Forbid, KeepOwn, Linear, TopK
 from tiltproof.verify.options import (
     FGV,
     AffineBounds,
@@ -62,6 +64,12 @@ __all__ = [
     "attack",
     "check",
     "report",
+    # what must hold, if not that the network predicts the label
+    "KeepOwn",
+    "TopK",
+    "Allow",
+    "Forbid",
+    "Linear",
     # how to prove it
     "AffineBounds",
     "IntervalHull",

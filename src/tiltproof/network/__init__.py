@@ -3,9 +3,17 @@ backward."""
 
 from tiltproof.network.agreement import WithoutHead, read_network, without_head
 from tiltproof.network.arithmetic import proof_arithmetic
-from tiltproof.network.backward import BackwardCost, better, forward_shares, refine, refine_outputs, shallow_share
+from tiltproof.network.backward import (
+    BackwardCost,
+    better,
+    forward_shares,
+    refine,
+    refine_between,
+    refine_outputs,
+    shallow_share,
+)
 from tiltproof.network.bound import bound_network
-from tiltproof.network.forward import check_labels, margins, run, separate_margins
+from tiltproof.network.forward import check_labels, margins, over_rows, run, separate_margins
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.tracing import as_rows, eval_mode, export_network
 
@@ -22,9 +30,11 @@ __all__ = [
     "export_network",
     "forward_shares",
     "margins",
+    "over_rows",
     "proof_arithmetic",
     "read_network",
     "refine",
+    "refine_between",
     "refine_outputs",
     "run",
     "separate_margins",

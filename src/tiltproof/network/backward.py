@@ -274,14 +274,29 @@ def refine(
     ``cost`` receives how far each went. Scores, the part of the slack that each parameter causes, are zero if not ``shared`` and for
     rows that exited early.
     """
+    pairs = pairs % len(forms[network.input])
+    return refine_between(network, forms, pairs, labels[pairs], classes, enough, shared, cost, shallow)
+
+
+def refine_between(
+    network: Network,
+    forms: Mapping[str, AffineForm],
+    pairs: Tensor,
+    own: Tensor,
+    other: Tensor,
+    enough: float | None = None,
+    shared: bool = True,
+    cost: BackwardCost | None = None,
+    shallow: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The same for f_own - f_other, two classes [Q] for each of the boxes ``pairs`` [Q], none of them negative."""
     start = forms[network.input]
-    unit, device, pairs = start.unit, start.like.device, pairs % len(start)
+    unit, device = start.unit, start.like.device
     if unit:
         network.require_proof()
-    own, other = labels[pairs], classes
     last = network.last_linear
     if last is None:
-        a = torch.zeros(len(classes), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
+        a = torch.zeros(len(other), *forms[network.output].shape[1:], dtype=start.like.dtype, device=device)
         a.scatter_(1, own.unsqueeze(1), 1.0).scatter_add_(1, other.unsqueeze(1), torch.full_like(a[:, :1], -1.0))
         return refine_outputs(network, forms, pairs, a, enough, shared, cost, shallow)
     weight, bias = last.settings["weight"], last.settings["bias"]
@@ -347,7 +362,7 @@ def refine_outputs(
 ) -> tuple[Tensor, Tensor]:
     """Lower bounds (float64 [Q]) of ``directions[q]`` . f over box ``pairs[q]``; otherwise like `refine`.
 
-    Directions hold integers such as 1, -1 and 0, which are exact.
+    Directions are coefficients as they are, in the bounds' dtype; nothing about them is rounded.
     """
     if forms[network.input].unit:
         network.require_proof()

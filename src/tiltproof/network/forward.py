@@ -18,7 +18,7 @@ from tiltproof.network.ops.base import OVERFLOW, UNDERFLOW, evaluated, farthest
 from tiltproof.network.ops.linear import ROW_BY_ROW
 
 
-def check_labels(labels: Tensor, count: int, network: Network) -> Tensor:
+def check_labels(labels: Tensor | None, count: int, network: Network) -> Tensor:
     """Labels as int64 [count], each one of the network's classes."""
     shape = network.output_shape()
     if len(shape) != 1:
@@ -154,6 +154,11 @@ def _differences(form: AffineForm, labels: Tensor) -> AffineForm:
     radius = form.radius.gather(1, own) + form.radius
     radius = widen(radius, stack.abs().sum(0), 2, form.unit)
     return AffineForm(stack, radius.scatter(1, own, 0.0), form.unit)
+
+
+def over_rows(operation: Operation, form: AffineForm) -> AffineForm:
+    """A linear operation whose weights [P, R, K] and biases [P, R] differ by row of the form."""
+    return ROW_BY_ROW.forward(operation, [form])
 
 
 def separate_margins(form: AffineForm, labels: Tensor) -> Tensor:

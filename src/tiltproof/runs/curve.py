@@ -70,7 +70,7 @@ def _shrunk(part: Part, share: float) -> Part:
 def certified_curve(
     model: nn.Module,
     images: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     transform: Transform | str,
     certificate: Certificate,
     *,
@@ -103,7 +103,9 @@ def certified_curve(
         outer = inner
         rest = [k for k in left if not _inside(broken.get(k), inner)]
         if rest:
-            outcome = certify(model, images[rest], labels[rest], inner, **options).results
+            of_rest = options | {"keep": options["keep"].of_images(rest)} if options.get("keep") else options
+            some = None if labels is None else labels[rest]
+            outcome = certify(model, images[rest], some, inner, **of_rest).results
             for k, result in zip(rest, outcome, strict=True):
                 if result.verdict is Verdict.CERTIFIED:
                     proved[k] = share

@@ -209,9 +209,9 @@ class StoredRun(Run):
         self._same_program(before)
         for part in ("claim", "settings"):
             old, new = before.get(part), json.loads(json.dumps(self.manifest[part]))
-            for key in new:
-                if not isinstance(old, dict) or old.get(key) != new[key]:
-                    then, now = _difference(old.get(key) if isinstance(old, dict) else None, new[key])
+            for key in dict.fromkeys([*new, *(old if part == "claim" and isinstance(old, dict) else ())]):
+                if not isinstance(old, dict) or old.get(key) != new.get(key):
+                    then, now = _difference(old.get(key) if isinstance(old, dict) else None, new.get(key))
                     raise InputError(
                         f"this is not the run that {self.folder} holds: {key.replace('_', ' ')} differs",
                         got=f"{now} now, {then} in the folder",

@@ -17,6 +17,7 @@ from tiltproof.runs.curve import CURVE, CurvePoint, read_curve
 from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY, VERDICTS, VERSION
 from tiltproof.runs.manifest import image_digests, weights_digest
 from tiltproof.transforms import Transform, parse
+from tiltproof.verify.keep import Keep, is_own, keep_of
 from tiltproof.verify.results import Certificate, ImageResult, RangeCertificate, RangeResult
 
 MOST_BYTES = 2**31
@@ -40,6 +41,13 @@ class FinishedRun:
     results: list[Any]
     curve: list[CurvePoint] | None
     notices: list[str]
+    keep: Keep | None = None
+    """What a classifier keeps, if that is not the label."""
+
+    @property
+    def task(self) -> str:
+        """What the run needs of its data: target values, labels, or nothing."""
+        return "regression" if self.regression else "any" if is_own(self.keep) else "classification"
 
     @property
     def first(self) -> int:
@@ -88,7 +96,10 @@ def read_finished(folder: str | Path) -> FinishedRun:
         if not regression:
             _same_counts(results, summary)
         about = str(transform), str(settings.get("method", "affine")), str(claim["semantics"])
+        keep = None if regression else keep_of(claim.get("keep"))
         certificate = (RangeCertificate if regression else Certificate)(*about, results, float(summary["seconds"]))
+        if keep is not None and isinstance(certificate, Certificate):
+            certificate.keep = keep.words
         summary = certificate.summary()  # counted from the records, whatever else the file says
     except DAMAGED as error:
         raise InputError(f"the run in {folder} is damaged", got=shown(error)) from None
@@ -98,7 +109,19 @@ def read_finished(folder: str | Path) -> FinishedRun:
         if curve is None and (folder / CURVE).exists():
             notices.append(f"{CURVE} belongs to other verdicts than this run's and was left out.")
     return FinishedRun(
-        folder, claim, settings, notes, environment, resumed, summary, transform, regression, results, curve, notices
+        folder,
+        claim,
+        settings,
+        notes,
+        environment,
+        resumed,
+        summary,
+        transform,
+        regression,
+        results,
+        curve,
+        notices,
+        keep,
     )
 
 
@@ -170,6 +193,10 @@ def check_images(run: FinishedRun, images: Tensor, labels: Tensor | None) -> Ten
             got=f"{len(differs)} of {len(wanted)} images that differ",
             do="give the data that the run was made with",
         )
-    if labels is not None and not run.regression and labels.tolist() != [result.label for result in run.results]:
+    if (
+        labels is not None
+        and run.task == "classification"
+        and labels.tolist() != [result.label for result in run.results]
+    ):
         raise InputError("the labels are not those of the run", do="give the data that the run was made with")
     return stored

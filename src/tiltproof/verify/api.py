@@ -16,7 +16,8 @@ from tiltproof.errors import InputError, shown
 from tiltproof.pixels.api import check_method
 from tiltproof.transforms import Transform
 from tiltproof.verify.batch import Job, Run, plan_batches
-from tiltproof.verify.inputs import Inputs, check_inputs, check_model_and_images, check_splits, proof_on
+from tiltproof.verify.inputs import Inputs, check_kept, check_model_and_images, check_splits, proof_on
+from tiltproof.verify.keep import Keep, check_keep, words_of
 from tiltproof.verify.options import (
     FGV,
     AffineBounds,
@@ -36,9 +37,10 @@ from tiltproof.verify.results import Certificate, ImageResult, Progress, RangeCe
 def certify(
     model: nn.Module,
     images: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     transform: Transform | str,
     *,
+    keep: Keep | None = None,
     semantics: str = "real",
     bounds: AffineBounds | IntervalHull | FGV = AffineBounds(),
     search: BranchAndBound | UniformGrid = BranchAndBound(),
@@ -51,6 +53,8 @@ def certify(
 ) -> Certificate:
     """Prove, image by image, that the network predicts the label for every parameter of the transformation's range.
 
+    With ``keep``, what must hold is another property of its outputs than that the label's is the largest.
+
     Parameters
     ----------
     model : torch.nn.Module
@@ -58,9 +62,13 @@ def certify(
     images : Tensor
         Images [N, C, H, W] with values in [0, 1], on the model's device.
     labels : Tensor
-        Classes [N].
+        Classes [N]; None if ``keep`` is `KeepOwn`, which does not look at them.
     transform : Transform or str
         The transformation, for example ``"R(30)"``.
+    keep : KeepOwn or TopK or Allow or Forbid or Linear, optional
+        What must hold for every parameter instead: the network's own answer, the label among the largest outputs, an
+        answer from a set of classes or outside of one, or rows C y > d of the outputs. An image for which it does not
+        hold without any transformation is misclassified.
     semantics : {"real", "float32"}
         Certify the real-valued network, or also every float32 evaluation of it, in any order of summation.
     bounds : AffineBounds or IntervalHull or FGV
@@ -96,11 +104,12 @@ def certify(
     settings = Settings(bounds, search, attack, seed)
     check_kinds(execution=execution, run=run)
     with proof_on(images):
-        inputs = check_inputs(model, images, labels, transform, semantics)
-        job = _job(settings, first, execution, inputs)
-        certificate: Certificate = _run(
-            job, inputs, execution, run, progress, began, {"labels": inputs.labels.tolist()}
-        )
+        inputs, rule = check_kept(model, images, labels, transform, semantics, check_keep(keep), first)
+        job = replace(_job(settings, first, execution, inputs), rule=rule)
+        about: dict[str, Any] = {"labels": inputs.labels.tolist()}
+        if keep is not None:
+            about["keep"] = keep.record()
+        certificate: Certificate = _run(job, inputs, execution, run, progress, began, about)
         return certificate
 
 
@@ -191,7 +200,7 @@ def _run(
         reporter.resumed(run.results)
         earlier = run.seconds
         run.work(inputs, job, reporter, workers)
-        certificate = (RangeCertificate if job.ranges else Certificate)(
+        certificate: Any = (RangeCertificate if job.ranges else Certificate)(
             transform=str(inputs.transform),
             method=job.settings.bounds.method,
             semantics=inputs.semantics,
@@ -205,6 +214,8 @@ def _run(
             }
             | inputs.memory.record(),
         )
+        if "keep" in about:
+            certificate.keep = words_of(about["keep"])
         run.finish(certificate.summary())
         return certificate
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
-from tiltproof.network import margins, run
+from tiltproof.network import better, margins, refine, run
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Transform
-from tiltproof.verify.inputs import Inputs, check_inputs, not_finite, proof_on
+from tiltproof.verify.inputs import Inputs, check_kept, not_finite, proof_on
+from tiltproof.verify.keep import Keep, check_keep
+from tiltproof.verify.rules import OwnRule, Rule
 
 FEW_OF, FAR = 4, 0.5
 """A hasty attack tries every fourth parameter, and the corners unless they are many; then the others, where the least
@@ -33,12 +36,15 @@ class AttackResult:
     margins : list of float
         The lowest margin found.
     correct : list of bool
-        Whether the network predicts the label of the untransformed image.
+        Whether the network predicts the label of the untransformed image (or satisfies what else is to be kept).
+    labels : list of int
+        The labels, or the network's own answers if these are to be kept.
     """
 
     parameters: list[tuple[float, ...] | None]
     margins: list[float]
     correct: list[bool]
+    labels: list[int] = field(default_factory=list)
 
     def __repr__(self) -> str:
         falsified = sum(parameters is not None for parameters in self.parameters)
@@ -48,9 +54,10 @@ class AttackResult:
 def attack(
     model: nn.Module,
     images: Tensor,
-    labels: Tensor,
+    labels: Tensor | None,
     transform: Transform | str,
     *,
+    keep: Keep | None = None,
     samples: int = 200,
     steps: int = 10,
     seed: int = 0,
@@ -66,6 +73,8 @@ def attack(
         Images [N, C, H, W] with values in [0, 1] on the model's device, and their classes [N].
     transform : Transform or str
         The transformation.
+    keep : KeepOwn or TopK or Allow or Forbid or Linear, optional
+        What a counterexample violates, as in `certify`; by default the label.
     samples : int
         Parameters evaluated per image.
     steps : int
@@ -88,12 +97,12 @@ def attack(
         If an operation of the network has no bound rule.
     """
     with proof_on(images):
-        inputs = check_inputs(model, images, labels, transform)
+        inputs, rule = check_kept(model, images, labels, transform, "real", check_keep(keep), first)
         with inputs.eval_mode():
-            attacker = Attacker(inputs, seed)
+            attacker = Attacker(inputs, seed, rule)
             known = attacker.begin(first)
             attacker.search(known, known.alive(), samples, steps)
-        return AttackResult(known.found, known.margin.tolist(), known.correct.tolist())
+        return AttackResult(known.found, known.margin.tolist(), known.correct.tolist(), inputs.labels.tolist())
 
 
 @dataclass
@@ -104,6 +113,9 @@ class Counterexamples:
     margin: Tensor
     falsified: Tensor
     found: list[tuple[float, ...] | None]
+    own: bool = False
+    """Whether the network's own answers stand for the labels: an image is then not ``correct`` if its own answer is
+    not proved."""
 
     def alive(self) -> Tensor:
         """Return images that are classified correctly and not falsified."""
@@ -122,8 +134,13 @@ class Counterexamples:
 class Attacker:
     """Evaluates margins at concrete parameters; results are kept in `Counterexamples`."""
 
-    def __init__(self, inputs: Inputs, seed: int) -> None:
+    def __init__(self, inputs: Inputs, seed: int, rule: Rule | None = None) -> None:
+        """``rule``: what must hold, by default that of labels."""
         self.answers, self.images, self.labels = inputs.answers, inputs.images, inputs.labels
+        self.rule = None if isinstance(rule, OwnRule) else rule
+        self.semantics_network = (
+            inputs.network_as(torch.float64, inputs.semantics) if isinstance(rule, OwnRule) else None
+        )
         self.transform, self.images64 = inputs.transform, inputs.images64
         self.exact = inputs.network_as(torch.float64)
         self.low, self.high = (
@@ -143,19 +160,48 @@ class Attacker:
             row = int((~finite).int().argmax())
             raise not_finite(first + row, self.answers(self.images[row : row + 1])[0])
         falsified = torch.zeros(len(self.images), dtype=torch.bool)
-        return Counterexamples((clean > 0).cpu(), clean.double().cpu(), falsified, [None] * len(self.images))
+        right, own = (clean > 0).cpu(), self.semantics_network is not None
+        if own:
+            right = right & self._own_answers()
+        return Counterexamples(right, clean.double().cpu(), falsified, [None] * len(self.images), own)
+
+    def _own_answers(self) -> Tensor:
+        """Return whether the labels are proved to be the network's answers to the untransformed images."""
+        network = self.semantics_network
+        assert network is not None
+
+        def work(size: int) -> Tensor:
+            found = []
+            for rows in torch.arange(len(self.images), device=self.images.device).split(size):
+                labels = self.labels[rows]
+                forms = run(network, AffineForm.constant(self.images64[rows], symbols=1), outputs=False)
+                form = margins(network, forms, labels)
+                lower = torch.where(form.radius >= 0, form.lower, torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
+                lower = lower.nan_to_num(nan=-torch.inf, posinf=torch.inf)
+                for box, other in (~(lower > 0)).nonzero().tolist():
+                    pair = rows.new_tensor([box])
+                    best, _ = refine(network, forms, labels, pair, rows.new_tensor([other]), 0.0, False)
+                    lower[box, other] = better(lower[box, other], best[0])
+                found.append((lower > 0).all(1).cpu())
+            return torch.cat(found)
+
+        return self.points.run(work)
 
     def _clean(self, size: int) -> tuple[Tensor, Tensor]:
         """Return margins, and whether each image's outputs are finite."""
         margins, finite = [], []
-        for images, labels in zip(self.images.split(size), self.labels.split(size), strict=True):
-            outputs = self.answers(images)
-            margins.append(margin_of(outputs, labels))
+        for rows in torch.arange(len(self.images), device=self.images.device).split(size):
+            outputs = self.answers(self.images[rows])
+            margins.append(self._margin_of(outputs, rows))
             finite.append(outputs.isfinite().all(1))
         return torch.cat(margins), torch.cat(finite)
 
-    def _margin(self, images: Tensor, labels: Tensor) -> Tensor:
-        return margin_of(self.answers(images), labels)
+    def _margin(self, images: Tensor, rows: Tensor) -> Tensor:
+        return self._margin_of(self.answers(images), rows)
+
+    def _margin_of(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """Return margins of outputs [P, K] of images ``rows`` [P]."""
+        return margin_of(outputs, self.labels[rows]) if self.rule is None else self.rule.margin(outputs, rows)
 
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
         """Return margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype, on the device
@@ -165,7 +211,7 @@ class Attacker:
         def work(size: int) -> Tensor:
             pieces = []
             for index, value in zip(images.split(size), values.split(size), strict=True):
-                pieces.append(self._margin(self.transform.apply(self.images[index], value), self.labels[index]))
+                pieces.append(self._margin(self.transform.apply(self.images[index], value), index))
             return torch.cat(pieces)
 
         if not len(rows):
@@ -195,7 +241,7 @@ class Attacker:
 
     def _margins_of_each(self, rows: Tensor, values: Tensor) -> Tensor:
         images = self.transform.apply_each(self.images[rows], values)
-        return self._margin(images, self.labels[rows].repeat_interleave(len(values)))
+        return self._margin(images, rows.repeat_interleave(len(values)))
 
     @torch.no_grad()
     def confirm(self, known: Counterexamples, rows: Tensor, parameters: Tensor) -> None:
@@ -212,6 +258,9 @@ class Attacker:
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
             pixels = pair_bounds(self.images64, index, self.transform, "affine", values, values)
+            if self.rule is not None:
+                pieces.append(self.rule.upper(self.exact, pixels, index).cpu())
+                continue
             form = margins(self.exact, run(self.exact, pixels, outputs=False), labels)
             pieces.append(form.upper.scatter(1, labels.unsqueeze(1), torch.inf).amin(1).cpu())
         return torch.cat(pieces)
@@ -281,7 +330,7 @@ class Attacker:
             unit = start[chunk].to(device, dtype).requires_grad_()
             with torch.enable_grad():  # whatever the caller's setting is
                 images = self.transform.apply(self.images[index], low + (high - low) * (unit + 1) / 2)
-                margin = self._margin(images, self.labels[index])
+                margin = self._margin(images, index)
                 (gradient,) = torch.autograd.grad(margin.sum(), unit)
             pieces.append((unit - step * gradient.sign()).detach().clamp(-1, 1).cpu().double())
         return torch.cat(pieces)

@@ -31,8 +31,10 @@ from tiltproof.verify.branch_and_bound import (
 )
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Execution, Settings
-from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
+from tiltproof.verify.prover import BackwardPolicy, RangeProver
 from tiltproof.verify.results import Reporter
+from tiltproof.verify.rule_prover import prover_for
+from tiltproof.verify.rules import Rule
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Search, SearchState, Tiling, leaves
 from tiltproof.verify.uniform_grid import UniformSearch
@@ -53,12 +55,14 @@ FLOAT64_SIZE = 2
 @dataclass(frozen=True)
 class Job:
     """A job: results for images numbered from ``first``. ``batch_size``: pairs bounded at once, if set by the user;
-    ``answers``: the target values [N, K] of a regression, if known."""
+    ``answers``: the target values [N, K] of a regression, if known; ``rule``: what a classifier must keep, by default
+    the label."""
 
     settings: Settings
     first: int
     batch_size: int | None = None
     answers: Tensor | None = None
+    rule: Rule | None = None
 
     @property
     def ranges(self) -> bool:
@@ -77,7 +81,8 @@ class Job:
     def part(self, rows: slice) -> Job:
         """Return the job for these of its images."""
         answers = None if self.answers is None else self.answers[rows]
-        return replace(self, first=self.first + rows.start, answers=answers)
+        rule = None if self.rule is None else self.rule.part(rows)
+        return replace(self, first=self.first + rows.start, answers=answers, rule=rule)
 
     def pairs(self, inputs: Inputs) -> int:
         """Return the number of pairs to bound at once on the device of the inputs."""
@@ -132,10 +137,10 @@ class Job:
         self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize
     ) -> tuple[ClassificationSpec, Counterexamples, PilotRuns, Grid | None]:
         """Attack; return what remains to prove, and the initial grid if none is given and an image needs one."""
-        attacker = Attacker(inputs, self.seed)
+        attacker = Attacker(inputs, self.seed, self.rule)
         known = attacker.begin(self.first)
         attacker.search(known, known.alive(), self.settings.attack.samples, steps=0, hasty=True)
-        spec = ClassificationSpec(Prover(inputs, self.settings.bounds.method), attacker)
+        spec = ClassificationSpec(prover_for(inputs, self.settings.bounds.method, self.rule), attacker)
         policy = BackwardPolicy.on(inputs.images.device)
         pilots = PilotRuns(spec.prover, policy, known.alive(), pairs, self.seed)
         grid = self.settings.search.grid or grid

@@ -20,6 +20,8 @@ from tiltproof.pixels.api import check_images
 from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
 from tiltproof.transforms import Transform, parse
+from tiltproof.verify.keep import Keep, Linear, is_own
+from tiltproof.verify.rules import Rule
 
 MOST_PARAMETERS = 26  # one letter each in a tiling's text
 SEMANTICS = {"real": 0.0, "float32": 2.0**-24}
@@ -114,6 +116,66 @@ def check_inputs(
     """Inputs of a classifier, whose final softmax, sigmoid or argmax is taken off."""
     inputs = check_model_and_images(model, images, transform, semantics, classes=True)
     return replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
+
+
+def check_kept(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    transform: Transform | str,
+    semantics: str,
+    keep: Keep | None,
+    first: int = 0,
+) -> tuple[Inputs, Rule | None]:
+    """Inputs of a classifier, and the rule for what it must keep; None: that of labels, which is built in.
+
+    The network's own answers take the place of labels where it must keep them. For rows of outputs nothing is taken
+    off the model's end. ``first``: the number of the first image, for messages.
+    """
+    if labels is None and not is_own(keep):
+        raise InputError(
+            "labels are missing",
+            got="None",
+            why="data without labels",
+            do="give the right classes, or keep=KeepOwn() (--keep-own), which needs none",
+        )
+    if keep is None:
+        assert labels is not None
+        return check_inputs(model, images, labels, transform, semantics), None
+    inputs = check_model_and_images(model, images, transform, semantics, classes=not isinstance(keep, Linear))
+    if is_own(keep):
+        check_labels(images.new_zeros(len(images), dtype=torch.int64), len(images), inputs.network)
+        labels = _own_answers(inputs, first)
+    inputs = replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
+    return inputs, keep.rule(inputs.labels, inputs.network.output_shape()[0])
+
+
+def check_claimed(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    transform: Transform | str,
+    semantics: str,
+    keep: Keep | None,
+) -> tuple[Inputs, Rule | None]:
+    """As `check_kept`, for the labels of a run: the network's own answers are among them."""
+    return check_kept(model, images, labels, transform, semantics, None if is_own(keep) else keep)
+
+
+@torch.no_grad()
+def _own_answers(inputs: Inputs, first: int) -> Tensor:
+    """Return the network's answers to the untransformed images, as it is evaluated; a proof confirms them."""
+
+    def work(size: int) -> Tensor:
+        return torch.cat([inputs.answers(part) for part in inputs.images.split(size)])
+
+    with eval_mode(inputs.model):
+        outputs = inputs.evaluations(256).run(work)
+    wrong = (~outputs.isfinite()).any(1)
+    if bool(wrong.any()):
+        row = int(wrong.int().argmax())
+        raise not_finite(first + row, outputs[row])
+    return outputs.argmax(1)
 
 
 def check_model_and_images(

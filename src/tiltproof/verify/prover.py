@@ -97,10 +97,10 @@ class Prover:
         form = margins(network, forms, labels)
         # a negative radius can only come from a wrong rule: such a bound proves nothing
         lower = torch.where(form.radius >= 0, form.lower.double(), torch.nan).scatter(1, labels.unsqueeze(1), torch.inf)
-        forward = _proved(lower).amin(1, keepdim=True)
+        forward = proved(lower).amin(1, keepdim=True)
         first_order = form.center - form.slopes.abs().sum(0)
         likely = (first_order - BACKWARD_LOSS * form.radius).double()
-        worst = torch.where(lower > 0, torch.inf, _proved(likely)).argmin(1, keepdim=True)
+        worst = torch.where(lower > 0, torch.inf, proved(likely)).argmin(1, keepdim=True)
         forward, first_order, radius = (
             each.flatten() for each in (forward, first_order.gather(1, worst), form.radius.gather(1, worst))
         )
@@ -175,10 +175,11 @@ class RangeProver:
 
 def _least(lower: Tensor) -> Tensor:
     """Return the minimum of each row; NaN counts as minus infinity: never proved."""
-    return _proved(lower).amin(1)
+    return proved(lower).amin(1)
 
 
-def _proved(lower: Tensor) -> Tensor:
+def proved(lower: Tensor) -> Tensor:
+    """Return lower bounds with NaN as minus infinity: never proved."""
     return lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 

@@ -224,8 +224,12 @@ class Results:
         """The claim, and images by verdict."""
         counts = Counter(str(result.verdict) for result in self.results)
         text = "".join(f", {count} {verdict}" for verdict, count in sorted(counts.items()))
-        claim = f"{self.transform!r}, {self.method}, {self.semantics}"
+        claim = f"{self.transform!r}, {self.method}, {self.semantics}{self._more()}"
         return f"{type(self).__name__}({claim}: {len(self.results)} images{text}, {self.seconds:.3g} s)"
+
+    def _more(self) -> str:
+        """Return more words of the claim, for `repr`."""
+        return ""
 
     def records(self) -> list[dict[str, Any]]:
         """The results as plain values.
@@ -250,9 +254,19 @@ class Results:
 
 @dataclass(repr=False)
 class Certificate(Results):
-    """The result of `certify`; every list has one entry per image, in the order given."""
+    """The result of `certify`; every list has one entry per image, in the order given.
+
+    Attributes
+    ----------
+    keep : str
+        What is proved of the network, in words, unless that is that it predicts the label.
+    """
 
     results: list[ImageResult]
+    keep: str = ""
+
+    def _more(self) -> str:
+        return f", {self.keep}" if self.keep else ""
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -261,8 +275,8 @@ class Certificate(Results):
 
     @property
     def margins(self) -> list[float]:
-        """The margin of each image: the label's output minus the largest other one. For a certified image it is a
-        proved lower bound over the whole range."""
+        """The margin of each image: the label's output minus the largest other one, or that of what else was to be
+        kept. For a certified image it is a proved lower bound over the whole range."""
         return [result.margin for result in self.results]
 
     @property
@@ -301,8 +315,8 @@ class Certificate(Results):
         Returns
         -------
         dict
-            The claim (``transform``, ``method``, ``semantics``), the number of ``images`` and of each verdict,
-            ``correct`` (not misclassified), ``unfalsified`` (certified or unknown), ``certified_percent``, ``boxes``,
+            The claim (``transform``, ``method``, ``semantics``, ``keep`` unless it is the label), the number of ``images``
+            and of each verdict, ``correct`` (not misclassified), ``unfalsified`` (certified or unknown), ``certified_percent``, ``boxes``,
             ``boxes_per_image``, ``seconds`` and the ``settings``.
         """
         counts = Counter(str(result.verdict) for result in self.results)
@@ -311,6 +325,7 @@ class Certificate(Results):
             "transform": self.transform,
             "method": self.method,
             "semantics": self.semantics,
+            **({"keep": self.keep} if self.keep else {}),
             "images": images,
             "correct": images - counts["misclassified"],
             **{str(verdict): counts[verdict] for verdict in Verdict},

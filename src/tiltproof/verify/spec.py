@@ -93,7 +93,7 @@ class Spec(Protocol):
 
 
 class ClassificationSpec:
-    """The network predicts the label: its margin is positive in every box."""
+    """The network predicts the label, or keeps what else it must: the margin is positive in every box."""
 
     objectives = 1
 
@@ -184,11 +184,12 @@ class ClassificationSpec:
 
     def tally(self, state: SearchState) -> dict[Verdict, int]:
         known: Counterexamples = state.witnesses
+        wrong = int((~known.correct).sum())
         return {
             Verdict.CERTIFIED: int((state.certified.cpu() & ~known.falsified).sum()),
-            Verdict.UNKNOWN: int((state.exhausted.cpu() & ~known.falsified).sum()),
+            Verdict.UNKNOWN: int((state.exhausted.cpu() & ~known.falsified).sum()) + (wrong if known.own else 0),
             Verdict.FALSIFIED: int(known.falsified.sum()),
-            Verdict.MISCLASSIFIED: int((~known.correct).sum()),
+            Verdict.MISCLASSIFIED: 0 if known.own else wrong,
         }
 
     def finish(self, state: SearchState) -> None:
@@ -221,12 +222,15 @@ class ClassificationSpec:
         for which, verdict in (
             (certified, Verdict.CERTIFIED),
             (known.falsified, Verdict.FALSIFIED),
-            (~known.correct, Verdict.MISCLASSIFIED),
+            (~known.correct, Verdict.UNKNOWN if known.own else Verdict.MISCLASSIFIED),
         ):
             for image in which.nonzero().flatten().tolist():
                 verdicts[image] = verdict
+        reasons = self._reasons(state)
         bounded = torch.tensor([verdict in (Verdict.CERTIFIED, Verdict.UNKNOWN) for verdict in verdicts])
         margins = torch.where(bounded, torch.minimum(proved, state.open_bound).cpu(), known.margin)
+        if known.own:  # nothing is proved where the own answer is not
+            margins = torch.where(known.correct, margins, -torch.inf)
         claimed = [verdict is Verdict.CERTIFIED for verdict in verdicts]
         columns = {
             "image": range(first, first + count),
@@ -239,9 +243,17 @@ class ClassificationSpec:
             "open_box": [state.open_box.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
             "boxes": state.boxes.tolist(),
             "seconds": (state.seconds + more_seconds).tolist(),
-            "reason": [state.reasons.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
+            "reason": [reasons.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
         }
         return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
+
+    def _reasons(self, state: SearchState) -> dict[int, Reason]:
+        """Return why images are unknown; an own answer that is not proved is a matter of rounding, or a tie."""
+        known: Counterexamples = state.witnesses
+        if not known.own:
+            return state.reasons
+        why = Reason.ROUNDING if self.attacker.semantics_network is not self.attacker.exact else Reason.OPEN
+        return state.reasons | dict.fromkeys((~known.correct).nonzero().flatten().tolist(), why)
 
 
 class RangeSpec:
