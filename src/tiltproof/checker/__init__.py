@@ -8,7 +8,7 @@ Read it in this order:
    `polynomials`, for boxes of one parameter.
 3. The network: `network`, and `head`, which a claim about classes may take off.
 4. The run folder: `failed`, `strict_json`, `tiling`, `records`, `folder`.
-5. The proof: `prover`, `verdicts` (classification), `ranges` (regression), `check` (the entry point).
+5. The proof: `prover`, `kept` and `verdicts` (classification), `ranges` (regression), `check` (the entry point).
 """
 
 from tiltproof.checker.check import CheckReport, check

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.head import NAMES
+from tiltproof.checker.kept import Kept, read_keep
 from tiltproof.checker.records import (
     RangeRecord,
     Values,
@@ -70,6 +71,8 @@ class Run(NamedTuple):
     values: Values
     head: list[str]
     """What the claim takes off a classifier's end, the last one first."""
+    keep: Kept | None = None
+    """What a classifier keeps, if that is not the label."""
 
 
 def read_run(folder: Path) -> Run:
@@ -110,6 +113,7 @@ def read_run(folder: Path) -> Run:
     ensure(len(digests) > 0, "the claim is about no image")
     head = get(claim, "head", list) if "head" in claim else []
     ensure(all(name in NAMES for name in head) and len(head) <= 8, "the claim takes off an unknown head")
+    ensure("keep" not in claim or "task" not in claim, "a claim of ranges keeps classes")
     ensure("head" not in claim or (len(head) > 0 and "task" not in claim), "a claim of ranges takes off a head")
     ensure(all(type(digest) is str for digest in digests), "an image's sha256 is not text")
     weights = get(claim, "weights_sha256", str)
@@ -117,6 +121,7 @@ def read_run(folder: Path) -> Run:
     ensure(len(lines) == len(digests), f"the claim is about {len(digests)} images, but there are {len(lines)} records")
     found = (parsed(line, "verdicts.jsonl", first + k) for k, line in enumerate(lines))
     summary = parsed(content(folder, "summary.json"), "summary.json")
+    keep: Kept | None = None
     verdicts: list[VerdictRecord] = []
     ranges: list[RangeRecord] = []
     values: Values = None
@@ -126,13 +131,17 @@ def read_run(folder: Path) -> Run:
         check_means(summary, ranges)
     else:
         labels = read_labels(claim, len(digests))
+        keep = read_keep(claim, labels)
+        ensure(keep is None or keep.rule != "linear" or not head, "a claim about rows of outputs takes off a head")
         verdicts = [read_verdict(record, first + k, labels[k], transform) for k, record in enumerate(found)]
         check_counts(summary, verdicts)
     check_batches(files["verdicts.jsonl"], files["batches.jsonl"])
     ensure(summary.get("task") == claim.get("task"), "the summary's task is not the manifest's")
     agreed = {"transform": text, "semantics": semantics, "method": get(settings, "method", str)}
     check_summary(summary, files, agreed)
-    return Run(transform, semantics, weights, first, shape, claim["dtype"], digests, verdicts, ranges, values, head)
+    return Run(
+        transform, semantics, weights, first, shape, claim["dtype"], digests, verdicts, ranges, values, head, keep
+    )
 
 
 def check_batches(verdicts: bytes, batches: bytes) -> None:

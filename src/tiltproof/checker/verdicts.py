@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,48 +11,31 @@ from torch import Tensor, nn
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
+from tiltproof.checker.kept import Bounds, Kept, bound_kept, differences
 from tiltproof.checker.network import explained, outputs, own_answers
-from tiltproof.checker.operations import sum_of_products
 from tiltproof.checker.pixels import as_float32
 from tiltproof.checker.prover import Ends, Progress, Prover, batched
 from tiltproof.checker.records import VerdictRecord
 from tiltproof.checker.tiling import cell, edges
 
 
-class Margins(NamedTuple):
-    """Bounds of min_j (f_label - f_j) over the other classes j, for each of P boxes."""
-
-    lower: Tensor
-    upper: Tensor
-
-
-def bound_margins(model: nn.Module, images: Form, labels: Tensor, head: Sequence[str] = ()) -> Margins:
+def bound_margins(
+    model: nn.Module,
+    images: Form,
+    labels: Tensor,
+    head: Sequence[str] = (),
+    kept: Kept | None = None,
+    numbers: Tensor | None = None,
+) -> Bounds:
+    """Bound min_j (f_label - f_j) over the other classes j, or the margin of what else the run kept of these images."""
     output = outputs(model, images, 2, head)
     if not ((labels >= 0) & (labels < output.shape[1])).all():
         raise CheckFailed(f"a label is not one of the network's {output.shape[1]} classes")
+    if kept is not None and kept.rule != "own":
+        return bound_kept(kept, output, labels, torch.zeros_like(labels) if numbers is None else numbers)
     ahead = differences(output, labels)
     own = torch.nn.functional.one_hot(labels, output.shape[1]).bool()
-    return Margins(*(side.masked_fill(own, math.inf).amin(1) for side in (ahead.lower(), ahead.upper())))
-
-
-def differences(output: Form, labels: Tensor) -> Form:
-    """Return f_label - f_j for every j [P, K].
-
-    After a linear layer that is (W_label - W_j) x + (b_label - b_j), whose shared part cancels before it is bounded. Roundings
-    (of the differences, of the products, and of a float32 evaluation of both outputs) are relative to |W_label| + |W_j|.
-    """
-    if output.made_by is None:
-        label = Form(output.rows.gather(2, labels.expand(len(output.rows), -1)[:, :, None]), output.unit)
-        return Form(label.rows, 0.0) - Form(output.rows, 0.0)
-    x, weight, bias = output.made_by
-    n = weight.shape[1]
-    weight_differences, both = weight[labels][:, None] - weight, weight[labels].abs()[:, None] + weight.abs()
-
-    def product(rows: Tensor, w: Tensor) -> Tensor:
-        return (w @ rows.movedim(0, -1)).movedim(-1, 0)  # [P, K, n] @ [P, n, rows]
-
-    biases = bias[labels].abs()[:, None] + bias.abs()
-    return sum_of_products(x, product, weight_differences, bias[labels][:, None] - bias, n + 2, (both, biases))
+    return Bounds(*(side.masked_fill(own, math.inf).amin(1) for side in (ahead.lower(), ahead.upper())))
 
 
 # The claims of a classification run: clean answers, counterexamples and margins at single points, then every box.
@@ -63,7 +45,8 @@ POINTS = 5  # parameters at which a claimed margin is compared with the true one
 
 
 class VerdictProver(Prover[VerdictRecord]):
-    """Proves that over every box of a certified image the label's output is strictly larger than every other one."""
+    """Proves over every box of a certified image that the label's output is strictly larger than every other one, or what
+    else the run kept."""
 
     def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
         super().__init__(run, model, images, extra_splits)
@@ -82,11 +65,12 @@ class VerdictProver(Prover[VerdictRecord]):
 
     def over(
         self, records: Sequence[VerdictRecord], ends: Sequence[Ends] | None, semantics: str
-    ) -> tuple[Margins, Form]:
+    ) -> tuple[Bounds, Form]:
         """Return margins of each record's image over its box (lows, highs), and the image; without boxes, of the image itself."""
-        form, labels = self.transformed_images(records, ends), self.labels[self.image_indices(records)]
+        numbers = self.image_indices(records)
+        form, labels = self.transformed_images(records, ends), self.labels[numbers]
         form = as_float32(form) if semantics == "float32" else form
-        margins = bound_margins(self.model, Form(form.rows, form.unit), labels, self.run.head)
+        margins = bound_margins(self.model, Form(form.rows, form.unit), labels, self.run.head, self.run.keep, numbers)
         if ends is None or all(low == high for low, high in ends):
             self.check_own_answers(records, form)
         return margins, form
@@ -111,11 +95,24 @@ class VerdictProver(Prover[VerdictRecord]):
     def check_clean_answers(self, records: list[VerdictRecord]) -> None:
         for part in batched(records, self.pairs):
             margins, _ = self.over(part, None, self.run.semantics)
+            if self.run.keep is not None and self.run.keep.rule == "own":
+                self.check_own(part, margins)
             for record, lower, upper in zip(part, margins.lower.tolist(), margins.upper.tolist(), strict=True):
                 if record.verdict == "misclassified" and lower > 0:
                     raise CheckFailed("it is said to be misclassified, but the network is right about it", record.image)
                 if record.verdict != "misclassified" and upper < 0:
                     raise CheckFailed(f"it is said to be {record.verdict}, but it is misclassified", record.image)
+
+    @staticmethod
+    def check_own(records: list[VerdictRecord], margins: Bounds) -> None:
+        """Check that the labels are the network's answers to the untransformed images, wherever something is claimed."""
+        for record, lower in zip(records, margins.lower.tolist(), strict=True):
+            if record.verdict == "misclassified":
+                raise CheckFailed(
+                    "it is said to be misclassified, but the run keeps the network's own answers", record.image
+                )
+            if record.verdict != "unknown" and not lower > 0:
+                raise CheckFailed("its label could not be proved to be the network's own answer", record.image)
 
     def check_counterexamples(self, records: list[VerdictRecord]) -> None:
         """Check that each lies exactly inside the range, and that the real-valued margin there is negative and matches the claim."""
