@@ -5,14 +5,21 @@ from fractions import Fraction
 from typing import NamedTuple
 
 BOUND = re.compile(r"\(assert \((<=|>=) X_(\d+) (-?\d+\.\d+)\)\)")
-CLAUSE = re.compile(r"  \(and \(>= Y_(\d+) Y_(\d+)\)\)")
+CASE = re.compile(r"  \(and( \(>= Y_\d+ Y_\d+\))+\)")
+PAIR = re.compile(r"\(>= Y_(\d+) Y_(\d+)\)")
 
 
 class Problem(NamedTuple):
     lower: list[Fraction]
     upper: list[Fraction]
     outputs: int
-    clauses: list[tuple[int, int]]
+    cases: list[list[tuple[int, int]]]
+    """Of outputs that are at least others, all in one case."""
+
+    @property
+    def clauses(self) -> list[tuple[int, int]]:
+        assert all(len(case) == 1 for case in self.cases)
+        return [case[0] for case in self.cases]
 
 
 def read_plain(text: str) -> Problem:
@@ -29,6 +36,7 @@ def read_plain(text: str) -> Problem:
         at += 1
     assert lines[at] == "(assert (or"
     assert lines[-1] == "))"
-    clauses = [tuple(map(int, CLAUSE.fullmatch(line).groups())) for line in lines[at + 1 : -1]]
+    assert all(CASE.fullmatch(line) for line in lines[at + 1 : -1])
+    cases = [[(int(a), int(b)) for a, b in PAIR.findall(line)] for line in lines[at + 1 : -1]]
     lower, upper = ([ends[sign][k] for k in range(inputs)] for sign in (">=", "<="))
-    return Problem(lower, upper, outputs, clauses)
+    return Problem(lower, upper, outputs, cases)

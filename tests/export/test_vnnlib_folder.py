@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import tiltproof as tp
 from tests.export.plain_reader import read_plain
+from tests.support.kept import Mean
 from tests.support.run_folder import manifest_of, record, write_run
 from tiltproof import InputError, RunFolder, UniformGrid, bound_network, certify, parse
 from tiltproof.data import load as load_data
@@ -214,3 +216,30 @@ def test_the_parser_of_version_1_reads_it_too(tmp_path):
             [float(k == prop.label) - float(k == other) for k in range(3)] for other in range(3) if other != prop.label
         ]
         assert outputs == [[[row], [[0.0]]] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("keep", "cases"),
+    [
+        (tp.KeepOwn(), [[(1, 0)], [(2, 0)], [(3, 0)]]),
+        (tp.TopK(2), [[(1, 0), (2, 0)], [(1, 0), (3, 0)], [(2, 0), (3, 0)]]),
+        (tp.Allow([2]), [[(1, 0), (1, 2)], [(3, 0), (3, 2)]]),
+        (tp.Forbid({0: [3, 1]}), [[(1, 0), (1, 2)], [(3, 0), (3, 2)]]),
+    ],
+    ids=str,
+)
+def test_what_a_run_keeps(keep, cases, tmp_path):
+    model = Mean((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, 0.0)).eval()
+    images, labels = torch.full((1, 1, 2, 2), 0.25), torch.tensor([0])
+    tp.certify(model, images, labels, "B(0.1)", keep=keep, run=tp.RunFolder(tmp_path / "run"))
+    written = export_run(tmp_path / "run", model, images, labels, tmp_path / "out")
+    for prop in written.properties:
+        assert read_plain((tmp_path / "out" / "1.0" / prop.vnnlib).read_text()).cases == cases
+
+
+def test_rows_cannot_be_written(tmp_path):
+    model, images, labels = Mean((1.0, 0.0), (0.0, 1.0)).eval(), torch.full((1, 1, 2, 2), 0.25), torch.tensor([0])
+    tp.certify(model, images, labels, "B(0.1)", keep=tp.Linear([[1.0, 0.1]], 0.5), run=tp.RunFolder(tmp_path / "run"))
+    with pytest.raises(InputError, match="cannot be written as VNN-LIB"):
+        export_run(tmp_path / "run", model, images, labels, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

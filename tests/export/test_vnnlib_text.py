@@ -53,10 +53,11 @@ def test_both_versions_say_the_same(classes, label):
     generator = torch.Generator().manual_seed(0)
     lower = torch.rand(2, 3, 4, generator=generator)
     upper = torch.nextafter(lower, torch.tensor(1.0))
-    plain = read_plain(vnnlib_1(['said (by "whom" ever'], lower, upper, classes, label))
+    cases = [[(other, label)] for other in range(classes) if other != label]
+    plain = read_plain(vnnlib_1(['said (by "whom" ever'], lower, upper, classes, cases))
     assert plain.outputs == classes
     assert plain.clauses == [(other, label) for other in range(classes) if other != label]
-    query = vnnlib.parse_query_string(vnnlib_2(["said; (by"], lower, upper, classes, label))
+    query = vnnlib.parse_query_string(vnnlib_2(["said; (by"], lower, upper, classes, cases))
     (network,) = query.networks
     assert (network.inputs[0].shape, network.outputs[0].shape) == ([1, 2, 3, 4], [1, classes])
     (case,) = compat.transform(query)

@@ -39,6 +39,10 @@ GATHER, CONTRACTION, MAXIMA = "network/ops/gather.py", "network/ops/contraction.
 REARRANGEMENTS = "network/test_rearrangements.py"
 PIECEWISE, CHECKER_PIECEWISE, COMPOUNDS = "network/ops/piecewise.py", "checker/piecewise.py", "network/ops/compounds.py"
 PIECES = "network/test_piecewise.py"
+RULE, RULE_PROVER, KEEP, CHECKER_KEEP = (
+    "verify/rules.py", "verify/rule_prover.py", "verify/keep.py", "checker/kept.py"
+)  # fmt: skip
+KEPT, CHECKER_KEPT = "soundness/test_keep.py", "checker/test_kept.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
 
@@ -1229,9 +1233,9 @@ MUTATIONS = [
     Mutation("boxes of a run forgotten", PROPERTIES, "leaves(result.grid, result.tree, MAX_PROPERTIES)",
              "leaves(result.grid, result.tree, MAX_PROPERTIES)[1:]",
              "unsat for the rest proves nothing about the first", (WRITTEN,)),
-    Mutation("a class not asked about", PROPERTIES, "for k, name in enumerate(outputs) if k != label]",
-             "for k, name in enumerate(outputs) if k not in (label, 0)]",
-             "unsat would not rule class 0 out", (PRINTED,)),
+    Mutation("a class not asked about", PROPERTIES, "for other in range(classes) if other != label]",
+             "for other in range(classes) if other not in (label, 1)]",
+             "unsat would not rule class 1 out", ("export/test_vnnlib_folder.py",)),
     # Keras files
     Mutation("keras: the odd zero before the image", "keras/layers.py", "return (total[0] // 2, total[1] // 2),",
              "return (-(-total[0] // 2), -(-total[1] // 2)),",
@@ -1368,4 +1372,53 @@ MUTATIONS = [
              "a quotient is a product with the reciprocal", (CHECKER_FORMS,)),
     Mutation("onnx: the smaller of two", "onnx/piecewise.py", '"Min": (rounds(_either)(torch.minimum), smaller)',
              '"Min": (rounds(_either)(torch.maximum), smaller)', "Min is not Max", (ONNX_NODES,)),
+    Mutation("kept: one class more to spare", RULE, "kthvalue(1 + self.spare", "kthvalue(2 + self.spare",
+             "of the k largest outputs, k - 1 are others", (KEPT,)),
+    Mutation("kept: k off by one", KEEP, "ClassRule(_one_hot(labels, classes), self.k - 1)",
+             "ClassRule(_one_hot(labels, classes), min(self.k, classes - 2))", "the label is one of the k", (KEPT,)),
+    Mutation("kept: any other class instead of all", RULE, "if self.spare else table.amin(1)",
+             "if self.spare else table.masked_fill(table == torch.inf, -torch.inf).amax(1)",
+             "each class that is not allowed may win", (KEPT,)),
+    Mutation("kept: forbidden classes allowed", KEEP, "torch.where(known.unsqueeze(1), ~forbidden,",
+             "torch.where(known.unsqueeze(1), forbidden,", "they are what must not win", (KEPT,)),
+    Mutation("kept: unnamed labels allow everything but one", KEEP, "~forbidden, _one_hot(labels, classes).cpu()",
+             "~forbidden, ~_one_hot((labels + 1) % classes, classes).cpu()", "they keep their label", (KEPT,)),
+    Mutation("kept: refined in another box", RULE_PROVER, "refine_between(network, forms, box, rivals",
+             "refine_between(network, forms, box.flip(0), rivals", "its bound says nothing here", (KEPT,)),
+    Mutation("kept: rows without their bounds", RULE, '"bias": -bounds,', '"bias": 0 * bounds,',
+             "C y > 0 is another claim", (KEPT,)),
+    Mutation("kept: refined rows without their bounds", RULE_PROVER, "less = found - bounds[b, r]", "less = found + 0",
+             "C y > 0 is another claim", (KEPT,)),
+    Mutation("kept: any row instead of all", RULE_PROVER, "return self._outcome(network, forms, lower.amin(1), forward",
+             "return self._outcome(network, forms, lower.amax(1), forward", "all rows must hold", (KEPT,)),
+    Mutation("kept: a counterexample that beats one allowed class", RULE,
+             "-ahead.masked_fill(~allowed, torch.inf).amin(1)", "-ahead.masked_fill(~allowed, -torch.inf).amax(1)",
+             "another allowed class may still win", (KEPT,)),
+    Mutation("kept: own answers that are not proved", "verify/attack.py", "right = right & self._own_answers()", "pass",
+             "rounding may have decided which answer is the own one", (KEPT,)),
+    Mutation("kept: evaluations of another rule", RULE, "outputs.masked_fill(~allowed, -torch.inf).amax(1, keepdim=True)",
+             "outputs.masked_fill(~allowed, torch.inf).amin(1, keepdim=True)", "the best allowed class counts", (KEPT,)),
+    Mutation("resume: what is kept", "runs/folder.py", "[*new, *(old if part", "[*new, *(() if part",
+             "a plain run would go on in a folder of another rule", ("cli/test_kept.py",)),
+    Mutation("checker kept: one class more to spare", CHECKER_KEEP, 'kept.k - 1 if kept.rule == "top" else 0',
+             'kept.k if kept.rule == "top" else 0', "of the k largest outputs, k - 1 are others", (CHECKER_KEPT,)),
+    Mutation("checker kept: forbidden classes allowed", CHECKER_KEEP, "else ~marked", "else marked",
+             "they are what must not win", (CHECKER_KEPT,)),
+    Mutation("checker kept: any other class instead of all", CHECKER_KEEP,
+             "margins.masked_fill(allowed, math.inf).sort(dim=1).values[:, spared]",
+             "margins.masked_fill(allowed, -math.inf).amax(1)", "each class that is not allowed may win", (CHECKER_KEPT,)),
+    Mutation("checker kept: rows without their bounds", CHECKER_KEEP, "shift = (matrix * bias).sum(2) - limits",
+             "shift = (matrix * bias).sum(2)", "C y > 0 is another claim", (CHECKER_KEPT,)),
+    Mutation("checker kept: rows of evaluations without their bounds", CHECKER_KEEP, "product, matrix, -limits, classes)",
+             "product, matrix, 0 * limits, classes)", "C y > 0 is another claim", (CHECKER_KEPT,)),
+    Mutation("checker kept: any row instead of all", CHECKER_KEEP, "found.lower().amin(1), found", "found.lower().amax(1), found",
+             "all rows must hold", (CHECKER_KEPT,)),
+    Mutation("checker kept: the margin at most that of one allowed class", CHECKER_KEEP,
+             "return -ahead.masked_fill(~allowed, math.inf).amin(1)",
+             "return -ahead.masked_fill(~allowed, -math.inf).amax(1)", "another allowed class may win by more", (CHECKER_KEPT,)),
+    Mutation("checker kept: own answers that are not proved", "checker/verdicts.py",
+             'if record.verdict != "unknown" and not lower > 0:', 'if record.verdict == "none":',
+             "the label would be anything", (CHECKER_KEPT,)),
+    Mutation("checker kept: a bound of zero", "checker/verdicts.py", "return margins.lower > 0, images",
+             "return margins.lower > -1e-3, images", "a tie proves nothing", (CHECKER_KEPT,)),
 ]  # fmt: skip

@@ -19,6 +19,7 @@ from tiltproof.cli.inputs import (
     without_none,
     write_json,
 )
+from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, option
 from tiltproof.device import choose_device
 from tiltproof.verify.attack import attack
@@ -37,6 +38,10 @@ def command(
     transform: options.OptionalTransformText = None,
     start: options.Start = 0,
     limit: options.Limit = None,
+    keep_own: KeepOwnFlag = False,
+    top_k: TopKOption = None,
+    allow: AllowOption = None,
+    forbid: ForbidOption = None,
     samples: options.Samples = None,
     steps: Annotated[int | None, option("Gradient steps from the worst sample.", EFFORT, "N")] = None,
     device: options.Device = "auto",
@@ -59,19 +64,22 @@ def command(
     chosen_data = DataChoice.of(data, files)
     network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     network = network.to(place)
-    images, labels, first = load_selection(chosen_data, start, end, limit)
+    kept = KeepChoice(keep_own, top_k, allow, forbid)
+    keep = kept.keep(chosen_data)
+    images, labels, first = load_selection(chosen_data, start, end, limit, kept.task)
     begin = time.perf_counter()
     settings = without_none(samples=samples, steps=steps)
-    result = attack(network, images.to(place), labels.to(place), chosen, seed=seed, first=first, **settings)
+    result = attack(network, images.to(place), labels.to(place), chosen, keep=keep, seed=seed, first=first, **settings)
     seconds = time.perf_counter() - begin
     found: list[dict[str, Any]] = [
-        {"image": first + k, "label": int(labels[k]), "parameters": list(parameters), "margin": result.margins[k]}
+        {"image": first + k, "label": result.labels[k], "parameters": list(parameters), "margin": result.margins[k]}
         for k, parameters in enumerate(result.parameters)
         if parameters is not None
     ]
     correct, falsified = sum(result.correct), len(found)
     summary = {
         "transform": str(chosen),
+        **({} if keep is None else {"keep": keep.words}),
         "images": len(images),
         "correct": correct,
         "falsified": falsified,
@@ -96,7 +104,12 @@ def _print(summary: dict[str, Any], found: list[dict[str, Any]]) -> None:
         print_rows(columns, rows[:MAX_ROWS])
     if len(rows) > MAX_ROWS:
         typer.echo(f"({len(rows) - MAX_ROWS} more: see --json)")
+    right = "satisfy it untransformed" if "keep" in summary else "correct"
+    if "keep" in summary:
+        typer.echo(f"to break: the network {summary['keep']}")
     counts = (
-        "{images:,} images, {correct:,} correct: {falsified:,} falsified, {unfalsified:,} unfalsified ({seconds:.1f} s)"
+        "{images:,} images, {correct:,} "
+        + right
+        + ": {falsified:,} falsified, {unfalsified:,} unfalsified ({seconds:.1f} s)"
     )
     typer.echo(counts.format(**summary))

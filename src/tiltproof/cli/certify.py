@@ -22,6 +22,7 @@ from tiltproof.cli.inputs import (
     without_none,
     write_json,
 )
+from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS, choice, flag, option
 from tiltproof.device import choose_device
 from tiltproof.distributed import RayWorkers
@@ -51,6 +52,10 @@ def command(
     semantics: options.Semantics = "real",
     start: options.Start = 0,
     limit: options.Limit = None,
+    keep_own: KeepOwnFlag = False,
+    top_k: TopKOption = None,
+    allow: AllowOption = None,
+    forbid: ForbidOption = None,
     boxes: Annotated[
         int | None,
         option(f"Boxes per image before it is unknown [default: {BranchAndBound().max_boxes:,}]", EFFORT, "N"),
@@ -88,10 +93,11 @@ def command(
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
+    kept = KeepChoice(keep_own, top_k, allow, forbid)
     _check_task(
         task,
         only_regression={"--excess": excess, "--width": width},
-        only_classes={"--fail-under": fail_under, "--curve": curve or None},
+        only_classes={"--fail-under": fail_under, "--curve": curve or None} | kept.given,
     )
     tolerance = Tolerance(**without_none(relative=excess, absolute=width))
     if resume and out is None:
@@ -115,9 +121,11 @@ def command(
     choice = ModelChoice.of(model, files)
     chosen_data = DataChoice.of(data, files)
     network, chosen = model_and_transform(choice, transform, padding, chosen_data)
-    images, labels, first = load_selection(chosen_data, start, end, limit, task)
+    if kept.given:
+        settings["keep"] = kept.keep(chosen_data)
+    images, labels, first = load_selection(chosen_data, start, end, limit, task if task == "regression" else kept.task)
     problem = (network.to(place), images.to(place), labels.to(place), chosen)
-    notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes()
+    notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes() | kept.notes()
     folder = None if out is None else RunFolder(out, resume, overwrite, notes)
     evidence = {"run": folder, "first": first}
     with kept_after_interruption(lambda: _kept(out)):

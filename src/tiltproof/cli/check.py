@@ -51,7 +51,7 @@ def command(
     chosen_data = DataChoice.of(data, files).noted(notes)
     choice = ModelChoice.of(model, files)
     network = choice.noted(notes).load(chosen_data).to(place)
-    source = chosen_data.open("regression" if is_regression(folder) else "classification")
+    source = chosen_data.open(task_of(folder))
     start, end, without_answers = selection(folder, len(source))
     images, labels = source.read(range(start, end))
     answers = None if without_answers else labels
@@ -68,12 +68,15 @@ def command(
         typer.echo(sentence(report))
 
 
-def is_regression(folder: Path) -> bool:
-    """Whether the run's manifest says that it is about target values."""
+def task_of(folder: Path) -> str:
+    """What the run's manifest asks of the data: target values, labels, or nothing."""
     try:
-        return "task" in json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
+        claim = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
+        if "task" in claim:
+            return "regression"
+        return "any" if "keep" in claim and claim["keep"]["rule"] == "own" else "classification"
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return False
+        return "classification"
 
 
 def selection(folder: Path, count: int) -> tuple[int, int, bool]:

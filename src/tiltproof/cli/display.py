@@ -160,9 +160,11 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     for word, meaning in VERDICTS.items():
         table.add_row(word, f"{summary[word]:,}", f"{100 * summary[word] / images:.2f}", meaning)
     table.add_section()
-    table.add_row("all", f"{images:,}", "100.00", f"{summary['correct']:,} correct before any transformation")
+    table.add_row("all", f"{images:,}", "100.00", f"{summary['correct']:,} {_right(summary)} before any transformation")
     console = Console()
     console.print(table)
+    if summary.get("keep"):
+        console.print(f"proved of certified images: the network {summary['keep']}", highlight=False)
     seconds = summary["seconds"]
     console.print(
         f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s per image)", highlight=False
@@ -171,6 +173,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         reason = Reason(word)
         console.print(f"{count:,} unknown: {reason.meaning}. What would help: {reason.advice}.", highlight=False)
     _print_memory(console, summary)
+
+
+def _right(summary: Mapping[str, Any]) -> str:
+    return "satisfy it" if summary.get("keep") else "correct"
 
 
 def print_ranges(summary: Mapping[str, Any]) -> None:

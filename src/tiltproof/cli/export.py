@@ -107,7 +107,7 @@ def command(
         network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     elif choice is not None:
         network = choice.load(chosen_data)
-    task = "regression" if run is not None and run.regression else "classification"
+    task = "classification" if run is None else run.task
     source = None if chosen_data is None else chosen_data.open(task)
     if results and folder is not None:
         _results(folder, csv, jsonl, tolerance, network, source, quiet)

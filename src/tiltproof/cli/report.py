@@ -62,7 +62,7 @@ def command(
     of_run = (
         _noted(lambda: _noted_data(run, files.data_root), "data", notices)
         if chosen_data is None
-        else images_of_run(run, chosen_data.open(task_of(run)))
+        else images_of_run(run, chosen_data.open(run.task))
     )
     images, labels = (None, None) if of_run is None else of_run
     with live_count(quiet, "drawing", "images") as progress, kept_after_interruption(lambda: "no report was written"):
@@ -80,10 +80,6 @@ def command(
         typer.echo(f"notice: {notice}", err=True)
     if not quiet:
         typer.echo(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
-
-
-def task_of(run: FinishedRun) -> str:
-    return "regression" if run.regression else "classification"
 
 
 def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | None:
@@ -117,7 +113,7 @@ def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
         raise InputError(
             "the data set is not available locally", got=run.name("data") or "no name", do="give --data, or --data-root"
         )
-    source = DataChoice(name, root).noted(run.notes).open(task_of(run))
+    source = DataChoice(name, root).noted(run.notes).open(run.task)
     images, labels = images_of_run(run, source)
     check_images(run, images, None if run.regression else labels)
     return images, labels

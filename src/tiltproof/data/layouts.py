@@ -55,6 +55,8 @@ class Listing:
     base: Path
     names: list[str]
     labels: Tensor
+    classes: tuple[str, ...] = ()
+    """Names of the classes: the folders', if there is one for each."""
 
 
 @contextlib.contextmanager
@@ -193,7 +195,7 @@ def _classes(folder: Path, names: list[str], task: str) -> Listing:
             _check_name(folder, f"{place}/{each}")
             listed.append(f"{place}/{each}")
         labels += [label] * len(inner)
-    return Listing(base, listed, torch.tensor(labels, dtype=torch.int64))
+    return Listing(base, listed, torch.tensor(labels, dtype=torch.int64), tuple(names))
 
 
 def _refuse(error: OSError) -> None:

@@ -23,6 +23,9 @@ from tiltproof.errors import InputError
 
 SAMPLE_ROOT = Path(__file__).parent / "sample"
 DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "gtsrb", "mnist-sample", "cifar10-sample")
+CLASS_NAMES = {
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}
 SIGNED_LABELS = ("driving",)
 """Data sets whose labels change their sign when an image is flipped, as steering angles do."""
 ROOT_VARIABLE = "TILTPROOF_DATA"
@@ -34,6 +37,8 @@ class Source:
 
     labels: Tensor
     pixels: Callable[[Sequence[int]], Tensor]
+    names: Sequence[str] = ()
+    """The names of the classes, if the data have any."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -216,13 +221,17 @@ def open_data(
         ]
         return torch.from_numpy(np.stack(prepared))
 
-    return Source(labels, in_memory)
+    return Source(labels, in_memory, CLASS_NAMES.get(base, ()))
 
 
 def _source(listing: Listing, preparation: Preparation) -> Source:
     """Return the source of a folder's images."""
     names = listing.names
-    return Source(listing.labels, lambda numbers: read_images(listing.base, [names[k] for k in numbers], preparation))
+    return Source(
+        listing.labels,
+        lambda numbers: read_images(listing.base, [names[k] for k in numbers], preparation),
+        listing.classes,
+    )
 
 
 def _traffic_signs(given: str | Path | None, split: str) -> Listing:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.verify.attack import Attacker
-from tiltproof.verify.inputs import check_inputs, proof_on
+from tiltproof.verify.inputs import check_claimed, proof_on
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 
 Row = dict[str, str | int | float | bool | None]
@@ -53,9 +53,10 @@ def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
         return set()
     labels = torch.tensor([run.results[row].label for row in rows], device=stored.device)
     with proof_on(stored):
-        inputs = check_inputs(model, stored[rows], labels, run.transform)
+        keep = None if run.keep is None else run.keep.of_images(rows)
+        inputs, rule = check_claimed(model, stored[rows], labels, run.transform, "real", keep)
         with inputs.eval_mode():
-            attacker = Attacker(inputs, 0)
+            attacker = Attacker(inputs, 0, rule)
             known = attacker.begin(run.first)
             untransformed = torch.zeros(len(rows), len(run.transform.parts), dtype=torch.float64)
             attacker.confirm(known, torch.arange(len(rows)), untransformed)
@@ -138,7 +139,9 @@ def _class_row(run: FinishedRun, result: ImageResult, wrong: bool) -> Row:
     word, at = _word(run, result, wrong)
     return _about(run, result) | {
         "label": result.label,
-        "property": KEEPS_CLASS,
+        "property": KEEPS_CLASS
+        if run.keep is None
+        else f"the network {run.keep.words}, for all parameters of the range",
         "result": word,
         "verdict": str(result.verdict),
         "margin": _finite(result.margin),

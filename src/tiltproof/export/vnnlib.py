@@ -31,8 +31,10 @@ from tiltproof.runs.atomic_io import document, replace_bytes
 from tiltproof.runs.manifest import package_version, weights_digest
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.transforms import Transform, parse
-from tiltproof.verify.inputs import Inputs, check_inputs, check_splits, proof_on
+from tiltproof.verify.inputs import Inputs, check_claimed, check_splits, proof_on
+from tiltproof.verify.keep import Keep
 from tiltproof.verify.results import Verdict
+from tiltproof.verify.rules import ClassRule, RowRule, Rule
 from tiltproof.verify.state import DEEPEST, Boxes, Tiling, leaves
 
 DIGITS = 9
@@ -76,14 +78,51 @@ def _plain(number: Decimal) -> str:
     return text if "." in text else text + ".0"
 
 
-def vnnlib_1(comments: list[str], lower: Tensor, upper: Tensor, classes: int, label: int) -> str:
-    """Write the box [C, H, W] and "some other output is at least the label's" in VNN-LIB 1.0 (VNN-COMP up to 2025)."""
+Broken = list[list[tuple[int, int]]]
+"""When a property is broken: in one of these cases, where each output is at least the other one of its pair."""
+MAX_CASES = 10_000
+
+
+def broken(inputs: Inputs, rule: Rule | None, row: int) -> Broken:
+    """Return the cases in which what the image in this row keeps is broken, with ties.
+
+    A class j that is not allowed is at least every allowed one; where c classes may be spared, c + 1 of them are.
+    """
+    classes, label = inputs.network.output_shape()[0], int(inputs.labels[row])
+    if isinstance(rule, RowRule):
+        raise InputError(
+            "rows C y > d of outputs cannot be written as VNN-LIB properties here",
+            got="a run that keeps Linear(C, d)",
+            why="decimals would round the coefficients",
+            do="export the run with --csv or --jsonl, or certify another property",
+        )
+    if not isinstance(rule, ClassRule):
+        return [[(other, label)] for other in range(classes) if other != label]
+    allowed = rule.allowed[row].nonzero().flatten().tolist()
+    others = [other for other in range(classes) if other not in allowed]
+    if math.comb(len(others), 1 + rule.spare) > MAX_CASES:
+        raise InputError(
+            f"a property of more than {MAX_CASES:,} cases cannot be written",
+            got=f"every {1 + rule.spare} of {len(others)} classes",
+            do="certify a smaller --top-k, or export the run with --csv or --jsonl",
+        )
+    sets = itertools.combinations(others, 1 + rule.spare)
+    return [[(other, own) for other in some for own in allowed] for some in sets]
+
+
+def of_label(cases: Broken) -> bool:
+    """Whether these are the cases of another output that is at least the label's."""
+    return len({own for case in cases for _, own in case}) == 1 and all(len(case) == 1 for case in cases)
+
+
+def vnnlib_1(comments: list[str], lower: Tensor, upper: Tensor, classes: int, cases: Broken) -> str:
+    """Write the box [C, H, W] and "one of the cases holds" in VNN-LIB 1.0 (VNN-COMP up to 2025)."""
     inputs, outputs = [f"X_{k}" for k in range(lower.numel())], [f"Y_{k}" for k in range(classes)]
     declared = [f"(declare-const {name} Real)" for name in (*inputs, *outputs)]
-    return _property_text(comments, declared, inputs, outputs, lower, upper, label)
+    return _property_text(comments, declared, inputs, outputs, lower, upper, cases)
 
 
-def vnnlib_2(comments: list[str], lower: Tensor, upper: Tensor, classes: int, label: int) -> str:
+def vnnlib_2(comments: list[str], lower: Tensor, upper: Tensor, classes: int, cases: Broken) -> str:
     """Write the same in version 2.0, whose variables are entries of tensors."""
     shape = [1, *lower.shape]
     outputs = [f"Y[0,{k}]" for k in range(classes)]
@@ -94,7 +133,7 @@ def vnnlib_2(comments: list[str], lower: Tensor, upper: Tensor, classes: int, la
         f"  (declare-output Y float32 [1,{classes}])",
         ")",
     ]
-    return _property_text(comments, declared, list(_entries(tuple(shape))), outputs, lower, upper, label)
+    return _property_text(comments, declared, list(_entries(tuple(shape))), outputs, lower, upper, cases)
 
 
 VERSIONS = {"1.0": vnnlib_1, "2.0": vnnlib_2}
@@ -114,14 +153,17 @@ def _property_text(
     outputs: list[str],
     lower: Tensor,
     upper: Tensor,
-    label: int,
+    cases: Broken,
 ) -> str:
     lines = [f"; {comment}" for comment in comments] + ["", *declared, "", "; the pixels"]
     for name, low, high in zip(inputs, lower.flatten().tolist(), upper.flatten().tolist(), strict=True):
         lines += [f"(assert (<= {name} {decimal_above(high)}))", f"(assert (>= {name} {decimal_below(low)}))"]
-    others = [name for k, name in enumerate(outputs) if k != label]
-    lines += ["", f"; another output is at least {outputs[label]}", "(assert (or"]
-    lines += [f"  (and (>= {other} {outputs[label]}))" for other in others]
+    about = (
+        f"another output is at least {outputs[cases[0][0][1]]}" if of_label(cases) else "what must be kept is broken"
+    )
+    lines += ["", f"; {about}", "(assert (or"]
+    for case in cases:
+        lines.append(f"  (and {' '.join(f'(>= {outputs[other]} {outputs[own]})' for other, own in case)})")
     return "\n".join([*lines, "))"]) + "\n"
 
 
@@ -225,7 +267,7 @@ def export_vnnlib(
         If the network cannot be written as ONNX.
     """
     chosen = parse(transform) if isinstance(transform, str) else transform
-    inputs = inputs_for(model, images, labels, chosen)
+    inputs, _ = inputs_for(model, images, labels, chosen)
     parts = check_splits(splits, chosen)
     if math.prod(parts) > MAX_PROPERTIES:
         raise too_many(f"{math.prod(parts):,} boxes per image")
@@ -243,12 +285,14 @@ def too_many(got: str) -> InputError:
     )
 
 
-def inputs_for(model: nn.Module, images: Tensor, labels: Tensor, transform: Transform) -> Inputs:
+def inputs_for(
+    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform, keep: Keep | None = None
+) -> tuple[Inputs, Rule | None]:
     """Validate the arguments and move them to the CPU."""
     if isinstance(model, nn.Module) and any(tensor.device.type != "cpu" for tensor in model.parameters()):
         model = copy.deepcopy(model).cpu()
     with proof_on(images.cpu()):
-        return check_inputs(model, images.cpu(), torch.as_tensor(labels).cpu(), transform)
+        return check_claimed(model, images.cpu(), torch.as_tensor(labels).cpu(), transform, "real", keep)
 
 
 def write_folder(
@@ -259,7 +303,9 @@ def write_folder(
     timeout: float,
     out: Path,
     progress: Callable[[int, int], None] | None,
+    rule: Rule | None = None,
 ) -> VnnlibFolder:
+    cases = [broken(inputs, rule, row) for row in range(len(boxes))]
     total = sum(len(low) for low, _ in boxes)
     if total > MAX_PROPERTIES:
         raise too_many(f"{total:,} boxes of {len(boxes):,} images")
@@ -282,7 +328,7 @@ def write_folder(
                 (out / version / name).mkdir(parents=True)
             (out / version / NETWORK).write_bytes(network)
         written = []
-        for prop, texts in _properties(inputs, boxes, numbers, method):
+        for prop, texts in _properties(inputs, boxes, numbers, method, cases):
             for version, text in texts.items():
                 (out / version / prop.vnnlib).write_text(text, encoding="utf-8")
             written.append(prop)
@@ -321,7 +367,7 @@ def _empty_folder(out: Path) -> None:
 
 
 def _properties(
-    inputs: Inputs, boxes: list[Ends], numbers: list[int], method: str
+    inputs: Inputs, boxes: list[Ends], numbers: list[int], method: str, cases: list[Broken]
 ) -> Iterator[tuple[Property, dict[str, str]]]:
     """Yield the properties image by image and box by box, each with its text in every version."""
     transform, classes = inputs.transform, inputs.network.output_shape()[0]
@@ -337,12 +383,17 @@ def _properties(
                 comments = [
                     about,
                     f"image {number}, label {label}, box {first + k}: parameters {list(prop.low)} to {list(prop.high)}",
-                    "unsat: every image within the pixel bounds is classified correctly, so every transformed one is",
-                    "sat: some image within them is not; it need not be a transformed one",
+                    "unsat: every image within the pixel bounds is classified correctly, so every transformed one is"
+                    if of_label(cases[row])
+                    else "unsat: every image within the pixel bounds keeps what it must, so every transformed one does",
+                    f"sat: some image within them {'is' if of_label(cases[row]) else 'does'} not; it need not be a transformed one",
                 ]
                 yield (
                     prop,
-                    {version: make(comments, lower[k], upper[k], classes, label) for version, make in VERSIONS.items()},
+                    {
+                        version: make(comments, lower[k], upper[k], classes, cases[row])
+                        for version, make in VERSIONS.items()
+                    },
                 )
             first += len(low)
 
@@ -415,10 +466,12 @@ def export_run(
     stored = check_images(run, images, labels)
     rows = _rows(run, numbers)
     own = str(run.settings.get("method"))
-    inputs = inputs_for(model, stored[rows], torch.as_tensor([run.results[row].label for row in rows]), run.transform)
+    labels = torch.as_tensor([run.results[row].label for row in rows])
+    keep = None if run.keep is None else run.keep.of_images(rows)
+    inputs, rule = inputs_for(model, stored[rows], labels, run.transform, keep)
     boxes = [_tiling(run, row) for row in rows]
     chosen = method or (own if own in ("hull", "fgv") else "hull")
-    return write_folder(inputs, boxes, [run.first + row for row in rows], chosen, timeout, Path(out), progress)
+    return write_folder(inputs, boxes, [run.first + row for row in rows], chosen, timeout, Path(out), progress, rule)
 
 
 def _rows(run: FinishedRun, numbers: Sequence[int] | None) -> list[int]:

@@ -16,6 +16,8 @@ from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
+from tiltproof.verify.rule_prover import prover_for
+from tiltproof.verify.rules import OwnRule, Rule
 from tiltproof.verify.state import Boxes, Tiling, leaves
 
 Tiles = tuple[Tensor, Tensor]
@@ -181,9 +183,13 @@ class Details:
 class ClassDetails(Details):
     """A classifier's worst transformation, pixel bounds, and the margin over each parameter."""
 
+    def __init__(self, inputs: Inputs, method: str, rule: Rule | None = None) -> None:
+        super().__init__(inputs, method)
+        self.rule = None if isinstance(rule, OwnRule) else rule
+
     def of(self, row: int, result: ImageResult) -> dict[str, Any]:
         """Return plain values, ready for JSON, for the image in row ``row`` of the inputs."""
-        prover = Prover(self.inputs, self.method)
+        prover = prover_for(self.inputs, self.method, self.rule)
         self.policy = BackwardPolicy.on(self.device)  # one per image: what it learns must not depend on their order
         points = self.range.points()
         margins, _ = self.margins(row, points)
@@ -210,6 +216,8 @@ class ClassDetails(Details):
     def margins(self, row: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return margins and predicted classes at parameters [Q, d]."""
         scores = self.sampled(row, points)
+        if self.rule is not None:
+            return self.rule.margin(scores, torch.full((len(scores),), row)), scores.argmax(1)
         label = self.inputs.labels[row].cpu()
         return margin_of(scores, label.expand(len(scores))), scores.argmax(1)
 

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError
@@ -20,7 +21,7 @@ from tiltproof.reports.sentences import facts, parameter_name, percent, quote, s
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
-from tiltproof.verify.inputs import check_inputs, check_model_and_images, proof_on
+from tiltproof.verify.inputs import check_claimed, check_model_and_images, proof_on
 from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
 
 REPORT = "report.html"
@@ -146,14 +147,16 @@ def _details(
     if not rows:
         return
     method, semantics = str(run.settings.get("method", "affine")), str(run.claim.get("semantics", "real"))
+    rule = None
     with proof_on(images):
         if run.regression:
             inputs = check_model_and_images(model, images[rows], run.transform, semantics)
         else:
-            labels = images.new_tensor([run.results[row].label for row in rows]).long()
-            inputs = check_inputs(model, images[rows], labels, run.transform, semantics)
+            labels = torch.tensor([run.results[row].label for row in rows], device=images.device)
+            keep = None if run.keep is None else run.keep.of_images(rows)
+            inputs, rule = check_claimed(model, images[rows], labels, run.transform, semantics, keep)
         with inputs.eval_mode():
-            source: Details = (RangeDetails if run.regression else ClassDetails)(inputs, method)
+            source: Details = RangeDetails(inputs, method) if run.regression else ClassDetails(inputs, method, rule)
             for k, row in enumerate(rows):
                 yield row, source.of(k, run.results[row])
                 if progress is not None:
@@ -229,6 +232,7 @@ def page_data(run: FinishedRun, thumbnails: list[str], detailed: list[int]) -> d
 def _verdicts(run: FinishedRun, results: list[ImageResult]) -> dict[str, Any]:
     return {
         "verdictNames": VERDICTS,
+        **({} if run.keep is None else {"keep": run.keep.words}),
         "labels": [result.label for result in results],
         "verdicts": [VERDICTS.index(str(result.verdict)) for result in results],
         "margins": [_margin(result) for result in results],
@@ -298,7 +302,7 @@ def _verdict_tiles(run: FinishedRun) -> list[tuple[str, str, str, str]]:
     """Return the name, value, note and kind of each tile."""
     images = len(run.results)
     meanings = {
-        "correct": ("Clean", "correct without transformation", "plain"),
+        "correct": ("Clean", f"{'correct' if run.keep is None else 'so'} without transformation", "plain"),
         "certified": ("Certified", "proved for the whole range", "certified"),
         "unfalsified": ("Unfalsified", "no counterexample found", "plain"),
         "unknown": ("Unknown", "neither proved nor disproved", "unknown"),

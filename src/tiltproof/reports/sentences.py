@@ -63,9 +63,11 @@ def quote(run: FinishedRun) -> str:
         )
     certified = int(run.summary["certified"])
     count = "1 image" if images == 1 else f"{images:,} images"
+    what = "gives the right answer" if run.keep is None else run.keep.words
+    ending = "" if run.keep is None else ","
     return (
-        f"For {certified:,} of the {count} ({percent(certified, images)}), it is proved that {network} gives the right "
-        f"answer for every {in_words(run.transform)}."
+        f"For {certified:,} of the {count} ({percent(certified, images)}), it is proved that {network} {what}{ending} "
+        f"for every {in_words(run.transform)}."
     )
 
 
@@ -91,6 +93,7 @@ def facts(run: FinishedRun) -> list[tuple[str, str]]:
         ("Images", f"{len(run.results):,} of {run.name('data') or 'data not named'}, from number {run.first}"),
         ("Transformation", str(run.transform)),
         ("Statement about", "every float32 evaluation" if run.claim.get("semantics") == "float32" else "real numbers"),
+        ("What is kept", "" if run.regression or run.keep is None else run.keep.words),
         ("Taken off the network's end", _head(run.claim.get("head"))),
         ("Method", run.settings.get("method", "")),
         ("Boxes", f"{run.summary['boxes']:,}" if isinstance(run.summary.get("boxes"), int) else ""),

@@ -35,7 +35,12 @@ function detailHead(k) {
 
 function said(k) {
   const margin = number(data.margins[k], 5), label = data.labels[k];
-  return {
+  const kept = data.keep && {
+    certified: `Proved, by a margin of at least ${margin}, for every parameter of the range: the network ${data.keep} (label ${label}).`,
+    falsified: `Broken by ${margin.replace('−', '')} at a parameter of the range. To prove was: the network ${data.keep} (label ${label}).`,
+    misclassified: `Broken already without a transformation, with margin ${margin}. To prove was: the network ${data.keep} (label ${label}).`,
+  }[data.verdictNames[data.verdicts[k]]];
+  return kept || {
     certified: `Proved: label ${label} wins by at least ${margin} over every other class, for every parameter of the range.`,
     falsified: `Broken: a transformation of the range makes the network answer wrong; there label ${label} loses by at least ${margin.replace('−', '')}.`,
     unknown: `Not decided. ${data.margins[k] === null ? 'No lower bound of the margin was found.' : `The best lower bound of the margin is ${margin}.`}`,
