@@ -17,7 +17,7 @@ from tiltproof.pixels.api import check_method
 from tiltproof.transforms import Transform
 from tiltproof.verify.batch import Job, Run, plan_batches
 from tiltproof.verify.inputs import Inputs, check_kept, check_model_and_images, check_splits, proof_on
-from tiltproof.verify.keep import Keep, check_keep, words_of
+from tiltproof.verify.keep import Keep, words_of
 from tiltproof.verify.options import (
     FGV,
     AffineBounds,
@@ -104,7 +104,7 @@ def certify(
     settings = Settings(bounds, search, attack, seed)
     check_kinds(execution=execution, run=run)
     with proof_on(images):
-        inputs, rule = check_kept(model, images, labels, transform, semantics, check_keep(keep), first)
+        inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
         job = replace(_job(settings, first, execution, inputs), rule=rule)
         about: dict[str, Any] = {"labels": inputs.labels.tolist()}
         if keep is not None:

@@ -16,7 +16,7 @@ from tiltproof.network import better, margins, refine, run
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Transform
 from tiltproof.verify.inputs import Inputs, check_kept, not_finite, proof_on
-from tiltproof.verify.keep import Keep, check_keep
+from tiltproof.verify.keep import Keep
 from tiltproof.verify.rules import OwnRule, Rule
 
 FEW_OF, FAR = 4, 0.5
@@ -97,7 +97,7 @@ def attack(
         If an operation of the network has no bound rule.
     """
     with proof_on(images):
-        inputs, rule = check_kept(model, images, labels, transform, "real", check_keep(keep), first)
+        inputs, rule = check_kept(model, images, labels, transform, "real", keep, first)
         with inputs.eval_mode():
             attacker = Attacker(inputs, seed, rule)
             known = attacker.begin(first)

@@ -31,7 +31,7 @@ from tiltproof.verify.branch_and_bound import (
 )
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Execution, Settings
-from tiltproof.verify.prover import BackwardPolicy, RangeProver
+from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.results import Reporter
 from tiltproof.verify.rule_prover import prover_for
 from tiltproof.verify.rules import Rule
@@ -140,7 +140,9 @@ class Job:
         attacker = Attacker(inputs, self.seed, self.rule)
         known = attacker.begin(self.first)
         attacker.search(known, known.alive(), self.settings.attack.samples, steps=0, hasty=True)
-        spec = ClassificationSpec(prover_for(inputs, self.settings.bounds.method, self.rule), attacker)
+        method = self.settings.bounds.method
+        prover = Prover(inputs, method) if self.rule is None else prover_for(inputs, method, self.rule)
+        spec = ClassificationSpec(prover, attacker)
         policy = BackwardPolicy.on(inputs.images.device)
         pilots = PilotRuns(spec.prover, policy, known.alive(), pairs, self.seed)
         grid = self.settings.search.grid or grid

@@ -118,13 +118,24 @@ def check_inputs(
     return replace(inputs, labels=check_labels(labels, len(images), inputs.network).to(images.device))
 
 
+def check_keep(keep: object) -> Keep | None:
+    """Return what must be kept, or None for the label; raise for anything else."""
+    if keep is None or isinstance(keep, Keep):
+        return keep
+    raise InputError(
+        "keep must be an object of its own class",
+        got=shown(repr(keep)),
+        do="e.g. keep=KeepOwn(), TopK(2), Allow([3, 5]), Forbid({14: [1, 2]}), Linear(C, d), or None for the label",
+    )
+
+
 def check_kept(
     model: nn.Module,
     images: Tensor,
     labels: Tensor | None,
     transform: Transform | str,
     semantics: str,
-    keep: Keep | None,
+    keep: object,
     first: int = 0,
 ) -> tuple[Inputs, Rule | None]:
     """Inputs of a classifier, and the rule for what it must keep; None: that of labels, which is built in.
@@ -132,6 +143,7 @@ def check_kept(
     The network's own answers take the place of labels where it must keep them. For rows of outputs nothing is taken
     off the model's end. ``first``: the number of the first image, for messages.
     """
+    keep = check_keep(keep)
     if labels is None and not is_own(keep):
         raise InputError(
             "labels are missing",

@@ -348,17 +348,6 @@ class Linear(Keep):
         return Linear(self.rows[list(numbers)], self.bounds[list(numbers)], "image")
 
 
-def check_keep(keep: object) -> Keep | None:
-    """Return what must be kept, or None for the label; raise for anything else."""
-    if keep is None or isinstance(keep, Keep):
-        return keep
-    raise InputError(
-        "keep must be an object of its own class",
-        got=shown(repr(keep)),
-        do="e.g. keep=KeepOwn(), TopK(2), Allow([3, 5]), Forbid({14: [1, 2]}), Linear(C, d), or None for the label",
-    )
-
-
 def keep_of(record: Any) -> Keep | None:
     """Return what the claim of a run says must be kept; ValueError, InputError or TypeError for what no run writes."""
     if record is None:
