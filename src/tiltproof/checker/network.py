@@ -16,6 +16,7 @@ from tiltproof.checker import (  # noqa: F401  (they register rules)
     attention,
     compounds,
     curves,
+    fixed_point,
     moved,
     operations,
     piecewise,

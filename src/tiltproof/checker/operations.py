@@ -300,11 +300,20 @@ def tanh(x: Form) -> Form:
     return s_shaped(x, torch.tanh, lambda f: (1 - f) * (1 + f))
 
 
-def whole_numbers(x: Form, factor: Any, step: float, low: float, high: float, slack: Any, size: float) -> Form:
+def whole_numbers(
+    x: Form,
+    factor: Any,
+    step: float,
+    low: float,
+    high: float,
+    slack: Any,
+    size: float,
+    ends: tuple[Tensor, Tensor] | None = None,
+) -> Form:
     """Relax y = step clip(n, low, high), n any whole number with |n - factor x| <= 1/2 + slack, for x in [l, h].
 
     As constants: n >= factor l - 1/2 - slack and is whole, n <= factor h + 1/2 + slack likewise, and clipping and a positive step keep
-    the order. As a band along s x: |n - t| <= h gives |clip(n) - clip(t)| <= h, and clip(factor x) step - s x is linear between the kinks.
+    the order; ``ends``: closer bounds of y itself, where they are known. As a band along s x: |n - t| <= h gives |clip(n) - clip(t)| <= h, and clip(factor x) step - s x is linear between the kinks.
     ``size``: at least every |n| that an evaluation clips, and what it adds before. A float32 evaluation is off by 2^-19 of all that.
     """
     Form.stepped = True
@@ -314,6 +323,8 @@ def whole_numbers(x: Form, factor: Any, step: float, low: float, high: float, sl
         wide = torch.where(largest < 2.0**60, wide, math.inf)
     least = torch.ceil(low_x * factor - wide).clamp(low, high) * step
     most = torch.floor(high_x * factor + wide).clamp(low, high) * step
+    if ends is not None:
+        least, most = ends
 
     def clipped(point: Tensor) -> Tensor:
         return (point * factor).clamp(low, high) * step

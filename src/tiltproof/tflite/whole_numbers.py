@@ -1,6 +1,6 @@
 """Operators that exist for floats and for whole numbers: read as one or the other, by what they read.
 
-Whole numbers are added up as they are, exactly, and scaled by `fixed_point`. The factors and ranges are those that TFLite's kernels
+Whole numbers are added up as they are, exactly, and scaled by `tiltproof.fixed_point`. The factors and ranges are those that TFLite's kernels
 compute from the file's scales.
 """
 
@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.tflite import fixed_point
-from tiltproof.tflite.fixed_point import EXTRA, multiplier_of
+from tiltproof.fixed_point import multiplier_of
 from tiltproof.tflite.module import Draft, Given, Value, Whole, as_whole, value, whole_of
 from tiltproof.tflite.operators import (
+    BRANCHES,
     CLIPPED,
+    CONSTANT,
     NONE,
     RELU,
     RELU6,
@@ -28,6 +29,8 @@ from tiltproof.tflite.operators import (
     branches,
     largest_in_windows,
     mean,
+    minus_from_constant,
+    plus_constant,
     product,
     product_of,
     reduced_dims,
@@ -37,42 +40,22 @@ from tiltproof.tflite.schema import FLOAT32, INT32, INT8, UINT8, Node
 
 LARGEST = 2**31
 """Kernels add up in whole numbers of 32 bits."""
+SUM_SHIFT = 20
+"""ADD and SUB shift both numbers to the left by this before they scale them."""
 
 
-def requantize(
-    x: Tensor, *, multipliers: tuple[int, ...], shifts: tuple[int, ...], low: int, high: int, slack: float
-) -> Tensor:
-    found: Tensor = torch.ops.tiltproof.requantize(x, multipliers, shifts, low, high, slack)
+def requantize(x: Tensor, *, multipliers: tuple[int, ...], shifts: tuple[int, ...], low: int, high: int) -> Tensor:
+    found: Tensor = torch.ops.tiltproof.requantize(x, multipliers, shifts, low, high)
     return found
 
 
-def rescaled_sum(
-    x: Tensor, y: Tensor, *, multipliers: tuple[int, ...], shifts: tuple[int, ...], minus: bool, low: int, high: int
-) -> Tensor:
-    found: Tensor = torch.ops.tiltproof.rescaled_sum(x, y, multipliers, shifts, minus, low, high)
+def rounded(x: Tensor, *, factor: float, offset: int, low: int, high: int, snap: float) -> Tensor:
+    found: Tensor = torch.ops.tiltproof.rounded(x, factor, offset, low, high, snap)
     return found
 
 
-def rescaled_sum_with(
-    x: Tensor,
-    constant: Tensor,
-    *,
-    multipliers: tuple[int, ...],
-    shifts: tuple[int, ...],
-    minus: bool,
-    low: int,
-    high: int,
-    first: bool,
-) -> Tensor:
-    """``first``: the constant is the sum's first number."""
-    pair = (constant, x) if first else (x, constant)
-    found: Tensor = torch.ops.tiltproof.rescaled_sum(*pair, multipliers, shifts, minus, low, high)
-    return found
-
-
-def rounded(x: Tensor, *, factor: float, offset: int, low: int, high: int, slack: float, snap: float) -> Tensor:
-    found: Tensor = torch.ops.tiltproof.rounded(x, factor, offset, low, high, slack, snap)
-    return found
+STEPPED = (requantize, rounded)
+"""Functions that give whole numbers."""
 
 
 def in_units(x: Tensor, *, scale: float) -> Tensor:
@@ -112,25 +95,23 @@ def same_scale(draft: Draft, node: Node, x: Value) -> Whole:
 
 
 def scaled(
-    draft: Draft, node: Node, x: Value, factors: list[float], farthest: float, kind: int, slack: float = 0.0
+    draft: Draft, node: Node, x: Value, factors: list[float], farthest: float, kind: int
 ) -> Value:
     """An accumulator, of at most this size, times these factors of its channels."""
     pairs = [multiplier_of(factor) for factor in factors]
     pairs = pairs[:1] if len(set(pairs)) == 1 else pairs
-    return fixed(draft, node, x, pairs, farthest, kind, slack)
+    return fixed(draft, node, x, pairs, farthest, kind)
 
 
 def fixed(
-    draft: Draft, node: Node, x: Value, pairs: list[tuple[int, int]], farthest: float, kind: int, slack: float
+    draft: Draft, node: Node, x: Value, pairs: list[tuple[int, int]], farthest: float, kind: int
 ) -> Value:
     whole = whole_of(draft.entry(node), node)
     low, high = activation_range(node, whole, kind)
     multipliers, shifts = (tuple(pair[k] for pair in pairs) for k in (0, 1))
     if farthest * 2.0 ** max(0, *shifts) >= LARGEST:
         raise node.refusal("may add up to more than whole numbers of 32 bits hold")
-    return draft.step(
-        node, requantize, (x,), whole=whole, multipliers=multipliers, shifts=shifts, low=low, high=high, slack=slack
-    )  # fmt: skip
+    return draft.step(node, requantize, (x,), whole=whole, multipliers=multipliers, shifts=shifts, low=low, high=high)
 
 
 @reads("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
@@ -176,18 +157,36 @@ def added(draft: Draft, node: Node, given: list[Given]) -> Value:
     wholes, found = _wholes(draft, node, given)
     whole = whole_of(draft.entry(node), node)
     twice = 2 * max(each.scale for each in wholes)
-    both = twice / (2.0**fixed_point.SUM_SHIFT * whole.scale)
+    both = twice / (2.0**SUM_SHIFT * whole.scale)
     pairs = [multiplier_of(each.scale / twice) for each in wholes] + [multiplier_of(both)]
-    if pairs[2][1] > 0 or pairs[2][1] < -31:
+    if pairs[2][1] > 0:
         raise node.refusal(f"has scales {wholes[0].scale:g}, {wholes[1].scale:g} and {whole.scale:g}, too far apart")
-    low, high = activation_range(node, whole, node.byte(0))
     node.knows(2)
-    multipliers, shifts = (tuple(pair[k] for pair in pairs) for k in (0, 1))
-    settings = {"multipliers": multipliers, "shifts": shifts, "minus": node.op == "SUB", "low": low, "high": high}
-    if isinstance(found[1], Value):
-        return draft.step(node, rescaled_sum, (found[0], found[1]), whole=whole, **settings)
-    constants = {"constant": found[1].double()}
-    return draft.step(node, rescaled_sum_with, (found[0],), constants, whole=whole, first=found[2], **settings)
+    terms: list[Value | Tensor] = []
+    for each, (multiplier, shift) in zip(found[:2] if isinstance(found[1], Value) else _ordered(found), pairs, strict=False):
+        scale = {"multipliers": (multiplier,), "shifts": (shift,), "low": -(2**30), "high": 2**30}
+        if isinstance(each, Tensor):
+            terms.append(requantize(each * 2.0**SUM_SHIFT, **scale))
+            continue
+        moved = draft.step(node, in_units, (each,), scale=2.0**SUM_SHIFT)
+        terms.append(draft.step(node, requantize, (moved,), **scale))
+    total = _combined(draft, node, terms)
+    return fixed(draft, node, total, pairs[2:], 2.0**30, node.byte(0))
+
+
+def _ordered(found: tuple[Value, Tensor, bool]) -> tuple[Value | Tensor, Value | Tensor]:
+    return (found[1], found[0]) if found[2] else (found[0], found[1])
+
+
+def _combined(draft: Draft, node: Node, terms: list[Value | Tensor]) -> Value:
+    """The sum or difference of both, of which one may be a constant."""
+    first, second = terms
+    if isinstance(first, Value) and isinstance(second, Value):
+        return draft.step(node, BRANCHES[node.op], (first, second))
+    if isinstance(first, Value):
+        return draft.step(node, CONSTANT[node.op], (first,), {"constant": second})
+    assert isinstance(second, Value)
+    return draft.step(node, minus_from_constant if node.op == "SUB" else plus_constant, (second,), {"constant": first})
 
 
 @reads("MUL")
@@ -258,19 +257,15 @@ def average_pool(draft: Draft, node: Node, given: list[Given]) -> Value:
     low, high = activation_range(node, whole, kind)
     entries = node.option(3) * node.option(4)
     return draft.step(
-        node, rounded, (found,), whole=whole, factor=1.0, offset=whole.zero, low=low, high=high, slack=EXTRA,
-        snap=min(EXTRA / 2, 1 / (4 * entries)),
+        node, rounded, (found,), whole=whole, factor=1.0, offset=whole.zero, low=low, high=high,
+        snap=min(2.0**-13, 1 / (4 * entries)),
     )  # fmt: skip
 
 
 @reads("MEAN")
 def whole_mean(draft: Draft, node: Node, given: list[Given]) -> Value:
-    """The sum of q - zero times (input's scale) / (output's scale) / n, as TFLite computes it since 2.5.
-
-    Older kernels divide after they scale, which adds at most 3 / (4 n); where both scales and zero points agree, they may cut the
-    quotient off instead of rounding it: at most 1/2 more; and one of them cuts off what the input's zero point comes to in the output's
-    units. The slack covers all of them.
-    """
+    """The sum of q - zero times (input's scale) / (output's scale) / n, of which n is divided into the multiplier beforehand: as TFLite
+    computes it since 2.5."""
     x = value(node, given[0])
     if x.whole is None:
         return mean(draft, node, given)
@@ -280,10 +275,8 @@ def whole_mean(draft: Draft, node: Node, given: list[Given]) -> Value:
     multiplier, shift = multiplier_of(ratio)
     more = min(count.bit_length() - 1, 32, 31 + shift)
     pair = ((multiplier << max(more, 0)) // count, shift - max(more, 0))
-    cut = abs(x.whole.zero * ratio - math.trunc(x.whole.zero * ratio))
-    slack = max(3 / (4 * count), 0.5 if whole == x.whole else 0.0) + cut
     total = draft.step(node, sum_over, (x,), dims=dims, keep=keep)
-    return fixed(draft, node, total, [pair], count * x.whole.farthest, NONE, slack)
+    return fixed(draft, node, total, [pair], count * x.whole.farthest, NONE)
 
 
 @reads("QUANTIZE")
@@ -300,7 +293,7 @@ def quantize(draft: Draft, node: Node, given: list[Given]) -> Value:
 def to_whole(draft: Draft, node: Node, x: Value, whole: Whole) -> Value:
     low, high = whole.ends
     return draft.step(
-        node, rounded, (x,), whole=whole, factor=1 / whole.scale, offset=0, low=low, high=high, slack=EXTRA, snap=0.0
+        node, rounded, (x,), whole=whole, factor=1 / whole.scale, offset=0, low=low, high=high, snap=0.0
     )  # fmt: skip
 
 
