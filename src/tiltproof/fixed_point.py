@@ -3,11 +3,12 @@
 A kernel multiplies an accumulator x, a whole number of 32 bits, by M = m 2^(s - 31), a multiplier m of 31 bits and a shift s, in two steps
 (gemmlowp's fixed-point arithmetic): x 2^max(s, 0) m / 2^31, rounded to a nearest whole number, ties up; that by 2^r, r = max(-s, 0),
 rounded again, ties away from zero. `requantize` is that for any real x, which it first rounds to a whole number of 32 bits, and clips the
-result to [low, high]. `rounded` rounds factor x + offset, ties away from zero, takes the offset off again, and clips. So
+result to [low, high]. `rescaled_sum`, for ADD and SUB, does that to both numbers shifted to the left by 20, without clipping, and to what they
+add up to. `rounded` rounds factor x + offset, ties away from zero, takes the offset off again, and clips. So
 
     |n - M x| <= 1/2 + slack before it is clipped, slack = 2^-(r + 1) [r > 0] + M / 2, where |x| 2^max(s, 0) < 2^31,
 
-the last term only if x is no whole number; and both operations never fall where x rises, since each of their steps never does. Their bound
+the last term only if x is no whole number; and no operation falls where x rises, since each of its steps never does. Their bound
 rules use both facts (`tiltproof.network.ops.fixed_point`); the tests compare with exact integers.
 """
 
@@ -21,6 +22,8 @@ import torch
 from torch import Tensor
 
 LARGEST = 2**31 - 1
+SUM_SHIFT, SUM_RANGE = 20, 2**30
+"""Of ADD and SUB: how far both numbers are shifted to the left, and what they stay within then."""
 MOST_SHIFT = 62
 """To the right; shifts to the left are at most 30."""
 
@@ -94,11 +97,27 @@ def _rounded(x: Tensor, factor: float, offset: int, low: int, high: int, snap: f
     return rounded_units(x.double() * factor, offset, low, high, snap).to(x.dtype)
 
 
+def _rescaled_sum(
+    x: Tensor, y: Tensor, multipliers: Sequence[int], shifts: Sequence[int], minus: bool, low: int, high: int
+) -> Tensor:
+    first, second = (
+        rounded_product(each.double() * 2.0**SUM_SHIFT, multipliers[k : k + 1], shifts[k : k + 1], -SUM_RANGE, SUM_RANGE)
+        for k, each in enumerate((x, y))
+    )
+    total = first - second if minus else first + second
+    return rounded_product(total, multipliers[2:], shifts[2:], low, high).to(x.dtype)
+
+
 requantize = torch.library.custom_op(
     "tiltproof::requantize", _requantize, mutates_args=(),
     schema="(Tensor x, int[] multipliers, int[] shifts, int low, int high) -> Tensor",
 )  # fmt: skip
 """Accumulators times their channels' factors, clipped."""
+rescaled_sum = torch.library.custom_op(
+    "tiltproof::rescaled_sum", _rescaled_sum, mutates_args=(),
+    schema="(Tensor x, Tensor y, int[] multipliers, int[] shifts, bool minus, int low, int high) -> Tensor",
+)  # fmt: skip
+"""ADD and SUB: multipliers and shifts of both numbers and of what they add up to."""
 rounded = torch.library.custom_op(
     "tiltproof::rounded", _rounded, mutates_args=(),
     schema="(Tensor x, float factor, int offset, int low, int high, float snap) -> Tensor",
@@ -109,6 +128,11 @@ rounded = torch.library.custom_op(
 @requantize.register_fake
 def _(x: Tensor, multipliers: list[int], shifts: list[int], low: int, high: int) -> Tensor:
     return torch.empty_like(x)
+
+
+@rescaled_sum.register_fake
+def _(x: Tensor, y: Tensor, multipliers: list[int], shifts: list[int], minus: bool, low: int, high: int) -> Tensor:
+    return torch.empty_like(x + y)
 
 
 @rounded.register_fake
@@ -138,5 +162,14 @@ def _rounded_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return gradient * factor * _inside(ctx, low, high), None, None, None, None, None
 
 
+def _sum_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, y, multipliers, shifts, minus, low, high = ctx.given
+    first, second, both = (math.ldexp(m, s - 31) for m, s in zip(multipliers, shifts, strict=True))
+    gradient = gradient * _inside(ctx, low, high) * (both * 2.0**SUM_SHIFT)
+    sign = -1 if minus else 1
+    return (gradient * first).sum_to_size(x.shape), (gradient * second * sign).sum_to_size(y.shape), *[None] * 5
+
+
+rescaled_sum.register_autograd(_sum_gradient, setup_context=_keep)
 requantize.register_autograd(_requantize_gradient, setup_context=_keep)
 rounded.register_autograd(_rounded_gradient, setup_context=_keep)

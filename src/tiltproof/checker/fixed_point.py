@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.checker.form import Form, no_rule, rule
+from tiltproof.checker.form import Form, no_rule, plus, rule, times
 from tiltproof.checker.operations import whole_numbers
 
 MOST_WHOLE = 2**30
@@ -54,6 +54,17 @@ def requantize(x: Form, multipliers: Any, shifts: Any, low: int, high: int) -> F
     slack = torch.where(x.magnitude * 2.0 ** left.double() < 2.0**30, slack, math.inf)
     ends = tuple(product(end, whole, left, right, low, high) for end in (x.lower(), x.upper()))
     return whole_numbers(x, factor, 1.0, low, high, slack, size, known_ends(x, ends, low, high))
+
+
+@rule("tiltproof.rescaled_sum")
+def rescaled_sum(x: Form, y: Form, multipliers: Any, shifts: Any, minus: bool, low: int, high: int) -> Form:
+    """Follow its definition: both numbers times 2^20 and scaled, then their sum or difference."""
+    m, s = list(multipliers), list(shifts)
+    if len(m) != 3 or len(s) != 3 or type(minus) is not bool or not isinstance(x, Form) or not isinstance(y, Form):
+        raise no_rule("rescaled_sum", f"with {len(m)} factors, or with a constant")
+    far = MOST_WHOLE
+    first, second = (requantize(times(each, 2.0**20), m[k : k + 1], s[k : k + 1], -far, far) for k, each in enumerate((x, y)))
+    return requantize(plus(first, -second if minus else second), m[2:], s[2:], low, high)
 
 
 def known_ends(x: Form, ends: Any, low: int, high: int) -> tuple[Tensor, Tensor]:

@@ -82,6 +82,8 @@ class Draft(Steps):
         self.start = Value(0, shape)
         self.operators: list[tuple[Node, int, int]] = []
         """(operator, number of steps before it, number of steps after it)."""
+        self.largest = 0.0
+        """The most that whole numbers may add up to."""
 
     def step(
         self,

@@ -17,7 +17,7 @@ from tiltproof.tflite.module import Draft, Given, TfliteModule, Value, here, who
 from tiltproof.tflite.operators import permuted
 from tiltproof.tflite.registry import READERS
 from tiltproof.tflite.schema import FLOAT32, RANGES, File, Node, TensorEntry, parse, read_file, signature_of
-from tiltproof.tflite.whole_numbers import STEPPED, to_real, to_whole
+from tiltproof.tflite.whole_numbers import EXACT, to_real, to_whole
 
 MOST_NUMBERS = 2**26
 """In one image."""
@@ -69,8 +69,7 @@ def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
         raise InputError("the network of a TFLite file must compute something from the image")
     identity = content if layout is None else content + layout.encode()
     model = TfliteModule(draft.steps, result.place, draft.start.shape, identity, tuple(notes)).eval()
-    whole = any(step.function in STEPPED for step in draft.steps.values())
-    model = model.double() if whole else model.float()  # sums of whole numbers are exact in float64
+    model = model.float() if draft.largest < EXACT else model.double()
     model.file = compare(file, draft, model)
     return model
 

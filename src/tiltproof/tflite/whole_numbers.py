@@ -13,12 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.fixed_point import multiplier_of
+from tiltproof.fixed_point import SUM_SHIFT, multiplier_of
 from tiltproof.tflite.module import Draft, Given, Value, Whole, as_whole, value, whole_of
 from tiltproof.tflite.operators import (
-    BRANCHES,
     CLIPPED,
-    CONSTANT,
     NONE,
     RELU,
     RELU6,
@@ -29,8 +27,6 @@ from tiltproof.tflite.operators import (
     branches,
     largest_in_windows,
     mean,
-    minus_from_constant,
-    plus_constant,
     product,
     product_of,
     reduced_dims,
@@ -40,8 +36,8 @@ from tiltproof.tflite.schema import FLOAT32, INT32, INT8, UINT8, Node
 
 LARGEST = 2**31
 """Kernels add up in whole numbers of 32 bits."""
-SUM_SHIFT = 20
-"""ADD and SUB shift both numbers to the left by this before they scale them."""
+EXACT = 2**24
+"""Sums of whole numbers up to this are exact in float32."""
 
 
 def requantize(x: Tensor, *, multipliers: tuple[int, ...], shifts: tuple[int, ...], low: int, high: int) -> Tensor:
@@ -49,12 +45,23 @@ def requantize(x: Tensor, *, multipliers: tuple[int, ...], shifts: tuple[int, ..
     return found
 
 
+def rescaled_sum(
+    x: Tensor, y: Tensor, *, multipliers: tuple[int, ...], shifts: tuple[int, ...], minus: bool, low: int, high: int
+) -> Tensor:
+    found: Tensor = torch.ops.tiltproof.rescaled_sum(x, y, multipliers, shifts, minus, low, high)
+    return found
+
+
+def constant_beside(x: Tensor, constant: Tensor) -> Tensor:
+    return 0.0 * x + constant
+
+
 def rounded(x: Tensor, *, factor: float, offset: int, low: int, high: int, snap: float) -> Tensor:
     found: Tensor = torch.ops.tiltproof.rounded(x, factor, offset, low, high, snap)
     return found
 
 
-STEPPED = (requantize, rounded)
+STEPPED = (requantize, rescaled_sum, rounded)
 """Functions that give whole numbers."""
 
 
@@ -111,6 +118,7 @@ def fixed(
     multipliers, shifts = (tuple(pair[k] for pair in pairs) for k in (0, 1))
     if farthest * 2.0 ** max(0, *shifts) >= LARGEST:
         raise node.refusal("may add up to more than whole numbers of 32 bits hold")
+    draft.largest = max(draft.largest, farthest)
     return draft.step(node, requantize, (x,), whole=whole, multipliers=multipliers, shifts=shifts, low=low, high=high)
 
 
@@ -162,31 +170,19 @@ def added(draft: Draft, node: Node, given: list[Given]) -> Value:
     if pairs[2][1] > 0:
         raise node.refusal(f"has scales {wholes[0].scale:g}, {wholes[1].scale:g} and {whole.scale:g}, too far apart")
     node.knows(2)
-    terms: list[Value | Tensor] = []
-    for each, (multiplier, shift) in zip(found[:2] if isinstance(found[1], Value) else _ordered(found), pairs, strict=False):
-        scale = {"multipliers": (multiplier,), "shifts": (shift,), "low": -(2**30), "high": 2**30}
-        if isinstance(each, Tensor):
-            terms.append(requantize(each * 2.0**SUM_SHIFT, **scale))
-            continue
-        moved = draft.step(node, in_units, (each,), scale=2.0**SUM_SHIFT)
-        terms.append(draft.step(node, requantize, (moved,), **scale))
-    total = _combined(draft, node, terms)
-    return fixed(draft, node, total, pairs[2:], 2.0**30, node.byte(0))
+    first, second = found[:2] if isinstance(found[1], Value) else _filled(draft, node, found)
+    multipliers, shifts = (tuple(pair[k] for pair in pairs) for k in (0, 1))
+    low, high = activation_range(node, whole, node.byte(0))
+    return draft.step(
+        node, rescaled_sum, (first, second), whole=whole, multipliers=multipliers, shifts=shifts,
+        minus=node.op == "SUB", low=low, high=high,
+    )  # fmt: skip
 
 
-def _ordered(found: tuple[Value, Tensor, bool]) -> tuple[Value | Tensor, Value | Tensor]:
-    return (found[1], found[0]) if found[2] else (found[0], found[1])
-
-
-def _combined(draft: Draft, node: Node, terms: list[Value | Tensor]) -> Value:
-    """The sum or difference of both, of which one may be a constant."""
-    first, second = terms
-    if isinstance(first, Value) and isinstance(second, Value):
-        return draft.step(node, BRANCHES[node.op], (first, second))
-    if isinstance(first, Value):
-        return draft.step(node, CONSTANT[node.op], (first,), {"constant": second})
-    assert isinstance(second, Value)
-    return draft.step(node, minus_from_constant if node.op == "SUB" else plus_constant, (second,), {"constant": first})
+def _filled(draft: Draft, node: Node, found: tuple[Value, Tensor, bool]) -> tuple[Value, Value]:
+    """A constant as a value of its own: nothing of the other one, and itself."""
+    other = draft.step(node, constant_beside, (found[0],), {"constant": found[1]})
+    return (other, found[0]) if found[2] else (found[0], other)
 
 
 @reads("MUL")

@@ -142,9 +142,10 @@ def batch_norm_module(
     return batch_norm(shape, x, weight, bias, mean, variance, momentum, epsilon)
 
 
-def _scaled(
+def scaled_by(
     shape: tuple[int, ...], x: Any, other: Any, scale: Callable[[Tensor], Any], shift: Callable[[Tensor], Any] | None
 ) -> Built:
+    """scale(c) x + shift(c) for a constant c."""
     if shape != x.shape:
         raise Refused(f"a constant that changes the shape from {x.shape} to {shape}")
 
@@ -194,7 +195,7 @@ def mul(shape: Any, x: Any, other: Any) -> Built:
     if isinstance(x, Input) and isinstance(other, Input):
         return product_of(x, other)
     x, other = (x, other) if isinstance(x, Input) else (other, x)
-    return _scaled(shape, x, other, lambda c: c, None)
+    return scaled_by(shape, x, other, lambda c: c, None)
 
 
 @converter("div.Tensor", "div.Scalar")
@@ -207,20 +208,20 @@ def div(shape: Any, x: Any, other: Any) -> Built:
                 raise Refused(f"a quotient of branches of shapes {x.shape} and {other.shape}")
             return Built("product", (x.name, inverse))
         return _scaled_inner(shape, inverse, x)
-    return _scaled(shape, x, other, lambda c: c.reciprocal(), None)
+    return scaled_by(shape, x, other, lambda c: c.reciprocal(), None)
 
 
 def _scaled_inner(shape: Any, inner: Built, factor: Any) -> Built:
     """A constant times an operation built here."""
     assert inner.shape is not None
-    built = _scaled(shape, Input("", inner.shape), factor, lambda c: c, None)
+    built = scaled_by(shape, Input("", inner.shape), factor, lambda c: c, None)
     built.inputs = (inner,)
     return built
 
 
 @converter("neg.default")
 def neg(shape: Any, x: Any) -> Built:
-    return _scaled(shape, x, -1.0, lambda c: c, None)
+    return scaled_by(shape, x, -1.0, lambda c: c, None)
 
 
 @rule("add")
@@ -260,8 +261,8 @@ def _sum(shape: Any, x: Any, other: Any, kind: str, alpha: float) -> Built:
         return Built(kind, (x.name, other.name))
     sign = alpha if kind == "add" else -alpha
     if isinstance(x, Input):
-        return _scaled(shape, x, other, lambda c: 1.0, lambda c: sign * c)
-    return _scaled(shape, other, x, lambda c: float(sign), lambda c: c)
+        return scaled_by(shape, x, other, lambda c: 1.0, lambda c: sign * c)
+    return scaled_by(shape, other, x, lambda c: float(sign), lambda c: c)
 
 
 @converter("add.Tensor", "add.Scalar")

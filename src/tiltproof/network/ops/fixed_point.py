@@ -10,10 +10,11 @@ from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import gamma
-from tiltproof.fixed_point import check_factors, rounded_product, rounded_units
+from tiltproof.fixed_point import SUM_RANGE, SUM_SHIFT, check_factors, rounded_product, rounded_units
 from tiltproof.network.graph import Operation
+from tiltproof.network.ops.arithmetic import scaled_by
 from tiltproof.network.ops.base import UNDERFLOW, farthest, rule
-from tiltproof.network.ops.converters import Built, Refused, converter, require_constants
+from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
 from tiltproof.network.ops.quantize import ROUNDED, Quantize
 
 
@@ -70,10 +71,8 @@ def _clipped_to(low: int, high: int) -> dict[str, Any]:
     return {"step": 1.0, "low": float(low), "high": float(high), "size": float(abs(low) + abs(high))}
 
 
-@converter("tiltproof.requantize.default")
-def requantize(shape: Any, x: Any, multipliers: Any, shifts: Any, low: int, high: int) -> Built:
+def _settings(shape: Any, multipliers: Any, shifts: Any, low: int, high: int) -> dict[str, Any]:
     """One factor for each channel, or one for all. Each m 2^(s - 31) is a float64 number."""
-    require_constants(x)
     wrong = check_factors(multipliers, shifts, low, high)
     if wrong or len(multipliers) not in (1, shape[0]):
         raise Refused(wrong or f"{len(multipliers)} factors for {shape[0]} channels")
@@ -84,11 +83,36 @@ def requantize(shape: Any, x: Any, multipliers: Any, shifts: Any, low: int, high
 
     factors = [math.ldexp(m, s - 31) for m, s in zip(multipliers, shifts, strict=True)]
     slacks = [factor / 2 + (2.0 ** (s - 1) if s < 0 else 0.0) for factor, s in zip(factors, shifts, strict=True)]
-    settings = {
+    return {
         "factor": numbers(factors), "slack": numbers(slacks), "most": numbers([2.0 ** (30 - max(s, 0)) for s in shifts]),
         "multipliers": tuple(multipliers), "shifts": tuple(shifts), **_clipped_to(low, high),
     }  # fmt: skip
-    return Built("requantize", (x.name,), settings)
+
+
+@converter("tiltproof.requantize.default")
+def requantize(shape: Any, x: Any, multipliers: Any, shifts: Any, low: int, high: int) -> Built:
+    require_constants(x)
+    return Built("requantize", (x.name,), _settings(shape, multipliers, shifts, low, high))
+
+
+@converter("tiltproof.rescaled_sum.default")
+def rescaled_sum(
+    shape: Any, x: Any, y: Any, multipliers: Any, shifts: Any, minus: bool, low: int, high: int
+) -> Built:
+    """As it is defined: both numbers shifted and scaled, and what they add up to scaled again."""
+    if len(multipliers) != 3 or len(shifts) != 3:
+        raise Refused(f"a sum with {len(multipliers)} factors")
+    for other in (x, y):
+        if not isinstance(other, Input) or len(other.shape) != len(shape):
+            raise Refused("a sum of whole numbers with a constant, or of other dimensions")
+    terms = []
+    for k, each in enumerate((x, y)):
+        moved = scaled_by(each.shape, each, 2.0**SUM_SHIFT, lambda c: c, None)
+        moved.shape = each.shape
+        settings = _settings(each.shape, multipliers[k : k + 1], shifts[k : k + 1], -SUM_RANGE, SUM_RANGE)
+        terms.append(Built("requantize", (moved,), settings, shape=each.shape))
+    total = Built("sub" if minus else "add", tuple(terms), shape=shape)
+    return Built("requantize", (total,), _settings(shape, multipliers[2:], shifts[2:], low, high))
 
 
 @converter("tiltproof.rounded.default")
