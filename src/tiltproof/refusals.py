@@ -22,7 +22,7 @@ class Refusal:
     """One use of an operation without a bound rule."""
 
     operation: str
-    """Name in its own vocabulary: ATen's, ONNX's or Keras's."""
+    """Name in its own vocabulary: ATen's, ONNX's, Keras's or TFLite's."""
     node: str
     """Name of the node or layer."""
     why: str = NO_RULE
@@ -82,7 +82,7 @@ RANDOM = "take the randomness out of forward: a proof is about one function"
 RECURRENT = "write the steps out one after the other with linear layers and products"
 SMOOTH = "use an activation that has a rule, e.g. relu, leaky_relu or tanh, and train again"
 ADVICE = {
-    **dict.fromkeys(["argmax", "argmin", "topk", "sort", "argsort", "hardmax", "log_softmax", "logsoftmax"], HEAD),
+    **dict.fromkeys(["argmax", "argmin", "arg_max", "arg_min", "topk", "sort", "argsort", "hardmax", "log_softmax", "logsoftmax"], HEAD),
     **dict.fromkeys(["nonmaxsuppression", "roialign", "nonzero", "where", "masked_fill", "masked_select"], BEFORE),
     **dict.fromkeys(["embedding", "one_hot", "onehot", "scatter", "scatternd", "gathernd", "gatherelements"], BEFORE),
     **dict.fromkeys(["round", "floor", "ceil", "trunc", "fix", "heaviside"], STEPS),

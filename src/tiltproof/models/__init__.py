@@ -6,6 +6,7 @@ from tiltproof.models.cards import Card, models
 from tiltproof.models.loading import card_of, load
 from tiltproof.models.normalization import normalized
 from tiltproof.onnx import load_onnx
+from tiltproof.tflite import load_tflite
 
 __all__ = [
     "ARCHITECTURES",
@@ -15,6 +16,7 @@ __all__ = [
     "load",
     "load_keras",
     "load_onnx",
+    "load_tflite",
     "mnist_cnn",
     "models",
     "normalized",

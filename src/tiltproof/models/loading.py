@@ -1,4 +1,4 @@
-"""Load a network by name: bundled, a ``.safetensors``, ``.onnx``, ``.keras`` or ``.h5`` file, or ``package.module:function``."""
+"""Load a network by name: bundled, a ``.safetensors``, ``.onnx``, ``.keras``, ``.h5`` or ``.tflite`` file, or ``package.module:function``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from tiltproof.models import cards
 from tiltproof.models.architectures import ARCHITECTURES
 from tiltproof.models.weights_file import PICKLES, build, check_file, read_bytes
 from tiltproof.onnx import load_onnx
+from tiltproof.tflite import load_tflite
 
 KERAS = (".keras", ".h5", ".hdf5")
+READING = {".onnx": ("shape", "layout", "output"), ".tflite": ("layout",)} | dict.fromkeys(KERAS, ("shape",))
+"""Which options say how to read a file, by its kind."""
 
 OTHER_FORMATS = {
-    ".tflite": ", e.g. python -m tf2onnx.convert --tflite net.tflite --output net.onnx",
     ".pb": ", e.g. python -m tf2onnx.convert --graphdef net.pb --output net.onnx, with its inputs and outputs",
     ".mlmodel": " with coremltools or onnxmltools",
     ".torchscript": ", or pass the module that it was made of",
@@ -42,14 +44,14 @@ def load(
     Parameters
     ----------
     model : str
-        The name of a bundled network (see `models`), the path of a ``.safetensors``, ``.onnx``, ``.keras`` or ``.h5`` file, or
-        ``package.module:function``, where the function takes no arguments and returns the network.
+        The name of a bundled network (see `models`), the path of a ``.safetensors``, ``.onnx``, ``.keras``, ``.h5`` or ``.tflite``
+        file, or ``package.module:function``, where the function takes no arguments and returns the network.
     arch : str, optional
         The architecture of a weight file, a key of `ARCHITECTURES`; by default the one named by the card next to it.
     allow_pickle : bool
         Accept a state dict written by ``torch.save`` as well. No code in it is run.
     shape, layout, output : optional
-        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files. A ``shape`` that is a function is left alone by
+        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` for TFLite. A ``shape`` that is a function is left alone by
         other models.
 
     Returns
@@ -64,8 +66,9 @@ def load(
     """
     path = Path(model)
     reading = {"shape": None if callable(shape) else shape, "layout": layout, "output": output}
-    given = [name for name, value in reading.items() if value is not None]
-    if given and path.suffix.lower() != ".onnx" and (given != ["shape"] or path.suffix.lower() not in KERAS):
+    taken = READING.get(path.suffix.lower(), ())
+    given = [name for name, value in reading.items() if value is not None and name not in taken]
+    if given:
         raise InputError(
             f"--{given[-1]} goes with an .onnx file only", got=f"--model {shown(model)}", do=f"leave --{given[-1]} out"
         )
@@ -89,6 +92,8 @@ def load(
         return load_onnx(path, shape=shape, layout=layout, output=output)
     if path.suffix.lower() in KERAS:
         return load_keras(path, shape)
+    if path.suffix.lower() == ".tflite":
+        return load_tflite(path, layout=layout)
     if path.suffix.lower() in OTHER_FORMATS and path.is_file():
         raise InputError(
             f"files of this kind cannot be read: {path.suffix}",
@@ -106,7 +111,7 @@ def load_bundled(name: str, folder: Path | None = None) -> nn.Module:
             "no bundled model has this name",
             got=name,
             do=f"use one of {', '.join(bundled) or '(none is installed)'}, "
-            "a .safetensors file with --arch, an .onnx, .keras or .h5 file, or package.module:function",
+            "a .safetensors file with --arch, an .onnx, .keras, .h5 or .tflite file, or package.module:function",
         )
     card, path = bundled[name], (folder or cards.WEIGHTS_FOLDER) / f"{name}.safetensors"
     check_file(path)

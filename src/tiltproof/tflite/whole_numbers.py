@@ -194,7 +194,7 @@ def multiplied(draft: Draft, node: Node, given: list[Given]) -> Value:
     if isinstance(found[1], Value):
         made = draft.step(node, torch.mul, (found[0], found[1]))
     else:
-        made = draft.step(node, times_whole, (found[0],), {"constant": found[1].double()})
+        made = draft.step(node, times_whole, (found[0],), {"constant": found[1]})
     ratio = np.float32(wholes[0].scale) * np.float32(wholes[1].scale) / np.float32(whole.scale)
     return scaled(draft, node, made, [float(ratio)], wholes[0].farthest * wholes[1].farthest, kind)
 
@@ -214,7 +214,8 @@ def _wholes(draft: Draft, node: Node, given: list[Given]) -> tuple[list[Whole], 
         if found[0].whole is None or found[1].whole is None:
             raise node.refusal("combines whole numbers with floats")
         return wholes, found
-    return wholes, (found[0], found[1] - wholes[0 if found[2] else 1].zero, bool(found[2]))
+    zero = wholes[0 if found[2] else 1].zero
+    return wholes, (found[0], found[1].double() - zero, bool(found[2]))
 
 
 @reads("RELU", "RELU6", "RELU_N1_TO_1")
