@@ -51,7 +51,8 @@ def test_convolutions(tmp_path, depthwise, same, stride, dilation, activation):
     shape = [1, *kernel, outputs] if depthwise else [outputs, *kernel, 3]
     scales = RANDOM.uniform(0.001, 0.02, outputs)
     weights = T(shape, "int8", whole(*shape).astype("i1"), list(scales), [0] * outputs, 3 if depthwise else 0)
-    bias = T([outputs], "int32", whole(outputs, least=-4000, most=4000).astype("<i4"))
+    scale = list(np.float32(IMAGE.scale) * np.float32(scales))
+    bias = T([outputs], "int32", whole(outputs, least=-4000, most=4000).astype("<i4"), scale, [0] * outputs)
     sizes = [reference.sides((6, 5)[k], kernel[k], stride[k], dilation[k], bool(same))[0] for k in (0, 1)]
     out = T([1, *sizes, outputs], "int8", scale=0.043, zero=5)
     name = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
@@ -112,7 +113,7 @@ def test_pooling(tmp_path, name, same, kernel, stride):
 def test_mean_and_dense(tmp_path, keep, scale):
     middle = T([1, 1, 1, 3] if keep else [1, 3], "int8", scale=scale, zero=-9)
     weights, out = T([4, 3], "int8", whole(4, 3).astype("i1"), 0.01, 0), T([1, 4], "int8", scale=0.007, zero=3)
-    bias, axes = T([4], "int32", whole(4, least=-900, most=900).astype("<i4")), T([2], "int32", np.array([1, 2], "<i4"))
+    bias, axes = T([4], "int32", whole(4, least=-900, most=900).astype("<i4"), scale * 0.01), T([2], "int32", np.array([1, 2], "<i4"))
     operators = [Op("MEAN", [0, 1], 2, {0: ("b", int(keep))}), Op("FULLY_CONNECTED", [2, 3, 4], 5, {0: ("b", 0)})]
     model = read(tmp_path, [IMAGE, axes, middle, weights, bias, out], operators)
     for _ in range(4):
@@ -127,7 +128,7 @@ def test_other_units(tmp_path, name, kind):
     for scale, zero in ((0.031, -9), (0.05, -128), (0.007, 100)):
         out = T(IMAGE.shape, "int8", scale=scale, zero=zero)
         model, image = read(tmp_path, [IMAGE, out], [Op(name, [0], 1)]), whole(6, 5, 3, least=-128)
-        expected = reference.rescaled(image, IMAGE, out, reference.clipping(kind, scale, zero))
+        expected = reference.rescaled(image, IMAGE, out, reference.clipping(kind, scale, zero), kind > 0)
         np.testing.assert_array_equal(answers(model, image, IMAGE, out), expected)
 
 
@@ -152,7 +153,7 @@ def test_numbers_that_move(tmp_path):
 def test_uint8_with_a_zero_point_of_the_weights(tmp_path):
     given, out = T([1, 4, 4, 2], "uint8", scale=0.02, zero=120), T([1, 4, 4, 3], "uint8", scale=0.05, zero=60)
     weights = T([3, 1, 1, 2], "uint8", whole(3, 1, 1, 2, least=0, most=255).astype("u1"), 0.01, 131)
-    bias = T([3], "int32", whole(3).astype("<i4"))
+    bias = T([3], "int32", whole(3).astype("<i4"), 0.02 * 0.01)
     options = {0: ("b", 1), 1: ("i", 1), 2: ("i", 1), 3: ("b", 1)}
     model = read(tmp_path, [given, weights, bias, out], [Op("CONV_2D", [0, 1, 2], 3, options)])
     image, ends = whole(4, 4, 2, least=0, most=255), reference.clipping(1, out.scale, out.zero, 0, 255)

@@ -277,8 +277,9 @@ def dense(
     return np.array([min(max(by_multiplier(int(t), *pair) + out.zero, ends[0]), ends[1]) for t in totals])
 
 
-def rescaled(x: np.ndarray, given: T, out: T, ends: tuple[int, int]) -> np.ndarray:
-    """Requantize, and the activations that are operators."""
-    pair = quantized_multiplier(float(np.float32(given.scale)) / float(np.float32(out.scale)))
+def rescaled(x: np.ndarray, given: T, out: T, ends: tuple[int, int], activation: bool = False) -> np.ndarray:
+    """Requantize, and the activations that are operators, which divide in float32."""
+    scales = np.float32(given.scale), np.float32(out.scale)
+    pair = quantized_multiplier(float(scales[0] / scales[1]) if activation else float(scales[0]) / float(scales[1]))
     made = [min(max(by_multiplier(int(q) - given.zero, *pair) + out.zero, ends[0]), ends[1]) for q in x.flat]
     return np.array(made).reshape(x.shape)

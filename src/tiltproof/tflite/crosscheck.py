@@ -135,7 +135,7 @@ class FileAnswers:
         return ordered if len(ordered) == len(dict.fromkeys(reads)) else outside
 
     def _compare_floats(self, model: TfliteModule, image: Tensor) -> None:
-        theirs = torch.from_numpy(self.interpreter.get_tensor(self.result)).double().reshape(1, -1)
+        theirs = here(self.interpreter.get_tensor(self.result)).reshape(1, -1)
         own = model(image.to(next(iter(model.parameters()), image).dtype)).double().reshape(1, -1)
         real = copy.deepcopy(model).double()(image.double()).reshape(1, -1)
         if theirs.shape != real.shape:

@@ -111,7 +111,7 @@ class Product:
         if weight.ndim != 4 or 0 in weight.shape or (depthwise and (len(weight) != 1 or weight.shape[3] % channels)):
             raise node.refusal(f"has weights of shape {list(weight.shape)} for {channels} channels")
         groups = channels if depthwise else channels // weight.shape[3]
-        if not depthwise and groups * weight.shape[3] != channels:
+        if not depthwise and (groups * weight.shape[3] != channels or len(weight) % groups):
             raise node.refusal(f"has weights of shape {list(weight.shape)} for {channels} channels")
         if depthwise and node.option(3) not in (0, weight.shape[3] // channels):
             raise node.refusal(f"has depth_multiplier {node.option(3)} and weights of shape {list(weight.shape)}")

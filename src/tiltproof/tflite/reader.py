@@ -9,14 +9,15 @@ from pathlib import Path
 from torch import nn
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
-from tiltproof.onnx.entry import COLOURS, FEW, LAYOUTS, STATE_LAYOUT
+from tiltproof.onnx.entry import LAYOUTS
 from tiltproof.refusals import all_refused
 from tiltproof.tflite import operators, whole_numbers  # noqa: F401  (they fill the table)
 from tiltproof.tflite.crosscheck import compare
+from tiltproof.tflite.flatbuffer import Damaged
 from tiltproof.tflite.module import Draft, Given, TfliteModule, Value, here, whole_of
 from tiltproof.tflite.operators import permuted
 from tiltproof.tflite.registry import READERS
-from tiltproof.tflite.schema import FLOAT32, RANGES, File, Node, TensorEntry, parse, read_file, signature_of
+from tiltproof.tflite.schema import FLOAT32, RANGES, File, Node, TensorEntry, damaged, parse, read_file, signature_of
 from tiltproof.tflite.whole_numbers import EXACT, to_real, to_whole
 
 MOST_NUMBERS = 2**26
@@ -36,7 +37,8 @@ def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
     path : str or Path
         A file of one graph with one image as input and one output.
     layout : str, optional
-        ``nchw`` or ``nhwc``: the order of the input's axes; by default as its sizes say.
+        ``nchw`` or ``nhwc``: the order of the input's axes; ``nhwc`` unless the network begins by putting
+        channels last.
 
     Returns
     -------
@@ -53,7 +55,10 @@ def load_tflite(path: str | Path, *, layout: str | None = None) -> nn.Module:
     path = Path(path)
     content = read_file(path)
     file = parse(content, path)
-    draft, result, refused = _steps(file, layout)
+    try:
+        draft, result, refused = _steps(file, layout)
+    except Damaged as error:
+        raise damaged(error, path) from None
     if refused:
         raise all_refused(refused, ", ".join(sorted(READERS)))
     notes = []
@@ -82,7 +87,7 @@ def _steps(file: File, layout: str | None) -> tuple[Draft, Value, list[Unsupport
             got=f"{len(file.inputs)} inputs and {len(file.outputs)} outputs",
         )
     entry = file.tensors[file.inputs[0]]
-    shape, turned = _image(entry, layout)
+    shape, turned = _image(file, entry, layout)
     draft = Draft(shape, file)
     known: dict[int, Given] = {entry.number: _entered(draft, entry, turned)}
     refused: list[UnsupportedOperation] = []
@@ -162,7 +167,26 @@ def _stand_in(entry: TensorEntry, node: Node) -> Given:
     return Value(0, here(entry.shape), whole)
 
 
-def _image(entry: TensorEntry, layout: str | None) -> tuple[tuple[int, ...], bool]:
+TO_LAST = [0, 2, 3, 1]
+"""The order of axes that puts channels last."""
+
+
+def _turned_at_once(file: File, entry: TensorEntry) -> bool:
+    """Whether the network begins by putting channels last: TFLite's convolutions and poolings take them there."""
+    number = entry.number
+    for node in file.nodes:
+        if number not in node.inputs[:1]:
+            continue
+        if node.op == "TRANSPOSE" and len(node.inputs) == 2:
+            order = file.constant(node.inputs[1]) if node.inputs[1] >= 0 else None
+            return order is not None and order.reshape(-1).tolist() == TO_LAST
+        if node.op not in ("QUANTIZE", "DEQUANTIZE") or not node.outputs:
+            return False
+        number = node.outputs[0]
+    return False
+
+
+def _image(file: File, entry: TensorEntry, layout: str | None) -> tuple[tuple[int, ...], bool]:
     """Channels, height and width of the images, and whether channels come first in the file."""
     if layout is not None and layout not in LAYOUTS:
         raise InputError("unknown layout", got=shown(layout), do=f"use one of {', '.join(LAYOUTS)}")
@@ -175,12 +199,7 @@ def _image(entry: TensorEntry, layout: str | None) -> tuple[tuple[int, ...], boo
         raise InputError("the TFLite network takes images of any size", got=seen, do="convert it for one size")
     if entry.shape[0] != 1:
         raise InputError("the TFLite network takes several images at once", got=seen, do="convert it for one image")
-    first = layout == "nchw"
-    if layout is None:
-        trailing, leading = sizes[2] in COLOURS, sizes[0] in FEW
-        if trailing and leading and sizes[0] != sizes[2]:
-            raise InputError(f"the TFLite input {seen} can be read in two ways", do=STATE_LAYOUT)
-        first = leading and not trailing
+    first = layout == "nchw" if layout else _turned_at_once(file, entry)
     return (sizes if first else here(entry.shape)), first
 
 

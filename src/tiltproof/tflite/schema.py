@@ -168,12 +168,16 @@ def parse(content: bytes, path: Path) -> File:
             raise Damaged(f"no {IDENTIFIER.decode()} at its beginning")
         return _parse(Table.root(content), content, path)
     except Damaged as error:
-        raise InputError(
-            f"not a readable TFLite file: {shown(path)}",
-            got=str(error),
-            why="the file was cut short, is damaged, or is of another format",
-            do=CONVERT_AGAIN,
-        ) from None
+        raise damaged(error, path) from None
+
+
+def damaged(error: Damaged, path: Path) -> InputError:
+    return InputError(
+        f"not a readable TFLite file: {shown(path)}",
+        got=str(error),
+        why="the file was cut short, is damaged, or is of another format",
+        do=CONVERT_AGAIN,
+    )
 
 
 def _parse(model: Table, content: bytes, path: Path) -> File:
@@ -241,7 +245,8 @@ def _scales(entry: Table | None, name: str) -> Scales | None:
     """Scales are positive float32 numbers; without any, a tensor is not quantized."""
     if entry is None:
         return None
-    scale, zero = entry.numbers(2, "<f4").astype(np.float64), entry.numbers(3, "<i8")
+    with np.errstate(invalid="ignore"):
+        scale, zero = entry.numbers(2, "<f4").astype(np.float64), entry.numbers(3, "<i8")
     if not len(scale):
         return None
     zero = np.zeros(len(scale), np.int64) if not len(zero) else zero

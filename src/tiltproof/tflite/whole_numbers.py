@@ -225,8 +225,9 @@ def relu(draft: Draft, node: Node, given: list[Given]) -> Value:
 
 
 def _rescaled(draft: Draft, node: Node, x: Value, whole: Whole, kind: int) -> Value:
-    """The same real numbers in other units."""
-    factor = whole.scale / whole_of(draft.entry(node), node).scale
+    """The same real numbers in other units; the kernels of activations divide in float32, that of QUANTIZE in float64."""
+    factor, other = whole.scale, whole_of(draft.entry(node), node).scale
+    factor = factor / other if kind == NONE else float(np.float32(factor) / np.float32(other))
     return scaled(draft, node, x, [factor], whole.farthest, kind)
 
 
