@@ -3,8 +3,8 @@
 A kernel multiplies an accumulator x, a whole number of 32 bits, by M = m 2^(s - 31), a multiplier m of 31 bits and a shift s, in two steps
 (gemmlowp's fixed-point arithmetic): x 2^max(s, 0) m / 2^31, rounded to a nearest whole number, ties up; that by 2^r, r = max(-s, 0),
 rounded again, ties away from zero. `requantize` is that for any real x, which it first rounds to a whole number of 32 bits, and clips the
-result to [low, high]. `rescaled_sum`, for ADD and SUB, does that to both numbers shifted to the left by 20, without clipping, and to what they
-add up to. `rounded` rounds factor x + offset, ties away from zero, takes the offset off again, and clips. So
+result to [low, high]. `rescaled_sum`, for ADD and SUB, does that to both numbers shifted to the left by 20, without clipping, and to what
+they add up to. `rounded` rounds factor x + offset, ties away from zero, takes the offset off again, and clips. So
 
     |n - M x| <= 1/2 + slack before it is clipped, slack = 2^-(r + 1) [r > 0] + M / 2, where |x| 2^max(s, 0) < 2^31,
 
@@ -101,7 +101,9 @@ def _rescaled_sum(
     x: Tensor, y: Tensor, multipliers: Sequence[int], shifts: Sequence[int], minus: bool, low: int, high: int
 ) -> Tensor:
     first, second = (
-        rounded_product(each.double() * 2.0**SUM_SHIFT, multipliers[k : k + 1], shifts[k : k + 1], -SUM_RANGE, SUM_RANGE)
+        rounded_product(
+            each.double() * 2.0**SUM_SHIFT, multipliers[k : k + 1], shifts[k : k + 1], -SUM_RANGE, SUM_RANGE
+        )
         for k, each in enumerate((x, y))
     )
     total = first - second if minus else first + second

@@ -82,7 +82,10 @@ RANDOM = "take the randomness out of forward: a proof is about one function"
 RECURRENT = "write the steps out one after the other with linear layers and products"
 SMOOTH = "use an activation that has a rule, e.g. relu, leaky_relu or tanh, and train again"
 ADVICE = {
-    **dict.fromkeys(["argmax", "argmin", "arg_max", "arg_min", "topk", "sort", "argsort", "hardmax", "log_softmax", "logsoftmax"], HEAD),
+    **dict.fromkeys(
+        ["argmax", "argmin", "arg_max", "arg_min", "topk", "sort", "argsort", "hardmax", "log_softmax", "logsoftmax"],
+        HEAD,
+    ),
     **dict.fromkeys(["nonmaxsuppression", "roialign", "nonzero", "where", "masked_fill", "masked_select"], BEFORE),
     **dict.fromkeys(["embedding", "one_hot", "onehot", "scatter", "scatternd", "gathernd", "gatherelements"], BEFORE),
     **dict.fromkeys(["round", "floor", "ceil", "trunc", "fix", "heaviside"], STEPS),

@@ -14,7 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tiltproof import fixed_point
+
 SHAPE = (2, 6, 5)
+assert fixed_point.requantize  # which torch.ops.tiltproof finds
 
 
 class Function(nn.Module):
@@ -64,6 +67,12 @@ def slopes(*numbers: float) -> nn.Module:
     return module
 
 
+def whole_convolution() -> nn.Module:
+    """Weights and biases that are whole numbers; `settle` leaves what is not a layer of torch alone."""
+    weight = torch.arange(54.0).view(3, 2, 3, 3) * 7 % 11 - 5
+    return Function(lambda m, x: F.conv2d(x, m.weight, m.bias), weight=weight, bias=torch.tensor([30.0, -50.0, 0.0]))
+
+
 def chain(*modules: nn.Module, features: int) -> nn.Module:
     return nn.Sequential(*modules, nn.Flatten(), head(features))
 
@@ -90,6 +99,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
     "quantized": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.0625, 3, -128, 127)),
     "quantized coarsely": lambda: Function(lambda _, x: torch.fake_quantize_per_tensor_affine(x, 0.5, 129, 0, 255)),
+    "requantized": lambda: Function(lambda _, x: torch.ops.tiltproof.requantize(90 * x, [1503238553], [-1], -25, 40)),
+    "rounded": lambda: Function(lambda _, x: torch.ops.tiltproof.rounded(x, 7.3, 5, -9, 12, 2.0**-13)),
     "gelu": nn.GELU,
     "gelu by tanh": lambda: nn.GELU("tanh"),
     "silu": nn.SiLU,
@@ -270,6 +281,21 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         ),
         a=nn.Linear(60, 9),
         b=head(9),
+    ),
+    "whole numbers": lambda: Function(
+        lambda m, x: m.head(m.sum(m.scaled(m.a(torch.ops.tiltproof.rounded(x, 30.0, 0, -128, 127, 0.0)))).flatten(1)),
+        a=whole_convolution(),
+        scaled=partial(
+            torch.ops.tiltproof.requantize,
+            multipliers=[2**30 + 77, 1503238553, 2**31 - 1],
+            shifts=[-3, -4, 1],
+            low=-90,
+            high=127,
+        ),
+        sum=lambda y: torch.ops.tiltproof.rescaled_sum(
+            y, y.flip(3)[:, :1], [2**30, 1288490188, 1717986918], [0, -1, -19], True, -100, 80
+        ),
+        head=head(36),
     ),
     "prelu by channel": lambda: Function(
         lambda m, x: m.head(m.p(m.a(x)).flatten(1)), a=nn.Conv2d(2, 3, 3), p=slopes(0.3, -0.5, 1.4), head=head(36)
@@ -612,7 +638,7 @@ READ_IN_PARTS = {
 """Networks that are written or read as other operations (a product with sigmoid is read as SiLU), with other bounds."""
 NOT_WRITTEN = {
     *("adaptive avg pool uneven", "adaptive avg pool functional", "area", "conv transpose, far padding"),
-    *("average over the edge", "average with a divisor"),
+    *("average over the edge", "average with a divisor", "requantized", "rounded", "whole numbers"),
 }
 """Networks that cannot be written as ONNX."""
 NOT_READ = {"falling leaky relu", "choice", "threshold with a jump", "hard shrink"}

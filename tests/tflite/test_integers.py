@@ -44,7 +44,9 @@ def read(path: Path, tensors: list[T], operators: list[Op], **more: int) -> torc
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
-@pytest.mark.parametrize(("same", "stride", "dilation"), [(1, (1, 1), (1, 1)), (0, (2, 1), (1, 1)), (1, (2, 2), (1, 1)), (0, (1, 1), (2, 1))])
+@pytest.mark.parametrize(
+    ("same", "stride", "dilation"), [(1, (1, 1), (1, 1)), (0, (2, 1), (1, 1)), (1, (2, 2), (1, 1)), (0, (1, 1), (2, 1))]
+)
 @pytest.mark.parametrize("activation", [0, 1, 3])
 def test_convolutions(tmp_path, depthwise, same, stride, dilation, activation):
     outputs, kernel = 6, (3, 2)
@@ -94,18 +96,29 @@ def test_arithmetic(tmp_path, name, scales, constant):
         np.testing.assert_array_equal(answers(model, image, given, out), expected)
 
 
-@pytest.mark.parametrize(("same", "kernel", "stride"), [(0, (2, 2), (2, 2)), (1, (3, 3), (2, 2)), (0, (6, 5), (6, 5)), (1, (3, 2), (1, 1))])
+@pytest.mark.parametrize(
+    ("same", "kernel", "stride"), [(0, (2, 2), (2, 2)), (1, (3, 3), (2, 2)), (0, (6, 5), (6, 5)), (1, (3, 2), (1, 1))]
+)
 @pytest.mark.parametrize("name", ["AVERAGE_POOL_2D", "MAX_POOL_2D"])
 def test_pooling(tmp_path, name, same, kernel, stride):
     sizes = [reference.sides((6, 5)[k], kernel[k], stride[k], 1, bool(same))[0] for k in (0, 1)]
     out = T([1, *sizes, 3], "int8", scale=IMAGE.scale, zero=IMAGE.zero)
-    options = {0: ("b", 1 - same), 1: ("i", stride[1]), 2: ("i", stride[0]), 3: ("i", kernel[1]), 4: ("i", kernel[0]), 5: ("b", 1)}
+    options = {
+        0: ("b", 1 - same),
+        1: ("i", stride[1]),
+        2: ("i", stride[0]),
+        3: ("i", kernel[1]),
+        4: ("i", kernel[0]),
+        5: ("b", 1),
+    }
     model = read(tmp_path, [IMAGE, out], [Op(name, [0], 1, options)])
     ends = reference.clipping(1, out.scale, out.zero)
     function = reference.average if name == "AVERAGE_POOL_2D" else reference.largest
     for spread in (128, 3, 1):  # small numbers make many ties
         image = np.clip(whole(6, 5, 3, least=-spread, most=spread), -128, 127)
-        np.testing.assert_array_equal(answers(model, image, IMAGE, out), function(image, kernel, stride, bool(same), ends))
+        np.testing.assert_array_equal(
+            answers(model, image, IMAGE, out), function(image, kernel, stride, bool(same), ends)
+        )
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -113,7 +126,10 @@ def test_pooling(tmp_path, name, same, kernel, stride):
 def test_mean_and_dense(tmp_path, keep, scale):
     middle = T([1, 1, 1, 3] if keep else [1, 3], "int8", scale=scale, zero=-9)
     weights, out = T([4, 3], "int8", whole(4, 3).astype("i1"), 0.01, 0), T([1, 4], "int8", scale=0.007, zero=3)
-    bias, axes = T([4], "int32", whole(4, least=-900, most=900).astype("<i4"), scale * 0.01), T([2], "int32", np.array([1, 2], "<i4"))
+    bias, axes = (
+        T([4], "int32", whole(4, least=-900, most=900).astype("<i4"), scale * 0.01),
+        T([2], "int32", np.array([1, 2], "<i4")),
+    )
     operators = [Op("MEAN", [0, 1], 2, {0: ("b", int(keep))}), Op("FULLY_CONNECTED", [2, 3, 4], 5, {0: ("b", 0)})]
     model = read(tmp_path, [IMAGE, axes, middle, weights, bias, out], operators)
     for _ in range(4):
@@ -180,7 +196,10 @@ def test_heads_of_whole_numbers_are_left_out(tmp_path):
 
 
 def test_accumulators_beyond_32_bits_are_refused(tmp_path):
-    weights, out = T([1, 1, 1, 3], "int8", whole(1, 1, 1, 3).astype("i1"), 0.5, 0), T([1, 6, 5, 1], "int8", scale=0.04, zero=0)
+    weights, out = (
+        T([1, 1, 1, 3], "int8", whole(1, 1, 1, 3).astype("i1"), 0.5, 0),
+        T([1, 6, 5, 1], "int8", scale=0.04, zero=0),
+    )
     bias = T([1], "int32", np.array([2**31 - 100], "<i4"))
     options = {0: ("b", 1), 1: ("i", 1), 2: ("i", 1)}
     with pytest.raises(UnsupportedOperation, match="32 bits"):
@@ -238,7 +257,10 @@ def fast_convolution(
     padded = np.pad(x.astype(np.int64) - zero, [(total // 2, total - total // 2)] * 2 + [(0, 0)])
     views = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), (0, 1))[::stride, ::stride]
     sums = np.einsum("hwcab,oabc->hwo", views, weight.astype(np.int64)) + bias
-    pairs, ends = [reference.quantized_multiplier(f) for f in factors], reference.clipping(node.byte(3), out.scale, out.zero)
+    pairs, ends = (
+        [reference.quantized_multiplier(f) for f in factors],
+        reference.clipping(node.byte(3), out.scale, out.zero),
+    )
     result = np.zeros(sums.shape, np.int64)
     for place in np.ndindex(*sums.shape):
         n = reference.by_multiplier(int(sums[place]), *pairs[place[2]]) + out.zero

@@ -38,11 +38,12 @@ def last(x: torch.Tensor) -> np.ndarray:
 
 
 WEIGHT, BIAS, DEEP = numbers(4, 3, 3, 3), numbers(4), numbers(1, 3, 2, 6)
+FIRST = torch.from_numpy(WEIGHT).double().permute(0, 3, 1, 2)
 CASES = {
     "conv": (
         [IMAGE, T([4, 3, 3, 3], data=WEIGHT), T([4], data=BIAS), T([1, 6, 5, 4])],
         [Op("CONV_2D", [0, 1, 2], 3, {**PIXELS, 3: ("b", 3)})],
-        lambda x: last(F.relu6(F.conv2d(nchw(x), torch.from_numpy(WEIGHT).double().permute(0, 3, 1, 2), torch.from_numpy(BIAS).double(), padding=1))),
+        lambda x: last(F.relu6(F.conv2d(nchw(x), FIRST, torch.from_numpy(BIAS).double(), padding=1))),
     ),
     "depthwise": (
         [IMAGE, T([1, 3, 2, 6], data=DEEP), T([6], data=np.zeros(6, "<f4")), T([1, 4, 4, 6])],
@@ -196,7 +197,8 @@ def small() -> tuple[list[T], list[Op]]:
         T([1, 8, 8, 3], "int8", scale=1 / 255, zero=-128), weights, T([4], "int32", whole(4).astype("<i4")),
         T([1, 8, 8, 4], "int8", scale=0.02, zero=-20), T([1, 8, 8, 4], "int8", scale=0.03, zero=5),
         T([1, 2, 2, 4], "int8", scale=0.03, zero=5), T([3, 16], "int8", whole(3, 16).astype("i1"), 0.01),
-        T([3], "int32", whole(3).astype("<i4"), 0.03 * 0.01), T([1, 3], "int8", scale=0.02, zero=0), T([1, 3], "int8", scale=1 / 256, zero=-128),
+        T([3], "int32", whole(3).astype("<i4"), 0.03 * 0.01), T([1, 3], "int8", scale=0.02, zero=0),
+        T([1, 3], "int8", scale=1 / 256, zero=-128),
     ]  # fmt: skip
     pool = {0: ("b", 1), 1: ("i", 4), 2: ("i", 4), 3: ("i", 4), 4: ("i", 4)}
     operators = [
@@ -282,7 +284,7 @@ class Interpreter:
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_a_file_that_the_interpreter_reads_otherwise_is_refused(tmp_path, monkeypatch, wrong):
     interpreter = Interpreter({-1: np.array(wrong, "i1")})
-    monkeypatch.setattr(crosscheck, "interpreter_of", lambda content: interpreter)
+    monkeypatch.setattr(crosscheck, "interpreter_of", lambda _: interpreter)
     tensors = [T([1, 6, 5, 3], **Q), T([1, 6, 5, 3], **Q)]
     if not wrong:
         model = read(tmp_path, tensors, [Op("RELU", [0], 1)])
@@ -293,7 +295,7 @@ def test_a_file_that_the_interpreter_reads_otherwise_is_refused(tmp_path, monkey
 
 
 def test_floats_that_the_interpreter_computes_otherwise_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(crosscheck, "interpreter_of", lambda content: Interpreter({}))
+    monkeypatch.setattr(crosscheck, "interpreter_of", lambda _: Interpreter({}))
     tensors = [IMAGE, T([1, 6, 5, 3])]
     assert read(tmp_path, tensors, [Op("RELU", [0], 1)]).file is not None
     with pytest.raises(InputError, match=r"output \d+ differs"):
@@ -305,4 +307,3 @@ def test_options_that_do_not_belong_to_tflite_files(tmp_path):
     for option in ({"shape": (3, 6, 5)}, {"output": "x"}):
         with pytest.raises(InputError, match="goes with an .onnx file only"):
             load(str(path), **option)
-

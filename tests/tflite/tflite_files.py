@@ -1,4 +1,4 @@
-"""Small TFLite files, written with flatbuffers alone, and the integer kernels of TFLite in whole numbers, written from their definitions."""
+"""Small TFLite files, written with flatbuffers alone, and TFLite's integer kernels in whole numbers, written from their definitions."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def quantized_multiplier(factor: float) -> tuple[int, int]:
     if factor == 0:
         return 0, 0
     fraction, shift = math.frexp(factor)
-    whole = int(math.floor(fraction * 2**31 + 0.5))
+    whole = math.floor(fraction * 2**31 + 0.5)
     if whole == 2**31:
         whole, shift = whole // 2, shift + 1
     return (0, 0) if shift < -31 else (whole, shift)
@@ -240,7 +240,8 @@ def added(
     result = np.zeros(both[0].shape, np.int64)
     for place in np.ndindex(*result.shape):
         one, other = (
-            by_multiplier((int(v[place]) - t.zero) << 20, *p) for v, t, p in zip(both, (first, second), pairs[:2], strict=True)
+            by_multiplier((int(v[place]) - t.zero) << 20, *p)
+            for v, t, p in zip(both, (first, second), pairs[:2], strict=True)
         )
         n = by_multiplier(one - other if minus else one + other, *pairs[2]) + out.zero
         result[place] = min(max(n, ends[0]), ends[1])

@@ -1,9 +1,9 @@
 """The two operations of networks of whole numbers: a product with a fixed-point factor, and a rounding, both clipped.
 
-With a multiplier m of 31 bits and a shift s, the first rounds x to a whole number of 32 bits, then x 2^max(s, 0) m / 2^31 to the nearest one
-(ties up), then that over 2^r, r = max(-s, 0), again (ties away from zero). Each step is off by at most a half, the first one before it is
-multiplied by M = m 2^(s - 31) and the second one before it is divided by 2^r: |n - M x| <= M / 2 + 2^-(r + 1) + 1/2, and without a shift to
-the right M / 2 + 1/2. No step falls where what it reads rises, so over [l, h] the result lies between those at l and at h.
+With a multiplier m of 31 bits and a shift s, the first rounds x to a whole number of 32 bits, then x 2^max(s, 0) m / 2^31 to the nearest
+one (ties up), then that over 2^r, r = max(-s, 0), again (ties away from zero). Each step is off by at most a half: the first one before M =
+m 2^(s - 31) multiplies that, the second one before 2^r divides it. So |n - M x| <= M / 2 + 2^-(r + 1) + 1/2, and M / 2 + 1/2 without a shift
+to the right. No step falls where what it reads rises, so over [l, h] the result lies between those at l and at h.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def rescaled_sum(x: Form, y: Form, multipliers: Any, shifts: Any, minus: bool, l
     if len(m) != 3 or len(s) != 3 or type(minus) is not bool or not isinstance(x, Form) or not isinstance(y, Form):
         raise no_rule("rescaled_sum", f"with {len(m)} factors, or with a constant")
     far = MOST_WHOLE
-    first, second = (requantize(times(each, 2.0**20), m[k : k + 1], s[k : k + 1], -far, far) for k, each in enumerate((x, y)))
+    first, second = (
+        requantize(times(each, 2.0**20), m[k : k + 1], s[k : k + 1], -far, far) for k, each in enumerate((x, y))
+    )
     return requantize(plus(first, -second if minus else second), m[2:], s[2:], low, high)
 
 

@@ -313,7 +313,8 @@ def whole_numbers(
     """Relax y = step clip(n, low, high), n any whole number with |n - factor x| <= 1/2 + slack, for x in [l, h].
 
     As constants: n >= factor l - 1/2 - slack and is whole, n <= factor h + 1/2 + slack likewise, and clipping and a positive step keep
-    the order; ``ends``: closer bounds of y itself, where they are known. As a band along s x: |n - t| <= h gives |clip(n) - clip(t)| <= h, and clip(factor x) step - s x is linear between the kinks.
+    the order; ``ends``: closer bounds of y itself, where they are known. As a band along s x: |n - t| <= h gives
+    |clip(n) - clip(t)| <= h, and clip(factor x) step - s x is linear between the kinks.
     ``size``: at least every |n| that an evaluation clips, and what it adds before. A float32 evaluation is off by 2^-19 of all that.
     """
     Form.stepped = True

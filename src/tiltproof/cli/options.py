@@ -90,9 +90,7 @@ def choice(text: str, group: str, *values: str) -> Any:
     return option(text, group, "NAME", names=lambda: values)
 
 
-MODEL_HELP = (
-    "Bundled model (list: tiltproof models), .safetensors, .onnx, .keras, .h5 or .tflite file, or package.module:function."
-)
+MODEL_HELP = "Bundled model (list: tiltproof models), .safetensors, .onnx, .keras, .h5 or .tflite file, or package.module:function."
 _model_names: Names = lambda: (card.name for card in models())  # noqa: E731
 _model = option(MODEL_HELP, PROBLEM, "MODEL", names=_model_names)
 _data = option(

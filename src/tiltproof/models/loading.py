@@ -1,4 +1,4 @@
-"""Load a network by name: bundled, a ``.safetensors``, ``.onnx``, ``.keras``, ``.h5`` or ``.tflite`` file, or ``package.module:function``."""
+"""Load a network by name: bundled, the file of a network, or ``package.module:function``."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def load(
     allow_pickle : bool
         Accept a state dict written by ``torch.save`` as well. No code in it is run.
     shape, layout, output : optional
-        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` for TFLite. A ``shape`` that is a function is left alone by
-        other models.
+        How to read an ``.onnx`` file, as in `load_onnx`; ``shape`` also for Keras files, ``layout`` for TFLite. A ``shape`` that is a
+        function is left alone by other models.
 
     Returns
     -------

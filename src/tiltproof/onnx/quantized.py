@@ -208,6 +208,16 @@ MOVES = {"MaxPool", "Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "
 """Operations that move whole numbers or choose the largest, and so the real numbers for which these stand."""
 
 
+@writes("requantize")
+def write_requantize(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    raise refused(operation, "a product in fixed point, which ONNX does not have")
+
+
+@writes("rounded")
+def write_rounded(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    raise refused(operation, "a rounding with ties away from zero, which ONNX does not have")
+
+
 @writes("quantize")
 def write_quantize(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
     s = operation.settings

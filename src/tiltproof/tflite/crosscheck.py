@@ -4,8 +4,8 @@ This catches an operator that was read wrongly; it has no part in any bound. The
 time, and keeps what every operator gives.
 
 Whole numbers: each operator is given the interpreter's own numbers, and must give what the interpreter has. Where M x is so close to a tie
-that kernels differ in how they round (once or twice, ties up or away from zero), either neighbor is accepted; a difference does not grow from
-layer to layer, since the next operator is given the interpreter's number.
+that kernels differ in how they round (once or twice, ties up or away from zero), either neighbor is accepted; a difference does not grow
+from layer to layer, since the next operator is given the interpreter's number.
 
 Floats: each output is compared relative to that output's own size, over all images seen.
 """
@@ -201,4 +201,3 @@ def _differs(got: str) -> InputError:
         why="an operator whose meaning is not the one that tiltproof gives it",
         do="please report the file",
     )
-

@@ -231,10 +231,11 @@ def curve(draft: Draft, node: Node, given: list[Given]) -> Value:
         raise node.refusal("is a table of whole numbers here; of floats it has a rule")
     if node.op == "LEAKY_RELU":
         return draft.step(node, F.leaky_relu, (x,), negative_slope=node.real(0))
-    functions: dict[str, Callable[..., Tensor]] = {
+    functions: dict[str, Any] = {
         "TANH": torch.tanh, "HARD_SWISH": F.hardswish, "ELU": F.elu, "ABS": torch.abs, "EXP": torch.exp
     }  # fmt: skip
-    return draft.step(node, functions[node.op], (x,))
+    function: Callable[..., Tensor] = functions[node.op]
+    return draft.step(node, function, (x,))
 
 
 # Heads
@@ -258,8 +259,10 @@ def head(draft: Draft, node: Node, given: list[Given]) -> Value:
         raise node.refusal(f"goes along another axis of {list(x.shape)} than the channels")
     if x.whole is not None:
         return Value(x.place, x.shape, x.whole, (node.op,))
-    function = {"SOFTMAX": softmax, "LOG_SOFTMAX": log_softmax, "LOGISTIC": torch.sigmoid}[node.op]
-    return draft.step(node, function, (x,))
+    heads: dict[str, Callable[..., Tensor]] = {
+        "SOFTMAX": softmax, "LOG_SOFTMAX": log_softmax, "LOGISTIC": torch.sigmoid
+    }  # fmt: skip
+    return draft.step(node, heads[node.op], (x,))
 
 
 # Pooling

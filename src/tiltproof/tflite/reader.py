@@ -211,4 +211,3 @@ def _entered(draft: Draft, entry: TensorEntry, first: bool) -> Value:
     if entry.type == FLOAT32:
         return found
     return to_whole(draft, node, found, whole_of(entry, node))
-

@@ -1,7 +1,7 @@
 """Operators that exist for floats and for whole numbers: read as one or the other, by what they read.
 
-Whole numbers are added up as they are, exactly, and scaled by `tiltproof.fixed_point`. The factors and ranges are those that TFLite's kernels
-compute from the file's scales.
+Whole numbers are added up as they are, exactly, and scaled by `tiltproof.fixed_point`. The factors and ranges are those that TFLite's
+kernels compute from the file's scales.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tiltproof.tflite.operators import (
     reduced_dims,
 )
 from tiltproof.tflite.registry import reads
-from tiltproof.tflite.schema import FLOAT32, INT32, INT8, UINT8, Node
+from tiltproof.tflite.schema import FLOAT32, INT8, INT32, UINT8, Node
 
 LARGEST = 2**31
 """Kernels add up in whole numbers of 32 bits."""
@@ -101,18 +101,14 @@ def same_scale(draft: Draft, node: Node, x: Value) -> Whole:
     return whole
 
 
-def scaled(
-    draft: Draft, node: Node, x: Value, factors: list[float], farthest: float, kind: int
-) -> Value:
+def scaled(draft: Draft, node: Node, x: Value, factors: list[float], farthest: float, kind: int) -> Value:
     """An accumulator, of at most this size, times these factors of its channels."""
     pairs = [multiplier_of(factor) for factor in factors]
     pairs = pairs[:1] if len(set(pairs)) == 1 else pairs
     return fixed(draft, node, x, pairs, farthest, kind)
 
 
-def fixed(
-    draft: Draft, node: Node, x: Value, pairs: list[tuple[int, int]], farthest: float, kind: int
-) -> Value:
+def fixed(draft: Draft, node: Node, x: Value, pairs: list[tuple[int, int]], farthest: float, kind: int) -> Value:
     whole = whole_of(draft.entry(node), node)
     low, high = activation_range(node, whole, kind)
     multipliers, shifts = (tuple(pair[k] for pair in pairs) for k in (0, 1))
@@ -329,4 +325,3 @@ def _stored(draft: Draft, node: Node, number: Tensor) -> Tensor:
         scale, zero = scale.reshape(()), zero.reshape(())
         return (number.long() - zero).float() * scale
     return (number.long() - zero.view(view)).float() * scale.view(view)
-

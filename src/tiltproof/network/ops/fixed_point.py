@@ -38,7 +38,9 @@ class Requantize(Quantize):
         return rounded_product(x, s["multipliers"], s["shifts"], int(s["low"]), int(s["high"]))
 
     def _whole(self, operation: Operation, form: AffineForm, factor: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-        return self._known(operation, self._at(operation, form.lower.double()), self._at(operation, form.upper.double()), form)
+        return self._known(
+            operation, self._at(operation, form.lower.double()), self._at(operation, form.upper.double()), form
+        )
 
     def _known(self, operation: Operation, least: Tensor, most: Tensor, form: AffineForm) -> tuple[Tensor, Tensor]:
         """The whole range where nothing is known of x."""
@@ -96,9 +98,7 @@ def requantize(shape: Any, x: Any, multipliers: Any, shifts: Any, low: int, high
 
 
 @converter("tiltproof.rescaled_sum.default")
-def rescaled_sum(
-    shape: Any, x: Any, y: Any, multipliers: Any, shifts: Any, minus: bool, low: int, high: int
-) -> Built:
+def rescaled_sum(shape: Any, x: Any, y: Any, multipliers: Any, shifts: Any, minus: bool, low: int, high: int) -> Built:
     """As it is defined: both numbers shifted and scaled, and what they add up to scaled again."""
     if len(multipliers) != 3 or len(shifts) != 3:
         raise Refused(f"a sum with {len(multipliers)} factors")
