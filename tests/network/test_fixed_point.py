@@ -129,7 +129,8 @@ def test_wide_bounds_keep_their_slope():
 
 @pytest.mark.parametrize(
     "arguments",
-    [([0], [0], -4, 5), ([2**31], [0], -4, 5), ([2**30], [31], -4, 5), ([2**30], [-63], -4, 5), ([2**30] * 3, [0] * 3, -4, 5), ([2**30], [0], 5, 5)],
+    [([0], [0], -4, 5), ([2**31], [0], -4, 5), ([2**30], [31], -4, 5), ([2**30], [-63], -4, 5), ([2**30] * 3, [0] * 3, -4, 5),
+     ([2**30], [0], 5, 5)],
 )  # fmt: skip
 def test_other_products_are_refused(arguments):
     with pytest.raises(Refused):
@@ -174,3 +175,44 @@ def test_ties_go_away_from_zero():
     x = torch.tensor([0.5, -0.5, 1.5, -2.5], dtype=torch.float64)
     assert rounded_units(x, 0, -9, 9, 0.0).tolist() == [1, -1, 2, -3]
     assert rounded_units(x, -3, -9, 9, 0.0).tolist() == [0, -1, 1, -3]
+
+
+def test_float32_evaluations_next_to_ties_are_enclosed():
+    """Where a product that is rounded to float32 is on the other side of a tie than the exact one."""
+    settings_of = fixed_point.rounded((1,), X, 0.3, 0, -120, 120, 0.0).settings
+    made = Operation("y", "rounded", ("x",), settings_of, (1,), 2.0**-24)
+    ties = ((torch.arange(-100, 100) + 0.5) / 0.3).double()
+    x = torch.cat([ties, torch.nextafter(ties.float(), torch.tensor(0.0)).double(), ties.float().double()])[:, None]
+    bound = REGISTRY["rounded"].forward(made, [AffineForm(x[None], torch.zeros_like(x))])
+    own = checked.rounded(Form(torch.stack([x, torch.zeros_like(x)]), 2.0**-24), 0.3, 0, -120, 120, 0.0)
+    units = x.float() * torch.tensor(0.3)
+    for y in (rounded_units(units.double(), 0, -120, 120, 0.0), rounded_units(x * 0.3, 0, -120, 120, 0.0)):
+        assert bool((y >= bound.lower).all())
+        assert bool((y <= bound.upper).all())
+        assert bool((y >= own.lower()).all())
+        assert bool((y <= own.upper()).all())
+
+
+@pytest.mark.parametrize("shift", [-3, -2, -1, 0, 1])
+def test_no_rounding_is_forgotten_in_wide_bounds(shift):
+    """What is just below a half, rounded three times, so that all of them go the same way; bounds along M x, for many multipliers."""
+    numbers = torch.arange(-150.0, 150.0, dtype=torch.float64)
+    x = torch.cat([numbers + 0.5 - 2.0**-20, numbers - 0.5 + 2.0**-20, numbers])
+    for multiplier in range(2**30 + 1, 2**31, 2**30 // 37):
+        settings_of = fixed_point.requantize((1,), X, [multiplier], [shift], -1000, 1000).settings
+        made = Operation("y", "requantize", ("x",), settings_of, (1,))
+        y = torch.tensor(
+            [exact_product(Fraction(each), multiplier, shift, -1000, 1000) for each in x.tolist()], dtype=torch.float64
+        )
+        form = AffineForm(torch.tensor([[[0.0]], [[151.0]]]).double(), torch.zeros(1, 1).double())
+        bound = REGISTRY["requantize"].forward(made, [form])
+        own = checked.requantize(
+            Form(torch.tensor([[[0.0]], [[151.0]], [[0.0]]]).double()), [multiplier], [shift], -1000, 1000
+        )
+        assert float(bound.slopes) > 0
+        for center, slope, radius in ((bound.center, bound.slopes, bound.radius), (own.center, own.slopes, own.radius)):
+            assert float((y - center - slope.flatten() * x / 151).abs().max()) <= float(radius)
+        for a in (1.0, -1.0):
+            line = REGISTRY["requantize"].backward(made, torch.tensor([[a]]).double(), [form])
+            below = line.inputs[0].flatten() * x + line.constant
+            assert bool((a * y >= below - line.rounding_budget.flatten() * 1.001).all())

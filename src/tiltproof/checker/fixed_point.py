@@ -2,8 +2,8 @@
 
 With a multiplier m of 31 bits and a shift s, the first rounds x to a whole number of 32 bits, then x 2^max(s, 0) m / 2^31 to the nearest
 one (ties up), then that over 2^r, r = max(-s, 0), again (ties away from zero). Each step is off by at most a half: the first one before M =
-m 2^(s - 31) multiplies that, the second one before 2^r divides it. So |n - M x| <= M / 2 + 2^-(r + 1) + 1/2, and M / 2 + 1/2 without a shift
-to the right. No step falls where what it reads rises, so over [l, h] the result lies between those at l and at h.
+m 2^(s - 31) multiplies that, the second one before 2^r divides it. So |n - M x| <= M / 2 + 2^-(r + 1) + 1/2, and M / 2 + 1/2 without a
+shift to the right. No step falls where what it reads rises, so over [l, h] the result lies between those at l and at h.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ class Requantize(Quantize):
         return rounded_product(x, s["multipliers"], s["shifts"], int(s["low"]), int(s["high"]))
 
     def _whole(self, operation: Operation, form: AffineForm, factor: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
-        return self._known(
-            operation, self._at(operation, form.lower.double()), self._at(operation, form.upper.double()), form
-        )
+        least, most = (self._at(operation, end.double()) for end in (form.lower, form.upper))
+        return self._known(operation, least, most, form)
 
     def _known(self, operation: Operation, least: Tensor, most: Tensor, form: AffineForm) -> tuple[Tensor, Tensor]:
         """The whole range where nothing is known of x."""
