@@ -22,7 +22,7 @@ QUICK := tests/enclosures tests/transforms tests/pixels tests/golden tests/test_
 	tests/runs/test_curve.py \
 	$(addprefix tests/cli/test_, bad_input.py certify.py) \
 	$(addprefix tests/onnx/test_, file.py nodes.py) \
-	tests/data/test_load.py tests/distributed/test_worker.py tests/export/test_results.py tests/keras tests/kernels/test_relu.py \
+	tests/data/test_load.py tests/distributed/test_worker.py tests/export/test_results.py tests/keras tests/tflite tests/kernels/test_relu.py \
 	tests/reports/test_plots.py tests/runtime/test_batch_size.py tests/soundness/test_mutations.py
 
 quick: $(DEVELOPER)

@@ -19,6 +19,7 @@ LANGUAGES = {"python", "console", "json", "toml", "csv", "text"}
 REASONS = {
     "installs packages",
     "needs a Keras file",
+    "needs a TFLite file",
     "needs the authors' networks",
     "takes hours, or a GPU",
     "takes minutes, and the full data sets",
