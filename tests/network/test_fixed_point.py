@@ -216,3 +216,27 @@ def test_no_rounding_is_forgotten_in_wide_bounds(shift):
             line = REGISTRY["requantize"].backward(made, torch.tensor([[a]]).double(), [form])
             below = line.inputs[0].flatten() * x + line.constant
             assert bool((a * y >= below - line.rounding_budget.flatten() * 1.001).all())
+
+
+def test_accumulators_beyond_32_bits_stay_where_they_are():
+    """Far from the ends of the range, where only that keeps the bounds from following M x."""
+    factor = [2**30], [-25], -1000, 1000
+    made = Operation("y", "requantize", ("x",), fixed_point.requantize((1,), X, *factor).settings, (1,))
+    form = Form(torch.tensor([[[0.0]], [[2.0**33]], [[0.0]]]).double())
+    own = checked.requantize(form, *factor)
+    held("requantize", made, 0.0, 2.0**33, 0.0, torch.float64, own, lambda x: exact_product(x, 2**30, -25, -1000, 1000))
+
+
+def test_ties_of_the_kernels():
+    """Up at first, away from zero at last."""
+    x = torch.tensor([-3.0, -1.0, 1.0, 3.0], dtype=torch.float64)
+    for function in (
+        lambda x: torch.ops.tiltproof.requantize(x[:, None], [2**30], [0], -9, 9),
+        lambda x: checked.requantize(Form(torch.stack([x, 0 * x])[:, :, None]), [2**30], [0], -9, 9).center,
+    ):
+        assert function(x).flatten().round().tolist() == [-1, 0, 1, 2]
+    for function in (
+        lambda x: torch.ops.tiltproof.requantize(x[:, None], [2**31 - 1], [-1], -9, 9),
+        lambda x: checked.requantize(Form(torch.stack([x, 0 * x])[:, :, None]), [2**31 - 1], [-1], -9, 9).center,
+    ):
+        assert function(x).flatten().round().tolist() == [-2, -1, 1, 2]

@@ -3,7 +3,7 @@
 Read it in this order:
 
 1. Affine arithmetic: `form` (with `branches`: products), then `operations`, `piecewise`, `statistics`, `curves`, `attention`, `compounds`,
-   `rearranging`, `sums` and `moved`, one rule per torch function.
+   `rearranging`, `sums`, `fixed_point` and `moved`, one rule per torch function.
 2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation);
    `polynomials`, for boxes of one parameter.
 3. The network: `network`, and `head`, which a claim about classes may take off.
