@@ -19,7 +19,7 @@ from tiltproof.fixed_point import multiplier_of, rounded_units
 from tiltproof.network import read_network
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops import REGISTRY, fixed_point
-from tiltproof.network.ops.converters import Input, Refused
+from tiltproof.network.ops.base import Input, Refused
 
 X = Input("x", (1,))
 

@@ -21,7 +21,6 @@ from tiltproof.keras.layers import (
     axis_here,
     channels_first,
     channels_last,
-    convolve,
     every_other,
     join,
     largest,
@@ -30,6 +29,7 @@ from tiltproof.keras.layers import (
     reshaped,
     same,
 )
+from tiltproof.step_module import convolve
 from tiltproof.tflite.module import Draft, Given, Value, as_whole, constant, image, value, whole_of
 from tiltproof.tflite.registry import reads
 from tiltproof.tflite.schema import Node

@@ -13,8 +13,16 @@ from tiltproof.enclosures.rounding import gamma
 from tiltproof.fixed_point import SUM_RANGE, SUM_SHIFT, check_factors, rounded_product, rounded_units
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.arithmetic import scaled_by
-from tiltproof.network.ops.base import UNDERFLOW, farthest, rule
-from tiltproof.network.ops.converters import Built, Input, Refused, converter, require_constants
+from tiltproof.network.ops.base import (
+    UNDERFLOW,
+    Built,
+    Input,
+    Refused,
+    converter,
+    farthest,
+    require_constants,
+    rule,
+)
 from tiltproof.network.ops.quantize import ROUNDED, Quantize
 
 
