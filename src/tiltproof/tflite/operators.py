@@ -251,7 +251,7 @@ def log_softmax(x: Tensor) -> Tensor:
 
 @reads("SOFTMAX", "LOG_SOFTMAX", "LOGISTIC")
 def head(draft: Draft, node: Node, given: list[Given]) -> Value:
-    """Of floats as they are: a proof about classes takes them off (`network.head`). Of whole numbers, they are left out at the end."""
+    """Of floats as they are: a proof about classes takes them off. Of whole numbers, they are left out at the end."""
     x = value(node, given[0])
     if node.op == "SOFTMAX" and node.real(0) != 1.0:
         raise node.refusal(f"has beta = {node.real(0):g}; only 1 has a rule")
