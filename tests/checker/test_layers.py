@@ -366,6 +366,11 @@ def swallowing(x):
 
 REFUSED = {
     "softmax of the batch": lambda x: torch.softmax(x, 0),
+    "maximum of padding alone": lambda x: F.max_pool2d(x[:, :, :1], (2, 1), 1, (2, 0), (3, 1)).repeat(1, 3, 1, 1),
+    "nothing to attend to": lambda x: F.scaled_dot_product_attention(x, x, x, torch.ones(6, 6).tril(-1).bool()),
+    "a mask for each image": lambda x: F.scaled_dot_product_attention(x, x, x, torch.ones(3, 1, 6, 6) > 0),
+    "einsum over the batch": lambda x: torch.einsum("nchw,nchw->chw", x, x),
+    "einsum over one's dimension": lambda x: torch.einsum("nchw,nch->nc", x, x.mean(3)),
     "sort": lambda x: x.sort(1).values,
     "values": lambda x: x if x.mean((1, 2, 3)).max() > 0 else -x,
     "branch": lambda x: x if (x[:, 0, 0, 0] > 0) else -x,

@@ -1,6 +1,7 @@
 """Facts that the documents state about the code, compared with the code."""
 
 import re
+import runpy
 from pathlib import Path
 
 import tiltproof.checker
@@ -20,6 +21,11 @@ def page(name):
 def test_from_which_halving_on_bounds_are_float64():
     found = re.findall(r"boxes (?:that were )?halved (\w+) times", page("what-is-certified.md"))
     assert found == [NUMBERS[PRECISE_FROM]]
+
+
+def test_the_page_of_constructs_is_current():
+    script = runpy.run_path(str(ROOT / "scripts" / "docs_constructs.py"))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run python scripts/docs_constructs.py"
 
 
 def test_the_checkers_size_and_reading_order():

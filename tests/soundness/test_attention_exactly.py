@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.soundness.test_products_exactly import numbers
-from tiltproof.checker.attention import matrix_product
+from tiltproof.checker.attention import matrix_product, softmax_among
 from tiltproof.checker.attention import softmax as checked_softmax
 from tiltproof.checker.form import Form
 from tiltproof.enclosures.affine_form import AffineForm
@@ -21,7 +21,13 @@ from tiltproof.network.ops import attention as rules
 ROWS = 6
 CASES = pytest.mark.parametrize(
     ("symbols", "size", "dtype"),
-    [(0, 0.0, torch.float32), (1, 0.25, torch.float32), (2, 1.0, torch.float64), (2, 2.0**-12, torch.float32)],
+    [
+        (0, 0.0, torch.float32),
+        (0, 0.5, torch.float32),
+        (1, 0.25, torch.float32),
+        (2, 1.0, torch.float64),
+        (2, 2.0**-12, torch.float32),
+    ],
 )
 
 
@@ -82,29 +88,33 @@ def test_products_of_matrices_hold(symbols, size, dtype):
         assert ((numbers(a) * y).sum((1, 2)) >= bound).all()
 
 
-def exact_softmax(x: np.ndarray) -> np.ndarray:
+def exact_softmax(x: np.ndarray, taking: np.ndarray | bool = True) -> np.ndarray:
+    """Among the entries that take part."""
     with mpmath.workdps(40):
         powers = np.vectorize(lambda v: mpmath.exp(mpmath.mpf(v.numerator) / v.denominator), otypes=[object])(x)
+        powers = powers * np.where(taking, 1, 0)
         return np.vectorize(lambda v: Fraction(mpmath.nstr(v, 38)), otypes=[object])(
             powers / powers.sum(1, keepdims=True)
         )
 
 
+@pytest.mark.parametrize("mask", [None, [True, False, True, True], [False, False, True, False]])
 @pytest.mark.parametrize("scale", [1.0, 12.0])
 @pytest.mark.parametrize("chunk", [2**22, 1])
 @CASES
-def test_softmax_holds(symbols, size, dtype, chunk, scale, monkeypatch):
+def test_softmax_holds(symbols, size, dtype, chunk, scale, mask, monkeypatch):
     monkeypatch.setattr(rules, "ENTRIES_CPU", chunk)
     form = some_form((4,), symbols, size, dtype, 4, scale)
-    operation, rule = Operation("y", "softmax", ("x",), {"dim": 1}, (4,)), REGISTRY["softmax"]
-    result, other = rule.forward(operation, [form]), as_affine(checked_softmax(checked(form), 1))
+    taking = None if mask is None else torch.tensor(mask)
+    operation, rule = Operation("y", "softmax", ("x",), {"dim": 1, "mask": taking}, (4,)), REGISTRY["softmax"]
+    result, other = rule.forward(operation, [form]), as_affine(softmax_among(checked(form), 1, taking))
     assert result.radius.isfinite().all()
     backs = []
     for seed in range(4):
         a = torch.tensor(np.random.default_rng(seed).uniform(-1, 1, (ROWS, 4))).to(dtype)
         backs.append((numbers(a), rule.backward(operation, a, [form])))
     for e, (x,) in members(form):
-        y = exact_softmax(x)
+        y = exact_softmax(x, True if mask is None else np.array(mask))
         assert_inside(result, e, y)
         assert_inside(other, e, y)
         for a, back in backs:

@@ -12,28 +12,16 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
+from tests.support.blocks_of_families import FAMILIES
+from tests.support.building_blocks import SHAPE, Function, between_layers, chain, head, numbered, slopes
+from tests.support.constructs import CONSTRUCTS
 from tiltproof import fixed_point
 
-SHAPE = (2, 6, 5)
 assert fixed_point.requantize  # which torch.ops.tiltproof finds
 
-
-class Function(nn.Module):
-    """A network written as a function of (its modules and constants, x)."""
-
-    def __init__(self, function: Callable, **members: object) -> None:
-        super().__init__()
-        self.function = function
-        for name, member in members.items():
-            if isinstance(member, Tensor):
-                self.register_buffer(name, member)
-            else:
-                setattr(self, name, member)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
+__all__ = ["ACTIVATIONS", "SHAPE", "SUPPORTED", "Function", "build", "chain", "head", "settle", "slopes"]
 
 
 def settle(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -56,25 +44,10 @@ def settle(model: nn.Module, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-def head(features: int) -> nn.Module:
-    return nn.Linear(features, 3)
-
-
-def slopes(*numbers: float) -> nn.Module:
-    """PReLU with these slopes."""
-    module = nn.PReLU(len(numbers))
-    module.weight.data = torch.tensor(numbers)
-    return module
-
-
 def whole_convolution() -> nn.Module:
     """Weights and biases that are whole numbers; `settle` leaves what is not a layer of torch alone."""
     weight = torch.arange(54.0).view(3, 2, 3, 3) * 7 % 11 - 5
     return Function(lambda m, x: F.conv2d(x, m.weight, m.bias), weight=weight, bias=torch.tensor([30.0, -50.0, 0.0]))
-
-
-def chain(*modules: nn.Module, features: int) -> nn.Module:
-    return nn.Sequential(*modules, nn.Flatten(), head(features))
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -187,15 +160,9 @@ SUMMED: dict[str, tuple[Callable, int]] = {
 """Functions that add up or compare entries, likewise."""
 
 
-def numbered(function: Callable, features: int) -> nn.Module:
-    return Function(lambda m, x: m.head(function(m.a(x)).flatten(1)), a=nn.Conv2d(2, 2, 1), head=head(features))
-
-
-def between_layers(activation: Callable[[], nn.Module]) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(60, 9), activation(), head(9))
-
-
 SUPPORTED: dict[str, Callable[[], nn.Module]] = {
+    **CONSTRUCTS,
+    **FAMILIES,
     **{name: partial(between_layers, activation) for name, activation in ACTIVATIONS.items()},
     **{name: partial(numbered, *case) for name, case in (REARRANGED | SUMMED).items()},
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(60, 7), nn.Linear(7, 3)),
@@ -633,7 +600,9 @@ READ_IN_PARTS = {
         "smooth functional",
         "smooth in place",
         "x sigmoid(x)",
+        "nn.MaxPool2d(dilation, padding)",
     ),
+    *("block of MobileNet", "block of ConvNeXt", "block of Swin"),
 }
 """Networks that are written or read as other operations (a product with sigmoid is read as SiLU), with other bounds."""
 NOT_WRITTEN = {
@@ -641,7 +610,10 @@ NOT_WRITTEN = {
     *("average over the edge", "average with a divisor", "requantized", "rounded", "whole numbers"),
 }
 """Networks that cannot be written as ONNX."""
-NOT_READ = {"falling leaky relu", "choice", "threshold with a jump", "hard shrink"}
+NOT_READ = {
+    *("falling leaky relu", "choice", "threshold with a jump", "hard shrink", "torch.where(x > 0, a, b)"),
+    *("scaled_dot_product_attention(is_causal=True)", "nn.MultiheadAttention(attn_mask)"),
+}
 """Networks that can be written as ONNX and not be read again."""
 
 

@@ -103,12 +103,18 @@ def multi_head_attention(
     query: Any, key: Any, value: Any, _size: int, num_heads: int, in_proj_weight: Any, in_proj_bias: Any,
     bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Any, out_proj_bias: Any,
     training: bool = True, key_padding_mask: Any = None, attn_mask: Any = None, use_separate_proj_weight: bool = False,
-    static_k: Any = None, static_v: Any = None, is_causal: bool = False, **_weights: Any,
+    static_k: Any = None, static_v: Any = None, is_causal: bool = False, **weights_too: Any,
 ) -> Any:  # fmt: skip
     """Project to queries, keys and values, attend head by head, and project again. The weights of attention are not followed."""
-    extra = (bias_k, bias_v, key_padding_mask, attn_mask, static_k, static_v)
-    if any(entry is not None for entry in extra) or add_zero_attn or use_separate_proj_weight or is_causal:
-        raise no_rule("multi_head_attention_forward", "with masks, added keys or keys of another size")
+    extra = (bias_k, bias_v, key_padding_mask, static_k, static_v)
+    if any(entry is not None for entry in extra) or add_zero_attn or use_separate_proj_weight:
+        raise no_rule("multi_head_attention_forward", "with padding masks, added keys or keys of another size")
+    if attn_mask is not None and (attn_mask.ndim != 2 or attn_mask.dtype not in (torch.bool, torch.float32)):
+        raise no_rule("multi_head_attention_forward", "with a mask for each image or of another type")
+    if is_causal and (attn_mask is None or weights_too.get("need_weights", True)):
+        raise no_rule("multi_head_attention_forward", "with is_causal and need_weights")
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = ~attn_mask  # there it says which scores are left out
     if training and dropout_p:
         raise no_rule("multi_head_attention_forward", "in training mode")
     weights = in_proj_weight.chunk(3)
@@ -117,7 +123,7 @@ def multi_head_attention(
     for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
         projected = linear(batch_first(x), weight, bias).rows
         parts.append(Form(projected.unflatten(-1, (num_heads, -1)).transpose(-3, -2), query.form.unit))
-    heads = attention(*parts)
+    heads = attention(*parts, None if is_causal else attn_mask, is_causal=is_causal)
     joined = Form(heads.rows.transpose(-3, -2).flatten(-2), heads.unit)
     result = linear(joined, out_proj_weight, out_proj_bias)
     return elsewhere(torch.transpose, result, 0, 1), None

@@ -387,13 +387,14 @@ def max_pool2d(
 ) -> Form:  # fmt: skip
     """The largest entry of each window."""
     x = input
-    gaps = pair(dilation, "max_pool2d") != (1, 1) and pair(padding, "max_pool2d") != (0, 0)
-    if return_indices or x.ndim != 4 or gaps:
-        raise no_rule("max_pool2d", "with return_indices, with dilation and padding or without a batch")
+    if return_indices or x.ndim != 4:
+        raise no_rule("max_pool2d", "with return_indices or without a batch")
     window, sizes = pool_sizes(x, kernel_size, stride, padding, dilation, ceil_mode)
     data = F.pad(x.rows, sizes)
     if any(sizes):  # a padded entry must never win: give it the smallest lower bound
         outside = F.pad(torch.zeros_like(x.center[0, 0]), sizes, value=1.0) > 0
+        if (im2col(outside.double()[None, None], *window).amin(1) > 0).any():
+            raise no_rule("max_pool2d", "with windows that hold padding only")
         data[0] = torch.where(outside, x.lower().min(), data[0])
     columns = im2col(data.flatten(0, 1), *window)
     every = Form(columns.unflatten(1, (x.shape[1], -1)).unflatten(0, x.rows.shape[:2]), x.unit)

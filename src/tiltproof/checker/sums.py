@@ -79,6 +79,8 @@ def einsum(equation: str, *operands: Any) -> Form:
     left, _, out = equation.replace(" ", "").partition("->")
     names = left.split(",")
     form = [k for k, entry in enumerate(given) if isinstance(entry, Form)]
+    if len(form) == 2 and len(given) == 2 and "." not in equation:
+        return einsum_of_two(equation, (names[0], names[1], out), *given)
     if len(given) != 2 or len(form) != 1 or not out or "." in equation or len(names) != 2:
         raise no_rule("einsum", f"{equation!r} of other than one value and one constant")
     x, weight = given[form[0]], given[1 - form[0]]
@@ -90,6 +92,32 @@ def einsum(equation: str, *operands: Any) -> Form:
     n = math.prod(size for letter, size in sizes.items() if letter not in out)
     product = each_image(lambda data, w: torch.einsum(f"{name},{other}->{out}", data, w))
     return sum_of_products(x, product, weight, none_of(weight), n)
+
+
+def einsum_of_two(equation: str, names: tuple[str, str, str], a: Form, b: Form) -> Form:
+    """Products of matrices, one for each value of the letters that both forms and the result have."""
+    one, two, out = names
+    meant = [[*one], [*two], [*out]]
+    both = [k for k in one if k in two]
+    if any(len({*each}) < len(each) for each in meant) or not one[0] == two[0] == out[:1]:
+        raise no_rule("einsum", f"{equation!r}, which does not keep the batch first")
+    sizes = dict(zip(two, b.shape, strict=True)) | dict(zip(one, a.shape, strict=True))
+    if sorted(out) != sorted([k for k in out if k in both] + [k for k in one + two if k not in both]):
+        raise no_rule("einsum", f"{equation!r}, which sums up a dimension of one form")
+    if [sizes[k] for k in two] != [*b.shape]:
+        raise no_rule("einsum", f"{equation!r} of {list(a.shape)} and {list(b.shape)}")
+    kept, summed = [k for k in both if k in out], [k for k in both if k not in out]
+    left, right = [k for k in one if k not in both], [k for k in two if k not in both]
+
+    def arranged(x: Form, letters: str, *groups: list[str]) -> Form:
+        rows = x.rows.permute(0, *(letters.index(k) + 1 for group in groups for k in group))
+        return Form(rows.reshape(len(x.rows), *(math.prod(sizes[k] for k in group) for group in groups)), x.unit)
+
+    keep = ([kept[0]], kept[1:])
+    product = matrix_product(arranged(a, one, *keep, left, summed), arranged(b, two, *keep, summed, right))
+    order = [*kept, *left, *right]
+    rows = product.rows.reshape(len(product.rows), *(sizes[k] for k in order))
+    return Form(rows.permute(0, *(order.index(k) + 1 for k in out)).contiguous(), product.unit)
 
 
 @rule(torch.tensordot)

@@ -43,12 +43,18 @@ REARRANGING = frozenset(
 """Operations that are applied to the names of entries."""
 ALONG_LAST = {
     **dict.fromkeys(("linear.default", "layer_norm.default"), 1),
-    **dict.fromkeys(("bmm.default", "matmul.default", "scaled_dot_product_attention.default"), 2),
-    **dict.fromkeys(("softmax.int", "_softmax.default"), 1),
+    **dict.fromkeys(("bmm.default", "baddbmm.default", "matmul.default", "scaled_dot_product_attention.default"), 2),
+    **dict.fromkeys(("softmax.int", "_softmax.default", "linalg_vector_norm.default"), 1),
     **dict.fromkeys(("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "add.Tensor", "sub.Tensor"), 1),
-    **dict.fromkeys(("relu.default", "gelu.default", "silu.default", "dropout.default"), 0),
+    **dict.fromkeys(("relu.default", "gelu.default", "silu.default", "dropout.default", "clamp_min.default"), 0),
 }
 """Operations that keep all but this many of the last dimensions apart."""
+
+ENTRY_BY_ENTRY = (
+    *("scaled_dot_product_attention.default", "baddbmm.default"),
+    *("mul.Tensor", "div.Tensor", "add.Tensor", "sub.Tensor"),
+)
+"""Operations whose constants meet the entries of the result one by one; they must not tell images apart."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class Layout:
 
     shape: tuple[int, ...]
     batch: int
+    dim: int
+    """The dimension of the traced shape that holds the batch."""
 
     def inner(self) -> tuple[int, ...]:
         return (*self.shape[: self.batch], *self.shape[self.batch + 1 :])
@@ -89,7 +97,7 @@ def settled(value: Moved) -> tuple[Layout, Tensor]:
             if math.prod(split) != size:
                 continue
             batch = dim + split.index(TRACED) if split[0] == TRACED else dim + 1
-            layout = Layout((*shape[:dim], *split, *shape[dim + 1 :]), batch)
+            layout = Layout((*shape[:dim], *split, *shape[dim + 1 :]), batch, dim)
             front = Moved(value.name, value.shape, value.place.reshape(layout.shape).movedim(batch, 0))
             index = front.batch_first()
             if index is not None:
@@ -117,7 +125,7 @@ def along_last(
     """An operation along the last dimensions, on values with the batch moved to the front; and how its result stands in the graph."""
     if kind not in ALONG_LAST:
         raise Refused("a value whose batch dimension is not the first; move it to the front before")
-    last, layouts = ALONG_LAST[kind], set()
+    last, layouts, held = ALONG_LAST[kind], set(), 0
     given: list[Any] = []
     dimensions = 0
     for entry in arguments:
@@ -125,26 +133,37 @@ def along_last(
             raise Refused("values whose batch dimensions stand in different places")
         if isinstance(entry, Moved):
             layout, index = settled(entry)
-            layouts.add((layout.shape[: len(layout.shape) - last], layout.batch))
+            held = layout.dim
+            layouts.add((layout.shape[: len(layout.shape) - last], layout.batch, held))
             inner = layout.inner()
             given.append(Input(Built("gather", (entry.name,), {"index": index, "fill": None}, shape=inner), inner))  # type: ignore[arg-type]
             dimensions = len(layout.shape)
         else:
             given.append(entry)
-    first = {lead for lead, _ in layouts}
+    first = {lead for lead, _, _ in layouts}
     if len(layouts) != 1 or next(iter(layouts))[1] >= dimensions - last:
         raise Refused("values whose batch dimensions stand in different places, or among the last")
     for entry in given:
-        small = isinstance(entry, Reference) and entry.shape is not None and math.prod(entry.shape[:-1]) != 1
-        if small and kind != "linear.default" and kind != "layer_norm.default":
+        if isinstance(entry, Reference) and entry.shape is not None and kind in ENTRY_BY_ENTRY:
+            outer = entry.shape[
+                : max(0, len(entry.shape) - (len(shape) - held - 1))
+            ]  # up to the dimension of the batch
+            different = any(size != 1 for size in outer)
+        else:
+            different = isinstance(entry, Reference) and entry.shape is not None and math.prod(entry.shape[:-1]) != 1
+        if different and kind != "linear.default" and kind != "layer_norm.default":
             raise Refused("a constant that may differ by image")
     if kind == "layer_norm.default" and len(given[1]) != 1:
         raise Refused("a normalization over more than the last dimension")
     if "softmax" in kind and given[1] not in (-1, len(shape) - 1):
         raise Refused("a softmax along another dimension than the last")
+    if "norm.default" in kind and kind != "layer_norm.default":
+        if given[2] not in ([-1], [len(shape) - 1]) or not given[3:4] == [True]:
+            raise Refused("a norm along other dimensions than the last, or that drops it")
+        given[2] = [-1]
     given = [-1 if "softmax" in kind and k == 1 else entry for k, entry in enumerate(given)]
     (lead,), batch = first, next(iter(layouts))[1]
-    result = Layout((*lead, *shape[len(shape) - last :]) if last else lead, batch)
+    result = Layout((*lead, *shape[len(shape) - last :]) if last else lead, batch, held)
     if math.prod(result.shape) != math.prod(shape):
         raise Refused("a result of another layout")
     return convert(result.inner(), *given, **options), result

@@ -280,6 +280,9 @@ def _add(
         network.computed.append((node.name, _constant(node)))
         return
     kind = str(node.target).removeprefix("aten.")
+    if kind in FILLED and inputs == [node.args[0]]:
+        network.computed.append((node.name, _filled(node)))
+        return
     if kind in PARTS:
         names[node.name] = node.name  # each part is an operation of its own
         return
@@ -401,6 +404,22 @@ def _constant(node: torch.fx.Node) -> Callable[[dict[str, Any]], Any]:
         args = torch.fx.node.map_arg(node.args, lambda other: constants[other.name])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda other: constants[other.name])
         return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    return compute
+
+
+FILLED = {"new_zeros.default": 0.0, "new_ones.default": 1.0, "new_full.default": None}
+"""Calls that read no more of their first argument than its type and device, and what they fill a tensor with."""
+
+
+def _filled(node: torch.fx.Node) -> Callable[[dict[str, Any]], Tensor]:
+    """The same tensor for every image."""
+    value, number = node.meta["val"], FILLED[str(node.target).removeprefix("aten.")]
+    content = node.args[2] if number is None else number
+
+    def compute(constants: dict[str, Any]) -> Tensor:
+        device = next((each.device for each in constants.values() if isinstance(each, Tensor)), None)
+        return torch.full(tuple(value.shape), content, dtype=value.dtype, device=device)  # type: ignore[arg-type]
 
     return compute
 

@@ -39,4 +39,12 @@ writes_one_node("matmul", "MatMul")
 
 @writes("softmax")
 def write_softmax(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    """What takes no part is set to minus infinity before."""
+    mask = operation.settings.get("mask")
+    if mask is not None and not bool(mask.all()):
+        taking = draft.constant(f"{output}.taking", mask.unsqueeze(0).to(torch.int64))
+        draft.add("Cast", [taking], f"{output}.mask", to=9)
+        out = draft.constant(f"{output}.out", torch.tensor(-torch.inf))
+        draft.add("Where", [f"{output}.mask", *inputs, out], f"{output}.masked")
+        inputs = [f"{output}.masked"]
     draft.add("Softmax", inputs, output, axis=operation.settings["dim"])

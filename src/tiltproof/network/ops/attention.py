@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from tiltproof.device import batch_entries
 from tiltproof.enclosures.affine_form import AffineForm, absolute_sum
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
-from tiltproof.network.graph import Operation
+from tiltproof.errors import UnsupportedOperation
+from tiltproof.network.graph import Operation, Reference
 from tiltproof.network.ops.base import (
     FLOOR,
     BackwardResult,
@@ -120,8 +121,10 @@ class Exponentials:
     """
 
     chosen: slice
-    own: Tensor
-    """Which j is i."""
+    fixed: Tensor
+    """Terms that are 0 or 1 at every x."""
+    terms: Tensor
+    """Their values, and 0 elsewhere."""
     low: Tensor
     high: Tensor
     """Ends of x_j - x_i."""
@@ -143,6 +146,8 @@ class Softmax(Rule):
     """y_i = exp(x_i) / sum_j exp(x_j) = 1 / sum_j exp(x_j - x_i), in whose differences shared symbols cancel.
 
     exp and 1 / S are convex: on [l, h] below the chord and above every tangent. Everything is worked out in float64.
+
+    ``mask``, a constant: where it is false, x_j takes no part. The term of such a j is 0 in every S_i, and y_j = 0.
     """
 
     def _rows(self, operation: Operation, x: Tensor) -> Tensor:
@@ -157,7 +162,16 @@ class Softmax(Rule):
         shape = [size for place, size in enumerate(like) if place != dim]
         return rows.reshape(len(rows), *shape[1:], like[dim]).movedim(-1, dim)
 
+    def _absent(self, operation: Operation, form: AffineForm) -> Tensor:
+        """Entries that take no part [1, N or 1, T]."""
+        mask = operation.settings.get("mask")
+        if mask is None:
+            return torch.zeros(1, 1, form.shape[operation.settings["dim"]], dtype=torch.bool, device=form.device)
+        absent: Tensor = operation.once("absent", lambda: self._rows(operation, ~mask.to(form.device).unsqueeze(0)))
+        return absent
+
     def _chunks(self, operation: Operation, form: AffineForm) -> Iterator[Exponentials]:
+        absent = self._absent(operation, form)
         center, radius = (self._rows(operation, each).double() for each in (form.center, form.radius))
         slopes = [self._rows(operation, plane).double() for plane in form.slopes]
         size = center.abs() + radius + sum((slope.abs() for slope in slopes), torch.zeros_like(radius))
@@ -167,11 +181,13 @@ class Softmax(Rule):
         for begin in range(0, length, most):
             chosen = slice(begin, min(length, begin + most))
             own = torch.zeros(length, length, dtype=torch.bool, device=center.device).fill_diagonal_(True)[chosen]
+            fixed = own | absent.unsqueeze(2)
+            terms = own.double()
 
-            def apart(x: Tensor, sign: int = -1, chosen: slice = chosen, own: Tensor = own) -> Tensor:
-                """x_j - x_i or x_j + x_i, [P, N, I, T]; 0 where j is i."""
+            def apart(x: Tensor, sign: int = -1, chosen: slice = chosen, fixed: Tensor = fixed) -> Tensor:
+                """x_j - x_i or x_j + x_i, [P, N, I, T]; 0 where the term is fixed."""
                 pairs = x.unsqueeze(2) + sign * x[:, :, chosen].unsqueeze(3)
-                return pairs.masked_fill(own, 0.0)
+                return pairs.masked_fill(fixed, 0.0)
 
             at, sizes = apart(center), apart(size, 1)
             differences = [apart(slope) for slope in slopes]
@@ -181,12 +197,12 @@ class Softmax(Rule):
             first, last = low.exp(), high.exp()
             # the slope of the chord, which lies between those at the ends
             chord = torch.where(high > low, (last - first) / (high - low), first)
-            chord = torch.minimum(torch.maximum(chord, first), last).masked_fill(own, 0.0)
+            chord = torch.minimum(torch.maximum(chord, first), last).masked_fill(fixed, 0.0)
             slack = precision * (last + chord * (low.abs() + high.abs()))
             above = torch.maximum(first - chord * low, last - chord * high) + slack
             # exp(t) - s t >= s (1 - log s), by the tangent where exp has that slope
             below = chord * (1 - chord.clamp(min=2.0**-1000).log()) - slack
-            above, below = (each.masked_fill(own, 1.0) for each in (above, below))
+            above, below, first, last = (torch.where(fixed, terms, each) for each in (above, below, first, last))
             summed = chord.sum(3)
             middle = (chord * at + (above + below) / 2).sum(3)
             planes = [(chord * each).sum(3) for each in differences]
@@ -198,14 +214,29 @@ class Softmax(Rule):
             largest = torch.minimum((middle + spread) + 4 * precision * (middle.abs() + spread), last.sum(3) * outward)
             # its own term is 1
             yield Exponentials(
-                chosen, own, low, high, at, chord, above, middle, planes, rest * outward, least.clamp(min=1.0), largest
+                chosen,
+                fixed,
+                terms,
+                low,
+                high,
+                at,
+                chord,
+                above,
+                middle,
+                planes,
+                rest * outward,
+                least.clamp(min=1.0),
+                largest,
             )
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         """1 / S by its chord and the tangent of the same slope s = -1 / (l h), where S^2 = l h: 1 / S - s S >= 2 sqrt(-s)."""
         (form,) = inputs
+        if not form.symbols:
+            return self._finished(operation, form, *self._intervals(operation, form))
         parts: list[list[Tensor]] = []
         precision = PRECISION + form.shape[operation.settings["dim"]] * 2.0**-52
+        absent = self._absent(operation, form)
         for e in self._chunks(operation, form):
             slope = -1 / (e.least * e.most)
             above = torch.maximum(1 / e.least - slope * e.least, 1 / e.most - slope * e.most)
@@ -214,7 +245,8 @@ class Softmax(Rule):
             radius = slope.abs() * e.radius + (above - below) / 2 + 4 * precision * size
             ends = (1 / e.most) * (1 - 4 * precision), (1 / e.least) * (1 + 4 * precision)
             planes = [slope * e.center + (above + below) / 2, *(slope * plane for plane in e.slopes)]
-            parts.append([*planes, radius, *ends])
+            silent = absent[:, :, e.chosen] & radius.isfinite()
+            parts.append([each.masked_fill(silent, 0.0) for each in (*planes, radius, *ends)])
         *planes, radius, low, high = (
             self._back(operation, torch.cat(each, 2), form.shape) for each in zip(*parts, strict=True)
         )
@@ -222,6 +254,43 @@ class Softmax(Rule):
         radius = widen(radius.to(dtype), absolute_sum(stack).to(dtype), 4, form.unit)
         radius = torch.where(form.reach() < torch.inf, radius, torch.inf)
         result = AffineForm(stack.to(dtype), radius, form.unit)
+        return self._finished(operation, form, low, high, result)
+
+    def _intervals(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor]:
+        """The ends of y without symbols: S_i goes from 1 + sum exp(l_j - h_i) to 1 + sum exp(h_j - l_i), the sums over the j other than i.
+
+        exp(h_j - l_i) = exp(h_j - M) exp(M - l_i); the sums of all but one are sums of those before and those after it.
+        """
+        center, radius = (self._rows(operation, each).double() for each in (form.center, form.radius))
+        absent, length = self._absent(operation, form), center.shape[2]
+        size = center.abs() + radius
+        precision = PRECISION + (length + 64) * 2.0**-52
+        slack = 16 * precision * (1 + size.amax(2, keepdim=True))
+        low, high = center - radius, center + radius
+
+        def others(ends: Tensor, own: Tensor, flushed: float) -> Tensor:
+            top = ends.masked_fill(absent, -torch.inf).amax(2, keepdim=True)
+            terms = (ends - top).exp().masked_fill(absent, 0.0)
+            none = torch.zeros_like(terms[:, :, :1])
+            before = torch.cat([none, terms.cumsum(2)[:, :, :-1]], 2)
+            after = torch.cat([terms.flip(2).cumsum(2).flip(2)[:, :, 1:], none], 2)
+            return (before + after + flushed) * (top - own).exp()
+
+        least = (1 + others(low, high, 0.0) * (1 - slack)).nan_to_num(nan=1.0).clamp(1.0, 2.0**1000)
+        most = 1 + others(high, low, length * 2.0**-1020) * (1 + slack)  # with what was flushed to zero
+        fine, known = slack < 0.5, size.isfinite().all(2, keepdim=True)
+        ends = torch.where(fine, 1 / most, 0.0) * (1 - 4 * precision), torch.where(fine, 1 / least, 1.0)
+        ends = ends[0].masked_fill(absent, 0.0), (ends[1] * (1 + 4 * precision)).masked_fill(absent, 0.0)
+        first, last = (self._back(operation, torch.where(known, each, torch.nan), form.shape) for each in ends)
+        return first, last
+
+    def _finished(
+        self, operation: Operation, form: AffineForm, low: Tensor, high: Tensor, result: AffineForm | None = None
+    ) -> AffineForm:
+        """The narrower of a form and its ends, with the roundings of an evaluation."""
+        dtype = form.radius.dtype
+        if result is None:
+            result = AffineForm(torch.zeros_like(form.stack), torch.full_like(form.radius, torch.inf), form.unit)
         result = narrower(result, low.to(dtype), high.to(dtype))
         if operation.evaluation:
             error = self._evaluation_error(operation, form, high)
@@ -244,7 +313,7 @@ class Softmax(Rule):
         to that of x_j and subtracted from that of x_i. The error is worked out from the numbers themselves.
         """
         (form,) = inputs
-        rows = self._rows(operation, a).double()
+        rows = self._rows(operation, a).double().masked_fill(self._absent(operation, form), 0.0)
         shares, sizes = torch.zeros_like(rows), torch.zeros_like(rows)
         constant = error = rows.new_zeros(len(rows))
         for e in self._chunks(operation, form):
@@ -257,8 +326,8 @@ class Softmax(Rule):
             error = error + total(free.abs() + b.abs() * e.most)
             b = b.unsqueeze(3)
             here = e.at.exp()
-            slope = torch.where(b > 0, here, e.chord).masked_fill(e.own, 0.0)
-            offset = torch.where(b > 0, here * (1 - e.at), e.above).masked_fill(e.own, 1.0)
+            slope = torch.where(b > 0, here, e.chord).masked_fill(e.fixed, 0.0)
+            offset = torch.where(e.fixed, e.terms, torch.where(b > 0, here * (1 - e.at), e.above))
             parts = torch.where(b > 0, here * (1 + e.at.abs()), e.high.exp() + e.chord * (e.low.abs() + e.high.abs()))
             constant, error = constant + total(b * offset), error + total(b.abs() * parts)
             share = b * slope
@@ -314,6 +383,65 @@ def matmul(shape: Any, x: Any, other: Any) -> Built:
     return times_constant(x, other) if isinstance(x, Input) else constant_times(x, other)
 
 
+def taking_part(mask: Any, shape: tuple[int, ...]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Of a constant mask, one for all images: which scores take part, and what is added to them.
+
+    A mask of truth values says which take part; one of numbers is added, and minus infinity takes an entry out.
+    """
+    if not isinstance(mask, Reference) or mask.shape is None:
+        raise Refused("attention with a mask that depends on the image")
+    extra = max(0, len(mask.shape) - len(shape))
+    if any(size != 1 for size in mask.shape[:extra]) or extra > 1:
+        raise Refused(f"attention with a mask of shape {list(mask.shape)}, which may differ by image")
+
+    def fitted(constants: dict[str, Tensor]) -> Tensor:
+        value = constants[mask.name]
+        return value.flatten(0, extra) if extra else value
+
+    def part(constants: dict[str, Tensor]) -> Tensor:
+        value = fitted(constants)
+        taking = value if value.dtype == torch.bool else value > -torch.inf
+        if not bool(taking.expand(shape).any(-1).all()) or bool((value == torch.inf).any() | value.isnan().any()):
+            raise UnsupportedOperation(
+                "attention with a mask that is not a number, or leaves a query nothing to attend to",
+                do="let every query attend to something, e.g. to itself",
+            )
+        return taking.expand(shape)
+
+    def added(constants: dict[str, Tensor]) -> Tensor:
+        value = fitted(constants)
+        value = torch.zeros_like(value, dtype=torch.float64) if value.dtype == torch.bool else value.double()
+        return value.masked_fill(value == -torch.inf, 0.0)
+
+    return part, added
+
+
+@converter("baddbmm.default")
+def baddbmm(shape: Any, added: Any, x: Any, other: Any, beta: float = 1, alpha: float = 1) -> Built:
+    """A product of two branches and a constant, such as the scores of attention and a mask of numbers."""
+    if not isinstance(x, Input) or not isinstance(other, Input) or not isinstance(added, Reference):
+        raise Refused("a sum other than of a constant and a product of branches")
+    if (beta, alpha) != (1, 1) or added.shape is None or len(added.shape) > len(shape) + 1:
+        raise Refused(f"baddbmm with beta = {beta}, alpha = {alpha} and a constant of shape {added.shape}")
+    extra = max(0, len(added.shape) - len(shape))
+    if any(size != 1 for size in added.shape[:extra]):
+        raise Refused("a constant that may differ by image")
+
+    def shift(constants: dict[str, Tensor]) -> Tensor:
+        value = constants[added.name].double()
+        if not bool(value.isfinite().all()):
+            raise UnsupportedOperation(
+                "attention whose weights are kept, with a mask of minus infinity",
+                do="call nn.MultiheadAttention with need_weights=False, or torch's scaled_dot_product_attention",
+            )
+        return value.flatten(0, extra) if extra else value
+
+    product = matrix_product(x, other)
+    product.shape = shape
+    one = torch.ones((), dtype=torch.float64)
+    return Built("scale", (product,), {"scale": one}, {"shift": shift, "constants": shift})
+
+
 @converter("scaled_dot_product_attention.default")
 def attention(
     shape: Any,
@@ -326,11 +454,11 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Built:
-    """softmax(scale Q K^T) V."""
+    """softmax(scale Q K^T + mask) V."""
     if not all(isinstance(each, Input) for each in (query, key, value)):
         raise Refused("attention to constants")
-    if mask is not None or dropout or causal or enable_gqa:
-        raise Refused("attention with a mask, with dropout in training, or to groups of heads")
+    if dropout or enable_gqa:
+        raise Refused("attention with dropout in training, or to groups of heads")
     if not (query.shape[:-2] == key.shape[:-2] == value.shape[:-2]):
         raise Refused(f"attention between shapes {query.shape}, {key.shape} and {value.shape}")
     rank = len(key.shape)
@@ -345,4 +473,9 @@ def attention(
     number = torch.tensor(factor, dtype=torch.float64)
     scaled = Built("scale", (product,), {"scale": number, "shift": None}, shape=scores)
     weights = Built("softmax", (scaled,), {"dim": rank}, shape=scores)
+    if mask is not None:
+        weights.derived["mask"], scaled.derived["shift"] = taking_part(mask, scores)
+        scaled.derived["constants"] = scaled.derived["shift"]
+    elif causal:
+        weights.settings["mask"] = torch.ones(scores[-2:], dtype=torch.bool).tril().expand(scores)
     return Built("matmul", (weights, value.name))

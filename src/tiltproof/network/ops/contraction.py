@@ -155,18 +155,50 @@ def addmm(shape: Any, bias: Any, x: Any, weight: Any, beta: float = 1, alpha: fl
 
 @converter("einsum.default")
 def einsum(shape: Any, equation: str, operands: Any, path: Any = None) -> Built:
-    if len(operands) != 2 or sum(isinstance(entry, Input) for entry in operands) != 1:
-        raise Refused("an einsum other than of one value with one constant; torch.matmul multiplies branches")
+    if len(operands) != 2 or not any(isinstance(entry, Input) for entry in operands):
+        raise Refused("an einsum of other than two factors")
     left, arrow, out = equation.replace(" ", "").partition("->")
     if not arrow or "." in equation:
         raise Refused(f"einsum {equation!r}; write all dimensions and the result as letters")
     first, second = left.split(",")
+    if all(isinstance(entry, Input) for entry in operands):
+        return of_branches(equation, (first, second, out), *operands)
     x, weight = operands
     if isinstance(weight, Input):
         x, weight, first, second = weight, x, second, first
     if first[:1] != out[:1] or first[0] in second:
         raise Refused(f"einsum {equation!r}, which does not keep the batch dimension first")
     return contraction(x, weight, first[1:], second, out[1:])
+
+
+def of_branches(equation: str, letters: tuple[str, str, str], x: Input, other: Input) -> Built:
+    """An einsum of two branches: a product of matrices [many, rows, inner] @ [many, inner, columns], and dimensions put in order."""
+    first, second, out = letters
+    batch = out[:1]
+    if batch != first[:1] or batch != second[:1] or any(len({*each}) != len(each) for each in letters):
+        raise Refused(f"einsum {equation!r}, which does not keep the batch dimension first, or names a dimension twice")
+    if not {*first} ^ {*second} <= {*out} <= {*first} | {*second}:
+        raise Refused(f"einsum {equation!r}, which sums up a dimension of one branch")
+    sizes = dict(zip(first[1:], x.shape, strict=True)) | dict(zip(second[1:], other.shape, strict=True))
+    if any(sizes[k] != size for k, size in zip(first[1:], x.shape, strict=True)):
+        raise Refused(f"einsum {equation!r} of shapes {x.shape} and {other.shape}")
+    inner = [k for k in first if k in second and k not in out]
+    many = [k for k in out[1:] if k in first and k in second]
+    rows, columns = ([k for k in out if k in one and k not in two] for one, two in ((first, second), (second, first)))
+
+    def matrices(given: Input, names: str, groups: tuple[list[str], list[str]]) -> Built:
+        order = [*many, *groups[0], *groups[1]]
+        turned = tuple(sizes[k] for k in order)
+        moved = Built("permute", (given.name,), {"dims": [0, *(names.index(k) for k in order)]}, shape=turned)
+        return Built("reshape", (moved,), shape=tuple(math.prod(sizes[k] for k in part) for part in (many, *groups)))
+
+    left, right = matrices(x, first, (rows, inner)), matrices(other, second, (inner, columns))
+    assert left.shape is not None
+    assert right.shape is not None
+    product = Built("matmul", (left, right), shape=(*left.shape[:2], right.shape[2]))
+    order = [*many, *rows, *columns]
+    apart = Built("reshape", (product,), shape=tuple(sizes[k] for k in order))
+    return Built("permute", (apart,), {"dims": [0, *(order.index(k) + 1 for k in out[1:])]})
 
 
 @converter("tensordot.default")

@@ -27,6 +27,8 @@ PRECISION = 2.0**-44
 """Far exceeds the error of float64 library functions and of the few float64 operations around them."""
 LEAST_SLOPE = 2.0**-100
 """Smaller slopes are replaced by 0, so that none is flushed to zero elsewhere."""
+NARROW = 2.0**-16
+"""In forms without symbols, one piece serves intervals that are no wider than this, relative to their size."""
 ENTRIES_CPU = 2**12
 """Entries of a form that are bounded at a time: their points fit into the caches."""
 ENTRIES_GPU = 2**20
@@ -136,11 +138,11 @@ class Smooth(Banded):
 
     # from here on: the same for all
 
-    def outline(self, operation: Operation, lower: Tensor, upper: Tensor) -> Outline:
+    def outline(self, operation: Operation, lower: Tensor, upper: Tensor, pieces: int = PIECES) -> Outline:
         cuts = [(lower * 0 + end).maximum(lower).minimum(upper) for end in self.parts(operation, lower, upper)]
         starts, ends = torch.stack([lower, *cuts]), torch.stack([*cuts, upper])
         with torch.no_grad():
-            share = torch.arange(1, PIECES, dtype=lower.dtype, device=lower.device).view(-1, 1, 1) / PIECES
+            share = torch.arange(1, pieces, dtype=lower.dtype, device=lower.device).view(-1, 1, 1) / pieces
             inner = self.between(operation, starts, ends, share)
             inner = torch.where(inner.isnan(), starts, inner).maximum(starts).minimum(ends)
         x = torch.cat([starts[None], inner, ends[None]])
@@ -175,7 +177,8 @@ class Smooth(Banded):
             domain = self.domain(operation, low, high)
             inside = inside if domain is None else inside & domain
             low, high = (torch.where(inside, end, self.somewhere()) for end in (low, high))
-            results.append(use(self.outline(operation, low, high), rest, inside))
+            single = not form.symbols and bool((high - low <= NARROW * (1 + low.abs())).all())
+            results.append(use(self.outline(operation, low, high, 1 if single else PIECES), rest, inside))
         return [torch.cat(parts).view(form.shape) for parts in zip(*results, strict=True)]
 
     def _line(self, outline: Outline, slope: Tensor, inside: Tensor, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,9 +192,15 @@ class Smooth(Banded):
         return slope, low, high
 
     def band(self, operation: Operation, form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:
+        """Without symbols no slope gives less than the range of f, which slope 0 gives; of a narrow interval, the slope there."""
+
         def use(outline: Outline, radius: Tensor, inside: Tensor) -> list[Tensor]:
             with torch.no_grad():
-                slope = outline.band_slope(radius)
+                if form.symbols:
+                    slope = outline.band_slope(radius)
+                else:
+                    narrow = outline.x[-1] - outline.x[0] <= NARROW * (1 + outline.x[0].abs())
+                    slope = torch.where(narrow, (outline.least + outline.most) / 2, 0.0)
             return list(self._line(outline, slope, inside, form))
 
         slope, low, high = self._outlined(operation, form, use)
@@ -379,9 +388,9 @@ class Softplus(Smooth):
         first, last = ((operation.settings["beta"] * end).asinh() for end in (a, b))
         return (first + (last - first) * share).sinh() / operation.settings["beta"]
 
-    def outline(self, operation: Operation, lower: Tensor, upper: Tensor) -> Outline:
+    def outline(self, operation: Operation, lower: Tensor, upper: Tensor, pieces: int = PIECES) -> Outline:
         """Corners below the graph where the threshold may be passed, which rounding may shift by a few units."""
-        made = super().outline(operation, lower, upper)
+        made = super().outline(operation, lower, upper, pieces)
         beta, threshold = operation.settings["beta"], operation.settings["threshold"]
         drop = math.log1p(math.exp(-threshold * (1 - 2.0**-10))) / beta * (1 + 2.0**-10)
         passed = beta * upper >= threshold * (1 - 2.0**-10)
@@ -574,9 +583,9 @@ class Sin(Absolute):
     def derivative(self, operation: Operation, x: Tensor, inside: Tensor) -> Tensor:
         return x.cos()
 
-    def outline(self, operation: Operation, lower: Tensor, upper: Tensor) -> Outline:
+    def outline(self, operation: Operation, lower: Tensor, upper: Tensor, pieces: int = PIECES) -> Outline:
         wide = (upper - lower > 9.4) | (_reach(lower, upper) > 2.0**20)
-        made = super().outline(operation, *(torch.where(wide, 0.0, end) for end in (lower, upper)))
+        made = super().outline(operation, torch.where(wide, 0.0, lower), torch.where(wide, 0.0, upper))
         box = torch.stack([lower, lower, upper, upper]), torch.tensor([-1.0, 1.0, -1.0, 1.0]).to(lower)[:, None]
         for name in ("", "corner_"):
             rows = getattr(made, f"{name}x"), getattr(made, f"{name}y")
