@@ -123,6 +123,17 @@ def test_read_back_it_gets_the_same_verdicts(tmp_path):
     assert first.margins == pytest.approx(second.margins, rel=3e-4)
 
 
+def test_small_results_of_a_library_s_sigmoid_are_read(tmp_path):
+    """onnxruntime's sigmoid is off by some 1e-7 however small it is: more than rounding explains of a small number."""
+    model = nn.Sequential(nn.Conv2d(2, 64, 1), nn.Sigmoid(), nn.Flatten())
+    with torch.no_grad():
+        model[0].weight.mul_(0.01)
+        model[0].bias.copy_(torch.linspace(-18, -8, 64))
+    again = load_onnx(write_onnx(model, (2, 6, 8), tmp_path / "net.onnx"))
+    images = torch.rand(2, 2, 6, 8)
+    assert torch.allclose(again(images), model(images), atol=1e-6)
+
+
 def test_another_precision_is_refused(tmp_path):
     with pytest.raises(InputError, match="float32"):
         write_onnx(nn.Conv2d(2, 2, 3).double(), (2, 6, 6), tmp_path / "net.onnx")
