@@ -17,8 +17,10 @@ from tiltproof.network.arithmetic import (
     _refuse_other_arithmetic,
     _switches,
     conv2d_as_product,
+    conv2d_by_lines,
     conv2d_transposed,
     conv2d_transposed_as_product,
+    convolutions_by_lines,
     proof_arithmetic,
     unfold_at_most,
 )
@@ -35,6 +37,26 @@ GEOMETRIES = [  # channels in, out, kernel, stride, padding, dilation, groups, h
     (1, 2, (2, 3), (1, 1), (0, 0), (1, 2), 1, 6, 5),
     (3, 2, (3, 2), (1, 1), (1, 1), (2, 1), 1, 6, 5),
 ]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("most", [1, 5000, 2**21])
+def test_lines_equal_torch(geometry, most, monkeypatch):
+    """Matrix products for each line of the kernel, some images at a time."""
+    inputs, outputs, kernel, stride, padding, _, _, height, width = geometry
+    x, weight = torch.randn(5, inputs, height, width).double(), torch.randn(outputs, inputs, *kernel).double()
+    monkeypatch.setattr(arithmetic, "LINES_BYTES", most)
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, *shape: like.new_full(shape, torch.nan))
+    expected = F.conv2d(x, weight, None, stride, padding)
+    assert torch.allclose(conv2d_by_lines(x, weight, Window(stride, padding, (1, 1), 1)), expected, atol=1e-12)
+    window = Window(stride, padding, (1, 1), 1)
+    with convolutions_by_lines():
+        assert torch.equal(arithmetic.conv2d(x, weight, window), conv2d_by_lines(x, weight, window))
+        assert torch.equal(
+            arithmetic.conv2d(x.float(), weight.float(), window),
+            F.conv2d(x.float(), weight.float(), None, stride, padding),
+        )
+    assert torch.equal(arithmetic.conv2d(x, weight, window), expected)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
