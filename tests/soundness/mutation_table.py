@@ -49,6 +49,9 @@ RULE, RULE_PROVER, KEEP, CHECKER_KEEP = (
     "verify/rules.py", "verify/rule_prover.py", "verify/keep.py", "checker/kept.py"
 )  # fmt: skip
 KEPT, CHECKER_KEPT = "soundness/test_keep.py", "checker/test_kept.py"
+BALLS, DEEP_BOUNDS = "soundness/test_balls.py", "network/deep.py"
+CHECKER_DEEP, SPECTRAL, TWICE = "checker/deep.py", "checker/spectral.py", "checker/test_deep.py"
+NORMS_OF_LAYERS, KINKS = "network/operator_norms.py", "enclosures/kinks.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
 
 
@@ -1512,4 +1515,66 @@ MUTATIONS = [
              "the label would be anything", (CHECKER_KEPT,)),
     Mutation("checker kept: a bound of zero", "checker/verdicts.py", "return margins.lower > 0, images",
              "return margins.lower > -1e-3, images", "a tie proves nothing", (CHECKER_KEPT,)),
+    # balls and symbols of deep networks
+    Mutation("sigma: a thousandth too small", NORMS_OF_LAYERS, "    return bound if math.isfinite(bound) else math.inf",
+             "    return bound * (1 - 1e-3) if math.isfinite(bound) else math.inf", "a ball needs an upper bound of the norm", (BALLS,)),
+    Mutation("sigma: half of the frequencies", NORMS_OF_LAYERS, "torch.arange(across[1] // 2 + 1)", "torch.arange(across[1] // 2)",
+             "the highest frequency is its own conjugate", (BALLS,)),
+    Mutation("sigma: the imaginary part", NORMS_OF_LAYERS, "next_real += imaginary @ imaginary.mT",
+             "next_real += 0 * imaginary @ imaginary.mT",
+             "|z|^2 = x^2 + y^2", (BALLS,)),
+    Mutation("sigma: strides", NORMS_OF_LAYERS, "largest = max(largest, _largest(blocks[0], blocks[1], error * math.sqrt(aliases)))",
+             "largest = max(largest, _largest(blocks[0][:, :, :inputs], blocks[1][:, :, :inputs], error))",
+             "frequencies that a stride makes equal add up", (BALLS,)),
+    Mutation("ball: roundings of a layer", RULES, "ball = added_lengths(ball, row_length(errors), form.unit)\n        radius = (moved",
+             "radius = (moved", "roundings are left over too", (BALLS,)),
+    Mutation("radius: roundings of a layer", RULES, "radius = (moved + errors) * (1 + 4 * form.unit)", "radius = moved",
+             "the same, entry by entry", (BALLS,)),
+    Mutation("receptive field: a line short", LINEAR,
+             "ones = torch.ones(1, 1, *weight.shape[2:], dtype=torch.float64, device=squares.device)",
+             "ones = torch.ones(1, 1, *weight.shape[2:], dtype=torch.float64, device=squares.device)\n"
+             "        ones[:, :, -1] *= ones.shape[2] == 1",
+             "the last line of the kernel reads what is left over as well", (BALLS,)),
+    Mutation("receptive field: the ball of another row", LINEAR, "rows = operation.once(\"rows\", lambda: row_length(weight))",
+             "rows = operation.once(\"rows\", lambda: row_length(weight)).flip(0)", "each output has its own weights", (BALLS,)),
+    Mutation("ball: errors of ReLU", KINKS, "    ball = added_lengths(ball, row_length(errors), form.unit)\n", "",
+             "a kink without a symbol is left over", (BALLS,)),
+    Mutation("kink: a symbol too many dropped", KINKS, "kept = flat.scatter(1, index, 0.0).view(form.shape)",
+             "kept = torch.zeros_like(half)", "kinks without a symbol join the radius", (BALLS,)),
+    Mutation("pixels: a symbol merged without a radius", KINKS, "radius = radius.scatter(1, index, SMALLEST[radius.dtype])",
+             "radius = torch.full_like(radius, SMALLEST[radius.dtype])", "radii without a symbol stay", (BALLS,)),
+    Mutation("symbols: of another branch", DEEP_BOUNDS, "stack[1 + torch.searchsorted(every, own)] = form.stack[1:]",
+             "stack[1 : 1 + len(own)] = form.stack[1:]", "kinks of two branches are not the same", (BALLS,)),
+    Mutation("symbols: numbered twice", DEEP_BOUNDS, "        self.next_number += count\n"
+    "        return torch.arange(self.next_number - count, self.next_number)",
+             "        self.next_number = count\n        return torch.arange(self.next_number)", "each kink is another one", (BALLS,)),
+    Mutation("average: its column sums", POOLING, "math.sqrt(float(rows.max()) * float(columns.max())) * slack",
+             "float(columns.max()) * slack", "the root of the product of both", (BALLS,)),
+    Mutation("concatenation: the longest alone", "network/ops/reshape.py", "balls.square().sum(0).sqrt()", "balls.amax(0)",
+             "lengths of parts add up as their squares do", (BALLS,)),
+    Mutation("lines: the wrong row of the copies", ARITHMETIC, "flat[:, :, line // down * width : (line // down + height) * width]",
+             "flat[:, :, : height * width]", "each line of the kernel reads the next row", (BALLS,)),
+    Mutation("checker: sigma: a thousandth too small", SPECTRAL, "return math.sqrt(q + slack) * (1 + 2.0**-40)",
+             "return math.sqrt(q + slack) * (1 - 1e-3)", "a ball needs an upper bound of the norm", (TWICE,)),
+    Mutation("checker: sigma: strides", SPECTRAL, "return (largest + off * 2) / math.sqrt(math.prod(steps)) * (1 + 2.0**-40)",
+             "return (largest + off * 2) / math.prod(steps)", "the root of their number is what they share", (TWICE,)),
+    Mutation("checker: sigma: half of the frequencies", SPECTRAL, "coarse[1] // 2 + 1]", "coarse[1] // 2]",
+             "the highest frequency is its own conjugate", (TWICE,)),
+    Mutation("checker: errors of ReLU outside of the ball", CHECKER_DEEP,
+             "ball = x.ball * UP + length(errors)\n    radius", "ball = x.ball * UP\n    radius",
+             "a kink without a symbol is left over", (TWICE,)),
+    Mutation("checker: errors of a kink dropped", CHECKER_DEEP, "torch.where(chosen.view_as(half), 0.0, half)", "0 * half",
+             "a kink without a symbol is left over", (TWICE,)),
+    Mutation("checker: symbols of another branch", CHECKER_DEEP, "rows[1 + torch.searchsorted(every, each.numbers)] = each.slopes",
+             "rows[1 : 1 + len(each.numbers)] = each.slopes", "kinks of two branches are not the same", (TWICE,)),
+    Mutation("checker: symbols numbered twice", CHECKER_DEEP, "self.counter[0] += count", "self.counter[0] = 2 + count",
+             "each kink is another one", (TWICE,)),
+    Mutation("checker: norm of the scale forgotten", CHECKER_DEEP, "min(sigma(size) * before.ball, length(moved * column))",
+             "min(sigma(size / size) * before.ball, length(moved * column))", "batch norm scales the convolution", (TWICE,)),
+    Mutation("checker: receptive field", CHECKER_DEEP,
+             "dilation, padding, stride).sum(1).sqrt()", "dilation, padding, stride)[:, :-1].sum(1).sqrt()",
+             "the last number under the kernel is read too", (TWICE,)),
+    Mutation("checker: an entry taken twice", CHECKER_DEEP,
+             "if not all(isinstance(each, slice) for each in index) or index[0] != slice(None):",
+             "if index[0] != slice(None):", "copies are longer", (TWICE,)),
 ]  # fmt: skip

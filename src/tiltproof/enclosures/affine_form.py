@@ -6,6 +6,10 @@ of a row; that is what lets errors cancel. A plain interval is the case of no sy
 Where one parameter alone varies, forms may carry a second symbol, ``2 e_1^2 - 1`` (``quadratic``): what is quadratic in the
 parameter is then shared by all pixels as well, and cancels too, instead of going into every radius. Code that does not
 know the relation between the two symbols treats them as independent.
+
+What is left over, the vector x with |x_i| <= radius_i, may also be known to be short as a whole: |x|_2 <= ``ball``, over all entries of a
+row. Through deep networks its length grows with the largest singular values of the layers, far slower than radii grow with |W|. Code that
+does not know about the ball drops it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import launch_bound
-from tiltproof.enclosures.rounding import SMALLEST, UNIT, widen
+from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
 
 
 class AffineForm:
@@ -37,6 +41,7 @@ class AffineForm:
         self.lengths: Tensor | None = None  # of the values at each position, once computed
         self.norms: Tensor | None = None  # of all values of each row, once computed
         self._magnitude: Tensor | None = None
+        self.ball: Tensor | None = None  # [P]: at least |x|_2 of what is left over; None: not tracked
         self.kinks: Tensor | None = None  # entries with a kink inside the box, once computed (`relu.kinked`)
 
     @classmethod
@@ -85,7 +90,16 @@ class AffineForm:
         """Select some of the P rows."""
         form = AffineForm(self.stack[:, rows], self.radius[rows], self.unit, self.quadratic)
         form._reach = None if self._reach is None else self._reach[rows]
+        form.ball = None if self.ball is None else self.ball[rows]
         return form
+
+    def with_ball(self, ball: Tensor | None) -> AffineForm:
+        """The same form with a bound of the length of what is left over, or that of the radii; infinite where a radius is not finite."""
+        if ball is not None:
+            length = row_length(self.radius)
+            ball = torch.where(length < torch.inf, torch.minimum(ball, length), torch.inf)
+        self.ball = ball
+        return self
 
     def deviation(self) -> Tensor:
         """How far the set reaches from its center: radius + sum_k |slopes[k]|, rounded up."""
@@ -143,20 +157,27 @@ class AffineForm:
         return AffineForm(self.stack.to(dtype), radius, unit, self.quadratic)
 
     def __neg__(self) -> AffineForm:
-        return AffineForm(-self.stack, self.radius, self.unit, self.quadratic)
+        return AffineForm(-self.stack, self.radius, self.unit, self.quadratic).with_ball(self.ball)
 
     def __add__(self, other: AffineForm | Tensor | float) -> AffineForm:
-        """Sums of centers, of slopes, of radii; one rounding of each entry."""
-        quadratic = self.quadratic
+        """Sums of centers, of slopes, of radii, of balls; one rounding of each entry, whose length joins the ball."""
+        quadratic, ball = self.quadratic, None
         if isinstance(other, AffineForm):
             stack, radius, quadratic = (
                 self.stack + other.stack,
                 self.radius + other.radius,
                 quadratic or other.quadratic,
             )
+            if self.ball is not None and other.ball is not None and self.shape == other.shape:
+                ball = self.ball + other.ball
         else:
             stack, radius = torch.cat([(self.center + other)[None], self.slopes]), self.radius
-        return AffineForm(stack, widen(radius, absolute_sum(stack), 2, self.unit), self.unit, quadratic)
+        magnitude = absolute_sum(stack)
+        form = AffineForm(stack, widen(radius, magnitude, 2, self.unit), self.unit, quadratic)
+        if ball is None:
+            return form
+        errors = widen(torch.zeros_like(magnitude), magnitude, 2, self.unit)
+        return form.with_magnitude(magnitude).with_ball(added_lengths(ball, row_length(errors), self.unit))
 
     __radd__ = __add__
 
@@ -285,6 +306,21 @@ def absolute_sum(planes: Tensor) -> Tensor:
     return total
 
 
+def row_length(x: Tensor) -> Tensor:
+    """At least the Euclidean length of each row of ``x`` [P, ...], in any dtype: [P], float64.
+
+    A sum of n squares and its root round at most n + 8 times; entries whose squares underflow are below 2^-510.
+    """
+    count = x[0].numel()
+    wide = x.double().flatten(1)
+    return (wide * wide).sum(1).sqrt() * (1 + 2 * gamma(count + 8, UNIT[torch.float64])) + count * 2.0**-510
+
+
+def added_lengths(first: Tensor, second: Tensor, unit: float) -> Tensor:
+    """At least |x + y|_2 <= |x|_2 + |y|_2."""
+    return (first + second) * (1 + 8 * unit)
+
+
 class GatheredForm(AffineForm):
     """Rows ``rows`` (with repetitions, perhaps) of a form, copied when they are read: a backward pass may exit before most layers."""
 
@@ -292,6 +328,7 @@ class GatheredForm(AffineForm):
         self.form, self.rows = form, rows
         self.unit, self.quadratic = form.unit, form.quadratic
         self.lengths = self.norms = self._magnitude = self._reach = None
+        self.ball = None if form.ball is None else form.ball[rows]
 
     @property
     def symbols(self) -> int:

@@ -73,7 +73,14 @@ class Scale(LinearRule):
         result = super().forward(operation, inputs)
         if operation.evaluation:
             result.radius = torch.where(farthest(inputs[0]) < 2.0**60, result.radius, torch.inf)
-        return result
+        return result.with_ball(result.ball)
+
+    def norm(self, operation: Operation, shape: torch.Size) -> float:
+        """A diagonal matrix."""
+        scale = operation.settings["scale"]
+        roundings = operation.settings.get("roundings", 0) + 16
+        slack = 1 + gamma(roundings, 2.0**-53)
+        return operation.once("norm", lambda: float(scale.double().abs().max()) * slack)
 
     def shift_size(self, operation: Operation, shift: Tensor) -> Tensor:
         size = operation.settings.get("shift_size")

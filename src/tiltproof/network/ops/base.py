@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import launch_bound
-from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
+from tiltproof.enclosures.affine_form import AffineForm, GatheredForm, added_lengths, row_length
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
 from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation, Reference
@@ -54,6 +54,10 @@ class Rule:
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         raise NotImplementedError
+
+    def norm(self, operation: Operation, shape: torch.Size) -> float | None:
+        """Of a linear operation: at least its largest singular value for inputs of ``shape``; None: not known."""
+        return None
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """``a`` [Q, ...]; ``inputs``: the forward forms of its rows' boxes."""
@@ -181,7 +185,11 @@ def evaluated(form: AffineForm, roundings: int, unit: float, size: Tensor | None
     size = (farthest(form) if size is None else size) + UNDERFLOW
     radius = widen(form.radius + size * gamma(roundings, unit), form.radius, 4, form.unit)
     radius = torch.where(size < OVERFLOW, radius, torch.inf)
-    return AffineForm(form.stack, radius, form.unit, form.quadratic)
+    result = AffineForm(form.stack, radius, form.unit, form.quadratic)
+    if form.ball is None:
+        return result
+    more = row_length(size * (gamma(roundings, unit) * (1 + 2.0**-20)))
+    return result.with_ball(added_lengths(form.ball, more, form.unit))
 
 
 @has_kernel("linear_epilogue:shift_and_widen")
@@ -228,8 +236,16 @@ class LinearRule(Rule):
         (form,) = inputs
         rows = self.signed(operation, form.stack.flatten(0, 1))
         stack = rows.view(len(form.stack), len(form), *rows.shape[1:])
+        if form.ball is not None:
+            errors = self._remainder(operation, form, torch.zeros_like(form.radius), stack)
+            return self._with_ball(operation, form, errors, stack)
+        radius = self._remainder(operation, form, form.radius, stack)
+        return AffineForm(stack, radius, form.unit, form.quadratic)
+
+    def _remainder(self, operation: Operation, form: AffineForm, radius: Tensor, stack: Tensor) -> Tensor:
+        """|L| ``radius`` and all roundings (`forward`); adds the shift to ``stack``, the form's stack through L."""
         count = self.terms(operation, form.shape)[0]
-        radius, own, theirs = form.radius, gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)
+        own, theirs = gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)
         if form.unit:
             radius = torch.add(radius, form.magnitude(), alpha=own)
         if operation.evaluation:
@@ -259,7 +275,27 @@ class LinearRule(Rule):
             # radius / theirs, times the divisor of an average, bounds every partial sum of the evaluation
             limit = theirs * OVERFLOW / self.divisor(operation, form.shape)
             radius = torch.where((radius < limit) & (not operation.fragile), radius, torch.inf)
-        return AffineForm(stack, radius, form.unit, form.quadratic)
+        return radius
+
+    def _with_ball(self, operation: Operation, form: AffineForm, errors: Tensor, stack: Tensor) -> AffineForm:
+        """What is left over becomes L x and the errors: |(L x)_i| <= min((|L| r)_i, `local`) and |L x|_2 <= min(sigma(L) |x|_2, the
+        length of these radii); the errors add to both."""
+        assert form.ball is not None
+        count = self.terms(operation, form.shape)[0]
+        moved = self.absolute(operation, form.radius) * (1 + 2 * gamma(count + 16, form.unit))
+        local = self.local(operation, form)
+        if local is not None:
+            moved = torch.minimum(moved, local)
+        ball, sigma = row_length(moved), self.norm(operation, form.shape)
+        if sigma is not None:
+            ball = torch.minimum(ball, form.ball * (sigma * (1 + 8 * form.unit)))
+        ball = added_lengths(ball, row_length(errors), form.unit)
+        radius = (moved + errors) * (1 + 4 * form.unit)
+        return AffineForm(stack, radius, form.unit, form.quadratic).with_ball(ball)
+
+    def local(self, operation: Operation, form: AffineForm) -> Tensor | None:
+        """At least |w_i|_2 min(ball, length of the radii in the receptive field of i) for each output i; None: not known."""
+        return None
 
     def shifted(self, operation: Operation, a: Tensor, shift: Tensor) -> Tensor:
         """a . shift, summed in float64."""
@@ -307,7 +343,19 @@ class MoveRule(Rule):
         raise NotImplementedError
 
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
-        return inputs[0].exactly(lambda x: self.move(operation, x))
+        """A matrix of zeros and ones with at most one 1 in each row; sigma is the root of the largest number of ones in a column."""
+        (form,) = inputs
+        result = form.exactly(lambda x: self.move(operation, x))
+        if form.ball is None:
+            return result
+        most = operation.once("norm", lambda: math.sqrt(float(self._uses(operation, form.like[:1]).max())))
+        return result.with_ball(form.ball * (most * (1 + 8 * form.unit)))
+
+    def _uses(self, operation: Operation, like: Tensor) -> Tensor:
+        """How often each entry of the input is used."""
+        result = torch.func.vjp(lambda x: self.move(operation, x), torch.zeros_like(like))
+        uses: Tensor = result[1](torch.ones_like(result[0]))[0]
+        return uses
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         zeros = a.new_zeros(len(a), *inputs[0].shape[1:])

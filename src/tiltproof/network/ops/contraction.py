@@ -14,6 +14,7 @@ from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network import arithmetic
 from tiltproof.network.arithmetic import Window
 from tiltproof.network.graph import Operation, Reference
+from tiltproof.network.operator_norms import convolution_norm
 from tiltproof.network.ops.base import (
     UNDERFLOW,
     BackwardResult,
@@ -281,6 +282,13 @@ class ConvTranspose2d(LinearRule):
     def terms(self, operation: Operation, shape: torch.Size) -> tuple[int, int]:
         inputs, outputs, height, width = operation.settings["weight"].shape
         return inputs // operation.settings["window"].groups * height * width, outputs * height * width
+
+    def norm(self, operation: Operation, shape: torch.Size) -> float:
+        """That of its transpose, the convolution; outputs of padding that no window reaches do not count."""
+        settings, size, result = operation.settings, (operation.shape[1], operation.shape[2]), (shape[2], shape[3])
+        return operation.once(
+            f"norm {result}", lambda: convolution_norm(settings["weight"], settings["window"], size, result)
+        )
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         bias = operation.settings["bias"]

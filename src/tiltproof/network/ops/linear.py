@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
+from tiltproof.enclosures.affine_form import AffineForm, row_length
+from tiltproof.enclosures.rounding import gamma
 from tiltproof.network import arithmetic
 from tiltproof.network.arithmetic import Window, product
 from tiltproof.network.graph import Operation
+from tiltproof.network.operator_norms import convolution_norm, matrix_norm
 from tiltproof.network.ops.base import (
     FLOOR,
     UNDERFLOW,
@@ -65,6 +67,20 @@ class Linear(LinearRule):
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         return operation.settings["bias"]
+
+    def norm(self, operation: Operation, shape: torch.Size) -> float:
+        return operation.once("norm", lambda: matrix_norm(operation.settings["weight"], self._computed(operation)))
+
+    def local(self, operation: Operation, form: AffineForm) -> Tensor:
+        """|w_i . x| <= |w_i|_2 |x|_2."""
+        assert form.ball is not None
+        rows = operation.once("rows", lambda: row_length(operation.settings["weight"]))
+        length = torch.minimum(form.ball, row_length(form.radius)).unsqueeze(1)
+        return (rows * length * (1 + gamma(self._computed(operation) + 16, form.unit))).to(form.radius.dtype)
+
+    def _computed(self, operation: Operation) -> int:
+        """Roundings of computed weights."""
+        return int(operation.settings.get("roundings", 0))
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         """Avoids a product with |W|: sum_j |a_j| sum_i |W_ji| |x_i| <= (sum_j |a_j| |W_j|_2) |x|_2, with one |x|_2 per box."""
@@ -123,6 +139,17 @@ class RowByRow(Linear):
         inputs = operation.settings["weight"].shape[-1] + operation.settings["roundings"]
         return inputs, inputs
 
+    def norm(self, operation: Operation, shape: torch.Size) -> float:
+        """One for each row is not worth its work: `local` is what counts in the last layer."""
+        return math.inf
+
+    def local(self, operation: Operation, form: AffineForm) -> Tensor:
+        assert form.ball is not None
+        rows = operation.once("rows", lambda: row_length(operation.settings["weight"].flatten(0, 1)))
+        length = torch.minimum(form.ball, row_length(form.radius)).unsqueeze(1)
+        rows = rows.view(operation.settings["weight"].shape[:2])
+        return (rows * length * (1 + gamma(self._computed(operation) + 16, form.unit))).to(form.radius.dtype)
+
 
 ROW_BY_ROW = RowByRow()
 """The forward rule of margins whose labels differ by row; no kind of operation uses it."""
@@ -170,6 +197,29 @@ class Conv2d(LinearRule):
         else:
             height_met, width_met = height, width
         return inputs * height * width + more, outputs // window.groups * height_met * width_met + more
+
+    def norm(self, operation: Operation, shape: torch.Size) -> float:
+        settings = operation.settings
+        size, result = (shape[2], shape[3]), (operation.shape[1], operation.shape[2])
+        more = settings.get("roundings", 0)
+        return operation.once(
+            f"norm {size}", lambda: convolution_norm(settings["weight"], settings["window"], size, result, more)
+        )
+
+    def local(self, operation: Operation, form: AffineForm) -> Tensor:
+        """|w_i . x| <= |w_i|_2 |x|_2 on the receptive field; the sum of squares there is a convolution with ones."""
+        assert form.ball is not None
+        weight, window = operation.settings["weight"], replace(operation.settings["window"], groups=1)
+        rows = operation.once("rows", lambda: row_length(weight))
+        squares = form.radius.double().square().sum(1, keepdim=True)
+        ones = torch.ones(1, 1, *weight.shape[2:], dtype=torch.float64, device=squares.device)
+        # a sum of n squares and its root; entries whose squares underflow are below 2^-510
+        count = form.shape[1] * weight[0, 0].numel()
+        slack = 1 + 2 * gamma(count + 8, 2.0**-53)
+        field = arithmetic.conv2d(squares, ones, window).sqrt() * slack + count * 2.0**-510
+        field = torch.minimum(field, form.ball.view(-1, 1, 1, 1))
+        roundings = operation.settings.get("roundings", 0)
+        return (rows.view(-1, 1, 1) * field * (1 + gamma(roundings + 16, form.unit))).to(form.radius.dtype)
 
     def shift(self, operation: Operation, like: Tensor) -> Tensor | None:
         bias = operation.settings["bias"]

@@ -45,6 +45,17 @@ class Average(LinearRule):
         """A window is no larger than the image, and an entry lies in at most all windows, of which there may be more than entries."""
         return math.prod(shape[-2:]) + 4, math.prod(operation.shape[-2:]) + 4
 
+    def norm(self, operation: Operation, shape: torch.Size) -> float:
+        """sigma <= sqrt(largest row sum times largest column sum): of windows that do not overlap, sigma itself."""
+        return operation.once(f"norm {tuple(shape[1:])}", lambda: self._norm(operation, shape))
+
+    def _norm(self, operation: Operation, shape: torch.Size) -> float:
+        ones = torch.ones(1, *shape[1:], dtype=torch.float64)
+        rows = self.signed(operation, ones)
+        columns = self.transposed(operation, torch.ones_like(rows), shape[1:])
+        slack = 1 + 4 * gamma(sum(self.terms(operation, shape)) + 16, 2.0**-53)
+        return math.sqrt(float(rows.max()) * float(columns.max())) * slack
+
     def divisor(self, operation: Operation, shape: torch.Size) -> int:
         return max(self.terms(operation, shape)[0], operation.settings.get("divisor") or 1)
 

@@ -110,7 +110,12 @@ class Concat(Rule):
     def forward(self, operation: Operation, inputs: list[AffineForm]) -> AffineForm:
         dim = operation.settings["dim"]
         radius = torch.cat([form.radius for form in inputs], dim)
-        return AffineForm(torch.cat([form.stack for form in inputs], dim + 1), radius, inputs[0].unit)
+        result = AffineForm(torch.cat([form.stack for form in inputs], dim + 1), radius, inputs[0].unit)
+        if any(form.ball is None for form in inputs):
+            return result
+        balls = torch.stack([form.ball for form in inputs if form.ball is not None])
+        # |x|^2 is the sum over the parts; 2^-500 covers squares that underflow
+        return result.with_ball(balls.square().sum(0).sqrt() * (1 + (len(balls) + 8) * result.unit) + 2.0**-500)
 
     def backward(self, operation: Operation, a: Tensor, inputs: list[AffineForm]) -> BackwardResult:
         dim = operation.settings["dim"]
