@@ -25,6 +25,7 @@ from tiltproof.verify.branch_and_bound import (
     PilotRuns,
     backward_pays,
     candidate_grids,
+    deep_grid,
     precision_pays,
     sensitivity,
     starting_grid,
@@ -126,7 +127,7 @@ class Job:
         if settings.search.grid is not None:
             return UniformSearch(spec, tiling, SearchState.start(spec, known, pilots.policy), settings.search), grid
         precise = False
-        if len(pilots.rows):
+        if len(pilots.rows) and spec.prover.deep is None:
             precise = precision_pays(pilots, start)
             pays = backward_pays(pilots, start, torch.float64 if precise else spec.prover.dtype)
             pilots.policy.least_success, pilots.policy.least_boxes = pays
@@ -147,7 +148,8 @@ class Job:
         pilots = PilotRuns(spec.prover, policy, known.alive(), pairs, self.seed)
         grid = self.settings.search.grid or grid
         if grid is None and len(pilots.rows):
-            grid = starting_grid(pilots, self.settings.search.max_boxes)
+            choose = starting_grid if spec.prover.deep is None else deep_grid
+            grid = choose(pilots, self.settings.search.max_boxes)
         return spec, known, pilots, grid
 
     def _ranges(self, inputs: Inputs, grid: Grid) -> tuple[BranchingSearch, Grid]:

@@ -68,7 +68,7 @@ class BranchingSearch(Search):
 
     def _step(self, state: SearchState, size: int) -> None:
         """Bound the top of the stack; probe and halve the boxes that are not done."""
-        frontier = self._frontier(state)
+        frontier, size = self._frontier(state), min(size, self.spec.cost.most_boxes)
         if not len(frontier.stack) and not len(frontier.fresh):
             self._confirm(state)
             return
@@ -220,6 +220,10 @@ MIDDLE, HOPELESS = 4, 0.1
 """Number of the first grid tried (16 boxes); proved share below which no coarser one is tried."""
 AROUND = (0, 1, -1, 2, -2, 3)
 """Grids around the middle that are tried in one step where that takes hardly longer; most networks need no others."""
+DEEP_START, DEEP_PILOTS = 8, 3
+"""Deep networks: number of the first grid tried, and the pairs tried on each."""
+DEEP_COLUMNS = 256
+"""Deep networks: most columns of a box on average, counted as in `DeepPass.columns`."""
 PIXEL_CONTRAST = 0.2
 """Typical difference of neighboring pixel values."""
 
@@ -360,6 +364,35 @@ def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
         more, other, _ = pilots.cheapest(grids, torch.float64)
         grid = other if more < cost else grid
     return grid
+
+
+def deep_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
+    """Return the grid for a deep network: the coarsest with at most `DEEP_COLUMNS` columns a box, found on a few random pairs.
+
+    The number of kinks grows in proportion to a box's width, so that the work for the whole range hardly depends on it; the columns that
+    every box has are a small share of so many. Grids whose boxes are given up, or whose bounds are far below the margins, are too coarse.
+    """
+    prover, deep = pilots.prover, pilots.prover.deep
+    assert deep is not None
+    height, width = prover.images64.shape[-2:]
+    grids = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    too_coarse, best, k = -1, len(grids) - 1, min(DEEP_START, len(grids) - 1)
+    while k > too_coarse and k <= best:
+        tiling, generator = Tiling(prover.transform, grids[k]), torch.Generator().manual_seed(pilots.seed)
+        boxes = tiling.first()
+        images = pilots.rows[torch.randint(len(pilots.rows), (DEEP_PILOTS,), generator=generator)]
+        low, high = tiling.bounds(boxes[torch.randint(len(boxes), (DEEP_PILOTS,), generator=generator)])
+        device = prover.labels.device
+        found = deep.bound(images.to(device), low.to(device), high.to(device), prover.networks[torch.float64])
+        close = found.bound > found.center / 2  # false for a box that was given up
+        columns = float(found.columns.mean())
+        if int(close.sum()) * 2 <= len(close) or columns > DEEP_COLUMNS:
+            too_coarse, k = k, min(k + 1, best)
+        else:
+            best, k = k, max(k - max(1, int(math.log2(DEEP_COLUMNS / columns))), too_coarse + 1)
+            if best == k:
+                break
+    return grids[best]
 
 
 def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:

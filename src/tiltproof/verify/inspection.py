@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import Network, Operation, margins, run
+from tiltproof.network.deep import DeepPass, suits
 from tiltproof.network.ops.base import REGISTRY, LinearRule
 from tiltproof.refusals import Refusal, refusals_of
 from tiltproof.transforms import Transform
@@ -265,6 +266,12 @@ def _rounding(inputs: Inputs, network: Network, precision: str) -> tuple[Roundin
     answer = run(real, AffineForm.constant(inputs.images64, unit=0.0))[real.output].center
     label = answer.argmax(1)
     margin = float(margin_of(answer, label))
+    if suits(network) and image.dtype == torch.float64:  # as `DeepProver` bounds it
+        deep = DeepPass(network).run(AffineForm.constant(image))
+        if deep is not None:
+            form = margins(network, deep, label)
+            least = float(form.lower.scatter(1, label.unsqueeze(1), torch.inf).amin())
+            return Rounding(precision, margin, margin - least, margin - least), label
     form = margins(network, forms, label)
     lower = torch.where(form.radius >= 0, form.lower.double(), -torch.inf).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
     lower = lower.scatter(1, label.unsqueeze(1), torch.inf)

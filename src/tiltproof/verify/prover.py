@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,10 +23,14 @@ from tiltproof.network import (
 )
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.runtime.batch_size import fewest_together
+from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import Inputs
 
 BACKWARD_LOSS = 0.5
 """Share of a margin's remainder that a backward pass does not win back: 0.3 to 0.6 on the way to a bound near zero. Orders classes."""
+
+DEEP_BOXES = 8
+"""Boxes of a deep network bounded per step of the search; each takes up to seconds."""
 
 MARGINS_PER_PASS = 64
 """Bounds of outputs per backward pass, where there are fewer pairs than that."""
@@ -68,6 +72,10 @@ class Prover:
         self.networks = {dtype: inputs.network_as(dtype, inputs.semantics) for dtype in {self.dtype, torch.float64}}
         self.quadratic = True  # benchmarks switch it off to compare
         self.cost = CostModel.of(inputs, self.networks[self.dtype])
+        self.deep: DeepProver | None = None
+        if DeepProver.suits(self.networks[torch.float64], self.transform, method):
+            self.deep = DeepProver(self.images64, self.labels, self.transform)
+            self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
 
     @torch.no_grad()
     def bound(
@@ -81,6 +89,9 @@ class Prover:
     ) -> MarginOutcome:
         """``images`` [P] are indices; ``low`` and ``high`` [P, d] float64, on the prover's device. ``policy`` learns from the outcome.
         ``network``: in ``dtype``; by default that of the certified semantics."""
+        if self.deep is not None:
+            deep = self.deep.bound(images, low, high, network or self.networks[torch.float64])
+            return MarginOutcome(deep.bound, deep.bound, torch.zeros_like(deep.bound), torch.zeros_like(low))
         dtype, cost = dtype or self.dtype, self.cost
         network = network or self.networks[dtype]
         quadratic = self.quadratic and dtype == torch.float64
@@ -223,6 +234,8 @@ class CostModel:
     """Cost of a backward pass of one margin, in bounds of a box."""
     pass_overhead: float = 0.0
     """Cost of a backward pass however few margins it takes, in bounds of a box."""
+    most_boxes: int = 2**30
+    """Bound at most this many boxes per step."""
 
     @classmethod
     def of(cls, inputs: Inputs, network: Network, device: torch.device | None = None) -> CostModel:

@@ -1,0 +1,59 @@
+"""Margins of deep networks over boxes of one parameter: polynomials of the pixels, and `network.deep`, one box at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tiltproof.network import Network, margins
+from tiltproof.network.deep import DeepPass, suits
+from tiltproof.pixels.polynomial import polynomial_form, supported
+from tiltproof.transforms import Transform
+
+PIXEL_SYMBOLS = 64
+"""Most symbols for pixels that cross a grid line inside a box."""
+
+
+@dataclass
+class DeepOutcome:
+    """For each pair [P]: a lower bound of the margin, the margin in the middle of the box (NaN for boxes that were given up), and how many
+    columns went through the network."""
+
+    bound: Tensor
+    center: Tensor
+    columns: Tensor
+
+
+class DeepProver:
+    """Lower bounds of margins, in float64."""
+
+    def __init__(self, images: Tensor, labels: Tensor, transform: Transform) -> None:
+        self.images, self.labels, self.transform = images, labels, transform
+
+    @staticmethod
+    def suits(network: Network, transform: Transform, method: str) -> bool:
+        """Whether this is the prover for a network in float64 and a transformation."""
+        ends = [torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high)]
+        return method == "affine" and supported(transform, *ends) and suits(network)
+
+    @torch.no_grad()
+    def bound(self, images: Tensor, low: Tensor, high: Tensor, network: Network) -> DeepOutcome:
+        """Bound pairs, one after the other: each has its own kinks."""
+        rows = [self._pair(images[k : k + 1], low[k : k + 1], high[k : k + 1], network) for k in range(len(images))]
+        numbers = torch.tensor(rows, dtype=torch.float64, device=low.device).view(-1, 3)
+        return DeepOutcome(*numbers.unbind(1))
+
+    def _pair(self, image: Tensor, low: Tensor, high: Tensor, network: Network) -> tuple[float, float, float]:
+        pixels = polynomial_form(self.images, image, self.transform, low, high, symbols=PIXEL_SYMBOLS)
+        walk, label = DeepPass(network), self.labels[image]
+        forms = walk.run(pixels)
+        if forms is None:
+            return -torch.inf, torch.nan, walk.columns
+        form = margins(network, forms, label)
+        # a negative radius can only come from a wrong rule: such a bound proves nothing
+        lower = torch.where(form.radius >= 0, form.lower, torch.nan).scatter(1, label.unsqueeze(1), torch.inf)
+        lower = lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        center = form.center.scatter(1, label.unsqueeze(1), torch.inf)
+        return float(lower.min()), float(center.min()), walk.columns
