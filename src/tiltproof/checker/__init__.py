@@ -6,7 +6,8 @@ Read it in this order:
    `rearranging`, `sums`, `fixed_point` and `moved`, one rule per torch function.
 2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation);
    `polynomials`, for boxes of one parameter.
-3. The network: `network`, and `head`, which a claim about classes may take off.
+3. The network: `network`, and `head`, which a claim about classes may take off; `deep` for networks behind which radii are useless, with
+   the norms of `spectral`.
 4. The run folder: `failed`, `strict_json`, `tiling`, `records`, `folder`.
 5. The proof: `prover`, `kept` and `verdicts` (classification), `ranges` (regression), `check` (the entry point).
 """

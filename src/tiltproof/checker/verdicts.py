@@ -8,15 +8,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from tiltproof.checker import deep
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
 from tiltproof.checker.kept import Bounds, Kept, bound_kept, differences
 from tiltproof.checker.network import explained, outputs, own_answers
 from tiltproof.checker.pixels import as_float32
+from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.prover import Ends, Progress, Prover, batched
 from tiltproof.checker.records import VerdictRecord
 from tiltproof.checker.tiling import cell, edges
+
+FAR = 30.0
+"""Bounds of a box so many times a margin below zero are those of a network too deep for radii."""
+MOST_CROSSINGS = 64
 
 
 def bound_margins(
@@ -61,7 +67,19 @@ class VerdictProver(Prover[VerdictRecord]):
 
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         margins, images = self.over(records, ends, self.run.semantics)
-        return margins.lower > 0, images  # false for NaN and minus infinity
+        held = margins.lower > 0  # false for NaN and minus infinity
+        if self.run.semantics == "real" and not self.run.head:
+            for k, record in enumerate(records):
+                if not bool(held[k]) and not float(margins.lower[k]) > -FAR * (1 + (record.margin or 0.0)):
+                    held[k] = self.deeply([record], [ends[k]]) > 0
+        return held, images
+
+    def deeply(self, record: Sequence[VerdictRecord], ends: Sequence[Ends]) -> float:
+        """Bound one box by polynomials, balls and symbols for kinks (`deep`); minus infinity where that is not supported."""
+        rows = self.image_indices(record)
+        low, high = (self.images.new_tensor([end[side] for end in ends]) for side in (0, 1))
+        image = polynomial_images(self.images[rows], self.run.transform, low, high, MOST_CROSSINGS)
+        return -math.inf if image is None else deep.margin(self.model, image, self.labels[rows], differences)
 
     def over(
         self, records: Sequence[VerdictRecord], ends: Sequence[Ends] | None, semantics: str
