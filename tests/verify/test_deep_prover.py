@@ -1,0 +1,80 @@
+"""Margins of deep networks over boxes: never above those of sampled transformations, and chosen where radii are useless."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import tiltproof
+from tests.support.small_networks import settle
+from tiltproof.network import deep
+from tiltproof.verify.deep_prover import DeepProver
+from tiltproof.verify.inputs import check_inputs
+
+
+def network(layers: int = 6) -> nn.Module:
+    """Convolutions whose rows sum to a few each."""
+    hidden = [module for _ in range(layers) for module in (nn.Conv2d(6, 6, 3, padding=1), nn.ReLU())]
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), *hidden, nn.AvgPool2d(2), nn.Flatten(), nn.Linear(150, 3)
+    )
+    return settle(model).double()
+
+
+@pytest.mark.usefixtures("in_proof")
+@pytest.mark.parametrize("transform", ["R(20)", "Tu(2)", "Sc(10)", "C(20)"])
+@pytest.mark.parametrize("width", [0.2, 0.01, 1e-4])
+def test_bounds_lie_below_sampled_margins(transform, width):
+    torch.manual_seed(0)
+    model, images = network(), torch.rand(3, 1, 10, 10).double()
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    inputs = check_inputs(model, images, labels, transform)
+    net, change = inputs.network_as(torch.float64), inputs.transform
+    prover = DeepProver(inputs.images64, inputs.labels, change)
+    rows = torch.arange(3).repeat(3)
+    low = change.low[0] + (change.high[0] - change.low[0]) * (1 - width) * torch.rand(9, 1).double()
+    high = low + (change.high[0] - change.low[0]) * width
+    found = prover.bound(rows, low, high, net)
+    tight = 0
+    for k, row in enumerate(rows.tolist()):
+        share = torch.linspace(0, 1, 41).double().unsqueeze(1)
+        with torch.no_grad():
+            moved = change.apply(images[row].expand(41, -1, -1, -1).contiguous(), low[k] + share * (high[k] - low[k]))
+            answers = model(moved)
+        margin = answers[:, labels[row], None] - answers
+        margin[:, labels[row]] = torch.inf
+        assert float(margin.min()) >= float(found.bound[k])
+        tight += float(margin.min() - found.bound[k]) < 0.01 * float(margin.min().abs() + 1)
+    assert width > 0.001 or tight == 9
+    assert ((found.columns > 1) & (found.columns < 1026)).all()
+
+
+def test_which_networks_it_is_for(monkeypatch):
+    model, images = network().float(), torch.rand(2, 1, 10, 10)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    with tiltproof.network.proof_arithmetic(images.device):
+        inputs = check_inputs(model, images, labels, "R(1)")
+        net = inputs.network_as(torch.float64)
+        assert not DeepProver.suits(net, inputs.transform, "affine")
+        monkeypatch.setattr(deep, "DEEP", 2.0)
+        assert DeepProver.suits(net, inputs.transform, "affine")
+        assert not DeepProver.suits(net, inputs.transform, "hull")
+        assert not DeepProver.suits(net, tiltproof.parse("R(1), Sc(1)"), "affine")
+        assert not DeepProver.suits(inputs.network_as(torch.float64, "float32"), inputs.transform, "affine")
+    certificate = tiltproof.certify(model, images, labels, "R(0.5)")
+    assert all(str(verdict) in ("certified", "falsified") for verdict in certificate.verdicts)
+    monkeypatch.setattr(deep, "DEEP", 99.0)
+    assert tiltproof.certify(model, images, labels, "R(0.5)").verdicts == certificate.verdicts
+
+
+@pytest.mark.usefixtures("in_proof")
+def test_a_box_with_too_many_kinks_is_given_up():
+    model, images = network(), torch.rand(1, 1, 10, 10).double()
+    inputs = check_inputs(model, images, torch.tensor([0]), "R(90)")
+    walk = deep.DeepPass(inputs.network_as(torch.float64), most_symbols=5)
+    form = tiltproof.bound_pixels(images, "R(90)", low=[10.0], high=[20.0])
+    with torch.no_grad():
+        assert walk.run(form) is None
