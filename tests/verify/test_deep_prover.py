@@ -9,8 +9,11 @@ from torch import nn
 import tiltproof
 from tests.support.small_networks import settle
 from tiltproof.network import deep
+from tiltproof.runtime.batch_size import AdaptiveBatchSize
+from tiltproof.verify import batch
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import check_inputs
+from tiltproof.verify.options import Settings
 
 
 def network(layers: int = 6) -> nn.Module:
@@ -64,10 +67,27 @@ def test_which_networks_it_is_for(monkeypatch):
         assert not DeepProver.suits(net, inputs.transform, "hull")
         assert not DeepProver.suits(net, tiltproof.parse("R(1), Sc(1)"), "affine")
         assert not DeepProver.suits(inputs.network_as(torch.float64, "float32"), inputs.transform, "affine")
+    monkeypatch.setattr(batch, "plain_bounds_suffice", lambda _: False)
     certificate = tiltproof.certify(model, images, labels, "R(0.5)")
     assert all(str(verdict) in ("certified", "falsified") for verdict in certificate.verdicts)
-    monkeypatch.setattr(deep, "DEEP", 99.0)
+    monkeypatch.undo()
     assert tiltproof.certify(model, images, labels, "R(0.5)").verdicts == certificate.verdicts
+
+
+@pytest.mark.parametrize("margin", [1.0, -1.0])
+def test_networks_that_plain_bounds_prove_are_not_deep(monkeypatch, margin):
+    """Whatever their row sums: a last layer whose biases alone decide."""
+    model, images = network(2).float(), torch.rand(2, 1, 10, 10)
+    with torch.no_grad():
+        model[-1].weight.mul_(1e-3)
+        model[-1].bias.copy_(torch.tensor([margin, 0.0, 0.0]))
+    monkeypatch.setattr(deep, "DEEP", -9.0)
+    job = batch.Job(Settings(), 0)
+    with tiltproof.network.proof_arithmetic(images.device):
+        inputs = check_inputs(model, images, torch.zeros(2).long(), "R(0.5)")
+        spec, _, pilots, _ = job._attacked(inputs, None, AdaptiveBatchSize(8))
+    assert (spec.prover.deep is None) == (margin > 0)
+    assert len(pilots.rows) == (2 if margin > 0 else 0)
 
 
 @pytest.mark.usefixtures("in_proof")

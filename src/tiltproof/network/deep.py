@@ -63,7 +63,7 @@ def _row_sums(operation: Operation) -> float:
 @torch.no_grad()
 def suits(network: Network) -> bool:
     """Whether the pass is made for this network: deep, of real numbers, with ReLUs."""
-    if network.evaluation or not network.operations:
+    if network.evaluation or not network.operations or not all(each.inputs for each in network.operations):
         return False
     return any(each.kind == "relu" for each in network.operations) and growth(network) >= DEEP
 

@@ -26,6 +26,7 @@ from tiltproof.verify.branch_and_bound import (
     backward_pays,
     candidate_grids,
     deep_grid,
+    plain_bounds_suffice,
     precision_pays,
     sensitivity,
     starting_grid,
@@ -143,9 +144,12 @@ class Job:
         attacker.search(known, known.alive(), self.settings.attack.samples, steps=0, hasty=True)
         method = self.settings.bounds.method
         prover = Prover(inputs, method) if self.rule is None else prover_for(inputs, method, self.rule)
-        spec = ClassificationSpec(prover, attacker)
         policy = BackwardPolicy.on(inputs.images.device)
-        pilots = PilotRuns(spec.prover, policy, known.alive(), pairs, self.seed)
+        pilots = PilotRuns(prover, policy, known.alive(), pairs, self.seed)
+        # deep networks: the label's margin alone
+        if prover.deep is not None and (self.rule is not None or (len(pilots.rows) and plain_bounds_suffice(pilots))):
+            prover.take_for_shallow()
+        spec = ClassificationSpec(prover, attacker)
         grid = self.settings.search.grid or grid
         if grid is None and len(pilots.rows):
             choose = starting_grid if spec.prover.deep is None else deep_grid

@@ -77,6 +77,10 @@ class Prover:
             self.deep = DeepProver(self.images64, self.labels, self.transform)
             self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
 
+    def take_for_shallow(self) -> None:
+        """Bound this network as any other, however fast its radii might grow."""
+        self.deep, self.cost = None, replace(self.cost, most_boxes=CostModel.most_boxes)
+
     @torch.no_grad()
     def bound(
         self,
