@@ -7,13 +7,15 @@ import torch
 from torch import nn
 
 import tiltproof
+from tests.soundness.certificate_check import check_not_certified
+from tests.soundness.slivers import all_slivers
 from tests.support.small_networks import settle
 from tiltproof.network import deep
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import batch
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import check_inputs
-from tiltproof.verify.options import Settings
+from tiltproof.verify.options import Settings, search_for
 
 
 def network(layers: int = 6) -> nn.Module:
@@ -98,3 +100,43 @@ def test_a_box_with_too_many_kinks_is_given_up():
     form = tiltproof.bound_pixels(images, "R(90)", low=[10.0], high=[20.0])
     with torch.no_grad():
         assert walk.run(form) is None
+
+
+ONE_PARAMETER = [
+    sliver for sliver in all_slivers() if sliver.text in ("R(-10:25)", "Tu(-0.1:0.7)", "Sc(-20:30)", "Sh(-10:40)")
+]
+
+
+def deepened(model: nn.Sequential, layers: int = 18) -> nn.Sequential:
+    """The same function, with layers in front of the last one that change nothing."""
+    size, more = model[-1].in_features, []
+    for k in range(layers):
+        layer = nn.Linear(size, size).to(model[-1].weight.dtype)
+        layer.weight.data, layer.bias.data = (
+            torch.eye(size).to(layer.weight) * (4.0 if k % 2 else 0.25),
+            torch.zeros_like(layer.bias),
+        )
+        more += [layer, nn.ReLU()]
+    return nn.Sequential(*model[:-1], *more, model[-1]).eval()
+
+
+@pytest.mark.parametrize("sliver", ONE_PARAMETER[1::13], ids=str)
+def test_a_sliver_in_twenty_layers_is_never_certified(monkeypatch, sliver):
+    """A counterexample in a small part of the range, which the attack does not find."""
+    transform, model, image = sliver.build()
+    monkeypatch.setattr(deep, "DEEP", -9.0)
+    monkeypatch.setattr(batch, "plain_bounds_suffice", lambda _: False)
+    model, bounded = deepened(model), []
+    bound = DeepProver.bound
+    monkeypatch.setattr(DeepProver, "bound", lambda *arguments: bounded.append(0) or bound(*arguments))
+    for splits in {None, sliver.splits}:
+        certificate = tiltproof.certify(
+            model,
+            image[None],
+            torch.tensor([0]),
+            transform,
+            search=search_for(splits, max_boxes=60),
+            attack=tiltproof.Attack(samples=1),
+        )
+        check_not_certified(certificate, transform, model, image, within=1e-3)
+    assert bounded
