@@ -68,7 +68,7 @@ class VerdictProver(Prover[VerdictRecord]):
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         margins, images = self.over(records, ends, self.run.semantics)
         held = margins.lower > 0  # false for NaN and minus infinity
-        if self.run.semantics == "real" and not self.run.head:
+        if self.run.semantics == "real" and not self.run.head and self.run.keep is None:
             for k, record in enumerate(records):
                 if not bool(held[k]) and not float(margins.lower[k]) > -FAR * (1 + (record.margin or 0.0)):
                     held[k] = self.deeply([record], [ends[k]]) > 0
