@@ -1513,8 +1513,8 @@ MUTATIONS = [
     Mutation("checker kept: own answers that are not proved", "checker/verdicts.py",
              'if record.verdict != "unknown" and not lower > 0:', 'if record.verdict == "none":',
              "the label would be anything", (CHECKER_KEPT,)),
-    Mutation("checker kept: a bound of zero", "checker/verdicts.py", "return margins.lower > 0, images",
-             "return margins.lower > -1e-3, images", "a tie proves nothing", (CHECKER_KEPT,)),
+    Mutation("checker kept: a bound of zero", "checker/verdicts.py", "held = margins.lower > 0",
+             "held = margins.lower > -1e-3", "a tie proves nothing", (CHECKER_KEPT,)),
     # balls and symbols of deep networks
     Mutation("sigma: a thousandth too small", NORMS_OF_LAYERS, "    return bound if math.isfinite(bound) else math.inf",
              "    return bound * (1 - 1e-3) if math.isfinite(bound) else math.inf", "a ball needs an upper bound of the norm", (BALLS,)),
