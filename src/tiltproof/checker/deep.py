@@ -5,14 +5,14 @@ numbered, because each ReLU adds some. Through y = W x + b, |W rho|_2 <= sigma(W
 |W| r is. Roundings and the errors of ReLUs have a length too, and lengths add up. A ReLU's error t / 2 where the sign changes is t / 2
 times a number in [-1, 1], which is a symbol of its own.
 
-Only what ResNets are made of has a rule here; for anything else `margin` says that nothing is proved.
+Only what ResNets are made of has a rule here; for anything else `margins` says that nothing is known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,15 +20,19 @@ from torch import Tensor, nn
 
 from tiltproof.checker.form import RULES, TINY, UNIT, Form, gamma, no_rule
 from tiltproof.checker.network import outputs
+from tiltproof.checker.operations import exact, pair
 from tiltproof.checker.spectral import conv2d_sigma
 from tiltproof.errors import InputError, UnsupportedOperation
 
 MOST_SYMBOLS = 1500
+MOST_BYTES = 2**29
+"""Of one form; a larger one is given up."""
 UP = 1 + 2.0**-40  # covers a dozen roundings of numbers >= 0
 DEEP: dict[Any, Callable[..., Any]] = {}
 """A torch function -> its rule for deep forms."""
-SIGMA: dict[tuple[Any, ...], tuple[Tensor, int, float]] = {}
-"""Largest singular values found so far, with the weights they belong to, and which version of these."""
+SIGMA: dict[tuple[Any, ...], tuple[Tensor, float]] = {}
+"""Largest singular values found so far, with copies of the weights they belong to."""
+MOST_SIGMAS = 256
 LEAST = 1e-150  # squares of smaller numbers underflow
 
 
@@ -47,16 +51,53 @@ def length(x: Tensor) -> float:
     return float(x.square().sum().sqrt()) * (1 + gamma(2 * x.numel() + 16, UNIT)) + x.numel() * LEAST
 
 
+def lengths(rows: Tensor) -> Tensor:
+    """At least the Euclidean length of each row [n, ...]."""
+    flat = rows.flatten(1)
+    count = flat.shape[1]
+    return flat.square().sum(1).sqrt() * (1 + gamma(2 * count + 16, UNIT)) + count * LEAST
+
+
+class Made(NamedTuple):
+    """How a convolution W made a form: of x with |rho|_2 <= ball it left |W rho| <= moved, and errors of its own."""
+
+    ball: float
+    moved: Tensor
+    errors: Tensor
+    sigma: Callable[[Tensor], float]  # of D W, for a diagonal D
+
+
 class DeepForm(Form):
-    """``rows`` as in `Form`, for one pair; ``numbers`` of its symbols, ascending; ``made``: how the layer before a batch norm made it."""
+    """``rows`` as in `Form`, for one pair; ``numbers`` of its symbols, ascending; ``made`` and ``last``: how a convolution, or a linear
+    layer, made it; ``viewed``: whether another tensor may share its memory."""
 
     def __init__(self, data: Tensor, ball: float, numbers: Tensor, counter: list[int]) -> None:
         super().__init__(data)
-        assert data.shape[1] == 1
+        if data.shape[1] != 1 or len(data) != len(numbers) + 2:
+            raise no_rule("batches", "in deep networks")
+        if data.numel() * data.element_size() > MOST_BYTES:
+            raise no_rule("forward", "with so many numbers in a deep network")
         self.ball = min(ball * UP, length(data[-1])) if bool(data.isfinite().all()) else math.inf
-        self.numbers, self.counter = numbers, counter
-        self.made: tuple[DeepForm, Tensor, Tensor, Callable[[Tensor], float]] | None = None
+        self.numbers, self.counter, self.viewed = numbers, counter, False
+        self.made: Made | None = None
         self.last: tuple[DeepForm, Tensor, Tensor] | None = None
+
+    def become(self, other: Form, name: str) -> DeepForm:
+        """In-place operations replace what this form is, unless another one may share its memory."""
+        if self.viewed or self.shape != other.shape:
+            raise no_rule(name, "in place on a tensor that is a view or has one, or with another shape")
+        self.__dict__.update(other.__dict__)
+        return self
+
+    def kept(self) -> DeepForm:
+        """What this form is now."""
+        return DeepForm(self.rows, self.ball, self.numbers, self.counter)
+
+    def rearranged(self, rows: Tensor) -> DeepForm:
+        """The same numbers in the same order."""
+        result = DeepForm(rows, self.ball, self.numbers, self.counter)
+        self.viewed = result.viewed = True
+        return result
 
     @property
     def reach(self) -> Tensor:
@@ -73,13 +114,13 @@ class DeepForm(Form):
         return cls(
             form.rows,
             math.inf if not bool(form.rows.isfinite().all()) else length(form.radius),
-            torch.arange(count),
+            torch.arange(count, device=form.device),
             [count],
         )
 
     def fresh(self, count: int) -> Tensor:
         self.counter[0] += count
-        return torch.arange(self.counter[0] - count, self.counter[0])
+        return torch.arange(self.counter[0] - count, self.counter[0], device=self.device)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,7 +137,7 @@ class DeepForm(Form):
     def __sub__(self, other: Any) -> DeepForm:
         if isinstance(other, Form):
             raise no_rule("sub", "in deep networks")
-        return through(self, lambda form: form - other, 1.0)
+        return one_by_one(self, lambda form: form - other)
 
     def __mul__(self, other: Any) -> DeepForm:
         return scaled(self, lambda form: form * other, other)
@@ -104,14 +145,19 @@ class DeepForm(Form):
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> DeepForm:
-        return scaled(self, lambda form: form / other, 1 / other)
+        return scaled(self, lambda form: form / other, other, over=True)
+
+    def __iadd__(self, other: Any) -> DeepForm:
+        return self.become(plus(self, other), "+=")
 
     def __getitem__(self, index: Any) -> DeepForm:
         """Slices alone: no number is taken twice."""
         index = index if isinstance(index, tuple) else (index,)
         if not all(isinstance(each, slice) for each in index) or index[0] != slice(None):
             raise no_rule("getitem", "in deep networks")
-        return through(self, lambda form: form[index], 1.0)
+        result = through(self, lambda form: form[index], 1.0)
+        self.viewed = result.viewed = True
+        return result
 
     @property
     def mT(self) -> Any:  # noqa: N802 (torch's name)
@@ -121,12 +167,16 @@ class DeepForm(Form):
         raise no_rule("arithmetic", "in deep networks")
 
     __rsub__ = __neg__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __abs__ = _refused
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __gt__ = __lt__ = __ge__ = __le__ = _refused
+    __isub__ = __imul__ = __itruediv__ = __gt__ = __lt__ = __ge__ = __le__ = _refused
 
     def __getattr__(self, name: str) -> Any:
-        found = DEEP.get(getattr(torch.Tensor, name, None))
+        """Where a `Form` has a rule and this has none, that is a refusal: a forward pass must not take another way then."""
+        method = getattr(torch.Tensor, name, None)
+        found = DEEP.get(method)
+        if found is None and method in RULES:
+            raise no_rule(f"Tensor.{name}", "in deep networks")
         if found is None:
-            raise AttributeError(f"the checker has no rule for torch function Tensor.{name} in deep networks")
+            raise AttributeError(f"the checker has no rule for torch function Tensor.{name}")
         return lambda *args, **kwargs: found(self, *args, **kwargs)
 
 
@@ -151,12 +201,20 @@ def through(x: DeepForm, apply: Callable[[Form], Form], sigma: float, local: Ten
     return DeepForm(torch.cat([rows, ((moved + errors) * UP)[None]]), ball, x.numbers, x.counter)
 
 
-def scaled(x: DeepForm, apply: Callable[[Form], Form], factor: Any) -> DeepForm:
-    """Times numbers that do not depend on the image."""
+def one_by_one(x: DeepForm, apply: Callable[[Form], Form], most: float = 1.0) -> DeepForm:
+    """Each number becomes one, times at most ``most`` in size; where a number becomes several, the length grows more."""
+    result = through(x, apply, most)
+    if result.shape != x.shape:
+        raise no_rule("arithmetic", "that repeats numbers, in deep networks")
+    return result
+
+
+def scaled(x: DeepForm, apply: Callable[[Form], Form], factor: Any, over: bool = False) -> DeepForm:
+    """Times numbers that do not depend on the image, or divided by them."""
     if isinstance(factor, Form):
         raise no_rule("mul", "in deep networks")
-    most = float(factor.detach().double().abs().max()) if isinstance(factor, Tensor) else abs(float(factor))
-    return through(x, apply, most * (1 + 2.0**-20))
+    number = factor.detach().double() if isinstance(factor, Tensor) else torch.tensor(float(factor)).double()
+    return one_by_one(x, apply, float((1 / number if over else number).abs().max()) * UP)
 
 
 @deep(torch.add, torch.Tensor.add)
@@ -164,7 +222,7 @@ def plus(a: Any, b: Any) -> DeepForm:
     """Radii and lengths add; each branch has zeros where the other one has symbols of its own."""
     a, b = (a, b) if isinstance(a, DeepForm) else (b, a)
     if not isinstance(b, Form):
-        return through(a, lambda form: form + b, 1.0)
+        return one_by_one(a, lambda form: form + b)
     if a.shape != b.shape or not isinstance(b, DeepForm) or a.counter is not b.counter:
         raise no_rule("add", "of other shapes, in deep networks")
     every = torch.cat([a.numbers, b.numbers]).unique()
@@ -175,19 +233,29 @@ def plus(a: Any, b: Any) -> DeepForm:
         rows[1 + torch.searchsorted(every, each.numbers)] = each.slopes
         clean.append(Form(rows))
     total = clean[0] + clean[1]
-    ball = (a.ball + b.ball) * UP + length(total.radius)
-    radius = (a.radius + b.radius + total.radius) * UP
+    errors = total.radius * UP  # as in `split`
+    ball = (a.ball + b.ball) * UP + length(errors)
+    radius = (a.radius + b.radius + errors) * UP
     return DeepForm(torch.cat([total.rows[:-1], radius[None]]), ball, every, a.counter)
 
 
 @deep(torch.relu, F.relu, torch.Tensor.relu)
-def relu(x: DeepForm, inplace: bool = False) -> DeepForm:
+def relu(input: DeepForm, inplace: bool = False) -> DeepForm:
+    result = bent(input)
+    return input.become(result, "relu") if inplace else result
+
+
+@deep(torch.relu_, F.relu_, torch.Tensor.relu_)
+def relu_(input: DeepForm) -> DeepForm:
+    return relu(input, inplace=True)
+
+
+def bent(x: DeepForm) -> DeepForm:
     """On [l, h] with l < 0 < h: relu(x) = s x + t / 2 + [-t / 2, t / 2] for any s in [0, 1], with t = max(-s l, (1 - s) h).
 
-    The last part becomes a symbol where it exceeds the remainder. A few roundings of numbers up to |x| + t.
+    The last part becomes a symbol where it exceeds the remainder. A few roundings of numbers up to |x| + t. What is left over becomes
+    s rho, which is no longer than rho, and the errors.
     """
-    if inplace:
-        raise no_rule("relu", "in place, in deep networks")
     low, high = x.lower(), x.upper()
     s = (high / (high - low)).clamp(0, 1)
     s = torch.where(low >= 0, 1.0, torch.where(high <= 0, 0.0, s))
@@ -224,7 +292,7 @@ def conv2d(
     groups: int = 1,
 ) -> DeepForm:
     """|(W rho)_i| <= |w_i|_2 |rho|_2 with rho where i reads: also the root of the sum of r^2 there."""
-    x, wide = input, weight.detach().double()
+    x, wide = input, exact(weight, input)
     if isinstance(padding, str) or groups != 1:
         raise no_rule("conv2d", "with groups or with padding by name, in deep networks")
     where = (stride, padding, dilation)
@@ -237,24 +305,24 @@ def conv2d(
         result: Form = RULES[F.conv2d](form, weight, bias, *where)
         return result
 
-    rows = wide.square().sum((1, 2, 3)).sqrt() * slack
-    rows_errors_moved = split(x, run)
-    shape = rows_errors_moved[1].shape
-    local = rows.view(1, -1, 1, 1) * field.view(1, 1, *shape[2:]) * UP
+    rows, errors, moved = split(x, run)
+    size, shape = x.shape[2:], errors.shape[2:]
+    moved = torch.minimum(moved, lengths(wide).view(1, -1, 1, 1) * field.view(1, 1, *shape) * UP)
 
     def sigma(factor: Tensor) -> float:
-        key = (id(weight), tuple(x.shape), str(where), tuple(factor.tolist()))
+        scaled_weight = wide * factor.view(-1, 1, 1, 1)
+        key = (id(weight), tuple(size), str(where), bool((factor == 1).all()))
         found = SIGMA.get(key)
-        if found is None or found[0] is not weight or found[1] != weight._version:
-            value = conv2d_sigma(wide * factor.view(-1, 1, 1, 1), stride, padding, dilation, x.shape[2:], shape[2:])
-            SIGMA[key] = found = weight, weight._version, value
-        return found[2]
+        if found is None or not torch.equal(found[0], scaled_weight):
+            if len(SIGMA) >= MOST_SIGMAS:
+                SIGMA.clear()
+            found = scaled_weight, conv2d_sigma(scaled_weight, stride, padding, dilation, size, shape)
+            SIGMA[key] = found
+        return found[1]
 
-    numbers, errors, moved = rows_errors_moved
-    moved = torch.minimum(moved, local)
-    ball = min(sigma(torch.ones(len(weight), dtype=torch.float64)) * x.ball, length(moved)) * UP + length(errors)
-    result = DeepForm(torch.cat([numbers, ((moved + errors) * UP)[None]]), ball, x.numbers, x.counter)
-    result.made = x, moved, errors, sigma
+    ball = min(sigma(torch.ones_like(wide[:, 0, 0, 0])) * x.ball, length(moved)) * UP + length(errors)
+    result = DeepForm(torch.cat([rows, ((moved + errors) * UP)[None]]), ball, x.numbers, x.counter)
+    result.made = Made(x.ball, moved, errors, sigma)
     return result
 
 
@@ -268,21 +336,22 @@ def batch_norm(
     The convolution's own errors go through D alone. ``size``: the scale's four roundings, relatively.
     """
     x, made = input, input.made
-    scale = (running_var.detach().double() + eps).rsqrt() * (1 if weight is None else weight.detach().double())
+    scale = (exact(running_var, x) + eps).rsqrt() * (1 if weight is None else exact(weight, x))
     size = scale.abs() * (1 + gamma(16, UNIT))
 
     def apply(form: Form) -> Form:
         result: Form = RULES[F.batch_norm](form, running_mean, running_var, weight, bias, training, momentum, eps)
         return result
 
-    result = through(x, apply, float(size.max()))
+    rows, errors, moved = split(x, apply)
+    if errors.shape != x.shape:
+        raise no_rule("batch_norm", "that repeats numbers, in deep networks")
+    ball = min(float(size.max()) * x.ball, length(moved)) * UP + length(errors)
     if made is not None:
-        before, moved, own, sigma = made
         column = size.view(1, -1, 1, 1)
-        rounds = split(x, apply)[1]
-        both = min(sigma(size) * before.ball, length(moved * column)) * UP
-        result.ball = min(result.ball, (both + length(own * column) + length(rounds)) * UP)
-    return result
+        both = min(made.sigma(size) * made.ball, length(made.moved * column)) * UP
+        ball = min(ball, (both + length(made.errors * column) + length(errors)) * UP)
+    return DeepForm(torch.cat([rows, ((moved + errors) * UP)[None]]), ball, x.numbers, x.counter)
 
 
 @deep(torch.mean, torch.Tensor.mean)
@@ -293,6 +362,37 @@ def mean(x: DeepForm, dim: Any = None, keepdim: bool = False) -> DeepForm:
         raise no_rule("mean", "over these dimensions, in deep networks")
     n = math.prod(x.shape[d] for d in dims)
     return through(x, lambda form: RULES[torch.mean](form, dims, keepdim), 1 / math.sqrt(n) * UP)
+
+
+@deep(F.avg_pool2d, torch._C._nn.avg_pool2d)
+def avg_pool2d(
+    input: DeepForm, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: Any = None,
+) -> DeepForm:  # fmt: skip
+    """Windows that do not overlap, of n numbers each: sigma = 1 / sqrt(n)."""
+    kernel, steps = pair(kernel_size, "avg_pool2d"), pair(stride or kernel_size, "avg_pool2d")
+    plain = pair(padding, "avg_pool2d") == (0, 0) and not ceil_mode and divisor_override is None
+    if not plain or kernel[0] > steps[0] or kernel[1] > steps[1]:
+        raise no_rule("avg_pool2d", "with padding or windows that overlap, in deep networks")
+    return through(input, lambda form: RULES[F.avg_pool2d](form, kernel, steps), 1 / math.sqrt(math.prod(kernel)) * UP)
+
+
+@deep(F.adaptive_avg_pool2d)
+def adaptive_avg_pool2d(input: DeepForm, output_size: Any) -> DeepForm:
+    if output_size not in (1, (1, 1), [1, 1]):
+        raise no_rule("adaptive_avg_pool2d", "to more than one number, in deep networks")
+    return mean(input, (2, 3), keepdim=True)
+
+
+@deep(torch.Tensor.size)
+def size(x: DeepForm, dim: int | None = None) -> Any:
+    return x.shape if dim is None else x.shape[dim]
+
+
+@deep(torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
+def reshape(x: DeepForm, *sizes: Any, shape: Any = None) -> DeepForm:
+    result: Form = RULES[torch.reshape](Form(x.rows), *sizes, shape=shape)
+    return x.rearranged(result.rows)
 
 
 @deep(F.pad)
@@ -306,41 +406,46 @@ def pad(x: DeepForm, sizes: Sequence[int], mode: str = "constant", value: Any = 
 def flatten(x: DeepForm, start_dim: int = 0, end_dim: int = -1) -> DeepForm:
     if start_dim != 1 or end_dim != -1:
         raise no_rule("flatten", "in deep networks")
-    return DeepForm(x.rows.flatten(2), x.ball, x.numbers, x.counter)
+    return x.rearranged(x.rows.flatten(2))
 
 
 @deep(F.linear)
 def linear(x: DeepForm, weight: Tensor, bias: Tensor | None = None) -> DeepForm:
     if x.ndim != 2:
         raise no_rule("linear", "in deep networks")
-    wide = weight.detach().double()
-    sigma = length(wide)  # Frobenius
-    local = wide.square().sum(1).sqrt() * (x.ball * UP)
-    result = through(x, lambda form: RULES[F.linear](form, weight, bias), sigma, local[None])
-    result.last = x, wide, torch.zeros(len(wide)).double() if bias is None else bias.detach().double()
+    wide = exact(weight, x)
+    local = lengths(wide) * (x.ball * UP)
+    # the length of all weights, Frobenius's norm, is at least sigma
+    result = through(x, lambda form: RULES[F.linear](form, weight, bias), length(wide), local[None])
+    result.last = x.kept(), wide, torch.zeros_like(wide[:, 0]) if bias is None else exact(bias, x)
     return result
 
 
-def margin(model: nn.Module, image: Form, label: Tensor, differences: Callable[[Form, Tensor], Form]) -> float:
-    """At most min_j (f_label - f_j) over the box of one pair; minus infinity where there is no rule, or too many kinks.
+def margins(
+    model: nn.Module, image: Form, label: Tensor, differences: Callable[[Form, Tensor], Form]
+) -> tuple[float, float]:
+    """Bounds of min_j (f_label - f_j) over the box of one pair; infinite where there is no rule, or too many kinks.
 
-    ``differences``: of a form of the outputs, that of the margins.
+    ``differences``: of a form of the outputs, that of the margins. What is left over before the last layer moves that of class j by
+    |(w_label - w_j) . rho| <= |w_label - w_j|_2 |rho|_2 at most.
     """
+    unknown = -math.inf, math.inf
     try:
         output = outputs(model, DeepForm.of(image), 2)
     except (UnsupportedOperation, InputError):
-        return -math.inf
+        return unknown
     if not isinstance(output, DeepForm) or output.last is None:
-        return -math.inf
+        return unknown
     x, weight, bias = output.last
-    apart = (weight[label] - weight).square().sum(1).sqrt() * (x.ball * UP * UP)
+    # a difference rounds once
+    apart = lengths(weight[label] - weight) * (x.ball * UP * UP)
 
     def behind(form: Form) -> Form:
         return differences(Form(form.rows, 0.0, (form, weight, bias)), label)
 
     rows, errors, moved = split(x, behind)
     beyond = rows[1:].abs().sum(0) + errors + torch.minimum(moved, apart[None])
-    lower = rows[0] - (beyond + rows[0].abs() * (8 * UNIT)) * UP
-    others = ~nn.functional.one_hot(label, lower.shape[1]).bool()
-    least = float(lower[others].min())
-    return -math.inf if math.isnan(least) else least
+    beyond = (beyond + rows[0].abs() * (8 * UNIT)) * UP
+    others = ~nn.functional.one_hot(label, beyond.shape[1]).bool()
+    least, most = (float(side[others].min()) for side in (rows[0] - beyond, rows[0] + beyond))
+    return unknown if math.isnan(least) or math.isnan(most) else (least, most)

@@ -13,7 +13,7 @@ from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
 from tiltproof.checker.kept import Bounds, Kept, bound_kept, differences
-from tiltproof.checker.network import explained, outputs, own_answers
+from tiltproof.checker.network import coarse, explained, outputs, own_answers
 from tiltproof.checker.pixels import as_float32
 from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.prover import Ends, Progress, Prover, batched
@@ -22,6 +22,8 @@ from tiltproof.checker.tiling import cell, edges
 
 FAR = 30.0
 """Bounds of a box so many times a margin below zero are those of a network too deep for radii."""
+NEAR = 0.1
+"""So are those of a point that are further apart."""
 MOST_CROSSINGS = 64
 
 
@@ -57,6 +59,7 @@ class VerdictProver(Prover[VerdictRecord]):
     def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
         super().__init__(run, model, images, extra_splits)
         self.labels = torch.tensor([record.label for record in run.verdicts], device=images.device)
+        self.compared: set[int] = set()  # images whose answer has been compared with deep forms
 
     def check(self, records: list[VerdictRecord], progress: Progress | None) -> None:
         self.check_clean_answers(records)
@@ -67,19 +70,38 @@ class VerdictProver(Prover[VerdictRecord]):
 
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         margins, images = self.over(records, ends, self.run.semantics)
-        held = margins.lower > 0  # false for NaN and minus infinity
-        if self.run.semantics == "real" and not self.run.head and self.run.keep is None:
-            for k, record in enumerate(records):
-                if not bool(held[k]) and not float(margins.lower[k]) > -FAR * (1 + (record.margin or 0.0)):
-                    held[k] = self.deeply([record], [ends[k]]) > 0
-        return held, images
+        return margins.lower > 0, images  # false for NaN and minus infinity
 
-    def deeply(self, record: Sequence[VerdictRecord], ends: Sequence[Ends]) -> float:
-        """Bound one box by polynomials, balls and symbols for kinks (`deep`); minus infinity where that is not supported."""
-        rows = self.image_indices(record)
-        low, high = (self.images.new_tensor([end[side] for end in ends]) for side in (0, 1))
-        image = polynomial_images(self.images[rows], self.run.transform, low, high, MOST_CROSSINGS)
-        return -math.inf if image is None else deep.margin(self.model, image, self.labels[rows], differences)
+    def deeply(self, record: VerdictRecord, ends: Ends | None, image: Form) -> tuple[float, float]:
+        """Bound the margin over one box, or at a point, by polynomials, lengths of what is left over and symbols for kinks
+        (`deep`); infinite where that is not supported. ``image``: over that box.
+
+        At a point, and so once for each image, the module's own answer must agree: a forward pass may treat these forms
+        unlike a tensor.
+        """
+        point = ends is None or ends[0] == ends[1]
+        rows = self.image_indices([record])
+        if ends is not None and not point and record.image not in self.compared:
+            self.compared.add(record.image)
+            middle = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
+            self.deeply(record, (middle, middle), self.transformed_images([record], [(middle, middle)]))
+        if ends is not None:
+            low, high = (self.images.new_tensor([end]) for end in ends)
+            polynomial = polynomial_images(self.images[rows], self.run.transform, low, high, MOST_CROSSINGS)
+            if polynomial is None and not point:
+                return -math.inf, math.inf
+            image = image if polynomial is None else polynomial
+        lower, upper = deep.margins(self.model, image, self.labels[rows], differences)
+        if point and not (lower == -math.inf and upper == math.inf):
+            answers, own = own_answers(self.model, image.center), record.label
+            if answers is None:
+                raise CheckFailed("the network has no fixed answer to an image", record.image)
+            ahead = answers[:, own : own + 1] - answers
+            ahead[:, own] = math.inf
+            far = 2 * float(coarse(answers))
+            if not lower - far <= float(ahead.min()) <= upper + far:
+                raise CheckFailed("the network's answer to the image lies outside its bounds", record.image)
+        return lower, upper
 
     def over(
         self, records: Sequence[VerdictRecord], ends: Sequence[Ends] | None, semantics: str
@@ -91,6 +113,19 @@ class VerdictProver(Prover[VerdictRecord]):
         margins = bound_margins(self.model, Form(form.rows, form.unit), labels, self.run.head, self.run.keep, numbers)
         if ends is None or all(low == high for low, high in ends):
             self.check_own_answers(records, form)
+        keeps_label = self.run.keep is None or self.run.keep.rule == "own"
+        if semantics == "real" and keeps_label and not self.run.head:
+            for k, record in enumerate(records):
+                wide = FAR * (1 + abs(record.margin or 0.0))
+                place = None if ends is None else ends[k]
+                if place is None or place[0] == place[1]:
+                    missing = not float(margins.upper[k] - margins.lower[k]) < NEAR  # also true for NaN
+                else:
+                    missing = not float(margins.lower[k]) > -wide
+                if missing:
+                    lower, upper = self.deeply(record, place, Form(form.rows[:, k : k + 1]))
+                    margins.lower[k] = max(lower, float(margins.lower[k]))  # the first one where the other is a NaN
+                    margins.upper[k] = min(upper, float(margins.upper[k]))
         return margins, form
 
     def check_own_answers(self, records: Sequence[VerdictRecord], images: Form) -> None:
