@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.soundness.test_balls import Block, within
+from tests.support.run_folder import manifest_of, record, write_run
 from tests.support.small_networks import settle
-from tiltproof.checker import deep
+from tiltproof.checker import CheckFailed, check, deep
 from tiltproof.checker.deep import DeepForm
 from tiltproof.checker.form import Form
 from tiltproof.checker.network import evaluation
@@ -18,9 +21,13 @@ from tiltproof.checker.verdicts import differences
 
 
 @pytest.fixture(autouse=True)
-def in_evaluation():
-    with evaluation(nn.Identity(), torch.device("cpu")):
+def in_evaluation(request):
+    """Except for whole checks, which begin their own."""
+    if "folder" in request.fixturenames:
         yield
+    else:
+        with evaluation(nn.Identity(), torch.device("cpu")):
+            yield
 
 
 CONVOLUTIONS = [  # outputs, inputs, kernel, stride, padding, dilation, size
@@ -89,6 +96,12 @@ FUNCTIONS = {
     "mean": lambda x: x.mean((2, 3)),
     "slice": lambda x: F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 1, 1)),
     "normalized": lambda x: (x - torch.tensor([0.1, 0.2]).view(1, 2, 1, 1)) / torch.tensor([0.5, 3.0]).view(1, 2, 1, 1),
+    "times": lambda x: x * torch.tensor([-2.0, 0.3]).view(2, 1, 1) + 1,
+    "average": lambda x: F.avg_pool2d(x, (2, 3)),
+    "average with gaps": lambda x: F.avg_pool2d(x, 2, 3),
+    "average of all": lambda x: F.adaptive_avg_pool2d(x, 1).view(x.size(0), -1),
+    "rows": lambda x: x.reshape(x.size(0), -1)[:, 3:50:2],
+    "both": lambda x: x + x,
 }
 
 
@@ -195,11 +208,27 @@ class Residual(Block):
         lambda x: x > 0,
         lambda x: -x,
         lambda x: F.conv2d(x, torch.ones(2, 1, 1, 1).double(), groups=2),
+        # numbers that are repeated are longer together
+        lambda x: x[:, :1] + torch.zeros(1, 2, 1, 1),
+        lambda x: x[:, :1] - torch.zeros(2, 1, 1),
+        lambda x: torch.zeros(2, 1, 1) + x[:, :1],
+        lambda x: x[:, :1] * torch.ones(1, 2, 1, 1),
+        lambda x: x[:, :1] / torch.ones(1, 2, 1, 1),
+        lambda x: F.pad(x, (1, 1), mode="replicate"),
+        lambda x: F.avg_pool2d(x, 3, 2),
+        lambda x: F.avg_pool2d(x, 2, padding=1),
+        lambda x: x.sigmoid() if hasattr(x, "sigmoid") else x,
+        lambda x: torch.relu_(x.flatten(1)),
+        lambda x: (x[:, :, 1:], torch.relu_(x))[0],
     ],
 )
 def test_what_has_no_rule_proves_nothing(call):
     model = nn.Module()
-    model.forward = lambda x: F.linear(call(x).flatten(1), torch.randn(2, 60).double())
+    model.forward = lambda x: last(call(x).flatten(1))
+
+    def last(x):
+        return F.linear(x, torch.randn(2, math.prod(x.shape[1:])).double())
+
     rows = torch.zeros(3, 1, 2, 6, 5).double()
     assert deep.margins(model, Form(rows), torch.tensor([0]), differences) == (-torch.inf, torch.inf)
 
@@ -217,3 +246,180 @@ def test_kinks_of_two_branches_have_symbols_of_their_own():
     model.forward = forward
     rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]).double().view(4, 1, 1, 1, 2)
     assert -0.6 < deep.margins(model, Form(rows), torch.tensor([0]), differences)[0] <= -0.5
+
+
+@pytest.mark.parametrize("change", ["data", "in place", "another tensor"])
+def test_norms_of_weights_that_change(change):
+    weight = nn.Parameter(torch.randn(2, 2, 3, 3).double())
+
+    def ball() -> float:
+        return F.conv2d(make(torch.full((2, 6, 5), 0.1).double(), 1e-3), weight, padding=1).ball
+
+    before = ball()
+    if change == "data":
+        weight.data.mul_(8)
+    elif change == "in place":
+        with torch.no_grad():
+            weight.mul_(8)
+    else:
+        weight.data = weight.data * 8
+    assert ball() == pytest.approx(8 * before, rel=1e-9)
+
+
+def test_in_place_and_not_are_the_same():
+    torch.manual_seed(0)
+    conv, norm = nn.Conv2d(2, 2, 3, padding=1).double(), settle(nn.BatchNorm2d(2), 0).double()
+    radius = torch.rand(2, 6, 5).double()
+
+    def out_of_place(x: Tensor) -> Tensor:
+        x = torch.relu(x)
+        return torch.relu(norm(conv(x)) + x)
+
+    def in_place(x: Tensor) -> Tensor:
+        same = F.relu(x, inplace=True)
+        y = conv(x)
+        x += norm(y)
+        y.relu_()  # nothing reads it any more
+        return same.relu_()
+
+    first, second = (call(make(radius, 0.4)) for call in (out_of_place, in_place))
+    assert torch.equal(first.rows, second.rows) and first.ball == second.ball
+
+
+def test_a_convolution_written_over_is_not_one():
+    """Batch norm takes what stands there now."""
+    radius = torch.full((2, 6, 5), 1e-9).double()
+    conv, norm = nn.Conv2d(2, 2, 3, padding=1).double(), settle(nn.BatchNorm2d(2), 0).double()
+    x, other = make(radius, 1e-9), make(radius * 1e9, 1e9)
+    other.counter = x.counter
+    y = conv(x)
+    y += other
+    assert norm(y).ball > 1e-3
+
+
+def test_too_many_numbers_are_given_up(monkeypatch):
+    monkeypatch.setattr(deep, "MOST_BYTES", 8 * 60 * 5)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 2)).double()
+    rows = torch.zeros(3, 1, 2, 6, 5).double()
+    rows[1] = 1.0
+    assert deep.margins(model, Form(rows), torch.tensor([0]), differences) == (-torch.inf, torch.inf)
+    monkeypatch.setattr(deep, "MOST_BYTES", 2**20)
+    assert math.isfinite(deep.margins(model, Form(rows), torch.tensor([0]), differences)[0])
+
+
+class Plain(nn.Module):
+    """Fourteen layers without any training: radii grow by 10^12 or so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Conv2d(1 if k == 0 else 6, 6, 3, padding=1) for k in range(14))
+        self.last = nn.Linear(6, 3)
+        for layer in self.layers:
+            nn.init.kaiming_normal_(layer.weight)
+            layer.bias.data.normal_(std=0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = F.relu(layer(x), inplace=True)
+        return self.last(x.mean((2, 3)))
+
+
+class Deep:
+    """A run about one image and R(4), with a network that radii do not prove."""
+
+    def __init__(self, folder):
+        self.folder, self.model = folder, Plain().eval()
+        self.images = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            answers = self.model(self.images)
+        self.labels = answers.argmax(1)
+        top = answers.topk(2).values[0]
+        self.margin = float(top[0] - top[1])
+
+    def check(self, *fields, label=None, **settings):
+        labels = self.labels if label is None else torch.tensor([label])
+        verdict, rest = fields
+        manifest = manifest_of(self.model, self.images, labels, "R(4)")
+        write_run(self.folder, manifest, [record(0, int(labels), verdict, **rest)])
+        return check(self.folder, self.model, self.images, labels, **settings)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
+
+
+def tiled(case: Deep, tree: str, margin: float = 0.001) -> tuple:
+    return "certified", {"margin": margin, "grid": [2], "tree": tree, "boxes": 1 + tree.count("2") + tree.count("a")}
+
+
+def test_a_run_of_a_deep_network(folder, monkeypatch):
+    """Four boxes hold, and three do not."""
+    case = Deep(folder)
+    assert case.check(*tiled(case, "a2.a2."), extra_splits=0).sub_boxes == 4
+    for tree in ("1.a2.", "a2.1."):
+        with pytest.raises(CheckFailed, match="could not be re-proved"):
+            case.check(*tiled(case, tree), extra_splits=0)
+    assert case.check(*tiled(case, "1.a2.")).sub_boxes == 4, "the claim holds, and halves of the box show it"
+    with pytest.raises(CheckFailed, match="its margin is smaller than claimed"):
+        case.check(*tiled(case, "a2.a2.", margin=0.5))
+    monkeypatch.setattr(deep, "margins", lambda *_: (-math.inf, math.inf))
+    with pytest.raises(CheckFailed, match="could not be re-proved"):
+        case.check(*tiled(case, "a2.a2."), extra_splits=0)
+
+
+class Turns(nn.Module):
+    """Orthogonal matrices, with small row norms and long sums of sizes, and ReLUs."""
+
+    def __init__(self, linear: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = linear
+        self.layers = nn.ModuleList(nn.Linear(64, 64) if linear else nn.Conv2d(64, 64, 1) for _ in range(30))
+        self.last = nn.Linear(64, 3)
+        for layer in self.layers:
+            nn.init.orthogonal_(layer.weight, 1.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.view(x.size(0), 64) if self.linear else x.reshape(x.size(0), 64, 1, 1)
+        for layer in self.layers:
+            x = F.relu(layer(x))
+        return self.last(x.flatten(1))
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_points_of_a_deep_network(folder, monkeypatch, linear):
+    """Radii of roundings decide nothing at a point where they grow by 10^25, and lengths do."""
+    case = Deep(folder)
+    case.model = Turns(linear).eval()
+    with torch.no_grad():
+        case.labels = case.model(case.images).argmax(1)
+    other = 1 if int(case.labels) == 0 else 0
+    with pytest.raises(CheckFailed, match="the network is right about it"):
+        case.check("misclassified", {"margin": -1.0})
+    found = {"margin": -1e9, "counterexample": [0.0]}
+    with pytest.raises(CheckFailed, match="does not change the answer"):
+        case.check("falsified", found)
+    with pytest.raises(CheckFailed, match="it is misclassified"):
+        case.check("falsified", found, label=other)
+    assert case.check("misclassified", {"margin": -1.0}, label=other).images == 1
+    monkeypatch.setattr(deep, "margins", lambda *_: (-math.inf, math.inf))
+    assert case.check("misclassified", {"margin": -1.0}).images == 1, "radii alone cannot tell"
+
+
+def test_forms_of_deep_networks_that_the_forward_pass_tells_apart(folder):
+    """It cannot show the bounds another network than the one that answers."""
+    case = Deep(folder)
+    inner = case.model.forward
+
+    def forward(x):
+        y = inner(x)
+        return y if not isinstance(x, deep.DeepForm) else F.linear(y * 0.0 + 1, torch.ones(3, 3).cumsum(0))
+
+    case.model.forward = forward
+    case.labels = torch.tensor([2])
+    with torch.no_grad():
+        assert int(inner(case.images).argmax()) != 2
+    with pytest.raises(CheckFailed):
+        case.check(*tiled(case, "a2.a2."), extra_splits=0)

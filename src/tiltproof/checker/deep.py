@@ -32,7 +32,7 @@ DEEP: dict[Any, Callable[..., Any]] = {}
 """A torch function -> its rule for deep forms."""
 SIGMA: dict[tuple[Any, ...], tuple[Tensor, float]] = {}
 """Largest singular values found so far, with copies of the weights they belong to."""
-MOST_SIGMAS = 256
+MOST_SIGMAS, MOST_ROWS = 256, 512
 LEAST = 1e-150  # squares of smaller numbers underflow
 
 
@@ -281,6 +281,17 @@ def dim(x: DeepForm) -> int:
     return x.ndim
 
 
+def known_sigma(weight: Tensor, *layer: Any) -> float:
+    """`conv2d_sigma`, computed once; weights are compared number by number, because they may be written to in ways that leave no trace."""
+    key = (float(weight.sum()), tuple(weight.shape), str(layer))
+    found = SIGMA.get(key)
+    if found is None or not torch.equal(found[0], weight):
+        if len(SIGMA) >= MOST_SIGMAS:
+            SIGMA.clear()
+        found = SIGMA[key] = weight.clone(), conv2d_sigma(weight, *layer)
+    return found[1]
+
+
 @deep(torch.conv2d, F.conv2d)
 def conv2d(
     input: DeepForm,
@@ -310,15 +321,7 @@ def conv2d(
     moved = torch.minimum(moved, lengths(wide).view(1, -1, 1, 1) * field.view(1, 1, *shape) * UP)
 
     def sigma(factor: Tensor) -> float:
-        scaled_weight = wide * factor.view(-1, 1, 1, 1)
-        key = (id(weight), tuple(size), str(where), bool((factor == 1).all()))
-        found = SIGMA.get(key)
-        if found is None or not torch.equal(found[0], scaled_weight):
-            if len(SIGMA) >= MOST_SIGMAS:
-                SIGMA.clear()
-            found = scaled_weight, conv2d_sigma(scaled_weight, stride, padding, dilation, size, shape)
-            SIGMA[key] = found
-        return found[1]
+        return known_sigma(wide * factor.view(-1, 1, 1, 1), *where, size, shape)
 
     ball = min(sigma(torch.ones_like(wide[:, 0, 0, 0])) * x.ball, length(moved)) * UP + length(errors)
     result = DeepForm(torch.cat([rows, ((moved + errors) * UP)[None]]), ball, x.numbers, x.counter)
@@ -415,8 +418,10 @@ def linear(x: DeepForm, weight: Tensor, bias: Tensor | None = None) -> DeepForm:
         raise no_rule("linear", "in deep networks")
     wide = exact(weight, x)
     local = lengths(wide) * (x.ball * UP)
-    # the length of all weights, Frobenius's norm, is at least sigma
-    result = through(x, lambda form: RULES[F.linear](form, weight, bias), length(wide), local[None])
+    sigma = length(wide)  # Frobenius's norm
+    if min(wide.shape) <= MOST_ROWS:
+        sigma = min(sigma, known_sigma(wide[:, :, None, None], 1, 0, 1, (1, 1), (1, 1)))
+    result = through(x, lambda form: RULES[F.linear](form, weight, bias), sigma, local[None])
     result.last = x.kept(), wide, torch.zeros_like(wide[:, 0]) if bias is None else exact(bias, x)
     return result
 
