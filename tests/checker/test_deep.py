@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -94,7 +95,7 @@ LAYERS = {
 }
 FUNCTIONS = {
     "mean": lambda x: x.mean((2, 3)),
-    "slice": lambda x: F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 1, 1)),
+    "slice": lambda x: F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 1, 2)),
     "normalized": lambda x: (x - torch.tensor([0.1, 0.2]).view(1, 2, 1, 1)) / torch.tensor([0.5, 3.0]).view(1, 2, 1, 1),
     "times": lambda x: x * torch.tensor([-2.0, 0.3]).view(2, 1, 1) + 1,
     "average": lambda x: F.avg_pool2d(x, (2, 3)),
@@ -408,18 +409,71 @@ def test_points_of_a_deep_network(folder, monkeypatch, linear):
     assert case.check("misclassified", {"margin": -1.0}).images == 1, "radii alone cannot tell"
 
 
-def test_forms_of_deep_networks_that_the_forward_pass_tells_apart(folder):
+def test_a_forward_pass_that_tells_deep_forms_apart(folder):
     """It cannot show the bounds another network than the one that answers."""
     case = Deep(folder)
-    inner = case.model.forward
+    inner, own = case.model.forward, int(case.labels)
+    scores = torch.zeros(3).index_fill(0, case.labels, 5.0)
 
     def forward(x):
         y = inner(x)
-        return y if not isinstance(x, deep.DeepForm) else F.linear(y * 0.0 + 1, torch.ones(3, 3).cumsum(0))
+        return F.linear(y * 0.0, torch.zeros(3, 3), scores) if isinstance(x, DeepForm) else y
 
     case.model.forward = forward
-    case.labels = torch.tensor([2])
-    with torch.no_grad():
-        assert int(inner(case.images).argmax()) != 2
-    with pytest.raises(CheckFailed):
-        case.check(*tiled(case, "a2.a2."), extra_splits=0)
+    with pytest.raises(CheckFailed, match="answer to the image lies outside its bounds"):
+        case.check(*tiled(case, "1.a2."), label=own, extra_splits=0)
+
+
+def test_roundings_join_the_ball():
+    """Of an exact input nothing is left over but what the layer rounds."""
+    torch.manual_seed(0)
+    precise = np.longdouble
+    size = 60
+    conv, norm = nn.Conv2d(2, 3, 3, padding=1).double(), settle(nn.BatchNorm2d(2), 0).double()
+    linear = nn.Linear(size, 5).double()
+    layers = {
+        "conv": conv,
+        "linear": lambda x: linear(x.flatten(1)),
+        "norm": norm,
+        "mean": lambda x: x.mean((2, 3)),
+        "both": lambda x: x + x * 0.1 + 0.7,
+        "difference": lambda x: (x - 0.1) / 0.3,
+    }
+    for name, layer in layers.items():
+        form = DeepForm(torch.stack([torch.rand(1, 2, 6, 5).double() / 3, torch.zeros(1, 2, 6, 5).double()]), 0.0, none, [0])
+        x = form.center.numpy().astype(precise).flatten()
+        if name == "norm":
+            column = [t.detach().numpy().astype(precise).reshape(2, 1) for t in (norm.running_mean, norm.running_var, norm.weight, norm.bias)]
+            exact = (x.reshape(2, -1) - column[0]) / np.sqrt(column[1] + precise(norm.eps)) * column[2] + column[3]
+        elif name == "both":
+            exact = x + x * precise(0.1) + precise(0.7)
+        elif name == "difference":
+            exact = (x - precise(0.1)) / precise(0.3)
+        elif name == "mean":
+            exact = x.reshape(2, -1).sum(1) / 30
+        else:  # weights come out exactly
+            bias = layer(torch.zeros(1, 2, 6, 5).double()).flatten()
+            plain = {"conv": lambda y: F.conv2d(y, conv.weight, None, 1, 1), "linear": lambda y: y.flatten(1) @ linear.weight.T}
+            matrix = plain[name](torch.eye(size).double().view(-1, 2, 6, 5)).flatten(1).T
+            exact = matrix.detach().numpy().astype(precise) @ x + bias.detach().numpy().astype(precise)
+        with torch.no_grad():
+            result = layer(form)
+        off = np.abs(exact.flatten() - result.center.numpy().astype(precise).flatten())
+        assert 0 < np.sqrt((off**2).sum()) <= result.ball < 1e-13, name
+        assert (off <= result.radius.numpy().flatten()).all(), name
+
+
+none = torch.arange(0)
+
+
+def test_the_last_layer_takes_all_of_the_ball():
+    """Radii in proportion to the difference of rows: |d| . r is |d|_2 |r|_2."""
+    weight = torch.randn(2, 20).double()
+    apart = weight[0] - weight[1]
+    rows = torch.stack([torch.rand(20).double(), apart.abs() / 7]).view(2, 1, 1, 4, 5)
+    model = nn.Module()
+    model.forward = lambda x: F.linear(x.flatten(1), weight)
+    lower, upper = deep.margins(model, Form(rows), torch.tensor([0]), differences)
+    middle, reach = float(rows[0].flatten() @ apart), float(apart.square().sum() / 7)
+    assert middle - reach - 1e-9 <= lower <= middle - reach + 1e-14
+    assert middle + reach - 1e-14 <= upper <= middle + reach + 1e-9
