@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import tiltproof
 from tests.soundness.test_balls import Block, within
 from tests.support.run_folder import manifest_of, record, write_run
 from tests.support.small_networks import settle
@@ -17,7 +18,9 @@ from tiltproof.checker import CheckFailed, check, deep
 from tiltproof.checker.deep import DeepForm
 from tiltproof.checker.form import Form
 from tiltproof.checker.network import evaluation
+from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.spectral import conv2d_sigma
+from tiltproof.checker.tiling import read_transform
 from tiltproof.checker.verdicts import differences
 
 
@@ -58,6 +61,14 @@ def test_sigma_of_convolutions(shape):
         assert true * (1 - 1e-13) <= conv2d_sigma(weight, stride, padding, dilation, size, result) <= true * 1.6
     if stride == 2 and kernel == (2, 2):  # windows that do not overlap: the norm itself
         assert conv2d_sigma(weight, stride, padding, dilation, size, result) <= true * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_sigma_is_close_where_images_are_larger_than_kernels(stride):
+    weight = torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(stride)).double()
+    matrix, result = matrix_of(weight, stride, 1, 1, (14, 12))
+    true = float(torch.linalg.matrix_norm(matrix, 2))
+    assert true * (1 - 1e-13) <= conv2d_sigma(weight, stride, 1, 1, (14, 12), result) <= true * 1.05
 
 
 def test_sigma_is_attained():
@@ -284,7 +295,8 @@ def test_in_place_and_not_are_the_same():
         return same.relu_()
 
     first, second = (call(make(radius, 0.4)) for call in (out_of_place, in_place))
-    assert torch.equal(first.rows, second.rows) and first.ball == second.ball
+    assert torch.equal(first.rows, second.rows)
+    assert first.ball == second.ball
 
 
 def test_a_convolution_written_over_is_not_one():
@@ -311,9 +323,9 @@ def test_too_many_numbers_are_given_up(monkeypatch):
 class Plain(nn.Module):
     """Fourteen layers without any training: radii grow by 10^12 or so."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
         super().__init__()
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.layers = nn.ModuleList(nn.Conv2d(1 if k == 0 else 6, 6, 3, padding=1) for k in range(14))
         self.last = nn.Linear(6, 3)
         for layer in self.layers:
@@ -351,23 +363,23 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
-def tiled(case: Deep, tree: str, margin: float = 0.001) -> tuple:
+def tiled(tree: str, margin: float = 0.001) -> tuple:
     return "certified", {"margin": margin, "grid": [2], "tree": tree, "boxes": 1 + tree.count("2") + tree.count("a")}
 
 
 def test_a_run_of_a_deep_network(folder, monkeypatch):
     """Four boxes hold, and three do not."""
     case = Deep(folder)
-    assert case.check(*tiled(case, "a2.a2."), extra_splits=0).sub_boxes == 4
+    assert case.check(*tiled("a2.a2."), extra_splits=0).sub_boxes == 4
     for tree in ("1.a2.", "a2.1."):
         with pytest.raises(CheckFailed, match="could not be re-proved"):
-            case.check(*tiled(case, tree), extra_splits=0)
-    assert case.check(*tiled(case, "1.a2.")).sub_boxes == 4, "the claim holds, and halves of the box show it"
+            case.check(*tiled(tree), extra_splits=0)
+    assert case.check(*tiled("1.a2.")).sub_boxes == 4, "the claim holds, and halves of the box show it"
     with pytest.raises(CheckFailed, match="its margin is smaller than claimed"):
-        case.check(*tiled(case, "a2.a2.", margin=0.5))
+        case.check(*tiled("a2.a2.", margin=0.5))
     monkeypatch.setattr(deep, "margins", lambda *_: (-math.inf, math.inf))
     with pytest.raises(CheckFailed, match="could not be re-proved"):
-        case.check(*tiled(case, "a2.a2."), extra_splits=0)
+        case.check(*tiled("a2.a2."), extra_splits=0)
 
 
 class Turns(nn.Module):
@@ -421,7 +433,7 @@ def test_a_forward_pass_that_tells_deep_forms_apart(folder):
 
     case.model.forward = forward
     with pytest.raises(CheckFailed, match="answer to the image lies outside its bounds"):
-        case.check(*tiled(case, "1.a2."), label=own, extra_splits=0)
+        case.check(*tiled("1.a2."), label=own, extra_splits=0)
 
 
 def test_roundings_join_the_ball():
@@ -440,10 +452,15 @@ def test_roundings_join_the_ball():
         "difference": lambda x: (x - 0.1) / 0.3,
     }
     for name, layer in layers.items():
-        form = DeepForm(torch.stack([torch.rand(1, 2, 6, 5).double() / 3, torch.zeros(1, 2, 6, 5).double()]), 0.0, none, [0])
+        form = DeepForm(
+            torch.stack([torch.rand(1, 2, 6, 5).double() / 3, torch.zeros(1, 2, 6, 5).double()]), 0.0, none, [0]
+        )
         x = form.center.numpy().astype(precise).flatten()
         if name == "norm":
-            column = [t.detach().numpy().astype(precise).reshape(2, 1) for t in (norm.running_mean, norm.running_var, norm.weight, norm.bias)]
+            column = [
+                t.detach().numpy().astype(precise).reshape(2, 1)
+                for t in (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+            ]
             exact = (x.reshape(2, -1) - column[0]) / np.sqrt(column[1] + precise(norm.eps)) * column[2] + column[3]
         elif name == "both":
             exact = x + x * precise(0.1) + precise(0.7)
@@ -453,7 +470,10 @@ def test_roundings_join_the_ball():
             exact = x.reshape(2, -1).sum(1) / 30
         else:  # weights come out exactly
             bias = layer(torch.zeros(1, 2, 6, 5).double()).flatten()
-            plain = {"conv": lambda y: F.conv2d(y, conv.weight, None, 1, 1), "linear": lambda y: y.flatten(1) @ linear.weight.T}
+            plain = {
+                "conv": lambda y: F.conv2d(y, conv.weight, None, 1, 1),
+                "linear": lambda y: y.flatten(1) @ linear.weight.T,
+            }
             matrix = plain[name](torch.eye(size).double().view(-1, 2, 6, 5)).flatten(1).T
             exact = matrix.detach().numpy().astype(precise) @ x + bias.detach().numpy().astype(precise)
         with torch.no_grad():
@@ -477,3 +497,23 @@ def test_the_last_layer_takes_all_of_the_ball():
     middle, reach = float(rows[0].flatten() @ apart), float(apart.square().sum() / 7)
     assert middle - reach - 1e-9 <= lower <= middle - reach + 1e-14
     assert middle + reach - 1e-14 <= upper <= middle + reach + 1e-9
+
+
+@pytest.mark.parametrize(("low", "high"), [(-4.0, -2.0), (0.0, 2.0), (0.5, 0.75), (3.0, 3.0)])
+@pytest.mark.parametrize("seed", range(2))
+def test_margins_of_sampled_transformations(low, high, seed):
+    """The whole way from the image, against the module in float64 on transformed images."""
+    model = Plain(seed).eval().double()
+    image = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(seed)).double()
+    label = model(image).argmax(1)
+    ends = (torch.tensor([[end]]).double() for end in (low, high))
+    form = polynomial_images(image, read_transform("R(4)"), *ends, 64)
+    lower, upper = deep.margins(model, form, label, differences)
+    angles = torch.linspace(low, high, 60).double().unsqueeze(1)
+    answers = model(tiltproof.parse("R(4)").apply(image.expand(60, -1, -1, -1).contiguous(), angles))
+    ahead = answers[:, label] - answers
+    ahead[:, label] = math.inf
+    ahead = ahead.amin(1)
+    assert lower - 1e-12 <= float(ahead.min())
+    assert float(ahead.max()) <= upper + 1e-12
+    assert upper - lower < 0.1

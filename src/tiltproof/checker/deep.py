@@ -370,7 +370,7 @@ def mean(x: DeepForm, dim: Any = None, keepdim: bool = False) -> DeepForm:
 @deep(F.avg_pool2d, torch._C._nn.avg_pool2d)
 def avg_pool2d(
     input: DeepForm, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None,
+    count_include_pad: bool = True, divisor_override: Any = None,  # noqa: ARG001 (there is no padding)
 ) -> DeepForm:  # fmt: skip
     """Windows that do not overlap, of n numbers each: sigma = 1 / sqrt(n)."""
     kernel, steps = pair(kernel_size, "avg_pool2d"), pair(stride or kernel_size, "avg_pool2d")
