@@ -350,10 +350,11 @@ class Deep:
         top = answers.topk(2).values[0]
         self.margin = float(top[0] - top[1])
 
-    def check(self, *fields, label=None, **settings):
+    def check(self, *fields, label=None, keep=None, **settings):
         labels = self.labels if label is None else torch.tensor([label])
         verdict, rest = fields
         manifest = manifest_of(self.model, self.images, labels, "R(4)")
+        manifest["claim"] |= {} if keep is None else {"keep": keep}
         write_run(self.folder, manifest, [record(0, int(labels), verdict, **rest)])
         return check(self.folder, self.model, self.images, labels, **settings)
 
@@ -380,6 +381,16 @@ def test_a_run_of_a_deep_network(folder, monkeypatch):
     monkeypatch.setattr(deep, "margins", lambda *_: (-math.inf, math.inf))
     with pytest.raises(CheckFailed, match="could not be re-proved"):
         case.check(*tiled("a2.a2."), extra_splits=0)
+
+
+def test_other_rules_than_the_label(folder):
+    """A positive margin of the label says nothing about another rule; that of the own answer is the same."""
+    case = Deep(folder)
+    assert case.check(*tiled("a2.a2."), keep={"rule": "own"}, extra_splits=0).sub_boxes == 4
+    row = torch.full((3,), -0.5).index_fill(0, case.labels, 1.0).tolist()
+    rows = {"rule": "linear", "each": None, "rows": [[row]], "bounds": [[case.margin / 2]]}
+    with pytest.raises(CheckFailed, match="could not be re-proved"):
+        case.check(*tiled("a2.a2."), keep=rows, extra_splits=0)
 
 
 class Turns(nn.Module):

@@ -1600,6 +1600,8 @@ MUTATIONS = [
     Mutation("checker: deep forms told apart", "checker/verdicts.py",
              "if not lower - far <= float(ahead.min()) <= upper + far:", "if False:",
              "the module's own answer must agree", (TWICE,)),
+    Mutation("checker: deep margins of another rule", "checker/verdicts.py", '"real" and keeps_label and not', '"real" and not',
+             "the label's margin says nothing about other rules", (TWICE,)),
     Mutation("checker: windows that overlap", CHECKER_DEEP,
              "if not plain or kernel[0] > steps[0] or kernel[1] > steps[1]:", "if not plain:",
              "a number counts for several averages", (TWICE,)),
