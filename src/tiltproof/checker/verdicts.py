@@ -70,7 +70,8 @@ class VerdictProver(Prover[VerdictRecord]):
 
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         margins, images = self.over(records, ends, self.run.semantics)
-        return margins.lower > 0, images  # false for NaN and minus infinity
+        held = margins.lower > 0  # false for NaN and minus infinity
+        return held, images
 
     def deeply(self, record: VerdictRecord, ends: Ends | None, image: Form) -> tuple[float, float]:
         """Bound the margin over one box, or at a point, by polynomials, lengths of what is left over and symbols for kinks
