@@ -446,6 +446,14 @@ def test_a_forward_pass_that_tells_deep_forms_apart(folder):
     with pytest.raises(CheckFailed, match="answer to the image lies outside its bounds"):
         case.check(*tiled("1.a2."), label=own, extra_splits=0)
 
+    def refusing(x):
+        """It gives no answer to points."""
+        return forward(x if not isinstance(x, DeepForm) or len(x.numbers) > 4 else x.sigmoid())
+
+    case.model.forward = refusing
+    with pytest.raises(CheckFailed, match="could not be re-proved"):
+        case.check(*tiled("2."), label=own, extra_splits=0)
+
 
 def test_roundings_join_the_ball():
     """Of an exact input nothing is left over but what the layer rounds."""

@@ -1600,6 +1600,8 @@ MUTATIONS = [
     Mutation("checker: deep forms told apart", "checker/verdicts.py",
              "if not lower - far <= float(ahead.min()) <= upper + far:", "if False:",
              "the module's own answer must agree", (TWICE,)),
+    Mutation("checker: nothing to compare with", "checker/verdicts.py", "if not all(map(math.isfinite, found)):", "if False:",
+             "a forward pass that refuses points shows its boxes anything", (TWICE,)),
     Mutation("checker: deep margins of another rule", "checker/verdicts.py", '"real" and keeps_label and not', '"real" and not',
              "the label's margin says nothing about other rules", (TWICE,)),
     Mutation("checker: windows that overlap", CHECKER_DEEP,

@@ -83,9 +83,11 @@ class VerdictProver(Prover[VerdictRecord]):
         point = ends is None or ends[0] == ends[1]
         rows = self.image_indices([record])
         if ends is not None and not point and record.image not in self.compared:
-            self.compared.add(record.image)
             middle = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
-            self.deeply(record, (middle, middle), self.transformed_images([record], [(middle, middle)]))
+            found = self.deeply(record, (middle, middle), self.transformed_images([record], [(middle, middle)]))
+            if not all(map(math.isfinite, found)):
+                return -math.inf, math.inf
+            self.compared.add(record.image)
         if ends is not None:
             low, high = (self.images.new_tensor([end]) for end in ends)
             polynomial = polynomial_images(self.images[rows], self.run.transform, low, high, MOST_CROSSINGS)
