@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tiltproof.checker.form import LARGE32, TINY, TINY32, UNIT, Form, enclose, gamma, no_rule, rule, tame
 
-MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**24, 2**28  # size limit of one im2col chunk
+MOST_NUMBERS, MOST_NUMBERS_CUDA = 2**20, 2**28  # size limit of one im2col chunk; on a CPU it should fit the cache
 Product = Callable[[Tensor, Tensor], Tensor]
 """(numbers [rows, P, ...], weights) -> numbers [rows, P, ...], linear in both."""
 
