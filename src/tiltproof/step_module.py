@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError
+
+Reader = TypeVar("Reader", bound=Callable[..., Any])
 
 
 class Step(nn.Module):
@@ -76,6 +78,19 @@ class StepModule(nn.Module):
             for place in self.forgets[number]:
                 del values[place]
         return values[self.result]
+
+
+def adds_to(readers: dict[str, Reader]) -> Callable[..., Callable[[Reader], Reader]]:
+    """Return a decorator with the names of operations of a file: the function reads them."""
+
+    def reads(*names: str) -> Callable[[Reader], Reader]:
+        def register(function: Reader) -> Reader:
+            readers.update(dict.fromkeys(names, function))
+            return function
+
+        return register
+
+    return reads
 
 
 def convolve(

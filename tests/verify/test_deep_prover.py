@@ -10,12 +10,13 @@ import tiltproof
 from tests.soundness.certificate_check import check_not_certified
 from tests.soundness.slivers import all_slivers
 from tests.support.small_networks import settle
-from tiltproof.network import deep
+from tiltproof.network import deep, graph, is_deep
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify import batch
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import check_inputs
 from tiltproof.verify.options import Settings, search_for
+from tiltproof.verify.prover import Prover
 
 
 def network(layers: int = 6) -> nn.Module:
@@ -63,12 +64,14 @@ def test_which_networks_it_is_for(monkeypatch):
     with tiltproof.network.proof_arithmetic(images.device):
         inputs = check_inputs(model, images, labels, "R(1)")
         net = inputs.network_as(torch.float64)
-        assert not DeepProver.suits(net, inputs.transform, "affine")
-        monkeypatch.setattr(deep, "DEEP", 2.0)
-        assert DeepProver.suits(net, inputs.transform, "affine")
-        assert not DeepProver.suits(net, inputs.transform, "hull")
-        assert not DeepProver.suits(net, tiltproof.parse("R(1), Sc(1)"), "affine")
-        assert not DeepProver.suits(inputs.network_as(torch.float64, "float32"), inputs.transform, "affine")
+        assert not is_deep(net)
+        monkeypatch.setattr(graph, "DEEP", 2.0)
+        assert is_deep(net)
+        assert DeepProver.suits(inputs.transform)
+        assert Prover(inputs, "affine").deep is not None
+        assert Prover(inputs, "hull").deep is None
+        assert not DeepProver.suits(tiltproof.parse("R(1), Sc(1)"))
+        assert not is_deep(inputs.network_as(torch.float64, "float32"))
     monkeypatch.setattr(batch, "plain_bounds_suffice", lambda _: False)
     certificate = tiltproof.certify(model, images, labels, "R(0.5)")
     assert all(str(verdict) in ("certified", "falsified") for verdict in certificate.verdicts)
@@ -83,7 +86,7 @@ def test_networks_that_plain_bounds_prove_are_not_deep(monkeypatch, margin):
     with torch.no_grad():
         model[-1].weight.mul_(1e-3)
         model[-1].bias.copy_(torch.tensor([margin, 0.0, 0.0]))
-    monkeypatch.setattr(deep, "DEEP", -9.0)
+    monkeypatch.setattr(graph, "DEEP", -9.0)
     job = batch.Job(Settings(), 0)
     with tiltproof.network.proof_arithmetic(images.device):
         inputs = check_inputs(model, images, torch.zeros(2).long(), "R(0.5)")
@@ -124,7 +127,7 @@ def deepened(model: nn.Sequential, layers: int = 18) -> nn.Sequential:
 def test_a_sliver_in_twenty_layers_is_never_certified(monkeypatch, sliver):
     """A counterexample in a small part of the range, which the attack does not find."""
     transform, model, image = sliver.build()
-    monkeypatch.setattr(deep, "DEEP", -9.0)
+    monkeypatch.setattr(graph, "DEEP", -9.0)
     monkeypatch.setattr(batch, "plain_bounds_suffice", lambda _: False)
     model, bounded = deepened(model), []
     bound = DeepProver.bound

@@ -14,7 +14,7 @@ from tiltproof.network.backward import (
 )
 from tiltproof.network.bound import bound_network
 from tiltproof.network.forward import check_labels, margins, over_rows, run, separate_margins
-from tiltproof.network.graph import Network, Operation
+from tiltproof.network.graph import Network, Operation, is_deep
 from tiltproof.network.tracing import as_rows, eval_mode, export_network
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "eval_mode",
     "export_network",
     "forward_shares",
+    "is_deep",
     "margins",
     "over_rows",
     "proof_arithmetic",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,45 +26,8 @@ MOST_SYMBOLS = 1024
 """Symbols beyond which a box is given up: a smaller one costs less."""
 MOST_BYTES = 2**28
 """The same, as bytes of the largest form of a box."""
-DEEP = 15.0
-"""`growth` from which on this pass is worth its cost. The bundled networks have 5 to 8, a ResNet-20 has 25."""
 TOLERANCE = 0.2
 """What errors that are too small for symbols of their own may cost a margin, in all layers together."""
-
-
-@torch.no_grad()
-def growth(network: Network) -> float:
-    """log10 of how much radii may grow on the way through the network: row sums of |W|, added where branches meet."""
-    found = {network.input: 0.0}
-    for operation in network.operations:
-        sums = [found[name] for name in operation.inputs]
-        if not sums:
-            found[operation.name] = 0.0
-            continue
-        largest = max(sums)
-        if operation.kind in ("add", "sub"):
-            largest += math.log10(sum(10 ** (each - largest) for each in sums))
-        found[operation.name] = largest + operation.once("row sums", partial(_row_sums, operation))
-    return found[network.output]
-
-
-def _row_sums(operation: Operation) -> float:
-    weight, scale = operation.settings.get("weight"), operation.settings.get("scale")
-    if isinstance(weight, Tensor) and operation.kind in ("linear", "conv2d"):
-        largest = float(weight.abs().flatten(1).sum(1).max())
-    elif isinstance(scale, Tensor) and operation.kind == "scale":
-        largest = float(scale.abs().max())
-    else:
-        return 0.0
-    return math.log10(max(largest, 1e-30))
-
-
-@torch.no_grad()
-def suits(network: Network) -> bool:
-    """Whether the pass is made for this network: deep, of real numbers, with ReLUs."""
-    if network.evaluation or not network.operations or not all(each.inputs for each in network.operations):
-        return False
-    return any(each.kind == "relu" for each in network.operations) and growth(network) >= DEEP
 
 
 def sensitivities(network: Network) -> dict[str, float]:

@@ -16,22 +16,14 @@ from torch import Tensor
 from tiltproof.errors import UnsupportedOperation
 from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import Node, package
-from tiltproof.step_module import Step
+from tiltproof.step_module import Step, adds_to
 
 Reader = Callable[[Draft, Node, list[Value | None]], Value | tuple[Value, ...]]
 """Turns a node and the values it reads into the value it gives, or several, or refuses the node."""
 READERS: dict[str, Reader] = {}
 """ONNX op -> its reader."""
-
-
-def reads(*ops: str) -> Callable[[Reader], Reader]:
-    """Decorator: the function reads nodes of these ops."""
-
-    def register(function: Reader) -> Reader:
-        READERS.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
+reads = adds_to(READERS)
+"""Decorator: the function reads nodes of these ops."""
 
 
 def image(node: Node, value: Value | None) -> Image:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from tiltproof.step_module import adds_to
 from tiltproof.tflite.module import Draft, Given, Value
 from tiltproof.tflite.schema import Node
 
@@ -13,13 +14,5 @@ Reader = Callable[[Draft, Node, list[Given]], Value | Tensor]
 """Adds an operator's steps and returns the value of its one output, or refuses it."""
 READERS: dict[str, Reader] = {}
 """TFLite's name of the operator -> its reader."""
-
-
-def reads(*ops: str) -> Callable[[Reader], Reader]:
-    """Decorator: the function reads these operators."""
-
-    def register(function: Reader) -> Reader:
-        READERS.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
+reads = adds_to(READERS)
+"""Decorator: the function reads these operators."""

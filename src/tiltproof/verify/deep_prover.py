@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.network import Network, margins
-from tiltproof.network.deep import DeepPass, suits
+from tiltproof.network.deep import DeepPass
 from tiltproof.pixels.polynomial import polynomial_form, supported
 from tiltproof.transforms import Transform
 
@@ -33,10 +33,11 @@ class DeepProver:
         self.images, self.labels, self.transform = images, labels, transform
 
     @staticmethod
-    def suits(network: Network, transform: Transform, method: str) -> bool:
-        """Whether this is the prover for a network in float64 and a transformation."""
-        ends = [torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high)]
-        return method == "affine" and supported(transform, *ends) and suits(network)
+    def suits(transform: Transform) -> bool:
+        """Whether pixels are polynomials under this transformation."""
+        return supported(
+            transform, *(torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
+        )
 
     @torch.no_grad()
     def bound(self, images: Tensor, low: Tensor, high: Tensor, network: Network) -> DeepOutcome:

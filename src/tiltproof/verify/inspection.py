@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, UnsupportedOperation
-from tiltproof.network import Network, Operation, margins, run
-from tiltproof.network.deep import DeepPass, suits
+from tiltproof.network import Network, Operation, is_deep, margins, run
+from tiltproof.network.deep import DeepPass
 from tiltproof.network.ops.base import REGISTRY, LinearRule
 from tiltproof.refusals import Refusal, refusals_of
 from tiltproof.transforms import Transform
@@ -266,7 +266,7 @@ def _rounding(inputs: Inputs, network: Network, precision: str) -> tuple[Roundin
     answer = run(real, AffineForm.constant(inputs.images64, unit=0.0))[real.output].center
     label = answer.argmax(1)
     margin = float(margin_of(answer, label))
-    if suits(network) and image.dtype == torch.float64:  # as `DeepProver` bounds it
+    if is_deep(network) and image.dtype == torch.float64:  # as `DeepProver` bounds it
         deep = DeepPass(network).run(AffineForm.constant(image))
         if deep is not None:
             form = margins(network, deep, label)

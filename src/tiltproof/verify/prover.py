@@ -14,6 +14,7 @@ from tiltproof.network import (
     Network,
     better,
     forward_shares,
+    is_deep,
     margins,
     refine,
     refine_outputs,
@@ -73,7 +74,7 @@ class Prover:
         self.quadratic = True  # benchmarks switch it off to compare
         self.cost = CostModel.of(inputs, self.networks[self.dtype])
         self.deep: DeepProver | None = None
-        if DeepProver.suits(self.networks[torch.float64], self.transform, method):
+        if method == "affine" and is_deep(self.networks[torch.float64]) and DeepProver.suits(self.transform):
             self.deep = DeepProver(self.images64, self.labels, self.transform)
             self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
 
