@@ -57,6 +57,40 @@ def test_bounds_lie_below_sampled_margins(transform, width):
     assert ((found.columns > 1) & (found.columns < 1026)).all()
 
 
+@pytest.mark.usefixtures("in_proof")
+def test_margins_at_points_are_known_almost_exactly():
+    torch.manual_seed(1)
+    model, images = network(20), torch.rand(3, 1, 10, 10).double()
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    inputs = check_inputs(model, images, labels, "R(20)")
+    net, change = inputs.network_as(torch.float64), inputs.transform
+    rows, angles = torch.arange(3).repeat(4), torch.linspace(-20, 20, 12).double()[:, None]
+    with torch.no_grad():
+        answers = model(change.apply(images[rows], angles))
+    margins = answers.gather(1, labels[rows][:, None]) - answers
+    margins = margins.scatter(1, labels[rows][:, None], torch.inf).amin(1)
+    found = DeepProver(inputs.images64, inputs.labels, change).largest_margins(rows, angles, net)
+    assert (found >= margins - 1e-13 * (1 + answers.abs().amax())).all()
+    assert (found <= margins + 1e-3).all()
+
+
+def test_counterexamples_of_deep_networks_are_confirmed():
+    """Radii alone grow to 10^15 and more, and confirm nothing."""
+    torch.manual_seed(1)
+    model, images = network(22), torch.rand(1, 1, 10, 10).double()
+    with torch.no_grad():
+        turned = tiltproof.parse("R(40)").apply(images, torch.tensor([[30.0]]).double())
+        apart = (model(images) - model(turned)).abs().max()
+        for number in model[-1].parameters():
+            number /= apart
+        model[-1].bias -= ((model(images) + model(turned)) / 2)[0]  # so that both answers are opposite
+        label = model(images).argmax(1)
+        assert model(turned).argmax(1) != label
+    certificate = tiltproof.certify(model, images, label, "R(40)", search=tiltproof.BranchAndBound(max_boxes=2))
+    assert str(certificate.verdicts[0]) == "falsified"
+
+
 def test_which_networks_it_is_for(monkeypatch):
     model, images = network().float(), torch.rand(2, 1, 10, 10)
     with torch.no_grad():

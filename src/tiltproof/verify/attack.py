@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
-from tiltproof.network import better, margins, refine, run
+from tiltproof.network import better, is_deep, margins, refine, run
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms import Transform
+from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import Inputs, check_kept, not_finite, proof_on
 from tiltproof.verify.keep import Keep
 from tiltproof.verify.rules import OwnRule, Rule
@@ -257,6 +258,10 @@ class Attacker:
         for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
+            if self.rule is None and is_deep(self.exact):
+                prover = DeepProver(self.images64, self.labels, self.transform)
+                pieces.append(prover.largest_margins(index, values, self.exact).cpu())
+                continue
             pixels = pair_bounds(self.images64, index, self.transform, "affine", values, values)
             if self.rule is not None:
                 pieces.append(self.rule.upper(self.exact, pixels, index).cpu())

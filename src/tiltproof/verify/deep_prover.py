@@ -58,3 +58,19 @@ class DeepProver:
         lower = lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         center = form.center.scatter(1, label.unsqueeze(1), torch.inf)
         return float(lower.min()), float(center.min()), walk.columns
+
+    @torch.no_grad()
+    def largest_margins(self, images: Tensor, parameters: Tensor, network: Network) -> Tensor:
+        """Upper bounds of the margins at single parameters [P, d]: radii alone would decide nothing there."""
+        found = []
+        for image, values, label in zip(
+            images.split(1), parameters.split(1), self.labels[images].split(1), strict=True
+        ):
+            forms = DeepPass(network).run(polynomial_form(self.images, image, self.transform, values, values))
+            if forms is None:
+                found.append(label.new_full((1,), torch.inf, dtype=torch.float64))
+                continue
+            form = margins(network, forms, label)
+            upper = torch.where(form.radius >= 0, form.upper, torch.inf)
+            found.append(upper.scatter(1, label.unsqueeze(1), torch.inf).amin(1))
+        return torch.cat(found)
