@@ -57,6 +57,11 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     return x / (1 + mpmath.exp(-mpmath.sqrt(8 / mpmath.pi) * (x + mpmath.mpf(0.044715) * x**3)))
 
 
+def _between(x: Any, low: float | None, high: float | None) -> Any:
+    x = x if low is None else max(x, low)
+    return x if high is None else min(x, high)
+
+
 CLAMPS = ("clamp.default", "hardtanh.default", "relu6.default")
 SMOOTH: dict[str, Callable[..., Any]] = {
     "exp.default": mpmath.exp,
@@ -77,7 +82,7 @@ SMOOTH: dict[str, Callable[..., Any]] = {
     "softplus.default": _softplus,
     "pow.Tensor_Scalar": _power,
     "square.default": lambda x: x * x,
-    **dict.fromkeys(CLAMPS, lambda x, low=0.0, high=6.0: min(max(x, low), high)),
+    **dict.fromkeys(CLAMPS, lambda x, low=0.0, high=6.0: _between(x, low, high)),
 }
 
 
@@ -171,6 +176,7 @@ RULES: dict[str, Callable[..., Tensor]] = {
     "rule.centered": lambda x, dims: x - x.mean(dims, keepdim=True),
     "rule.mean_square": lambda x, dims: (x * x).mean(dims, keepdim=True),
     "rule.inverse_root": lambda x, epsilon: (x + epsilon).rsqrt(),
+    "tanhshrink.default": lambda x: x - x.tanh(),
     "rule.quantize": lambda x, s: (x * s["factor"]).round().clamp(s["low"], s["high"]) * s["step"],
 }
 """Rules that no single call of torch stands for, with torch's value."""

@@ -51,7 +51,16 @@ class Layer:
                 return values[arg.name]
             return arg.to(dtype) if isinstance(arg, Tensor) and arg.is_floating_point() else arg
 
-        return operation(self.call)(*map(given, self.args), **self.options)
+        args = [given(arg) for arg in self.args]
+        if self.call == "where.self":
+            args[0] = args[0] > 0
+        if self.call == "cat.default":  # a constant has a row for each image
+            count = len(next(iter(values.values())))
+            args[0] = [each[:1].expand(count, *each.shape[1:]) if isinstance(old, Tensor) else each
+                       for each, old in zip(args[0], self.args[0], strict=True)]  # fmt: skip
+        result = operation(self.call)(*args, **self.options)
+        result = result[0] if isinstance(result, tuple) else result  # of a maximum with its place, the maximum
+        return result.to(dtype) if result.dtype == torch.bool else result
 
 
 def operation(call: str) -> Any:
@@ -148,10 +157,12 @@ def _objects(values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
     return result.reshape(shape)
 
 
-AVERAGES = ("avg_pool2d.default", "adaptive_avg_pool2d.default", "mean.dim")
-MOVES = (
-    "reshape.default", "flatten.using_ints", "permute.default", "transpose.int", "slice.Tensor", "pad.default", "clone.default",
-)  # fmt: skip
+AVERAGES = ("avg_pool1d.default", "avg_pool2d.default", "adaptive_avg_pool2d.default", "mean.dim")
+MAXIMA = {
+    **dict.fromkeys(("max_pool1d.default", "max_pool2d.default", "adaptive_max_pool2d.default", "amax.default"), 1),
+    "amin.default": -1,
+}
+"""Calls that take the largest of some entries, or the smallest."""
 SCALES = ("add.Tensor", "sub.Tensor", "rsub.Scalar", "mul.Tensor", "div.Tensor", "neg.default", "batch_norm.default")
 LINEAR = (
     "mm.default", "addmm.default", "einsum.default", "tensordot.default", "cumsum.default", "sum.dim_IntList", "conv1d.default",
@@ -167,12 +178,12 @@ SMOOTH: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _basis(layer: Layer, shape: tuple[int, ...], args: list[Any]) -> np.ndarray:
+def _basis(layer: Layer, shape: tuple[int, ...], args: list[Any], size: float = 1.0) -> np.ndarray:
     """Return the matrix [inputs, outputs] of a linear operation in float64: exact if an output has one weight per input."""
     count = math.prod(shape)
-    one = torch.eye(count, dtype=torch.float64).view(count, *shape)
+    one = size * torch.eye(count, dtype=torch.float64).view(count, *shape)
     wide = [arg.double() if isinstance(arg, Tensor) else arg for arg in args]
-    return operation(layer.call)(one, *wide).reshape(count, -1).numpy()
+    return Layer(layer.name, layer.call, [Of("one"), *wide]).apply({"one": one}).reshape(count, -1).numpy()
 
 
 def matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
@@ -208,28 +219,25 @@ def product_with_constant(layer: Layer) -> bool:
     return layer.call == "matmul.default" and len(layer.inputs()) == 1
 
 
-def moved(layer: Layer, shape: tuple[int, ...]) -> np.ndarray:
-    """Return for each entry of the result the entry it copies, counted from 1, or 0 for a zero."""
+def moved(layer: Layer, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each entry of the result the entry it copies, counted from 1, or 0 for a constant; and the constants."""
     numbered = torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).view(1, *shape)
-    return layer.apply({layer.inputs()[0]: numbered})[0].numpy().astype(np.int64)
+    constant = layer.apply({layer.inputs()[0]: 0 * numbered})[0]
+    copied = layer.apply({layer.inputs()[0]: numbered})[0] - constant
+    return copied.round().numpy().astype(np.int64), constant.numpy()
 
 
-def windows(layer: Layer, shape: tuple[int, ...]) -> np.ndarray:
-    """Return max pooling's entries [outputs, window], counted from 1; 0 where a window reaches into the padding."""
-    _, kernel, stride, padding, dilation = layer.args
-    channels, height, width = shape
-    tall, wide = (
-        (size + 2 * padding[k] - dilation[k] * (kernel[k] - 1) - 1) // stride[k] + 1
-        for k, size in enumerate((height, width))
-    )
-    rows = []
-    for c, i, j in np.ndindex(channels, tall, wide):
-        row = []
-        for m, n in np.ndindex(*kernel):
-            y, x = i * stride[0] - padding[0] + m * dilation[0], j * stride[1] - padding[1] + n * dilation[1]
-            row.append((c * height + y) * width + x + 1 if 0 <= y < height and 0 <= x < width else 0)
-        rows.append(row)
-    return np.array(rows)
+def entries(layer: Layer, shape: tuple[int, ...]) -> list[list[int]]:
+    """Return the entries that each output of a maximum is taken of: those that change it."""
+    sign = MAXIMA[layer.call]
+    found = (sign * _basis(layer, shape, layer.args[1:], sign)) > 0
+    return [np.flatnonzero(column).tolist() for column in found.T]
+
+
+def extremes(layer: Layer, shape: tuple[int, ...], flat: np.ndarray) -> np.ndarray:
+    """Return the largest or smallest of each output's entries, whatever the numbers are."""
+    columns = [flat[:, row] for row in entries(layer, shape)]
+    return np.stack([each.max(1) if MAXIMA[layer.call] > 0 else each.min(1) for each in columns], 1)
 
 
 def root(value: Fraction) -> Fraction:
@@ -286,15 +294,15 @@ def shapes(layers: Sequence[Layer], shape: tuple[int, ...]) -> dict[str, tuple[i
 
 def evaluate(layers: Sequence[Layer], x: Rational) -> dict[str, Rational]:
     """Return every layer's value, [N, ...], for ``x`` [N, ...]. Sigmoid and tanh are rounded to 70 digits."""
-    from tests.soundness import exact_functions
+    from tests.soundness import exact_compounds
 
     known = shapes(layers, x.shape[1:])
     values, count = {"x": x}, x.shape[0]
     for layer in layers:
         names = layer.inputs()
         before = [values[name] for name in names]
-        if layer.call in exact_functions.EXACT and not product_with_constant(layer):
-            result = exact_functions.EXACT[layer.call](layer, before)
+        if layer.call in exact_compounds.EXACT and not product_with_constant(layer):
+            result = exact_compounds.EXACT[layer.call](layer, before)
         elif layer.call in SUMS:
             weight, bias, divisors = matrix(layer, known[names[0]])
             result = before[0].reshape(count, -1) @ Rational.of(weight)
@@ -315,22 +323,29 @@ def evaluate(layers: Sequence[Layer], x: Rational) -> dict[str, Rational]:
             result = Rational(np.where(high > 0, high, low), exp, den)
         elif layer.call in SMOOTH:
             result = _smooth(layer.call, before[0])
-        elif layer.call == "max_pool2d.default":
-            rows, flat = windows(layer, known[names[0]]), before[0].reshape(count, -1)
-            columns = [flat.ints[:, [k - 1 for k in row if k]].max(1) for row in rows]
-            result = Rational(np.stack(columns, 1), flat.exp, flat.den)
-        elif layer.call == "cat.default":
-            first = before[0]
-            for other in before[1:]:
+        elif layer.call in MAXIMA:
+            flat = before[0].reshape(count, -1)
+            result = Rational(extremes(layer, known[names[0]], flat.ints), flat.exp, flat.den)
+        elif layer.call in ("cat.default", "stack.default"):
+            rest = iter(before)
+            given = [next(rest) if isinstance(part, Of) else _repeated(part, count) for part in layer.args[0]]
+            if layer.call == "stack.default":
+                given = [Rational(np.expand_dims(each.ints, layer.args[1]), each.exp, each.den) for each in given]
+            first = given[0]
+            for other in given[1:]:
                 left, right, exp, den = first._aligned(other)
                 first = Rational(np.concatenate([left, right], layer.args[1]), exp, den)
             result = first
         else:
-            index, flat = moved(layer, known[names[0]]), before[0].reshape(count, -1)
+            (index, constant), flat = moved(layer, known[names[0]]), before[0].reshape(count, -1)
             padded = np.concatenate([np.zeros((count, 1), dtype=object), flat.ints], 1)
-            result = Rational(padded[:, index.ravel()], flat.exp, flat.den)
+            result = Rational(padded[:, index.ravel()], flat.exp, flat.den) + Rational.of(constant.ravel())
         values[layer.name] = result.reshape(count, *known[layer.name])
     return values
+
+
+def _repeated(constant: Tensor, count: int) -> Rational:
+    return Rational.of(constant[:1].double().expand(count, *constant.shape[1:]))
 
 
 def _negative(layer: Layer) -> float:
@@ -394,11 +409,11 @@ class Float32:
         return values
 
     def _layer(self, layer: Layer, before: list[np.ndarray], known: list[tuple[int, ...]]) -> np.ndarray:
-        from tests.soundness import exact_functions
+        from tests.soundness import exact_compounds
 
         x, flat = before[0], before[0].reshape(len(before[0]), -1)
-        if layer.call in exact_functions.FLOAT32 and not product_with_constant(layer):
-            return exact_functions.FLOAT32[layer.call](self, layer, before)
+        if layer.call in exact_compounds.FLOAT32 and not product_with_constant(layer):
+            return exact_compounds.FLOAT32[layer.call](self, layer, before)
         if layer.call in SUMS:
             weight, bias, divisors = matrix(layer, known[0])
             weight = self._flushed(weight)
@@ -434,13 +449,18 @@ class Float32:
             wrong = (true + signs * LIBRARY * UNIT).astype(np.float32)
             far = np.abs(wrong - true) > LIBRARY * UNIT * (1 - 2.0**-20)
             return np.where(far, np.nextafter(wrong, true.astype(np.float32)), wrong)
-        if layer.call == "max_pool2d.default":
-            rows = windows(layer, known[0])
-            return np.stack([flat[:, [k - 1 for k in row if k]].max(1) for row in rows], 1)
-        if layer.call == "cat.default":
-            return np.concatenate(before, layer.args[1])
-        index = moved(layer, known[0])
-        return np.concatenate([np.zeros((len(x), 1), np.float32), flat], 1)[:, index.ravel()]
+        if layer.call in MAXIMA:
+            return extremes(layer, known[0], flat)
+        if layer.call in ("cat.default", "stack.default"):
+            rest = iter(before)
+            given = [next(rest) if isinstance(part, Of) else self._repeated(part, len(x)) for part in layer.args[0]]
+            return (np.concatenate if layer.call == "cat.default" else np.stack)(given, layer.args[1])
+        index, constant = (each.ravel() for each in moved(layer, known[0]))
+        copied = np.concatenate([np.zeros((len(x), 1), np.float32), flat], 1)[:, index]
+        return np.where(index > 0, copied, self._flushed(constant))
+
+    def _repeated(self, constant: Tensor, count: int) -> np.ndarray:
+        return self._flushed(constant[:1].float().expand(count, *constant.shape[1:]).numpy())
 
     def _batch_norm(self, layer: Layer, x: np.ndarray) -> np.ndarray:
         weight, bias, mean, variance, _, _, epsilon, _ = layer.args[1:]

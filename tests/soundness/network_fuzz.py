@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.soundness.exact_compounds import PIECES, WRITTEN
 from tests.soundness.exact_functions import NORMS
 from tests.soundness.exact_networks import Float32, Layer, Of, Rational, evaluate, shapes
 
@@ -277,7 +278,9 @@ def _overestimates(case: Case, step: dict[str, Any]) -> Iterator[str]:
 
 
 RELAXATIONS = ("network/ops/", "enclosures/")
-SEVERAL = (*NORMS, "scaled_dot_product_attention.default")
+SEVERAL = (
+    *NORMS, "scaled_dot_product_attention.default", *(PIECES.keys() - {"abs.default", "sign.default"}), *WRITTEN, "amin.default",
+)  # fmt: skip
 """Calls that become several operations."""
 
 
@@ -415,7 +418,9 @@ def _climb(
             values = {"x": x}
             for layer in layers:
                 values[layer.name] = layer.apply(values)
-            total = (values[layers[-1].name].flatten(1) * torch.from_numpy(aim)).sum()
+            total = (
+                values[layers[-1].name].flatten(1) * torch.from_numpy(aim)
+            ).sum() + 0 * places.sum()  # which some depend on
             grads = torch.autograd.grad(total, (symbols, places), allow_unused=True)
             symbols, places = (
                 old.detach() if grad is None else grad.nan_to_num().sign()
@@ -936,11 +941,19 @@ def nonlinear(rng: Rng) -> Iterator[Case]:
     yield from cases(rng)
 
 
+def piecewise(rng: Rng) -> Iterator[Case]:
+    """Yield cases of piecewise linear functions, rearrangements, maxima, and functions written as others."""
+    from tests.soundness.network_fuzz_piecewise import cases
+
+    yield from cases(rng)
+
+
 FAMILIES: dict[str, Callable[[Rng], Iterator[Case]]] = {
     "activations": activations,
     "linears": linears,
     "networks": networks,
     "nonlinear": nonlinear,
+    "piecewise": piecewise,
 }
 
 
