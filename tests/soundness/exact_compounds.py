@@ -103,7 +103,7 @@ def gated(layer: Layer, x: Rational) -> Rational:
 def variance(layer: Layer, x: Rational) -> Rational:
     axes = axes_of(layer, x, layer.args[1])
     count, centered = math.prod(x.shape[axis] for axis in axes), x - mean(x, axes)
-    correction = layer.options.get("correction", 1)
+    correction = layer.options["correction"] if layer.options else int(layer.args[2])
     square = mean(centered * centered, axes)
     return Rational(square.ints * count, square.exp, square.den * (count - correction))
 
@@ -131,6 +131,8 @@ WRITTEN: dict[str, Callable[[Layer, list[Rational]], Rational]] = {
     "glu.default": lambda layer, before: gated(layer, before[0]),
     "var.correction": lambda layer, before: variance(layer, before[0]),
     "std.correction": lambda layer, before: elementwise(mpmath.sqrt, variance(layer, before[0])),
+    "var.dim": lambda layer, before: variance(layer, before[0]),
+    "std.dim": lambda layer, before: elementwise(mpmath.sqrt, variance(layer, before[0])),
     "linalg_vector_norm.default": lambda layer, before: length(layer, before[0]),
 }
 EXACT = {**exact_functions.EXACT, **PIECES, **WRITTEN}

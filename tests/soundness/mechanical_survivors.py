@@ -108,6 +108,7 @@ OTHER_FUZZ = "Used with the other fuzz's inputs alone, which judges the files th
 UNCALLED: dict[tuple[str, str], str] = {
     ("enclosures/relu.py", "clamp01"): OTHER_FUZZ,
     ("enclosures/affine_form.py", "extent"): OTHER_FUZZ,
+    ("enclosures/polynomial.py", "__rsub__"): "A negation and a sum, and cases call both of these.",
     ("enclosures/affine_form.py", "width"): "The width of a form, which the search reads to choose a split: it bounds nothing.",
     **{
         ("network/arithmetic.py", name): BY_PRODUCT
@@ -124,9 +125,11 @@ UNCALLED: dict[tuple[str, str], str] = {
     ("network/ops/base.py", "register"): "Called while importing, for every rule and every converter.",
     ("network/ops/base.py", "supported"): ELSEWHERE,
     ("network/ops/convex.py", "ends"): "Every convex function has its own.",
-    ("network/ops/pooling.py", "max_pool2d_with_indices"): "Another name of a call that a case makes.",
-    ("network/ops/reshape.py", "dropout"): "In evaluation it is the identity, whose other names cases call.",
-    ("network/ops/reshape.py", "constant_pad"): "Another name of a call that a case makes.",
+    ("network/ops/gather.py", "_rearranges"): "Called while importing; it names operations of which cases call many.",
+    ("network/ops/gather.py", "_nearest"): "Called while importing, for each name of an operation that cases call.",
+    ("network/ops/gather.py", "part"): (
+        "One of several results of a call, which the cases do not have; `tests/support/small_networks.py` has networks that split."
+    ),
     ("pixels/api.py", "check_images"): ELSEWHERE,
     ("pixels/api.py", "bound_pixels"): "The public function: it checks arguments and calls what the cases call.",
     ("pixels/api.py", "bounds_pairs_alone"): ELSEWHERE,

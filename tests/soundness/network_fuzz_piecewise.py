@@ -46,6 +46,10 @@ def piecewise(rng: Rng) -> Iterator[Case]:
         for k, given in enumerate(KINKED):
             if (alone and name[:4] in ("abs.", "sign")) or given.evaluation or (k + number) % (2 if alone else 3) == 0:
                 yield make(rng, f"{name}, {given}", layers, shape, given, 12)
+    for name in ("maximum", "minimum"):  # one branch is much larger than the other, which it hardly ever falls below
+        for dtype in (F32, F64):
+            given = Input(8, 1, dtype, barely=True, wide=3, rest=0)
+            yield make(rng, f"{name}, {given}", halves(f"{name}.default", 3), (6,), given, 12)
     ends = torch.tensor([0.0, 2.0**-130, -(2.0**-130), 2.0**-126, 0.5], dtype=F64)
     for call in ("sign.default", "abs.default"):
         for given in (
@@ -149,6 +153,8 @@ def written(rng: Rng) -> Iterator[Case]:
         "variance": ([Layer("y", "var.correction", [X, [1]], {"correction": 1, **keep})], (4,)),
         "variance of pixels": ([Layer("y", "var.correction", [X, [2, 3]], {"correction": 0, **keep})], (2, 2, 2)),
         "deviation": ([Layer("y", "std.correction", [X, [-1]], {"correction": 1, **keep})], (2, 3)),
+        "variance, unbiased": ([Layer("y", "var.dim", [X, [1], True, True])], (3,)),
+        "deviation, biased": ([Layer("y", "std.dim", [X, [1], False, True])], (3,)),
         "length": ([Layer("y", "linalg_vector_norm.default", [X, 2, [1], True])], (4,)),
     }  # fmt: skip
     for number, (name, (layers, shape)) in enumerate(kinds.items()):
