@@ -70,6 +70,7 @@ SMOOTH: dict[str, Callable[..., Any]] = {
     "rsqrt.default": lambda x: 1 / mpmath.sqrt(x) if x > 0 else None,
     "reciprocal.default": lambda x: 1 / x if x else None,
     "erf.default": mpmath.erf,
+    "atan.default": mpmath.atan,
     "sin.default": mpmath.sin,
     "cos.default": mpmath.cos,
     "silu.default": lambda x: x / (1 + mpmath.exp(-x)),

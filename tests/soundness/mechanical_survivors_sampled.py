@@ -105,6 +105,38 @@ ARGUED: list[Argued] = [
         ("torch.where((middle > 0) & (self.ends()[0] > 0), result.r... -> torch.inf",),
         NOTHING,
     ),
+    Argued(
+        "network/ops/gather.py",
+        "if len(branches) > 1:",
+        ("len(branches) > 1 -> len(branches) >= 1",),
+        "A concatenation of one branch is that branch; the network has one operation more, and the same values.",
+    ),
+    Argued(
+        "network/ops/maxima.py",
+        "if ceil_mode or (dilation != (1, 1) and padding != (0, 0)):",
+        ("1 -> 0 #2",),
+        "The rule that lists the entries of windows serves where the other one does too: both bound the same function.",
+    ),
+    Argued("network/ops/piecewise.py", "STEEPEST = 2.0**20", ("2.0 ** 20 -> 2.0 * 20",), CHOICE),
+    Argued(
+        "network/ops/piecewise.py",
+        "slope = above / (below + above + SMALLEST[low.dtype])",
+        ("below + above -> below",),
+        CHOICE,
+    ),
+    Argued(
+        "network/ops/piecewise.py",
+        "size = lengths(farthest(first) + farthest(second) + top)",
+        ("farthest(first) + farthest(second) -> farthest(second)",),
+        "The top is worked out of ends of the difference that are widened by two units of both branches' sizes, of which the "
+        "larger coefficient times that is more than the rounding of either product: what is charged besides is not needed.",
+    ),
+    Argued(
+        "network/ops/piecewise.py",
+        "slopes = [(each * rise).to(form.radius.dtype).double() for each in (up, down)]",
+        ("each * rise -> each / rise",),
+        "Another slope, and the line moves by how far it may be off: by the difference of the slopes times the largest argument.",
+    ),
     Argued("pixels/polynomial.py", "before, after = (-low).clamp(min=0), (high - 1).clamp(min=0)", ("0 -> 1",), CHOICE),
     Argued("pixels/polynomial.py", "AT_ONCE = 2**15", ("2 ** 15 -> 2 * 15",), CHUNKS),
     Argued(

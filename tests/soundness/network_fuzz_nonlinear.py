@@ -60,6 +60,14 @@ def smooth(rng: Rng) -> Iterator[Case]:
     for call in ("sin.default", "cos.default"):
         far = torch.tensor([2.0**19, -(2.0**22), 1e3, 1e6, 1.5], dtype=F64)
         yield make(rng, f"{call} far out", [Layer("y", call, [X])], (5,), Input(3, 1, F64, center=far, size=5.0), 10)
+    for given in (
+        Input(4, 1, F32, size=2.0), Input(3, 2, F64, size=3.0, rest=0), Input(3, 1, F64, wide=2, spread=1.0),
+        Input(3, 0, F64, evaluation=True, point=True, size=3.0), Input(2, 1, F32, evaluation=True, size=2.0),
+    ):  # fmt: skip
+        yield make(rng, f"atan {given}", [Layer("y", "atan.default", [X])], (5,), given, 14)
+    for call in ("sin.default", "cos.default"):  # where multiples of pi are not known to a tenth
+        far = torch.tensor([1e15, -1e15, 0.7e15, 1e15 + 1, 0.9e15 + 2], dtype=F64)
+        yield make(rng, f"{call} farther out", [Layer("y", call, [X])], (5,), Input(6, 1, F64, center=far, size=3.0), 24)
 
 
 def quantized(rng: Rng) -> Iterator[Case]:
