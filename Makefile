@@ -36,7 +36,7 @@ EVERY := tests/verify/test_faults.py tests/test_faults_on_disk.py tests/verify/t
 	tests/onnx/test_random_graphs.py tests/network/test_random_modules.py
 
 # Mechanical mutants: all of one file, a sixteenth of these, and of every other file with pixel bounds or network rules a 48th
-SAMPLED := $(addprefix network/ops/, products.py attention.py quantize.py norms.py)
+SAMPLED := $(addprefix network/ops/, products.py attention.py quantize.py norms.py piecewise.py gather.py maxima.py)
 
 soundness: $(DEVELOPER)
 	$(BIN)/python -m tests.soundness.campaign --cases 100000 --seed 0 --workers 2

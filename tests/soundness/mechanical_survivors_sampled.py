@@ -39,6 +39,10 @@ TANGENTS = (
     "of a piece, and what moves one of them towards the graph moves the other away from it. The bounds move by the piece's "
     "square or cube; no sampled point leaves them."
 )
+OFFSETS = (
+    "An offset without an allowance for its few roundings; the budget of the step, nine units of slopes times arguments and of "
+    "offsets, covers them too."
+)
 UNDER = (
     "Covers underflow. SMALLEST is 2^26 (float64: 2^122) times the largest underflow, so that no sum of a few dozen of "
     "them comes close."
@@ -116,6 +120,43 @@ ARGUED: list[Argued] = [
         "if ceil_mode or (dilation != (1, 1) and padding != (0, 0)):",
         ("1 -> 0 #2",),
         "The rule that lists the entries of windows serves where the other one does too: both bound the same function.",
+    ),
+    Argued(
+        "network/ops/piecewise.py",
+        "slope = torch.where(low >= 0, 1.0, torch.where(high <= 0, 0.0, slope.clamp(0, 1)))",
+        ("torch.where(high <= 0, 0.0, slope.clamp(0, 1)) -> torch.where(high <= 0, slope.clamp(0, 1), 0.0)",),
+        CHOICE,
+    ),
+    Argued(
+        "network/ops/piecewise.py",
+        "magnitude = one.magnitude() + one.radius + two.magnitude() + two.radius + top",
+        ("one.magnitude() + one.radius -> one.magnitude()",),
+        "The factor in `widen` covers the roundings of the radius, which is a sum of products of this one and others.",
+    ),
+    Argued(
+        "network/ops/piecewise.py",
+        "return low, high, 2.0**-40 * (abs(low) + abs(high))",
+        ("2.0 ** (-40) * (abs(low) + abs(high)) -> 2.0 ** (-40) / (abs(low) + abs(high))", "high -> low #2"),
+        OFFSETS,
+    ),
+    Argued(
+        "network/ops/piecewise.py",
+        "above = torch.where(down > 0, above + moved[1], most)",
+        ("down > 0 -> down < 0",),
+        OFFSETS,
+    ),
+    Argued("network/ops/piecewise.py", "crossing = (least < most) & (lower < 0) & (upper > 0)", ("0 -> 1 #2",), CHOICE),
+    Argued(
+        "network/ops/piecewise.py",
+        "return torch.where(crossing & (far > near) & (slope >= 2.0**-60), slope, zero)",
+        ("crossing & (far > near) & (slope >= 2.0 ** (-60)) -> crossing & (far > near) | (slope >= 2.0 ** (-60))",),
+        "The docstring's lines hold for every slope from 0 on, wherever the jump is: each choice is sound.",
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "wide = (upper - lower > 9.4) | (_reach(lower, upper) > 2.0**20)",
+        ("_reach(lower, upper) > 2.0 ** 20 -> _reach(lower, upper) < 2.0 ** 20",),
+        "Multiples of pi are off by a few 2^-53 of |x|, and sines by no more; lines far out have a slack of 2^-44 of |x|.",
     ),
     Argued("network/ops/piecewise.py", "STEEPEST = 2.0**20", ("2.0 ** 20 -> 2.0 * 20",), CHOICE),
     Argued(

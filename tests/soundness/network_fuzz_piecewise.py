@@ -110,6 +110,13 @@ def rearranged(rng: Rng) -> Iterator[Case]:
         for k, given in enumerate(inputs):
             if k < 2 or (k + number) % 2:
                 yield make(rng, f"{name}, {given}", layers, IMAGE, given, 4)
+    small = torch.full((200,), 0.97 * 2.0**-25)  # coefficients that are lost one by one beside the first
+    small[0] = 1
+    weighed = [Layer("y", "repeat.default", [X, [1, 200]]), Layer("z", "mul.Tensor", [Of("y"), small])]
+    for dtype, factor in ((F32, 1.0), (F64, 2.0**-29)):
+        small[1:] *= factor
+        given = Input(8, 0, dtype, point=True)
+        yield make(rng, f"a sum of many copies' coefficients, {dtype}", weighed, (1,), given, 2)
 
 
 def maxima(rng: Rng) -> Iterator[Case]:
