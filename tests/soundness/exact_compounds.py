@@ -85,7 +85,7 @@ def interpolated(layer: Layer, before: list[Rational]) -> Rational:
     return before[0] + weight * (before[1] - before[0])
 
 
-def axes_of(layer: Layer, x: Rational, dim: Any) -> tuple[int, ...]:
+def axes_of(x: Rational, dim: Any) -> tuple[int, ...]:
     return tuple(d % len(x.shape) for d in (dim if isinstance(dim, list) else [dim]))
 
 
@@ -95,13 +95,13 @@ def log_sum(x: Rational, axes: tuple[int, ...]) -> Rational:
 
 
 def gated(layer: Layer, x: Rational) -> Rational:
-    (axis,) = axes_of(layer, x, layer.args[1])
+    (axis,) = axes_of(x, layer.args[1])
     first, second = (Rational(part, x.exp, x.den) for part in np.split(x.ints, 2, axis))
     return first * elementwise(lambda each: 1 / (1 + mpmath.exp(-each)), second)
 
 
 def variance(layer: Layer, x: Rational) -> Rational:
-    axes = axes_of(layer, x, layer.args[1])
+    axes = axes_of(x, layer.args[1])
     count, centered = math.prod(x.shape[axis] for axis in axes), x - mean(x, axes)
     correction = layer.options["correction"] if layer.options else int(layer.args[2])
     square = mean(centered * centered, axes)
@@ -110,7 +110,7 @@ def variance(layer: Layer, x: Rational) -> Rational:
 
 def length(layer: Layer, x: Rational) -> Rational:
     return elementwise(
-        mpmath.sqrt, Rational((x * x).ints.sum(axes_of(layer, x, layer.args[2]), keepdims=True), 2 * x.exp, x.den**2)
+        mpmath.sqrt, Rational((x * x).ints.sum(axes_of(x, layer.args[2]), keepdims=True), 2 * x.exp, x.den**2)
     )
 
 
@@ -126,8 +126,8 @@ WRITTEN: dict[str, Callable[[Layer, list[Rational]], Rational]] = {
     "pow.Scalar": lambda layer, before: power_of(layer, before[0]),
     "addcmul.default": lambda _, before: before[0] + before[1] * before[2],
     "lerp.Scalar": interpolated,
-    "logsumexp.default": lambda layer, before: log_sum(before[0], axes_of(layer, before[0], layer.args[1])),
-    "log_softmax.int": lambda layer, before: before[0] - log_sum(before[0], axes_of(layer, before[0], layer.args[1])),
+    "logsumexp.default": lambda layer, before: log_sum(before[0], axes_of(before[0], layer.args[1])),
+    "log_softmax.int": lambda layer, before: before[0] - log_sum(before[0], axes_of(before[0], layer.args[1])),
     "glu.default": lambda layer, before: gated(layer, before[0]),
     "var.correction": lambda layer, before: variance(layer, before[0]),
     "std.correction": lambda layer, before: elementwise(mpmath.sqrt, variance(layer, before[0])),

@@ -110,11 +110,10 @@ def rearranged(rng: Rng) -> Iterator[Case]:
         for k, given in enumerate(inputs):
             if k < 2 or (k + number) % 2:
                 yield make(rng, f"{name}, {given}", layers, IMAGE, given, 4)
-    small = torch.full((200,), 0.97 * 2.0**-25)  # coefficients that are lost one by one beside the first
-    small[0] = 1
-    weighed = [Layer("y", "repeat.default", [X, [1, 200]]), Layer("z", "mul.Tensor", [Of("y"), small])]
-    for dtype, factor in ((F32, 1.0), (F64, 2.0**-29)):
-        small[1:] *= factor
+    for dtype, bits in ((F32, 25), (F64, 54)):
+        small = torch.full((200,), 0.97 * 2.0**-bits)  # coefficients that are lost one by one beside the first
+        small[0] = 1
+        weighed = [Layer("y", "repeat.default", [X, [1, 200]]), Layer("z", "mul.Tensor", [Of("y"), small])]
         given = Input(8, 0, dtype, point=True)
         yield make(rng, f"a sum of many copies' coefficients, {dtype}", weighed, (1,), given, 2)
 
@@ -137,9 +136,9 @@ def maxima(rng: Rng) -> Iterator[Case]:
     }  # fmt: skip
     for number, (name, layers) in enumerate(calls.items()):
         for k, given in enumerate(EVERY):
-            if (name in ("over the edge", "largest") and k != 10) or (k + number) % 5 == 0 or k == 7:
-                if not given.quadratic:
-                    yield make(rng, f"{name}, {given}", layers, IMAGE, given, 6)
+            chosen = (name in ("over the edge", "largest") and k != 10) or (k + number) % 5 == 0 or k == 7
+            if chosen and not given.quadratic:
+                yield make(rng, f"{name}, {given}", layers, IMAGE, given, 6)
     alike = Input(3, 1, F64, equal=True)
     yield make(rng, "largest of equals", [Layer("y", "amax.default", [X, [2, 3]])], IMAGE, alike, 6)
 
