@@ -105,7 +105,26 @@ BY_PRODUCT = (
 )
 OTHER_FUZZ = "Used with the other fuzz's inputs alone, which judges the files that call it."
 
+BALLS = (
+    "Balls and symbols for kinks, which the pass for deep networks alone has: `tests/soundness/test_balls.py` compares each rule at its "
+    "worst members, and whole networks, in extended precision."
+)
+MASKS = "Attention with masks, of which no case has any: `tests/soundness/test_attention_exactly.py` and networks of `small_networks.py` do."
+
 UNCALLED: dict[tuple[str, str], str] = {
+    ("enclosures/affine_form.py", "row_length"): BALLS,
+    ("enclosures/affine_form.py", "added_lengths"): BALLS,
+    ("enclosures/kinks.py", "*"): BALLS,
+    ("network/deep.py", "*"): BALLS,
+    ("network/operator_norms.py", "*"): BALLS,
+    ("network/ops/arithmetic.py", "norm"): BALLS,
+    ("network/ops/base.py", "_with_ball"): BALLS,
+    ("network/ops/base.py", "_uses"): BALLS,
+    **{("network/arithmetic.py", name): BY_PRODUCT for name in ("convolutions_by_lines", "conv2d_by_lines", "_steps")},
+    **{
+        ("network/ops/attention.py", name): MASKS
+        for name in ("taking_part", "fitted", "part", "added", "baddbmm", "shift")
+    },
     ("enclosures/relu.py", "clamp01"): OTHER_FUZZ,
     ("enclosures/affine_form.py", "extent"): OTHER_FUZZ,
     ("enclosures/polynomial.py", "__rsub__"): "A negation and a sum, and cases call both of these.",

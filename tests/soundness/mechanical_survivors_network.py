@@ -920,7 +920,7 @@ ARGUED: list[Argued] = [
     ),
     Argued(
         "network/ops/base.py",
-        "radius, own, theirs = form.radius, gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)",
+        "own, theirs = gamma(count + 4, form.unit), gamma(count + 8, operation.evaluation)",
         ("count + 4 -> 4",),
         WINDOW,
     ),

@@ -165,6 +165,14 @@ def softmaxes(rng: Rng) -> Iterator[Case]:
                 )
 
 
+def far_softmaxes(rng: Rng) -> Iterator[Case]:
+    """Yield cases of arguments of very different sizes, of which the largest decide."""
+    center = torch.tensor([1e6 + 0.3, 1e6 - 0.4, 0.0, 1e6 + 1.1], dtype=F64)
+    for rest in (0.3, 1.0):
+        given = Input(6, 0, F64, center=center, rest=rest)
+        yield make(rng, f"softmax, {given}", [Layer("y", "softmax.int", [X, 1])], (4,), given, 24)
+
+
 def norms(rng: Rng) -> Iterator[Case]:
     """Yield cases with each step alone, and with each normalization."""
     image = (4, 1, 3)
@@ -239,5 +247,5 @@ def chains(rng: Rng) -> Iterator[Case]:
 
 
 def cases(rng: Rng) -> Iterator[Case]:
-    for family in (smooth, quantized, products, matrices, softmaxes, norms, chains):
+    for family in (smooth, quantized, products, matrices, softmaxes, norms, chains, far_softmaxes):
         yield from family(np.random.default_rng(rng.integers(2**32)))
