@@ -109,7 +109,14 @@ BALLS = (
     "Balls and symbols for kinks, which the pass for deep networks alone has: `tests/soundness/test_balls.py` compares each rule at its "
     "worst members, and whole networks, in extended precision."
 )
-MASKS = "Attention with masks, of which no case has any: `tests/soundness/test_attention_exactly.py` and networks of `small_networks.py` do."
+MASKS = (
+    "Attention with masks, which no case has: `tests/soundness/test_attention_exactly.py` compares masked softmax with exact values, and "
+    "`tests/support/small_networks.py` has networks with masks."
+)
+BRANCHES = "Einsums of two branches become products of matrices, which cases call; `tests/support/constructs.py` has networks with them."
+FIXED_POINT = (
+    "Kernels of whole numbers, which no case has: `tests/network/test_fixed_point.py` compares them with exact values."
+)
 
 UNCALLED: dict[tuple[str, str], str] = {
     ("enclosures/affine_form.py", "row_length"): BALLS,
@@ -119,6 +126,14 @@ UNCALLED: dict[tuple[str, str], str] = {
     ("network/operator_norms.py", "*"): BALLS,
     ("network/ops/arithmetic.py", "norm"): BALLS,
     ("network/ops/base.py", "_with_ball"): BALLS,
+    ("network/ops/linear.py", "local"): BALLS,
+    ("network/ops/linear.py", "_computed"): BALLS,
+    ("network/ops/linear.py", "norm"): BALLS,
+    ("network/ops/contraction.py", "norm"): BALLS,
+    ("network/ops/pooling.py", "_norm"): BALLS,
+    ("network/ops/contraction.py", "of_branches"): BRANCHES,
+    ("network/ops/contraction.py", "matrices"): BRANCHES,
+    ("network/ops/fixed_point.py", "*"): FIXED_POINT,
     ("network/ops/base.py", "_uses"): BALLS,
     **{("network/arithmetic.py", name): BY_PRODUCT for name in ("convolutions_by_lines", "conv2d_by_lines", "_steps")},
     **{

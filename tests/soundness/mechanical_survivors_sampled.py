@@ -438,6 +438,24 @@ ARGUED: list[Argued] = [
         UNDER,
     ),
     Argued(
+        "network/ops/contraction.py",
+        'return inputs // operation.settings["window"].groups * height * width, outputs * height * width',
+        ("outputs * height * width -> outputs * height / width",),
+        ROUNDS,
+    ),
+    Argued(
+        "network/ops/contraction.py",
+        "return sum(shape[-2:]) + 8, sum(operation.shape[-2:]) + 8",
+        ("8 -> 7 #2",),
+        ROUNDS,
+    ),
+    Argued(
+        "network/ops/contraction.py",
+        "result.radius = widen(result.radius + error, error, 4, result.unit)",
+        ("widen(result.radius + error, error, 4, result.unit) -> result.radius + error",),
+        ROUNDS,
+    ),
+    Argued(
         "network/ops/attention.py",
         "least.clamp(min=1.0),",
         ("1.0 -> 0.5",),
