@@ -43,6 +43,16 @@ OFFSETS = (
     "An offset without an allowance for its few roundings; the budget of the step, nine units of slopes times arguments and of "
     "offsets, covers them too."
 )
+CUTS = "Where an interval is cut into pieces, which any points of it are right for."
+MEET = (
+    "Each corner lies on a tangent at an end of its piece, at one place for both: hulls of such corners hold the graph wherever that place "
+    "is, and where the tangents meet they are smallest."
+)
+GIVEN_UP = "A slope of entries that are given up: their bounds are infinite, whatever it is."
+TOGETHER = (
+    "Whether bounds are worked out once for each box or once for each row: entries that are bounded together decide whether one piece "
+    "serves, and either is sound."
+)
 UNDER = (
     "Covers underflow. SMALLEST is 2^26 (float64: 2^122) times the largest underflow, so that no sum of a few dozen of "
     "them comes close."
@@ -454,6 +464,85 @@ ARGUED: list[Argued] = [
         "result.radius = widen(result.radius + error, error, 4, result.unit)",
         ("widen(result.radius + error, error, 4, result.unit) -> result.radius + error",),
         ROUNDS,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "slack = self.slack + PRECISION * slope.abs() * torch.maximum(self.x[0].abs(), self.x[-1].abs())",
+        ("1 -> 0",),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "return _cheapest(self.least.clamp(max=0), self.most.clamp(min=0), cost)",
+        ("self.least.clamp(max=0) -> self.least",),
+        CHOICE,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "return offset + sign * slope * middle, sign * (middle - self._x(graph == offset))",
+        ("middle - self._x(graph == offset) -> self._x(graph == offset)",),
+        CHOICE,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "slope = torch.where((slope >= left) & (slope <= right), slope, (left + right) / 2)",
+        ("right -> left",),
+        CHOICE,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "width, rise = x[1:] - x[:-1], y[1:] - y[:-1]",
+        ("y[1:] - y[:-1] -> y[1:] + y[:-1]",),
+        MEET,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "beyond = ((slope, 0.0), (low, -torch.inf), (high, torch.inf))",
+        ("0.0 -> 9.5367431640625e-07",),
+        GIVEN_UP,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "if isinstance(form, GatheredForm) and len(form) > len(form.form):  # each row is selected for several margins",
+        ("len(form) > len(form.form) -> len(form) < len(form.form)",),
+        TOGETHER,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "error = operation.evaluation * (1 + 2.0**-10) * (units + UNDERFLOW)",
+        ("10 -> 20",),
+        ROUNDS,
+    ),
+    Argued("network/ops/smooth.py", "return (first + (last - first) * share).sinh()", ("first -> last",), CUTS),
+    Argued(
+        "network/ops/smooth.py",
+        "return (1 + (x * math.sqrt(0.5)).erf()) / 2 + x * (-x * x / 2).exp() * math.sqrt(0.5 / math.pi)",
+        ("2 -> 3 #2",),
+        TANGENTS,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        'return (first + (last - first) * share).sinh() / operation.settings["beta"]',
+        ("last - first -> first",),
+        CUTS,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "end, other, share = torch.where(far, a, b), torch.where(far, b, a), torch.where(far, 1 - share, share)",
+        ("b -> a #2",),
+        CUTS,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "return (first + (last - first) * share).sinh()",
+        ("last - first -> last + first #2",),
+        CUTS,
+    ),
+    Argued(
+        "network/ops/smooth.py",
+        "made.slack = torch.where(wide, PRECISION * (1 + _reach(lower, upper)), made.slack)",
+        ("1 -> 0",),
+        PRECISE,
     ),
     Argued(
         "network/ops/attention.py",
