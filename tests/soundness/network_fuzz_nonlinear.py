@@ -167,10 +167,9 @@ def softmaxes(rng: Rng) -> Iterator[Case]:
 
 def far_softmaxes(rng: Rng) -> Iterator[Case]:
     """Yield cases of arguments of very different sizes, of which the largest decide."""
-    center = torch.tensor([1e6 + 0.3, 1e6 - 0.4, 0.0, 1e6 + 1.1], dtype=F64)
-    for rest in (0.3, 1.0):
-        given = Input(6, 0, F64, center=center, rest=rest)
-        yield make(rng, f"softmax, {given}", [Layer("y", "softmax.int", [X, 1])], (4,), given, 24)
+    center = torch.tensor([6e4 + 0.3, 6e4 - 0.4, 0.0, 6e4 + 1.1], dtype=F64)
+    given = Input(2, 0, F64, center=center, rest=0.7)
+    yield make(rng, f"softmax, {given}", [Layer("y", "softmax.int", [X, 1])], (4,), given, 8)
 
 
 def norms(rng: Rng) -> Iterator[Case]:
