@@ -83,7 +83,7 @@ GROSS = [
     ("enclosures/relu.py", "return torch.maximum(slope * below, (1 - slope) * above)", "return slope * below"),
     ("enclosures/relu.py", "above, value=-1).mul_(0.5)", "above, value=-1).mul_(0.49)"),
     ("enclosures/relu.py", "(highest + lowest) / 2, tilt", "highest / 2, tilt"),
-    ("enclosures/relu.py", "(highest - lowest) / 2 + t / 2 + slack", "(highest - lowest) / 2 + slack"),
+    ("enclosures/relu.py", "rest + t / 2 + slack", "rest + slack"),
     ("network/ops/base.py", "radius = self.absolute(operation, radius)", "radius = self.signed(operation, radius)"),
     ("network/ops/base.py", "radius = torch.add(radius, form.magnitude(), alpha=own)", "pass"),
     ("network/ops/base.py", "radius = torch.add(radius, farthest(form) + UNDERFLOW, alpha=theirs)", "pass"),

@@ -14,22 +14,18 @@ from tiltproof.verify.keep import Allow, Forbid, Keep, KeepOwn, TopK
 KEEP = "What must hold (by default: the label is the answer)"
 MOST_BYTES = 2**20
 
-KeepOwnFlag = Annotated[
-    bool, flag("The answer is that to the untransformed image; needs no labels.", KEEP, "--keep-own")
-]
+KeepOwnFlag = Annotated[bool, flag("The answer to the untransformed image; needs no labels.", KEEP, "--keep-own")]
 TopKOption = Annotated[int | None, option("The label is among the K largest outputs.", KEEP, "K", "--top-k")]
 AllowOption = Annotated[
     list[str] | None,
     option(
-        "The answer is the label or one of these classes. By label: 14:1,2 (repeatable), or @FILE.",
+        "The label or one of these; also LABEL:A,B or @FILE.",
         KEEP,
         "CLASS,...",
         "--allow",
     ),
 ]
-ForbidOption = Annotated[
-    list[str] | None, option("The answer is none of these classes; as --allow.", KEEP, "CLASS,...", "--forbid")
-]
+ForbidOption = Annotated[list[str] | None, option("None of these classes; as --allow.", KEEP, "CLASS,...", "--forbid")]
 
 
 class KeepChoice(NamedTuple):

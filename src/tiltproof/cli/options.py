@@ -90,12 +90,11 @@ def choice(text: str, group: str, *values: str) -> Any:
     return option(text, group, "NAME", names=lambda: values)
 
 
-MODEL_HELP = "Bundled model (list: tiltproof models), .safetensors, .onnx, .keras, .h5 or .tflite file, or package.module:function."
+MODEL_HELP = "Bundled model, .safetensors, .onnx, .keras, .h5 or .tflite file, or package.module:function."
 _model_names: Names = lambda: (card.name for card in models())  # noqa: E731
 _model = option(MODEL_HELP, PROBLEM, "MODEL", names=_model_names)
 _data = option(
-    "mnist, cifar10, tinyimagenet, driving, gtsrb, mnist-sample, cifar10-sample or a folder with labels.csv or a folder "
-    "per class.",
+    "mnist[-sample], cifar10[-sample], tinyimagenet, driving, gtsrb, or a folder (labels.csv or per class).",
     *(PROBLEM, "DATA"),
     names=lambda: DATA_NAMES,
 )
@@ -104,7 +103,7 @@ ModelArgument = Annotated[str, argument(MODEL_HELP, "MODEL", _model_names)]
 OptionalModel = Annotated[str | None, _model]
 Data = Annotated[str, _data]
 OptionalData = Annotated[str | None, _data]
-TRANSFORM_HELP = 'Ranges, e.g. "R(30), Tu(-2:1)"; letters: tiltproof --help.'
+TRANSFORM_HELP = 'E.g. "R(30), Tu(-2:1)"; see tiltproof --help.'
 LETTERS_HELP = (
     'A transformation is a list of letters with ranges: "R(30)" is -30 to 30, "R(-10:25)" is not symmetric. R: rotation '
     "(degrees). Tu, Tv: translation (pixels). Sc, Scu, Scv: scaling (percent). Sh, Shv: shearing (percent). C: contrast "
@@ -113,15 +112,11 @@ LETTERS_HELP = (
     "(degrees) at a focal length of 300 pixels."
 )
 TransformText = Annotated[str, option(TRANSFORM_HELP, PROBLEM, "TEXT", "--transform")]
-OptionalTransformText = Annotated[
-    str | None, option(TRANSFORM_HELP + " [default: the model's own]", PROBLEM, "TEXT", "--transform")
-]
+OptionalTransformText = Annotated[str | None, option(TRANSFORM_HELP + " [its own]", PROBLEM, "TEXT", "--transform")]
 Start = Annotated[int, option("Index of the first image.", PROBLEM, "N")]
 End = Annotated[int | None, option("Index after the last image.", RARE, "N")]
 Limit = Annotated[int | None, option("At most this many images.", PROBLEM, "N")]
-Semantics = Annotated[
-    str, choice("real (default) or float32 (every float32 evaluation too).", PROBLEM, "real", "float32")
-]
+Semantics = Annotated[str, choice("real (default) or float32 (every evaluation in it).", PROBLEM, "real", "float32")]
 RunFolder = Annotated[Path, argument("The folder that certify --out wrote.", "DIR")]
 Method = Annotated[str, choice("Pixel bounds: affine, hull or fgv.", EFFORT, "affine", "hull", "fgv")]
 Samples = Annotated[int | None, option("Parameters the attack samples per image.", EFFORT, "N")]
@@ -147,7 +142,7 @@ DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/ [default: $
 Resize = Annotated[str | None, option("Resize images: shorter side, or height x width.", RARE, "N or HxW", "--resize")]
 Crop = Annotated[str | None, option("Keep the center of images.", RARE, "N or HxW", "--crop")]
 Rgb = Annotated[bool, flag("Give gray images three equal channels.", RARE, "--rgb")]
-Mean = Annotated[str | None, option("Normalize inputs: X or X,X,X, imagenet, cifar10 or mnist.", RARE, "MEAN")]
+Mean = Annotated[str | None, option("Normalize inputs: X, X,X,X, imagenet, cifar10 or mnist.", RARE, "MEAN")]
 Std = Annotated[str | None, option("With --mean: the network takes (x - mean) / std.", RARE, "STD")]
 Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", RARE, "X")]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
