@@ -35,7 +35,7 @@ from tiltproof.verify.results import Certificate, RangeCertificate
 
 EPILOG = options.epilog(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)"',
-    'tiltproof certify --model net.onnx --data photos/ --transform "C(5)" --out run',
+    'tiltproof certify --model net.onnx --data photos/ --transform "C(5)"',
     code_1="below --fail-under",
 )
 
@@ -87,7 +87,7 @@ def command(
     """Prove for each image that no transformation changes the answer.
 
     Verdicts: certified (proved), falsified (a transformation changes the answer),
-    unknown (not decided in time) or misclassified (wrong from the start).
+    unknown (not decided) or misclassified (wrong from the start).
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
