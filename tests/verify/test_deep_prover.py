@@ -70,7 +70,7 @@ def test_margins_at_points_are_known_almost_exactly():
         answers = model(change.apply(images[rows], angles))
     margins = answers.gather(1, labels[rows][:, None]) - answers
     margins = margins.scatter(1, labels[rows][:, None], torch.inf).amin(1)
-    found = DeepProver(inputs.images64, inputs.labels, change).largest_margins(rows, angles, net)
+    found = DeepProver(inputs.images64, inputs.labels, change).bound(rows, angles, angles, net).upper
     assert (found >= margins - 1e-13 * (1 + answers.abs().amax())).all()
     assert (found <= margins + 1e-3).all()
 

@@ -76,7 +76,7 @@ class DeepForm(Form):
         if data.shape[1] != 1 or len(data) != len(numbers) + 2:
             raise no_rule("batches", "in deep networks")
         if data.numel() * data.element_size() > MOST_BYTES:
-            raise no_rule("forward", "with so many numbers in a deep network")
+            raise no_rule("forward", "with forms this large, in deep networks")
         self.ball = min(ball * UP, length(data[-1])) if bool(data.isfinite().all()) else math.inf
         self.numbers, self.counter, self.viewed = numbers, counter, False
         self.made: Made | None = None
@@ -241,7 +241,7 @@ def plus(a: Any, b: Any) -> DeepForm:
 
 @deep(torch.relu, F.relu, torch.Tensor.relu)
 def relu(input: DeepForm, inplace: bool = False) -> DeepForm:
-    result = bent(input)
+    result = with_kinks(input)
     return input.become(result, "relu") if inplace else result
 
 
@@ -250,7 +250,7 @@ def relu_(input: DeepForm) -> DeepForm:
     return relu(input, inplace=True)
 
 
-def bent(x: DeepForm) -> DeepForm:
+def with_kinks(x: DeepForm) -> DeepForm:
     """On [l, h] with l < 0 < h: relu(x) = s x + t / 2 + [-t / 2, t / 2] for any s in [0, 1], with t = max(-s l, (1 - s) h).
 
     The last part becomes a symbol where it exceeds the remainder. A few roundings of numbers up to |x| + t. What is left over becomes

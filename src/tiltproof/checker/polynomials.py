@@ -265,12 +265,12 @@ def positive(x: Tensor, error: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
         tops.append(turn * (f - k) - (start + slope * f + g * f * f))
     least, greatest = torch.stack(gaps).amin(0), torch.stack(gaps + tops).amax(0)
     middle = (least + greatest) / 2
-    bent = torch.stack([start + middle, slope * sign, g, 0 * g, 0 * g]) * size
+    parabola = torch.stack([start + middle, slope * sign, g, 0 * g, 0 * g]) * size
     # the top is missed by at most what its rounding moves it, and the parabola is flat there: fewer than 64 roundings
     off = (greatest - least) / 2 * size + (64 * UNIT + 1e-11) * size + x[2:].abs().sum(0) + error
     flat = torch.stack([most / 2, *[0 * most] * DEGREE])
     better = bends & (off < most / 2)
-    return torch.where(better, bent, flat), torch.where(better, off, most / 2) * UP
+    return torch.where(better, parabola, flat), torch.where(better, off, most / 2) * UP
 
 
 class Columns(NamedTuple):
@@ -403,17 +403,17 @@ def crossings(pixel: Pixels, across: Path, down: Path, powers: Tensor, error: Te
     turned = (s - factor * s[:, mine]).abs().sum(0) + 4 * UNIT * s.abs().sum(0) + s_error + factor.abs() * s_error[mine]
     apart, turned = torch.where(alone, 0.0, apart), torch.where(alone, 0.0, turned * UP)
     most = (x[0] + x[1:].abs().sum(0) + x_error).clamp(min=0) * UP + UNIT
-    bent, off = positive(x, x_error, most)
-    bent, off, most = bent[:, mine], off[mine], most[mine]
-    way, way_off = product(s[:, mine], bent)
-    # s max(0, x) = (s + error) (bent + off y): what is not s bent
+    parabola, off = positive(x, x_error, most)
+    parabola, off, most = parabola[:, mine], off[mine], most[mine]
+    way, way_off = product(s[:, mine], parabola)
+    # s max(0, x) = (s + error) (parabola + off y): what is not s parabola
     reach = (s[:, mine].abs().sum(0) + s_error[mine]) * UP
-    way_off = (way_off + reach * off + s_error[mine] * (bent.abs().sum(0) + off)) * UP
+    way_off = (way_off + reach * off + s_error[mine] * (parabola.abs().sum(0) + off)) * UP
     second = tilt * factor.unsqueeze(1)
-    added = jump * bent.unsqueeze(2) + second * way.unsqueeze(2)
+    added = jump * parabola.unsqueeze(2) + second * way.unsqueeze(2)
     cost = jump.abs() * apart.unsqueeze(1)
     cost = cost + tilt.abs() * (turned * most + (s.abs().sum(0) + s_error) * apart).unsqueeze(1)
-    sizes = (bent.abs().sum(0) + off).unsqueeze(1) + (way.abs().sum(0) + way_off).unsqueeze(1) * (
+    sizes = (parabola.abs().sum(0) + off).unsqueeze(1) + (way.abs().sum(0) + way_off).unsqueeze(1) * (
         1 + factor.abs().unsqueeze(1)
     )
     # jump and tilt are sums of at most six pixels, of which the largest counts; a pixel may cross two lines

@@ -253,14 +253,15 @@ class Attacker:
             known.add(rows, parameters, self.points.run(functools.partial(self._largest_margins, rows, parameters)))
 
     def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
-        """Return upper bounds of the exact margins, ``size`` at a time."""
-        pieces = []
+        """Return upper bounds of the exact margins, ``size`` at a time; in deep networks, radii alone would decide nothing."""
+        pieces, deep = [], None
+        if self.rule is None and is_deep(self.exact):
+            deep = DeepProver(self.images64, self.labels, self.transform)
         for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
-            if self.rule is None and is_deep(self.exact):
-                prover = DeepProver(self.images64, self.labels, self.transform)
-                pieces.append(prover.largest_margins(index, values, self.exact).cpu())
+            if deep is not None:
+                pieces.append(deep.bound(index, values, values, self.exact).upper.cpu())
                 continue
             pixels = pair_bounds(self.images64, index, self.transform, "affine", values, values)
             if self.rule is not None:

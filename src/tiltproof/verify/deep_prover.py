@@ -18,16 +18,17 @@ PIXEL_SYMBOLS = 64
 
 @dataclass
 class DeepOutcome:
-    """For each pair [P]: a lower bound of the margin, the margin in the middle of the box (NaN for boxes that were given up), and how many
-    columns went through the network."""
+    """For each pair [P]: a lower and an upper bound of the margin, the margin in the middle of the box (NaN for boxes that were given up),
+    and how many columns went through the network."""
 
     bound: Tensor
+    upper: Tensor
     center: Tensor
     columns: Tensor
 
 
 class DeepProver:
-    """Lower bounds of margins, in float64."""
+    """Bounds of margins, in float64."""
 
     def __init__(self, images: Tensor, labels: Tensor, transform: Transform) -> None:
         self.images, self.labels, self.transform = images, labels, transform
@@ -43,34 +44,19 @@ class DeepProver:
     def bound(self, images: Tensor, low: Tensor, high: Tensor, network: Network) -> DeepOutcome:
         """Bound pairs, one after the other: each has its own kinks."""
         rows = [self._pair(images[k : k + 1], low[k : k + 1], high[k : k + 1], network) for k in range(len(images))]
-        numbers = torch.tensor(rows, dtype=torch.float64, device=low.device).view(-1, 3)
+        numbers = torch.tensor(rows, dtype=torch.float64, device=low.device).view(-1, 4)
         return DeepOutcome(*numbers.unbind(1))
 
-    def _pair(self, image: Tensor, low: Tensor, high: Tensor, network: Network) -> tuple[float, float, float]:
+    def _pair(self, image: Tensor, low: Tensor, high: Tensor, network: Network) -> tuple[float, float, float, float]:
         pixels = polynomial_form(self.images, image, self.transform, low, high, symbols=PIXEL_SYMBOLS)
         walk, label = DeepPass(network), self.labels[image]
         forms = walk.run(pixels)
         if forms is None:
-            return -torch.inf, torch.nan, walk.columns
+            return -torch.inf, torch.inf, torch.nan, walk.columns
         form = margins(network, forms, label)
         # a negative radius can only come from a wrong rule: such a bound proves nothing
         lower = torch.where(form.radius >= 0, form.lower, torch.nan).scatter(1, label.unsqueeze(1), torch.inf)
         lower = lower.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        upper = torch.where(form.radius >= 0, form.upper, torch.inf).scatter(1, label.unsqueeze(1), torch.inf)
         center = form.center.scatter(1, label.unsqueeze(1), torch.inf)
-        return float(lower.min()), float(center.min()), walk.columns
-
-    @torch.no_grad()
-    def largest_margins(self, images: Tensor, parameters: Tensor, network: Network) -> Tensor:
-        """Upper bounds of the margins at single parameters [P, d]: radii alone would decide nothing there."""
-        found = []
-        for image, values, label in zip(
-            images.split(1), parameters.split(1), self.labels[images].split(1), strict=True
-        ):
-            forms = DeepPass(network).run(polynomial_form(self.images, image, self.transform, values, values))
-            if forms is None:
-                found.append(label.new_full((1,), torch.inf, dtype=torch.float64))
-                continue
-            form = margins(network, forms, label)
-            upper = torch.where(form.radius >= 0, form.upper, torch.inf)
-            found.append(upper.scatter(1, label.unsqueeze(1), torch.inf).amin(1))
-        return torch.cat(found)
+        return float(lower.min()), float(upper.min()), float(center.min()), walk.columns

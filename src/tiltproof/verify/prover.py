@@ -82,6 +82,13 @@ class Prover:
         """Bound this network as any other, however fast its radii might grow."""
         self.deep, self.cost = None, replace(self.cost, most_boxes=CostModel.most_boxes)
 
+    def _pixels(self, images: Tensor, low: Tensor, high: Tensor, dtype: torch.dtype) -> AffineForm:
+        """Bounds of the pixels of pairs, as in `bound`."""
+        quadratic = self.quadratic and dtype == torch.float64
+        return pair_bounds(
+            self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
+        )
+
     @torch.no_grad()
     def bound(
         self,
@@ -99,10 +106,7 @@ class Prover:
             return MarginOutcome(deep.bound, deep.bound, torch.zeros_like(deep.bound), torch.zeros_like(low))
         dtype, cost = dtype or self.dtype, self.cost
         network = network or self.networks[dtype]
-        quadratic = self.quadratic and dtype == torch.float64
-        pixels = pair_bounds(
-            self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
-        )
+        pixels = self._pixels(images, low, high, dtype)
         several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
         forms = run(network, pixels, lasting=low.shape[1], outputs=self.method == "fgv")

@@ -17,7 +17,6 @@ from tiltproof.network import (
     run,
     separate_margins,
 )
-from tiltproof.pixels.api import pair_bounds
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.prover import BACKWARD_LOSS, BackwardPolicy, CostModel, MarginOutcome, Prover, proved
 from tiltproof.verify.rules import ClassRule, Rivals, RowRule, Rule
@@ -64,10 +63,7 @@ class RuleProver(Prover):
         with torch.no_grad():
             dtype = dtype or self.dtype
             network = network or self.networks[dtype]
-            quadratic = self.quadratic and dtype == torch.float64
-            pixels = pair_bounds(
-                self.images64, images, self.transform, self.method, low, high, quadratic=quadratic, dtype=dtype
-            )
+            pixels = self._pixels(images, low, high, dtype)
             forms = run(network, pixels, lasting=low.shape[1], outputs=self.method == "fgv" or self._needs_outputs())
             return self._margins(network, forms, images, policy, low.shape[1])
 
