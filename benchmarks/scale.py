@@ -35,7 +35,8 @@ from tiltproof.models.architectures import BasicBlock
 from tiltproof.network import margins, proof_arithmetic, refine, run
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.reports.plots import FAINT, INK, OPEN, PROVED, SAMPLED
-from tiltproof.runtime.batch_size import Memory, parse_memory, shown_size
+from tiltproof.runtime.batch_size import Memory
+from tiltproof.runtime.memory_size import parse_memory, shown_size
 from tiltproof.transforms import Rotation
 from tiltproof.verify.inputs import Inputs, check_inputs
 

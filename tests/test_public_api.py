@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import tiltproof
 import tiltproof.training as training
 from tests.support.processes import environment
+from tiltproof import names
 
 PUBLIC = {
     "AffineBounds",
@@ -182,5 +184,35 @@ def test_import_needs_only_torch_and_numpy():
         "import sys\n"
         "for name in ('typer', 'rich', 'pooch', 'PIL', 'matplotlib', 'onnx', 'onnxruntime', 'ray'): sys.modules[name] = None\n"
         "import tiltproof\n"
+        "for name in tiltproof.__all__: name in ('report', 'reports') or getattr(tiltproof, name)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0
+
+
+def test_help_and_completion_import_neither_torch_nor_numpy():
+    """They take seconds. A command imports what needs them inside its function (as tiltproof/cli/attack.py does)."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'numpy', 'PIL', 'onnx', 'ray'): sys.modules[name] = None\n"
+        "import tiltproof.cli, typer\n"
+        "group = typer.main.get_command(tiltproof.cli.app)\n"
+        "for command in group.commands.values():\n"
+        "    context = command.make_context(command.name, [], resilient_parsing=True)\n"
+        "    command.get_help(context)\n"
+        "    for each in command.params: each.shell_complete(context, '')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0
+
+
+def test_names_are_those_of_what_they_name():
+    assert tuple(tiltproof.models.ARCHITECTURES) == names.ARCHITECTURE_NAMES
+
+
+@pytest.mark.parametrize("package", [tiltproof, tiltproof.models, tiltproof.training])
+def test_packages_that_import_on_first_use(package):
+    """They list their names, refuse others, and no other module of theirs can replace a name."""
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing
+    modules = {each.name for each in pkgutil.iter_modules(package.__path__)}
+    assert {name for name in package.__all__ if name in modules} <= SUBMODULES

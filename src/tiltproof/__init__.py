@@ -22,38 +22,62 @@ The names below are the ones most programs need. The rest of the public API is i
 is internal.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tiltproof.startup  # noqa: F401 - must run before torch is imported
-from tiltproof import data, export, losses, models, training, transforms
-from tiltproof.checker import CheckFailed, check
-from tiltproof.distributed import RayWorkers
-from tiltproof.errors import InputError, UnsupportedOperation
-from tiltproof.network import bound_network
-from tiltproof.pixels.api import bound_pixels
-from tiltproof.training import train
-from tiltproof.transforms import parse
-from tiltproof.verify.api import certify, certify_range
-from tiltproof.verify.attack import attack
-from tiltproof.verify.inspection import inspect
-from tiltproof.verify.keep import Allow, Forbid, KeepOwn, Linear, TopK
-from tiltproof.verify.options import (
-    FGV,
-    AffineBounds,
-    Attack,
-    BranchAndBound,
-    Execution,
-    IntervalHull,
-    RunFolder,
-    Tolerance,
-    UniformGrid,
-)
-from tiltproof.verify.results import Certificate, RangeCertificate, Verdict
+from tiltproof.lazy import lazy
 from tiltproof.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tiltproof import reports
+    from tiltproof import data, export, losses, models, reports, training, transforms
+    from tiltproof.checker import CheckFailed, check
+    from tiltproof.distributed import RayWorkers
+    from tiltproof.errors import InputError, UnsupportedOperation
+    from tiltproof.network import bound_network
+    from tiltproof.pixels.api import bound_pixels
     from tiltproof.reports import report
+    from tiltproof.training import train
+    from tiltproof.transforms import parse
+    from tiltproof.verify.api import certify, certify_range
+    from tiltproof.verify.attack import attack
+    from tiltproof.verify.inspection import inspect
+    from tiltproof.verify.keep import Allow, Forbid, KeepOwn, Linear, TopK
+    from tiltproof.verify.options import (
+        FGV,
+        AffineBounds,
+        Attack,
+        BranchAndBound,
+        Execution,
+        IntervalHull,
+        RunFolder,
+        Tolerance,
+        UniformGrid,
+    )
+    from tiltproof.verify.results import Certificate, RangeCertificate, Verdict
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "checker": ("CheckFailed", "check"),
+            "distributed": ("RayWorkers",),
+            "errors": ("InputError", "UnsupportedOperation"),
+            "network": ("bound_network",),
+            "pixels.api": ("bound_pixels",),
+            "reports": ("report",),
+            "training": ("train",),
+            "transforms": ("parse",),
+            "verify.api": ("certify", "certify_range"),
+            "verify.attack": ("attack",),
+            "verify.inspection": ("inspect",),
+            "verify.keep": ("Allow", "Forbid", "KeepOwn", "Linear", "TopK"),
+            "verify.options": (
+                *("FGV", "AffineBounds", "Attack", "BranchAndBound", "Execution", "IntervalHull", "RunFolder"),
+                *("Tolerance", "UniformGrid"),
+            ),
+            "verify.results": ("Certificate", "RangeCertificate", "Verdict"),
+        },
+        modules=("data", "export", "losses", "models", "reports", "training", "transforms"),
+    )
 
 __all__ = [
     # the claim
@@ -106,13 +130,3 @@ __all__ = [
     "training",
     "transforms",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import `report` and `reports` on first use: they need Pillow, and proofs need torch and numpy alone."""
-    if name not in ("report", "reports"):
-        raise AttributeError(f"module 'tiltproof' has no attribute {name!r}")
-    import importlib
-
-    module = importlib.import_module("tiltproof.reports")
-    return module if name == "reports" else module.report

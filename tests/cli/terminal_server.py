@@ -84,6 +84,8 @@ def run(request):
 
 
 def main():
+    for name in tiltproof.__all__:
+        getattr(tiltproof, name)  # imported now, and not in every fork
     torch.set_num_threads(1)
     threads = len(list(Path("/proc/self/task").iterdir()))
     assert threads == 1, f"{threads} threads, and a fork has one"

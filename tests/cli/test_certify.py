@@ -252,7 +252,7 @@ def test_ctrl_c_ends_with_130(certify, workspace, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tiltproof.cli.certify.certify", interrupted)
+    monkeypatch.setattr("tiltproof.verify.api.certify", interrupted)
     result = certify("--json", "result.json")
     assert result.exit_code == 130
     assert "interrupted" in result.stderr

@@ -105,7 +105,7 @@ def test_an_unknown_model_lists_the_known_ones(tiltproof):
 
 def check_demo(tiltproof, workspace, monkeypatch, count):
     images, labels = load_data("mnist-sample")
-    monkeypatch.setattr("tiltproof.cli.demo.load_data", lambda _: (images[:count], labels[:count]))
+    monkeypatch.setattr("tiltproof.data.load", lambda _: (images[:count], labels[:count]))
     result = tiltproof("demo", "--out", "images")
     assert result.exit_code == 0, result.output
     for name in ("pixel-bounds.png", "margin.png"):

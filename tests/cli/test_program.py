@@ -75,6 +75,7 @@ def test_ctrl_c(process, workspace):
 
 
 SLOW_TORCH = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+USE = "import tiltproof\ntiltproof.certify\n"
 SCRIPT = "import sys\nfrom tiltproof.cli import main\nsys.exit(main())\n"
 
 
@@ -82,9 +83,9 @@ SCRIPT = "import sys\nfrom tiltproof.cli import main\nsys.exit(main())\n"
 def importing(tmp_path):
     """Start Python with these arguments; return the process as soon as it imports torch, which takes a minute here."""
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
-    for name in ("tiltproof", "mine"):
-        (tmp_path / "bin" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(SCRIPT)
+    (tmp_path / "bin").mkdir()
+    for name, script in (("tiltproof", SCRIPT), ("mine", USE)):
+        (tmp_path / "bin" / name).write_text(script)
     source = str(Path(tiltproof.__file__).parents[1])
 
     def start(*arguments):
@@ -141,11 +142,9 @@ def test_ctrl_c_between_the_imports_and_the_command(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("mine",), ("-c", "import tiltproof"), ("-c", "import tiltproof", "-m", "tiltproof")]
-)
+@pytest.mark.parametrize("arguments", [("mine",), ("-c", USE), ("-c", USE, "-m", "tiltproof")])
 def test_ctrl_c_is_left_to_other_programs(importing, arguments):
-    """A program that imports the package keeps Python's own answer to Ctrl-C."""
+    """A program that uses the package keeps Python's own answer to Ctrl-C."""
     running = importing(*arguments)
     running.send_signal(signal.SIGINT)
     _, stderr = running.communicate(timeout=30)
@@ -178,7 +177,7 @@ def test_a_defect_is_no_verdict(tiltproof, monkeypatch, command):
     def broken(*_, **__):
         raise RuntimeError("first line\nsecond \x1b[2J line")
 
-    monkeypatch.setattr(f"tiltproof.cli.{command}.choose_device", broken)
+    monkeypatch.setattr("tiltproof.device.choose_device", broken)
     result = tiltproof(*DEFECTS[command])
     assert (result.exit_code, result.stdout) == (70, "")
     (line,) = result.stderr.splitlines()

@@ -22,9 +22,10 @@ RUN = LINE | {"display.live_progress live_line"}
 PROVE = RUN | {"certify.command _prove", "certify._prove live_progress"}
 COUNT = LINE | {"display.live_count live_line"}
 THREE_DIGITS = """
+from tiltproof import data
 from tiltproof.cli import demo
-whole = demo.load_data
-demo.load_data = lambda name: tuple(each[:3] for each in whole(name))
+whole = data.load
+data.load = lambda name: tuple(each[:3] for each in whole(name))
 demo.DETAILS = 2
 """
 

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 import tiltproof
 from tiltproof.enclosures.interval import Interval
+from tiltproof.names import PADDINGS
 from tiltproof.pixels import range_extrema as wide
 from tiltproof.pixels.api import bound_pixels, hull
 from tiltproof.pixels.bilinear import PatchExtrema
 from tiltproof.pixels.coordinates import Coordinates
-from tiltproof.transforms.interpolation import PADDINGS, ring_index, sample, with_ring
+from tiltproof.transforms.interpolation import ring_index, sample, with_ring
 
 WIDTHS = torch.tensor(
     [0.0, 0.3, 1.0, 7.5, 11.0, 11.5, 12.0, 12.5, 13.0, 20.0, 31.0, 32.0, 33.0, 80.0, torch.inf]

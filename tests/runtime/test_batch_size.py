@@ -14,7 +14,8 @@ import tiltproof
 from tests.support.small_regression import network, some_images
 from tiltproof import BranchAndBound, Execution, InputError, RunFolder
 from tiltproof.runtime import batch_size as limits
-from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, parse_memory
+from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory
+from tiltproof.runtime.memory_size import parse_memory
 
 CPU = torch.device("cpu")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="how much is taken is asked of Linux")

@@ -8,7 +8,7 @@ import torch
 from tiltproof import InputError, bound_pixels, parse
 from tiltproof.data import load as load_data
 from tiltproof.training import pixel_widths, read_recipe, tune
-from tiltproof.training.tune import equal_effects, sample_parameters
+from tiltproof.training.box_sizes import equal_effects, sample_parameters
 
 
 @pytest.fixture(scope="module")

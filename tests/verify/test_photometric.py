@@ -12,7 +12,7 @@ from tiltproof.reports import report
 from tiltproof.reports.sentences import in_words
 from tiltproof.runs.curve import certified_curve, nested
 from tiltproof.training import pixel_widths, tune
-from tiltproof.training.tune import sample_parameters
+from tiltproof.training.box_sizes import sample_parameters
 from tiltproof.verify.options import BOUNDS
 
 TEXTS = [

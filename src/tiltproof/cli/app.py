@@ -21,8 +21,8 @@ import tiltproof
 from tiltproof.cli import attack, bound, certify, check, demo, export, inspect, models, report, train, tune
 from tiltproof.cli.options import LETTERS_HELP, Command, epilog
 from tiltproof.errors import InputError, shown
-from tiltproof.runs.manifest import package_version
-from tiltproof.startup import INTERRUPTED, finish_start
+from tiltproof.startup import INTERRUPTED
+from tiltproof.version import __version__
 
 BAD_INPUT, INTERNAL_ERROR, PIPE_CLOSED, TERMINATED = 2, 70, 141, 143
 PACKAGE = Path(tiltproof.__file__).parent
@@ -39,7 +39,6 @@ class Program(TyperGroup):
         with warnings.catch_warnings(), terminable():
             warnings.showwarning = _notice
             try:
-                finish_start()
                 return super().invoke(ctx)
             except (typer.Exit, typer.Abort, PARSER_ERROR):
                 raise
@@ -148,7 +147,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tiltproof {package_version()}")
+        typer.echo(f"tiltproof {__version__}")
         raise typer.Exit
 
 

@@ -21,8 +21,6 @@ from tiltproof.cli.inputs import (
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, option
-from tiltproof.device import choose_device
-from tiltproof.verify.attack import attack
 
 MAX_ROWS = 20
 EPILOG = options.epilog(
@@ -58,6 +56,9 @@ def command(
     Every counterexample is confirmed in double precision. Finding none proves
     nothing; use tiltproof certify for that.
     """
+    from tiltproof.device import choose_device
+    from tiltproof.verify.attack import attack
+
     place = choose_device(device)
     check_text_file(json_file)
     choice = ModelChoice.of(model, files)

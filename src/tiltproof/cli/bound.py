@@ -11,9 +11,6 @@ from tiltproof.cli import options
 from tiltproof.cli.inputs import DataChoice, check_writable, write_figure
 from tiltproof.cli.options import option
 from tiltproof.errors import InputError
-from tiltproof.pixels.api import bound_pixels
-from tiltproof.reports import bounds_plot
-from tiltproof.transforms import parse
 
 EPILOG = options.epilog(
     'tiltproof bound --data mnist-sample --transform "R(10:11)" --out seven.png',
@@ -39,6 +36,10 @@ def command(
     pixel. The bounds hold for the whole range, taken as one box: a small range such as
     "R(10:11)" shows what a single step of a proof works with.
     """
+    from tiltproof.pixels.api import bound_pixels
+    from tiltproof.reports import bounds_plot
+    from tiltproof.transforms import parse
+
     chosen = parse(transform, padding)
     if out.suffix.lower() != ".png":
         raise InputError("the figure is written as PNG", got=out, do="end the file name in .png")

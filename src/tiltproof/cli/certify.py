@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_progress, print_ranges, print_summary
@@ -24,14 +23,14 @@ from tiltproof.cli.inputs import (
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS, choice, flag, option
-from tiltproof.device import choose_device
-from tiltproof.distributed import RayWorkers
 from tiltproof.errors import InputError
-from tiltproof.runs.curve import certified_curve, check_curve_file, write_curve
-from tiltproof.transforms import Transform
-from tiltproof.verify.api import certify, certify_range
 from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, Tolerance, bounds_for, search_for
 from tiltproof.verify.results import Certificate, RangeCertificate
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tiltproof.transforms import Transform
 
 EPILOG = options.epilog(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)"',
@@ -89,6 +88,10 @@ def command(
     Verdicts: certified (proved), falsified (a transformation changes the answer),
     unknown (not decided) or misclassified (wrong from the start).
     """
+    from tiltproof.device import choose_device
+    from tiltproof.distributed import RayWorkers
+    from tiltproof.runs.curve import check_curve_file
+
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
     kept = KeepChoice(keep_own, top_k, allow, forbid)
@@ -140,7 +143,7 @@ def command(
         raise typer.Exit(1)
 
 
-Problem = tuple[nn.Module, Tensor, Tensor, Transform]
+Problem: TypeAlias = "tuple[nn.Module, Tensor, Tensor, Transform]"
 """Network, images, labels (regression: target values) and transformation."""
 
 
@@ -148,6 +151,8 @@ def _prove(
     problem: Problem, task: str, tolerance: Tolerance, settings: dict[str, Any], quiet: bool
 ) -> Certificate | RangeCertificate:
     """Certify under a live display."""
+    from tiltproof.verify.api import certify, certify_range
+
     network, images, labels, transform = problem
     with live_progress(len(images), quiet) as progress:
         if task == "regression":
@@ -160,6 +165,8 @@ def _prove(
 
 def _curve(problem: Problem, certificate: Certificate, settings: dict[str, Any], out: Path, quiet: bool) -> None:
     """Certify nested ranges for the images that the whole range left open, and keep the curve in the run folder."""
+    from tiltproof.runs.curve import certified_curve, write_curve
+
     began = time.perf_counter()
     with live_progress(len(problem[1]), quiet) as progress:
         points = certified_curve(*problem, certificate, progress=progress, **settings)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiltproof.checker import CheckFailed, CheckReport
-from tiltproof.checker import check as check_run
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import DataChoice, ModelChoice, notes_of
 from tiltproof.cli.options import EFFORT, RARE, option
-from tiltproof.device import choose_device
+
+if TYPE_CHECKING:
+    from tiltproof.checker import CheckReport
 
 EPILOG = options.epilog(
     "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
@@ -46,6 +46,10 @@ def command(
     re-runs every counterexample. The first image that fails is named. How images are
     prepared and normalized is taken from the run's notes, unless options say it.
     """
+    from tiltproof.checker import CheckFailed
+    from tiltproof.checker import check as check_run
+    from tiltproof.device import choose_device
+
     place = choose_device(device)
     notes = notes_of(folder)
     chosen_data = DataChoice.of(data, files).noted(notes)
@@ -96,6 +100,7 @@ def selection(folder: Path, count: int) -> tuple[int, int, bool]:
 def sentence(report: CheckReport) -> str:
     """Say in one line what was checked.
 
+    >>> from tiltproof.checker import CheckReport
     >>> sentence(CheckReport(100, 98, 1664, 2120, 1, 23.2, False))
     'the certificate holds: 98 certified images, 1,664 boxes re-proved (2,120 sub-boxes), 1 counterexample re-run, in 23 s'
     >>> sentence(CheckReport(3, 3, 48, 72, 0, 1.2, False, "regression"))

@@ -15,7 +15,7 @@ from rich.progress import Progress as LiveDisplay
 from rich.table import Table
 from rich.text import Text
 
-from tiltproof.runtime.batch_size import shown_size
+from tiltproof.runtime.memory_size import shown_size
 from tiltproof.verify.results import Progress, Reason
 
 Report = TypeVar("Report")

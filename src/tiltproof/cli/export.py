@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from torch import nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
@@ -24,12 +23,14 @@ from tiltproof.cli.inputs import (
     write_atomically,
 )
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS, argument, choice, flag, option
-from tiltproof.data.loading import Source
 from tiltproof.errors import InputError
-from tiltproof.export import VnnlibFolder, as_csv, as_jsonl, export_run, export_vnnlib, result_rows
-from tiltproof.export.results import open_to_confirm
-from tiltproof.export.vnnlib import TIMEOUT
-from tiltproof.runs.reader import read_finished
+from tiltproof.names import PROPERTY_SECONDS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tiltproof.data.loading import Source
+    from tiltproof.export import VnnlibFolder
 
 EPILOG = options.epilog(
     "tiltproof export runs/r30 --csv r30.csv --jsonl r30.jsonl",
@@ -63,7 +64,7 @@ def command(
     method: Annotated[
         str | None, choice("--vnnlib: pixel bounds (default: hull, or the run's).", EFFORT, "hull", "fgv", "affine")
     ] = None,
-    timeout: Annotated[float, option("Seconds per property in instances.csv.", RARE, "S")] = TIMEOUT,
+    timeout: Annotated[float, option("Seconds per property in instances.csv.", RARE, "S")] = PROPERTY_SECONDS,
     padding: options.Padding = None,
     files: options.Files = options.NO_FILES,
 ) -> None:
@@ -79,6 +80,9 @@ def command(
     image proves it. sat means that some image within the pixel bounds breaks it,
     not necessarily a transformed one: use more splits.
     """
+    from tiltproof.export import export_run, export_vnnlib
+    from tiltproof.runs.reader import read_finished
+
     results = csv is not None or jsonl is not None or tolerance is not None
     if not vnnlib and csv is None and jsonl is None:
         raise InputError("nothing to write", do="give --vnnlib, --csv FILE or --jsonl FILE")
@@ -183,6 +187,10 @@ def _results(
     source: Source | None,
     quiet: bool,
 ) -> None:
+    from tiltproof.export import as_csv, as_jsonl, result_rows
+    from tiltproof.export.results import open_to_confirm
+    from tiltproof.runs.reader import read_finished
+
     run = read_finished(folder)
     images = None if source is None or run.regression else images_of_run(run, source)[0]
     rows = result_rows(folder, tolerance, model=None if images is None else network, images=images)

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
-from torch import Tensor, nn
 
 from tiltproof.cli.options import Files
-from tiltproof.data.loading import Source, open_data, selected
 from tiltproof.errors import InputError, shown
-from tiltproof.models import card_of, normalized
-from tiltproof.models import load as load_model
 from tiltproof.runs.atomic_io import replace_bytes
-from tiltproof.runs.reader import FinishedRun
-from tiltproof.transforms import Transform, parse
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from torch import Tensor, nn
+
+    from tiltproof.data.loading import Source
+    from tiltproof.runs.reader import FinishedRun
+    from tiltproof.transforms import Transform
 
 
 def without_none(**values: Any) -> dict[str, Any]:
@@ -44,6 +43,8 @@ class DataChoice(NamedTuple):
 
     def open(self, task: str) -> Source:
         """Open the data; images are read when they are asked for."""
+        from tiltproof.data.loading import open_data
+
         return open_data(self.name, self.root, task=task, resize=self.resize, crop=self.crop, rgb=self.rgb)
 
     def notes(self) -> dict[str, Any]:
@@ -82,15 +83,15 @@ class ModelChoice(NamedTuple):
     def load(self, data: DataChoice | None) -> nn.Module:
         """Load the network. A file that leaves the size of images open is asked with those of ``data``."""
 
+        from tiltproof.models import load, normalized
+
         def of_data() -> tuple[int, ...]:
             if data is None:
                 raise InputError("the model takes images of any size", got="no data", do="add --shape CxHxW, or --data")
             return tuple(data.open("any").pixels(range(1)).shape[1:])
 
         shape = of_data if self.shape is None else parse_shape(self.shape)
-        network = load_model(
-            self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output
-        )
+        network = load(self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output)
         wanted = self.mean, self.std, self.scale
         return network if wanted == (None, None, None) else normalized(network, *wanted)
 
@@ -138,12 +139,16 @@ def model_and_transform(
     The text is parsed first because that is cheap. Without a text the model is loaded first: a wrong ``--model`` must not
     be reported as a missing ``--transform``.
     """
+    from tiltproof.transforms import parse
+
     asked = None if transform is None else parse(transform, padding)
     network = choice.load(data)
     return network, parse(_of_card(choice.name), padding) if asked is None else asked
 
 
 def _of_card(model: str) -> str:
+    from tiltproof.models import card_of
+
     card = card_of(model)
     if card is None:
         raise InputError(
@@ -183,6 +188,8 @@ def load_selection(
     data: DataChoice, start: int, end: int | None, limit: int | None, task: str = "classification"
 ) -> tuple[Tensor, Tensor, int]:
     """The chosen images and labels, and the index of the first of them."""
+    from tiltproof.data.loading import selected
+
     if limit is not None and limit < 1:
         raise InputError("--limit must be at least 1", got=limit)
     source = data.open(task)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count, print_rows
 from tiltproof.cli.inputs import STDOUT, DataChoice, ModelChoice, check_text_file, parse_shape, write_json
 from tiltproof.cli.options import PROBLEM, option
-from tiltproof.device import choose_device
 from tiltproof.errors import InputError, UnsupportedOperation
-from tiltproof.step_module import StepModule
-from tiltproof.transforms import parse
-from tiltproof.verify.inspection import Cost, Inspection, Layer, Rounding, images_of_shape, inspect
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tiltproof.verify.inspection import Cost, Inspection, Layer, Rounding
 
 EPILOG = options.epilog(
     "tiltproof inspect mnist-r30 --data mnist-sample",
@@ -52,6 +52,10 @@ def command(
     that alone is more, nothing can be proved, whatever the budget. With
     --transform it estimates boxes and seconds per image.
     """
+    from tiltproof.device import choose_device
+    from tiltproof.transforms import parse
+    from tiltproof.verify.inspection import Inspection, inspect
+
     check_text_file(json_file)
     quiet, place = quiet or json_file == STDOUT, choose_device(device)
     chosen = None if transform is None else parse(transform, padding)
@@ -77,6 +81,9 @@ def command(
 
 def _image(network: nn.Module, data: DataChoice | None, shape: str | None, index: int) -> Tensor:
     """One image of the data, or one made up in the size that was given or that the file takes."""
+    from tiltproof.step_module import StepModule
+    from tiltproof.verify.inspection import images_of_shape
+
     if data is not None:
         source = data.open("any")
         if not 0 <= index < len(source):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from tiltproof.cli.inputs import DataChoice, without_none
 from tiltproof.cli.options import flag, option
 from tiltproof.errors import InputError, shown
-from tiltproof.verify.keep import Allow, Forbid, Keep, KeepOwn, TopK
+
+if TYPE_CHECKING:
+    from tiltproof.verify.keep import Keep
 
 KEEP = "What must hold (by default: the label is the answer)"
 MOST_BYTES = 2**20
@@ -59,6 +61,8 @@ class KeepChoice(NamedTuple):
 
     def keep(self, data: DataChoice) -> Keep | None:
         """Return what must be kept; None: the label. The data are opened for names of classes."""
+        from tiltproof.verify.keep import Allow, Forbid, KeepOwn, TopK
+
         if len(self.given) > 1:
             raise InputError(
                 "a run keeps one thing",

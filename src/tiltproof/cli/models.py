@@ -6,6 +6,7 @@ The lines are plain text of fixed width, the same on a terminal and in a pipe: a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -14,9 +15,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.options import flag
-from tiltproof.models import Card, models
-from tiltproof.models.cards import PAPER_ROWS, SOURCE, PaperRow
-from tiltproof.transforms import parse
+from tiltproof.models.cards import PAPER_ROWS, SOURCE, Card, PaperRow, models
 
 EPILOG = options.epilog(
     "tiltproof models", "tiltproof models --details", "tiltproof certify --model mnist-r30 --data mnist-sample"
@@ -37,10 +36,15 @@ Row = tuple[str, str]
 
 def row_of(entry: Card | PaperRow) -> Row:
     """The row of a model, independent of how its transformation is spelled."""
+    from tiltproof.transforms import parse
+
     return entry.dataset, str(parse(entry.transform))
 
 
-PAPER = {row_of(row): row for row in PAPER_ROWS}
+@functools.cache
+def paper() -> dict[Row, PaperRow]:
+    """The paper's figures by row."""
+    return {row_of(row): row for row in PAPER_ROWS}
 
 
 def command(
@@ -80,15 +84,15 @@ def ranked(cards: Iterable[Card]) -> dict[Row, list[Card]]:
     groups: dict[Row, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (-card.certified_percent, -card.clean_percent, card.name)):
         groups.setdefault(row_of(card), []).append(card)
-    rows = [row for row in PAPER if row in groups] + sorted(set(groups) - set(PAPER))
+    rows = [row for row in paper() if row in groups] + sorted(set(groups) - set(paper()))
     return {row: groups[row] for row in rows}
 
 
 def leaderboard(groups: dict[Row, list[Card]]) -> list[str]:
     """The lines to print: headings, and for each row its name, its models and the paper's figures."""
     tables = {row: [_cells(card) for card in cards] for row, cards in groups.items()}
-    for row in tables.keys() & PAPER.keys():
-        tables[row].append(_paper_cells(PAPER[row]))
+    for row in tables.keys() & paper().keys():
+        tables[row].append(_paper_cells(paper()[row]))
     entries = [HEADINGS, *(cells for table in tables.values() for cells in table)]
     widths = [max(map(len, column)) for column in zip(*entries, strict=True)]
     lines = [INDENT + _line(HEADINGS, widths)]

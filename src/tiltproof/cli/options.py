@@ -1,8 +1,12 @@
-"""The options that several commands share, each declared once with its help, and how ``--help`` shows them."""
+"""The options that several commands share, each declared once with its help, and how ``--help`` shows them.
+
+No module of commands imports torch, which takes seconds, before a command runs: ``--help``, ``--version`` and completion are immediate.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,9 +15,9 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from tiltproof.data import DATA_NAMES
-from tiltproof.models import ARCHITECTURES, models
-from tiltproof.transforms.interpolation import PADDINGS
+from tiltproof.models.cards import models
+from tiltproof.names import ARCHITECTURE_NAMES, DATA_NAMES, PADDINGS
+from tiltproof.startup import finish_start
 
 PROBLEM, EFFORT, MACHINE, RESULTS = "The problem", "How hard to try", "Where it runs", "Results and evidence"
 RARE = "Rarely used"
@@ -22,6 +26,12 @@ RARE = "Rarely used"
 
 class Command(TyperCommand):
     """A command whose help is plain text: options under headings, the rarely used ones last."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Torch is imported first: until then, Ctrl-C ends the program at once and with one line."""
+        importlib.import_module("torch")
+        finish_start()
+        return super().invoke(ctx)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
         arguments = [str(parameter.metavar) for parameter in self.params if parameter.param_type_name == "argument"]
@@ -132,7 +142,8 @@ Padding = Annotated[
     ),
 ]
 Architecture = Annotated[
-    str | None, option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURES)
+    str | None,
+    option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURE_NAMES),
 ]
 AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.", RARE, "--allow-pickle")]
 ImageShape = Annotated[str | None, option("Images that an .onnx file takes, e.g. 1x28x28.", RARE, "CxHxW", "--shape")]

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from torch import Tensor, nn
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import DataChoice, ModelChoice, check_writable, images_of_run
 from tiltproof.cli.options import EFFORT, RESULTS, option
-from tiltproof.data.loading import DATA_NAMES
-from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.models import models
-from tiltproof.reports import report as write_report
-from tiltproof.reports.page import DETAILS, REPORT
-from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
+from tiltproof.models.cards import models
+from tiltproof.names import DATA_NAMES, REPORT_DETAILS
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tiltproof.runs.reader import FinishedRun
 
 EPILOG = options.epilog(
     "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30", "tiltproof report runs/r30"
@@ -34,7 +34,7 @@ def command(
     data: options.OptionalData = None,
     details: Annotated[
         int, option("Draw margins and pixel bounds of N images, those not certified first.", EFFORT, "N")
-    ] = DETAILS,
+    ] = REPORT_DETAILS,
     device: options.Device = "auto",
     out: Annotated[Path | None, option("The page (default: report.html in DIR).", RESULTS, "FILE")] = None,
     quiet: options.Quiet = False,
@@ -48,6 +48,11 @@ def command(
     bundled model or weight file and a local data set; otherwise the page says
     what is missing.
     """
+    from tiltproof.device import choose_device
+    from tiltproof.reports import report as write_report
+    from tiltproof.reports.page import REPORT
+    from tiltproof.runs.reader import read_finished
+
     place = choose_device(device)
     run = read_finished(folder)
     path = folder / REPORT if out is None else out
@@ -93,6 +98,8 @@ def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | 
 
 def _noted_model(run: FinishedRun) -> nn.Module:
     """Load a bundled model or a weight file. Never a function: a folder from elsewhere must not choose code to run."""
+    from tiltproof.runs.reader import check_model
+
     name, arch = run.notes.get("model"), run.notes.get("arch")
     known = isinstance(name, str) and (name in {card.name for card in models()} or name.endswith(".safetensors"))
     if not isinstance(name, str) or not known:
@@ -107,6 +114,8 @@ def _noted_model(run: FinishedRun) -> nn.Module:
 
 def _noted_data(run: FinishedRun, root: Path | None) -> tuple[Tensor, Tensor]:
     """Load a data set that is available locally; a run folder must not trigger a download."""
+    from tiltproof.runs.reader import check_images
+
     name = run.notes.get("data")
     is_local = isinstance(name, str) and (name.endswith("-sample") or name not in DATA_NAMES or root is not None)
     if not isinstance(name, str) or not is_local:

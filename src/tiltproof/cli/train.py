@@ -7,16 +7,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import Line, LogLine, kept_after_interruption, live_line
 from tiltproof.cli.options import EFFORT, PROBLEM, RESULTS, argument, flag, option
-from tiltproof.data import SIGNED_LABELS
 from tiltproof.errors import InputError
-from tiltproof.training import TrainingFailed, TrainProgress, TrainResult, read_recipe, recipe_names, train
+from tiltproof.names import SIGNED_LABELS
+from tiltproof.training.recipe_files import recipe_names
+
+if TYPE_CHECKING:
+    from tiltproof.training import TrainProgress, TrainResult
 
 PHASES = {"train": "training", "certify": "certifying"}
 
@@ -51,6 +54,7 @@ class TrainingLog(LogLine):
 def status(progress: TrainProgress) -> str:
     """One line: epoch, losses, weight of the clean loss, box sizes, time left.
 
+    >>> from tiltproof.training import TrainProgress
     >>> status(TrainProgress(epoch=3, epochs=100, step=500, steps=20_000, clean_loss=0.1234, certified_loss=0.5,
     ...                      kappa=0.9, nu=(0.05,), seconds=30.0, seconds_left=3725.0))
     'epoch 3/100 | clean 0.1234, certified 0.5000 | kappa 0.90, nu 0.05 | 1:02:05 left'
@@ -116,6 +120,8 @@ def command(
     its card.json, log.jsonl and recipe.json; certify reads architecture and
     transformation from the card.
     """
+    from tiltproof.training import TrainingFailed, read_recipe, train
+
     for name, number in (("--certify-images", certify_images), ("--certify-every", certify_every)):
         if number < 0:
             raise InputError(f"{name} is a number of at least 0", got=number)

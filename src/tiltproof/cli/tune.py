@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from torch import Tensor
 
 from tiltproof.cli import options
 from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, choice, flag, option
-from tiltproof.data.loading import open_data
-from tiltproof.device import choose_device
 from tiltproof.errors import InputError
-from tiltproof.pixels.api import check_method
-from tiltproof.training.tune import SAMPLES, Widths, pixel_widths, tune
-from tiltproof.transforms import Transform, parse
+from tiltproof.names import TUNE_SAMPLES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tiltproof.training import Widths
+    from tiltproof.transforms import Transform
 
 EPILOG = options.epilog(
     'tiltproof tune --data mnist-sample --transform "R(30)" --epsilon 0.2',
@@ -55,7 +55,7 @@ def command(
     ] = "fgv",
     images: Annotated[int | None, option(f"Random images [default: {DEFAULT_IMAGES}]", EFFORT, "N")] = None,
     everything: Annotated[bool, flag("All images, as in the paper: minutes.", EFFORT, "--all")] = False,
-    samples: Annotated[int, option("Boxes, at random parameters.", EFFORT, "N")] = SAMPLES,
+    samples: Annotated[int, option("Boxes, at random parameters.", EFFORT, "N")] = TUNE_SAMPLES,
     device: options.Device = "auto",
     json_file: options.JsonFile = None,
     padding: options.Padding = None,
@@ -69,6 +69,11 @@ def command(
     image is, on average, as wide as an epsilon customary for the data set. mnist
     and cifar10 mean their training sets here.
     """
+    from tiltproof.device import choose_device
+    from tiltproof.pixels.api import check_method
+    from tiltproof.training import pixel_widths, tune
+    from tiltproof.transforms import parse
+
     chosen, place = parse(transform, padding), choose_device(device)
     if nu is None and epsilon is None:
         raise InputError("nothing to tune", do="give --epsilon to search for nu, or --nu to see the widths of a box")
@@ -122,6 +127,8 @@ def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:
 
 def _has_bounds(method: str, transform: Transform) -> bool:
     """Whether a method has bounds for this transformation; fgv has none for some."""
+    from tiltproof.pixels.api import check_method
+
     try:
         check_method(method, transform)
     except InputError:
@@ -131,6 +138,10 @@ def _has_bounds(method: str, transform: Transform) -> bool:
 
 def choose_images(data: str, root: Path | None, count: int | None, everything: bool, seed: int) -> Tensor:
     """Random images, or all, of the training set; of a sample or folder if there is no training set."""
+    import torch
+
+    from tiltproof.data.loading import open_data
+
     if everything and count is not None:
         raise InputError("--images and --all exclude each other", got=f"--images {count} --all", do="give one")
     if count is not None and count < 1:

@@ -2,8 +2,9 @@
 
 from tiltproof.data.driving import Frame
 from tiltproof.data.image_file import center_crop
-from tiltproof.data.loading import DATA_NAMES, SIGNED_LABELS, load, load_folder, load_frames, load_pixels
+from tiltproof.data.loading import load, load_folder, load_frames, load_pixels
 from tiltproof.data.torch_dataset import from_dataset
+from tiltproof.names import DATA_NAMES, SIGNED_LABELS
 
 __all__ = [
     "DATA_NAMES",

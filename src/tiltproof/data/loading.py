@@ -20,14 +20,12 @@ from tiltproof.data.layouts import SIGN_TEST, Listing, list_folder, traffic_sign
 from tiltproof.data.preparation import Preparation, Size
 from tiltproof.data.tinyimagenet import CLASSES_FILE, FOLDER, read_tinyimagenet
 from tiltproof.errors import InputError
+from tiltproof.names import DATA_NAMES
 
 SAMPLE_ROOT = Path(__file__).parent / "sample"
-DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "gtsrb", "mnist-sample", "cifar10-sample")
 CLASS_NAMES = {
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 }
-SIGNED_LABELS = ("driving",)
-"""Data sets whose labels change their sign when an image is flipped, as steering angles do."""
 ROOT_VARIABLE = "TILTPROOF_DATA"
 
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, shown
+from tiltproof.names import PROPERTY_SECONDS
 from tiltproof.onnx.writer import onnx_bytes
 from tiltproof.pixels.api import METHODS, bound_pixels
 from tiltproof.runs.atomic_io import document, replace_bytes
@@ -169,8 +170,6 @@ def _property_text(
 
 MAX_PROPERTIES = 20_000
 """The largest number of files in one folder."""
-TIMEOUT = 100.0
-"""Default timeout per property in instances.csv, in seconds."""
 NETWORK, INSTANCES, BOXES, MANIFEST = "onnx/network.onnx", "instances.csv", "boxes.jsonl", "manifest.json"
 """Names of the files in the folder."""
 BATCH = 64
@@ -228,7 +227,7 @@ def export_vnnlib(
     splits: int | Sequence[int] = 1,
     numbers: Sequence[int] | None = None,
     method: str = "hull",
-    timeout: float = TIMEOUT,
+    timeout: float = PROPERTY_SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> VnnlibFolder:
     """Write every box of a uniform grid over the range, for every image, as a VNN-LIB property about the network.
@@ -427,7 +426,7 @@ def export_run(
     *,
     numbers: Sequence[int] | None = None,
     method: str | None = None,
-    timeout: float = TIMEOUT,
+    timeout: float = PROPERTY_SECONDS,
     progress: Callable[[int, int], None] | None = None,
 ) -> VnnlibFolder:
     """Write the boxes that a run proved as VNN-LIB properties, so that another tool can prove them again.

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError
+from tiltproof.names import REPORT_DETAILS
 from tiltproof.reports.details import ClassDetails, Details, RangeDetails
 from tiltproof.reports.encoding import digits, digits_above, digits_below, thumbnail_data
 from tiltproof.reports.sentences import facts, parameter_name, percent, quote, scope
@@ -25,8 +26,6 @@ from tiltproof.verify.inputs import check_claimed, check_model_and_images, proof
 from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
 
 REPORT = "report.html"
-DETAILS = 100
-"""Default number of images with details."""
 MAX_BYTES = 28_000_000
 """Size limit of a page; further details are left out, and the page says so."""
 MAX_THUMBNAIL_BYTES = 20_000_000
@@ -41,7 +40,7 @@ def report(
     labels: Tensor | None = None,
     *,
     out: str | Path | None = None,
-    details: int = DETAILS,
+    details: int = REPORT_DETAILS,
     notices: tuple[str, ...] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:

@@ -5,10 +5,25 @@
 The losses, for a loop of your own, are in `tiltproof.losses`.
 """
 
-from tiltproof.training.epoch import TrainProgress
-from tiltproof.training.loop import TrainingFailed, TrainResult, train
-from tiltproof.training.recipe import Recipe, read_recipe, recipe_names, recipes
-from tiltproof.training.tune import Widths, pixel_widths, tune
+from typing import TYPE_CHECKING
+
+from tiltproof.lazy import lazy
+
+if TYPE_CHECKING:
+    from tiltproof.training.box_sizes import Widths, pixel_widths, tune
+    from tiltproof.training.epoch import TrainProgress
+    from tiltproof.training.loop import TrainingFailed, TrainResult, train
+    from tiltproof.training.recipe import Recipe, read_recipe, recipe_names, recipes
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "training.epoch": ("TrainProgress",),
+            "training.loop": ("TrainingFailed", "TrainResult", "train"),
+            "training.recipe": ("Recipe", "read_recipe", "recipe_names", "recipes"),
+            "training.box_sizes": ("Widths", "pixel_widths", "tune"),
+        },
+    )
 
 __all__ = [
     "Recipe",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tiltproof.errors import InputError
+from tiltproof.training.recipe_files import FOLDER, recipe_names
 from tiltproof.training.recipe_schema import (
     PARTS,
     CertifyPart,
@@ -38,7 +39,6 @@ __all__ = [
     "recipes",
 ]
 
-FOLDER = Path(__file__).parent / "recipes"
 MAX_BYTES = 2**13
 """Size limit of a file; tomllib is slow on thousands of nested keys."""
 QUICK_EPOCHS = {"mnist": 5, "cifar10": 3}
@@ -47,17 +47,6 @@ OTHER_QUICK_EPOCHS = 3
 """Epochs of a quick run with other data."""
 QUICK_BATCH = 128
 """Largest mini-batch of a quick run."""
-
-
-def recipe_names() -> list[str]:
-    """Return the names of the bundled recipes.
-
-    Returns
-    -------
-    list of str
-        The names, sorted.
-    """
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def recipes() -> list[Recipe]:

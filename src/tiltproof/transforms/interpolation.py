@@ -86,8 +86,6 @@ def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> 
 
 # Bilinear interpolation at such positions
 
-PADDINGS = ("zeros", "border", "reflect")
-
 
 def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
     """Map any integer index of the padded, infinite image to an axis of length size + 2 (image plus ring)."""

@@ -11,12 +11,12 @@ from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
 from tiltproof.errors import InputError
-from tiltproof.runtime.batch_size import parse_memory
+from tiltproof.runtime.memory_size import parse_memory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tiltproof.verify.batch import Workers
 
 

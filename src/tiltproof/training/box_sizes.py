@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
+from tiltproof.names import TUNE_SAMPLES
 from tiltproof.pixels.api import check_images, check_method, pair_bounds
 from tiltproof.pixels.coordinates import check_camera_depth, has_camera
 from tiltproof.training.sampling import half_widths
 from tiltproof.transforms import Gamma, Scaling, Transform, parse
 
-SAMPLES = 10
-"""Parameter vectors, as in the paper."""
 TOLERANCE = 0.01
 """Relative difference between mu and epsilon at which the search ends."""
 SECANT_STEPS = 8
@@ -68,7 +67,7 @@ def pixel_widths(
     transform: Transform | str,
     nu: Sequence[float],
     method: str = "fgv",
-    samples: int = SAMPLES,
+    samples: int = TUNE_SAMPLES,
     seed: int = 0,
 ) -> Widths:
     """Measure the widths of pixel bounds over boxes around sampled parameters.
@@ -120,7 +119,7 @@ def tune(
     epsilon: float,
     start: Sequence[float] | None = None,
     method: str = "fgv",
-    samples: int = SAMPLES,
+    samples: int = TUNE_SAMPLES,
     seed: int = 0,
 ) -> tuple[float, ...]:
     """Find half widths nu for which the mean largest pixel width mu is within 1 % of ``epsilon``.
@@ -189,7 +188,7 @@ def tune(
 
 
 def equal_effects(
-    images: Tensor, transform: Transform, method: str = "fgv", samples: int = SAMPLES, seed: int = 0
+    images: Tensor, transform: Transform, method: str = "fgv", samples: int = TUNE_SAMPLES, seed: int = 0
 ) -> tuple[float, ...]:
     """Return half widths for which each parameter alone has the same effect on pixel widths as the first one.
 
