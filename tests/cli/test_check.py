@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.run_folder import manifest_of, record, write_run
@@ -32,11 +34,15 @@ def run(workspace):
     return write
 
 
+def kept(workspace):
+    return json.loads((workspace / "run" / "check.json").read_text())
+
+
 def check(tiltproof, *arguments, model="photo_networks:brightness"):
     return tiltproof("check", "run", "--model", model, "--data", "photos", *arguments)
 
 
-def test_it_holds(tiltproof, run):  # noqa: ARG001
+def test_it_holds(tiltproof, run, workspace):  # noqa: ARG001
     result = check(tiltproof)
     assert result.exit_code == 0, result.output
     assert result.output.startswith(
@@ -44,9 +50,17 @@ def test_it_holds(tiltproof, run):  # noqa: ARG001
     )
     assert check(tiltproof, "--quiet").output == ""
     assert "sample of 1 images" in check(tiltproof, "--sample", 1).output
+    assert kept(workspace)["holds"]
+    assert not kept(workspace)["sampled"], "the complete check counts"
+    check(tiltproof, "--by", "A. Reader")
+    assert kept(workspace)["by"] == "A. Reader"
+    (workspace / "run" / "check.json").write_text("something else")
+    result = check(tiltproof)
+    assert result.exit_code == 0
+    assert "another program's file" in result.stderr
 
 
-def test_it_does_not_hold(tiltproof, run):
+def test_it_does_not_hold(tiltproof, run, workspace):
     run()[0].update(verdict="misclassified", grid=None, tree=None)
     run()
     result = check(tiltproof)
@@ -54,6 +68,8 @@ def test_it_does_not_hold(tiltproof, run):
     assert result.stderr == (
         "the certificate does not hold: image 1: it is said to be misclassified, but the network is right about it\n"
     )
+    assert not kept(workspace)["holds"]
+    assert "image 1" in kept(workspace)["reason"]
 
 
 def test_spoilt_manifest_and_missing_folder(tiltproof, run, workspace):  # noqa: ARG001
@@ -97,7 +113,8 @@ def test_a_regression_run(tiltproof, workspace, with_values):
         spoilt = bytearray(content)
         spoilt[len(content) // 2] ^= 1
         path.write_bytes(spoilt)
-        assert path.name == "summary.json" or tiltproof("check", "ranges", *REGRESSION).exit_code == 1
+        unread = path.name in ("summary.json", "check.json")  # the latter is no part of the run
+        assert unread or tiltproof("check", "ranges", *REGRESSION).exit_code == 1
         path.write_bytes(content)
     other = tiltproof("check", "ranges", "--model", "photo_networks:brightness", "--data", "photos")
     assert other.exit_code == 1
@@ -126,6 +143,7 @@ def test_what_certify_wrote_holds_and_any_changed_letter_is_found(tiltproof, wor
     assert tiltproof("certify", *arguments, "--transform", "B(0.2), R(3)", "--out", "true", "--quiet").exit_code == 0
     assert tiltproof("check", "true", *arguments).exit_code == 0
     changed = 0
+    (workspace / "true" / "check.json").unlink()  # no part of the run
     for path in sorted((workspace / "true").iterdir()):
         content, place = path.read_bytes(), 0
         for line in content.splitlines(keepends=True):
@@ -134,6 +152,7 @@ def test_what_certify_wrote_holds_and_any_changed_letter_is_found(tiltproof, wor
             place += len(line)
             path.write_bytes(spoilt)
             result = tiltproof("check", "true", *arguments)
+            (workspace / "true" / "check.json").unlink(missing_ok=True)
             in_vain = path.name == "summary.json" and any(key in line for key in INFORMATION)
             assert in_vain or result.exit_code == 1, (path.name, bytes(line), result.output)
             changed += 1

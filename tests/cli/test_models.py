@@ -1,6 +1,7 @@
 """``tiltproof models``: a leaderboard that fits 80 columns, with the paper's figures in it."""
 
 import fcntl
+import hashlib
 import json
 import os
 import pty
@@ -14,7 +15,9 @@ import pytest
 
 import tiltproof as package
 from tests.cli.terminal import read_to_the_end
-from tiltproof.models.cards import PAPER_ROWS
+from tiltproof.models import load
+from tiltproof.models.cards import PAPER_ROWS, WEIGHTS_FOLDER
+from tiltproof.runs.manifest import weights_digest
 from tiltproof.training import read_recipe, recipes
 from tiltproof.transforms import parse
 
@@ -97,11 +100,20 @@ def test_every_recipe_fits(bundle, shown):
     assert len(models) == 1 + len(recipes()) + len(PAPER_ROWS)
 
 
-def test_details(bundle, shown):
-    bundle(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98))
-    last = "digits: digits by hand; measured: no images; sha256 digest of digits"
-    assert last not in shown()
-    assert shown("--details")[-1] == last
+def test_details(bundle, shown, tmp_path):
+    """Both digests of the weights, as the report names them."""
+    path = WEIGHTS_FOLDER / "mnist-r30.safetensors"
+    folder = tmp_path / "bundle"
+    (folder / "digits.safetensors").write_bytes(path.read_bytes())
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    bundle(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98) | {"sha256": sha256})
+    last = [
+        "digits: digits by hand; measured: no images",
+        f"  weights file, sha256: {sha256}",
+        f"  tensors, sha256: {weights_digest(load('digits'))}",
+    ]
+    assert last[0] not in shown()
+    assert shown("--details")[-3:] == last
 
 
 def test_json(bundle, shown):

@@ -12,9 +12,11 @@ from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import DataChoice, ModelChoice, notes_of
 from tiltproof.cli.options import EFFORT, RARE, option
+from tiltproof.errors import shown
 
 if TYPE_CHECKING:
     from tiltproof.checker import CheckReport
+    from tiltproof.runs.checked import Checked
 
 EPILOG = options.epilog(
     "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
@@ -36,6 +38,7 @@ def command(
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     files: options.Files = options.NO_FILES,
+    by: Annotated[str, option("Who checks; the report then says so.", RARE, "NAME")] = "",
     seed: Annotated[int, option("Seed of --sample.", RARE, "N")] = 0,
 ) -> None:
     """Prove every box of a run again, with independent code.
@@ -45,10 +48,13 @@ def command(
     image cover the whole range, bounds every box again in double precision and
     re-runs every counterexample. The first image that fails is named. How images are
     prepared and normalized is taken from the run's notes, unless options say it.
+    The result is kept as check.json in the folder; it is no part of the run, and
+    the report shows it.
     """
     from tiltproof.checker import CheckFailed
     from tiltproof.checker import check as check_run
     from tiltproof.device import choose_device
+    from tiltproof.runs.checked import COUNTS, Checked, run_digest
 
     place = choose_device(device)
     notes = notes_of(folder)
@@ -60,16 +66,31 @@ def command(
     images, labels = source.read(range(start, end))
     answers = None if without_answers else labels
     try:
+        run_sha256 = run_digest(folder)
+    except OSError:
+        run_sha256 = ""  # the checker will say what is missing
+    try:
         with (
             live_count(quiet, "re-proving", "boxes") as progress,
             kept_after_interruption(lambda: "nothing was decided"),
         ):
             report = check_run(folder, network, images, answers, sample=sample, seed=seed, progress=progress)
     except CheckFailed as failure:
+        _keep(folder, run_sha256, Checked(False, reason=shown(failure, 200), by=by))
         typer.echo(f"the certificate does not hold: {failure}", err=True)
         raise typer.Exit(DOES_NOT_HOLD) from None
+    found = {name: getattr(report, name) for name in (*COUNTS, "seconds", "sampled")}
+    _keep(folder, run_sha256, Checked(True, **found, by=by))
     if not quiet:
         typer.echo(sentence(report))
+
+
+def _keep(folder: Path, run_sha256: str, found: Checked) -> None:
+    """Keep the result in the folder; whoever cannot write there still learns it."""
+    from tiltproof.runs.checked import write_checked
+
+    if run_sha256 and (problem := write_checked(folder, run_sha256, found)) is not None:
+        typer.echo(f"notice: the result was not kept in the folder: {problem}", err=True)
 
 
 def task_of(folder: Path) -> str:

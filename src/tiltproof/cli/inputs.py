@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from pathlib import Path
@@ -96,8 +97,9 @@ class ModelChoice(NamedTuple):
         return network if wanted == (None, None, None) else normalized(network, *wanted)
 
     def notes(self) -> dict[str, Any]:
-        """For the manifest of a run: how to read the file again, and the normalization."""
-        return without_none(**{name: getattr(self, name) for name in READING + NORMALIZATION})
+        """For the manifest of a run: how to read the file again, the normalization, and the file's sha256."""
+        reading = {name: getattr(self, name) for name in READING + NORMALIZATION}
+        return without_none(**reading, weights_file_sha256=file_digest(self.name))
 
     def noted(self, notes: dict[str, Any]) -> ModelChoice:
         """Take options that are not given from a run's notes: the normalization, and how to read a file of the same name."""
@@ -105,6 +107,18 @@ class ModelChoice(NamedTuple):
         scale = notes.get("scale") if self.scale is None else self.scale
         number = float(scale) if isinstance(scale, (int, float)) and not isinstance(scale, bool) else None
         return self._replace(**_noted_texts(self, notes, *reading, "mean", "std"), scale=number)
+
+
+def file_digest(model: str) -> str | None:
+    """Return the sha256 of the file that a model is read from; None of a function."""
+    from tiltproof.models.cards import WEIGHTS_FOLDER, models
+
+    path = WEIGHTS_FOLDER / f"{model}.safetensors" if model in {card.name for card in models()} else Path(model)
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return None
 
 
 READING, NORMALIZATION = ("shape", "layout", "output"), ("mean", "std", "scale")

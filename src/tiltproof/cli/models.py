@@ -49,7 +49,7 @@ def paper() -> dict[Row, PaperRow]:
 
 def command(
     details: Annotated[
-        bool, flag("Add how each model was trained and measured, and its sha256.", options.RESULTS, "--details")
+        bool, flag("Add how each model was trained and measured, and its digests.", options.RESULTS, "--details")
     ] = False,
     as_json: Annotated[
         bool, flag("Print the models' cards, with their recipes, as JSON.", options.RESULTS, "--json")
@@ -74,9 +74,14 @@ def command(
         typer.secho(line, bold=None if line.startswith(INDENT) else True)
     typer.echo(f"\n{LEGEND}")
     if details:
+        from tiltproof.models import load
+        from tiltproof.runs.manifest import TENSORS, WEIGHTS_FILE, weights_digest
+
         typer.echo()
         for card in (card for group in groups.values() for card in group):
-            typer.echo(f"{card.name}: {card.trained}; measured: {card.measured}; sha256 {card.sha256}")
+            typer.echo(f"{card.name}: {card.trained}; measured: {card.measured}")
+            typer.echo(f"  {WEIGHTS_FILE}: {card.sha256}")
+            typer.echo(f"  {TENSORS}: {weights_digest(load(card.name))}")
 
 
 def ranked(cards: Iterable[Card]) -> dict[Row, list[Card]]:

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,8 @@ from tiltproof.verify.results import ImageResult
 MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
 RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
 FORMAT = "tiltproof-run"
+CHECKED, CHECK_FORMAT = "check.json", "tiltproof-check"
+"""What `tiltproof check` found (`checked.py`): beside the run, and no part of it."""
 KEYS = {VERDICTS: {"image", "boxes"}, BATCHES: {"batch", "claim", "sha256"}}
 """Keys that every record of these files has, among others."""
 MOST_BYTES = 2**26
@@ -82,6 +85,19 @@ def size_of_file(path: Path) -> int | None:
             do="choose another folder, or move it away",
         )
     return found.st_size
+
+
+def is_check(path: Path) -> bool:
+    """Return whether a file holds the result of a check."""
+    with path.open("rb") as stream:
+        return f'"{CHECK_FORMAT}"'.encode() in stream.read(100)
+
+
+def _discard_check(folder: Path) -> None:
+    """Delete the result of a check of results that are no more."""
+    path = folder / CHECKED
+    if path.is_file() and not path.is_symlink() and is_check(path):
+        path.unlink()
 
 
 def _is_record(line: bytes, keys: set[str]) -> bool:
@@ -156,6 +172,7 @@ class StoredRun(Run):
             "plan": plan,
             "notes": notes,
             "environment": environment(inputs.images.device),
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         self.claim_digest = hashlib.sha256(json.dumps(self.manifest["claim"]).encode()).hexdigest()
         try:
@@ -170,6 +187,7 @@ class StoredRun(Run):
                 self._recover()
             else:
                 # a summary without its run, or a run without its manifest, must not outlive this moment
+                _discard_check(folder)
                 (folder / SUMMARY).unlink(missing_ok=True)
                 for stream in (self.journal, self.verdicts):
                     stream.truncate(0)
@@ -267,6 +285,7 @@ class StoredRun(Run):
             stream.truncate(length)
             stream.seek(length)
         if len(self.results) < len(self.manifest["claim"]["images_sha256"]):
+            _discard_check(self.folder)
             (self.folder / SUMMARY).unlink(missing_ok=True)
 
     def _whole_batch(self, line: bytes, offset: int) -> tuple[dict[str, Any], list[Any]] | None:
@@ -323,7 +342,8 @@ class StoredRun(Run):
                     )
                 stream.seek(0)
                 files[name] = hashlib.sha256(stream.read()).hexdigest()
-            replace_bytes(self.folder / SUMMARY, document(summary | {"files": files}))
+            if not _differs_in_time_alone(self.folder / SUMMARY, content := document(summary | {"files": files})):
+                replace_bytes(self.folder / SUMMARY, content)
         except OSError as error:
             raise _cannot_write(self.folder, error) from None
 
@@ -331,6 +351,15 @@ class StoredRun(Run):
         for stream in (self.verdicts, self.journal):
             with suppress(OSError):  # of a full disk once more: whatever is torn has no valid line in batches.jsonl
                 stream.close()
+
+
+def _differs_in_time_alone(path: Path, content: bytes) -> bool:
+    """Return whether a summary says the same already: resuming a finished run must not change the run's digest."""
+    try:
+        before, now = json.loads(path.read_bytes()), json.loads(content)
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(before, dict) and before | {"seconds": None} == now | {"seconds": None}
 
 
 def _seal(entry: dict[str, Any]) -> bytes:

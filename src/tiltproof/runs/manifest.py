@@ -18,6 +18,9 @@ from tiltproof.network import Network, WithoutHead
 from tiltproof.verify.inputs import Inputs
 from tiltproof.version import __version__
 
+WEIGHTS_FILE, TENSORS = "weights file, sha256", "tensors, sha256"
+"""The two digests of a network's weights: of the file's bytes, and of names, shapes and numbers (`weights_digest`)."""
+
 
 def claim(inputs: Inputs, first: int, **answers: list[Any] | None) -> dict[str, Any]:
     """Return the claim, which a resumed run and a checker compare. ``answers``: labels, or target values of a
@@ -53,10 +56,10 @@ def package_version() -> str:
 
 
 @functools.cache
-def source_digest() -> str:
-    """Return the sha256 of the package's Python files by name: between releases the version does not identify the
-    code."""
-    digest, package = hashlib.sha256(), Path(__file__).parents[1]
+def source_digest(part: str = "") -> str:
+    """Return the sha256 of the Python files of the package, or of a part of it, by name: between releases the version
+    does not identify the code."""
+    digest, package = hashlib.sha256(), Path(__file__).parents[1] / part
     for path in sorted(package.rglob("*.py")):
         content = path.read_bytes()
         digest.update(json.dumps([path.relative_to(package).as_posix(), len(content)]).encode())

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, shown
+from tiltproof.runs.checked import Checked, read_checked
 from tiltproof.runs.curve import CURVE, CurvePoint, read_curve
 from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY, VERDICTS, VERSION
 from tiltproof.runs.manifest import image_digests, weights_digest
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.keep import Keep, is_own, keep_of
-from tiltproof.verify.results import Certificate, ImageResult, RangeCertificate, RangeResult
+from tiltproof.verify.results import Certificate, ImageResult, RangeCertificate, RangeResult, Verdict
 
 MOST_BYTES = 2**31
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
@@ -43,6 +45,12 @@ class FinishedRun:
     notices: list[str]
     keep: Keep | None = None
     """What a classifier keeps, if that is not the label."""
+    digest: str = ""
+    """Of the whole run: the sha256 of its summary, which holds those of the other files."""
+    began: str = ""
+    """When the run began (UTC), if its manifest says so."""
+    checked: Checked | None = None
+    """What a check of this very run found."""
 
     @property
     def task(self) -> str:
@@ -108,6 +116,12 @@ def read_finished(folder: str | Path) -> FinishedRun:
         curve = read_curve(folder, digests[VERDICTS], len(results))
         if curve is None and (folder / CURVE).exists():
             notices.append(f"{CURVE} belongs to other verdicts than this run's and was left out.")
+    digest, checked = hashlib.sha256(content[SUMMARY]).hexdigest(), None
+    found = read_checked(folder, digest, len(results), *_proved_and_broken(regression, results))
+    if isinstance(found, Checked):
+        checked = found
+    elif found is not None:
+        notices.append(f"{found} and was left out; tiltproof check writes a new one.")
     return FinishedRun(
         folder,
         claim,
@@ -122,7 +136,24 @@ def read_finished(folder: str | Path) -> FinishedRun:
         curve,
         notices,
         keep,
+        digest,
+        _date(manifest.get("began")),
+        checked,
     )
+
+
+def _proved_and_broken(regression: bool, results: list[Any]) -> tuple[int, int]:
+    """How many images a complete check proves again, and how many counterexamples it evaluates."""
+    verdicts = [result.verdict for result in results]
+    return (len(results), 0) if regression else (verdicts.count(Verdict.CERTIFIED), verdicts.count(Verdict.FALSIFIED))
+
+
+def _date(text: Any) -> str:
+    """Return a date and time as `datetime` writes them; an empty text for anything else."""
+    try:
+        return datetime.fromisoformat(text).isoformat()
+    except (TypeError, ValueError):
+        return ""
 
 
 def _bytes(path: Path) -> bytes:
