@@ -27,6 +27,12 @@ LIMITS = {
     "Yaw@9": (-10, 10),
     "Pitch@6.5": (-10, 10),
     "Roll": (-180, 180),
+    "Tx@8": (-0.6, 0.6),
+    "Ty@8": (-0.5, 0.8),
+    "Tz@8": (-0.4, 0.4),
+    "Tx@9@0.3:-0.75:0.4": (-0.6, 0.6),
+    "Ty@9@0.3:-0.75:0.4": (-0.6, 0.6),
+    "Tz@9@0.3:-0.75:0.4": (-0.4, 0.4),
     "G": (-80, 200),
     "S": (-150, 150),
     "H": (-180, 180),
@@ -41,6 +47,8 @@ FIXED = [
     ("Yaw@9", "Pitch@6.5", "Roll"), ("C", "Pitch@6.5", "B"), ("Tu", "Yaw@9", "Tv"), ("R", "Yaw@9", "Scu", "Shv"),
     ("G",), ("S",), ("H",), ("Bl@4",), ("Mb@0",), ("Mb@30",), ("G", "R"), ("R", "G"), ("Bl@4", "Mb@30"), ("C", "Bl@4", "B"),
     ("S", "H"), ("H", "Tu"), ("C", "G", "G"), ("Mb@30", "Sc"), ("G", "Bl@4", "S"),
+    ("Tx@8",), ("Ty@8",), ("Tz@8",), ("Tx@9@0.3:-0.75:0.4",), ("Ty@9@0.3:-0.75:0.4",), ("Tz@9@0.3:-0.75:0.4",),
+    ("Tx@8", "Ty@8", "Tz@8", "Yaw@9", "Pitch@6.5", "Roll"), ("Yaw@9", "Tz@9@0.3:-0.75:0.4"), ("Tz@8", "B", "Tx@8"),
 ]  # fmt: skip
 
 
@@ -72,10 +80,10 @@ def one_case(seed: int) -> None:
         start = max(start, a)
         low.append(start)
         high.append(start + (b - a) * width if letter[:2] != "Sc" else start + (b - a) * min(width, 0.4))
-    names, fixed = zip(
-        *((name, float(setting or 0)) for name, _, setting in (x.partition("@") for x in letters)), strict=True
-    )
-    transform = Transform(names, tuple(low), tuple(high), padding, fixed)
+    names, fixed, planes = zip(*((*x.split("@"), "", "")[:3] for x in letters), strict=True)
+    fixed = tuple(float(text or 0) for text in fixed)
+    normals = tuple(tuple(float(x) for x in (text or "0:-1:0").split(":")) for text in planes)
+    transform = Transform(names, tuple(low), tuple(high), padding, fixed, normals)
     boxes = torch.tensor([[low], [high]], dtype=torch.float64)
     form = transformed(pixels[None].double(), transform, boxes[0], boxes[1])
     middles = [(one.center.item(), one.slopes[k].item()) for k, one in enumerate(parameters(boxes[0], boxes[1]))]

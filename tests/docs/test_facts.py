@@ -40,7 +40,8 @@ def test_the_comparison_knows_every_transformation():
     """The package's row in the table must contain the word for every letter."""
     words = {
         "R": "rotation", "Tu": "translation", "Tv": "translation", "Sc": "scaling", "Scu": "scaling", "Scv": "scaling", "Sh": "shearing",
-        "Shv": "shearing", "Yaw": "yaw", "Pitch": "pitch", "Roll": "roll", "C": "contrast", "B": "brightness", "G": "gamma",
+        "Shv": "shearing", "Yaw": "yaw", "Pitch": "pitch", "Roll": "roll", "Tx": "moves", "Ty": "moves", "Tz": "moves",
+        "C": "contrast", "B": "brightness", "G": "gamma",
         "S": "saturation", "H": "hue", "Bl": "Gaussian and motion blur", "Mb": "Gaussian and motion blur",
     }  # fmt: skip
     assert set(words) == set(LETTERS)

@@ -281,6 +281,9 @@ def test_the_sentence(run):
     assert sentence.endswith("gives the right answer for every rotation between -20 and 20 degrees.")
     assert percent(9999, 10000) == "99.99 %"
     assert "shift between -2 and 2 pixels" in in_words(parse("Tu(2)"))
+    assert in_words(parse("Tz(0.1@300)")) == (
+        "forward move of the camera between -0.1 and 0.1 units of length (focal length 300 pixels, plane 0:-1:0)"
+    )
     assert in_words(parse("Yaw(-1:5@300)")) == "camera yaw between -1 and 5 degrees (focal length 300 pixels)"
     assert all(part.noun != Part.noun and part.quantity != Part.quantity for part in LETTERS.values())
     assert in_words(parse("Sc(5), B(0.01)")).startswith(

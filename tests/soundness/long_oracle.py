@@ -16,7 +16,7 @@ FINE = bool(np.finfo(Long).eps < 2.0**-60)
 """False on machines whose longdouble is no longer than float64."""
 EPS = float(np.finfo(Long).eps)
 PI = Long("3.14159265358979323846264338327950288419716939937510")
-SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", "Yaw", "Pitch")
+SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", "Yaw", "Pitch", "Tx", "Ty", "Tz")
 LEAST_DEPTH = 0.02
 """A pixel that looks further past a camera's side has no value here (NaN)."""
 LUMA = np.array([Long(213), Long(715), Long(72)]) / 1000
@@ -48,6 +48,12 @@ def inverse_matrix(letter: str, value: np.ndarray) -> np.ndarray:
     elif name in ("Sc", "Scu", "Scv"):
         for axis in {"Sc": (0, 1), "Scu": (0,), "Scv": (1,)}[name]:
             matrix[:, axis, axis] = 1 / (1 + value / 100)
+    elif name in ("Tx", "Ty", "Tz"):  # I + t n^T / (1 - n_k t) on rays
+        lens, _, text = setting.partition("@")
+        f, n, k = Long(float(lens)), [Long(float(x)) for x in (text or "0:-1:0").split(":")], "xyz".index(name[1])
+        rays = np.array([Long(1), Long(1), f])
+        for j in range(3):
+            matrix[:, k, j] += value / (1 - n[k] * value) * n[j] * rays[j] / rays[k]
     else:
         (sine, cosine), axis, f = sine_cosine(value), ("Yaw", "Pitch").index(name), Long(float(setting))
         matrix[:, axis, axis], matrix[:, axis, 2], matrix[:, 2, axis], matrix[:, 2, 2] = (

@@ -10,7 +10,23 @@ import pytest
 from tests.support.cases import PAPER_BOUNDS, PAPER_IMAGE
 from tests.support.oracle import algorithm_1, composed_inverse, exact_image, kernel_sum, sine_cosine, transformed
 
-LETTERS = ("R", "Tu", "Tv", "Sc", "Sh", "C", "B", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5", "Roll")
+LETTERS = (
+    "R",
+    "Tu",
+    "Tv",
+    "Sc",
+    "Sh",
+    "C",
+    "B",
+    "Scu",
+    "Scv",
+    "Shv",
+    "Yaw@9",
+    "Pitch@7.5",
+    "Roll",
+    "Tx@8",
+    "Tz@9@0.3:-0.75:0.4",
+)
 
 
 def random_image(*shape: int, seed: int = 0) -> np.ndarray:

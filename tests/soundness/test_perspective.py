@@ -12,7 +12,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.cases import in_view, make_image, make_part, make_transform
+from tests.support.cases import PLANE, in_view, make_image, make_part, make_transform
 from tests.support.oracle import transformed
 from tiltproof import InputError, bound_pixels, parse
 from tiltproof.pixels.api import pair_bounds
@@ -26,11 +26,28 @@ def numbers(*values):
     return torch.tensor([values], dtype=torch.float64)
 
 
+def over_a_plane(axis, constants, value, u, v):
+    """Return the pixel at which the camera sees, before the move, the point of the plane it sees at (u, v) after it."""
+    focal, _, plane = constants.partition("@")
+    f, n = mpmath.mpf(focal), mpmath.matrix([mpmath.mpf(x) for x in (plane or "0:-1:0").split(":")])
+    at = mpmath.matrix([mpmath.mpf(value) if k == axis[1] else 0 for k in "xyz"])
+    ray = mpmath.matrix([u, v, f])
+    meets = (n.T * ray)[0]
+    if meets == 0:  # the horizon is infinitely far away, and stays where it is
+        return u, v
+    point = at + ray * ((1 - (n.T * at)[0]) / meets)
+    assert mpmath.almosteq((n.T * point)[0], 1)
+    return f * point[0] / point[2], f * point[1] / point[2]
+
+
 def position(letters, theta, u, v):
     """Return where pixel (u, v) of the turned camera looks, by angles: u' = f tan(atan(u / f) + yaw) and so on."""
     u, v = mpmath.mpf(u), mpmath.mpf(v)
     for letter, value in reversed(list(zip(letters, theta, strict=True))):
         axis, _, focal = letter.partition("@")
+        if axis[0] == "T":
+            u, v = over_a_plane(axis, focal, value, u, v)
+            continue
         angle = mpmath.radians(mpmath.mpf(value))
         if axis == "Roll":
             radius, at = mpmath.hypot(u, v), mpmath.atan2(v, u) - angle
@@ -45,9 +62,14 @@ def position(letters, theta, u, v):
 
 
 CAMERAS = [["Yaw@9"], ["Pitch@5.5"], ["Yaw@2.5"], ["Yaw@1000"], ["Yaw@6", "Pitch@6", "Roll"], ["Pitch@20", "Yaw@3"]]
+OVER_A_PLANE = [
+    *(["Tx@9"], ["Ty@9"], ["Tz@9"], ["Tz@300"]),
+    *([f"T{axis}@9@0.3:-0.75:0.4"] for axis in "xyz"),
+    *(["Tx@6", "Ty@6", "Tz@6", "Yaw@6", "Pitch@6", "Roll"], ["Yaw@9", "Tz@9@0.3:-0.75:0.4"], ["Tz@9", "Roll"]),
+]
 
 
-@pytest.mark.parametrize("letters", CAMERAS, ids=",".join)
+@pytest.mark.parametrize("letters", CAMERAS + OVER_A_PLANE, ids=",".join)
 @pytest.mark.parametrize("half", [0.0, 1e-9, 1e-3, 0.3, 2.0, 6.0])
 def test_positions_stay_in_their_forms_and_boxes(letters, half):
     """Corners and interior points of random boxes, in the affine form at its own symbols, its range, and interval arithmetic."""
@@ -55,17 +77,21 @@ def test_positions_stay_in_their_forms_and_boxes(letters, half):
     transform = make_transform(letters)
     height, width = SIZE
     most = 10 if "2.5" in letters[0] else 20
+    scale = np.array([0.01 if letter[0] == "T" else 1.0 for letter in letters])  # degrees, or shares of the distance
     for _ in range(4):
         middle = rng.uniform(-most + half, most - half, len(letters))
-        low, high = numbers(*(middle - half)), numbers(*(middle + half))
+        low, high = numbers(*(middle - half) * scale), numbers(*(middle + half) * scale)
         run = list(range(len(letters)))
         place = coordinates(transform, run, symbols(low, high), low, high, height, width)
         boxes = interval_coordinates(transform, run, low, high, height, width)
-        units = [*itertools.product((-1, 1), repeat=len(letters)), *rng.uniform(-1, 1, (3, len(letters)))]
+        units = [
+            *[*itertools.product((-1, 1), repeat=len(letters))][:: 1 + len(letters) // 4 * 6],
+            *rng.uniform(-1, 1, (3, len(letters))),
+        ]
         for unit in units:
             theta = [
-                min(max(float(m + half * e), float(a)), float(b))
-                for m, e, a, b in zip(middle, unit, low[0], high[0], strict=True)
+                min(max(float((m + half * e) * by), float(a)), float(b))
+                for m, e, by, a, b in zip(middle, unit, scale, low[0], high[0], strict=True)
             ]
             exact = [  # the position of theta in symbols
                 (2 * Fraction(t) - Fraction(float(a)) - Fraction(float(b))) / (Fraction(float(b)) - Fraction(float(a)))
@@ -75,11 +101,13 @@ def test_positions_stay_in_their_forms_and_boxes(letters, half):
             ]
             for i, j in [(0, 0), (4, 6), (0, 6), (2, 3), (1, 5)]:
                 with mpmath.workdps(50):
+                    rounding = mpmath.mpf("1e-40")  # of the fifty digits themselves
                     u, v = position(letters, theta, j - (width - 1) / 2, (height - 1) / 2 - i)
                     truth = u + (width - 1) / 2, (height - 1) / 2 - v
                     for k, (form, box) in enumerate(((place.column, place.columns), (place.row, place.rows))):
                         for bound in (box, boxes[k]):
-                            assert bound.lower[0, i, j].item() <= truth[k] <= bound.upper[0, i, j].item()
+                            assert bound.lower[0, i, j].item() - rounding <= truth[k]
+                            assert truth[k] <= bound.upper[0, i, j].item() + rounding
                         at = mpmath.mpf(form.center[0, i, j].item()) + sum(
                             mpmath.mpf(g[0, i, j].item()) * e.numerator / e.denominator
                             for g, e in zip(form.slopes, exact, strict=True)
@@ -117,6 +145,49 @@ def test_positions_are_nearly_as_tight_as_can_be(text, box, seen):
     proved = torch.stack([place.columns.upper - place.columns.lower, place.rows.upper - place.rows.lower])[:, 0]
     assert (proved <= 1.1 * reached + 0.02).all()
     assert reached.max() > seen  # the camera does move the image
+
+
+def test_moves_and_turns_are_the_homography_of_the_plane():
+    """Moves over one plane, then turns: the inverse of K R^T (I - t n^T) K^-1; after a move t_1 the unit is the new distance."""
+    f, n = 30.0, np.array([0.3, -0.75, 0.4])
+    values = (0.2, -0.1, 0.15, 12.0, -10.0, 35.0)
+    transform = parse(f"Tx(1@30@{PLANE}), Ty(1@30@{PLANE}), Tz(1@30@{PLANE}), Yaw(25@30), Pitch(25@30), Roll(40)")
+    matrix = transform.composed_inverse([*range(6)], [torch.tensor(x, dtype=torch.float64) for x in values])
+    t = np.zeros(3)
+    for k in range(3):
+        t = t + (1 - n @ t) * values[k] * np.eye(3)[k]
+    (sy, cy), (sp, cp), (sr, cr) = ((np.sin(a), np.cos(a)) for a in np.radians(values[3:]))
+    turned = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]]) @ [[1, 0, 0], [0, cp, sp], [0, -sp, cp]]
+    turned = turned @ np.array([[cr, sr, 0], [-sr, cr, 0], [0, 0, 1]])
+    lens = np.diag([f, f, 1.0])
+    forward = lens @ turned.T @ (np.eye(3) - np.outer(t, n)) @ np.linalg.inv(lens)
+    found = np.array([[float(x) for x in row] for row in matrix])
+    assert np.allclose(found, np.linalg.inv(forward), atol=1e-12)
+    ground = parse("Tx(1@30), Tz(1@30)").composed_inverse([0, 1], [torch.tensor(x).double() for x in (0.2, 0.1)])
+    swapped = parse("Tz(1@30), Tx(1@30)").composed_inverse([0, 1], [torch.tensor(x).double() for x in (0.1, 0.2)])
+    for row, other in zip(ground, swapped, strict=True):
+        assert np.allclose(
+            [float(x) for x in row], [float(x) for x in other]
+        )  # along the ground the order is of no account
+
+
+def test_a_pixel_moves_where_a_pinhole_camera_says():
+    """A bright point of the road or of a wall, projected by hand before and after the move."""
+    image = torch.zeros(1, 1, 21, 21, dtype=torch.float64)
+    f, u, v = 10.0, 4, -5  # the point (0.8, -1, 2) of the ground
+    image[0, 0, 10 - v, 10 + u] = 1
+    for text, t in (("Tz", (0, 0, 0.4)), ("Tx", (0.4, 0, 0)), ("Ty", (0, 0.6, 0))):
+        value = max(t)
+        moved = parse(f"{text}(0.7@10)").apply(image, numbers(value))
+        x, y, z = (p - q for p, q in zip((0.8, -1.0, 2.0), t, strict=True))
+        brightest = moved[0, 0].argmax().item()
+        assert abs(brightest % 21 - 10 - f * x / z) <= 0.75, text
+        assert abs(10 - brightest // 21 - f * y / z) <= 0.75, text
+    side = torch.rand(1, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for wall, plane, value in (("Tx(0.1@10@0:0:1)", "Tu(1)", -0.7), ("Ty(0.1@10@0:0:1)", "Tv(1)", -0.7)):
+        assert torch.allclose(parse(wall).apply(side, numbers(0.07)), parse(plane).apply(side, numbers(value)))
+    nearer = parse("Tz(0.5@10@0:0:1)").apply(side, numbers(0.2))  # the wall is at 0.8 of its distance
+    assert torch.allclose(nearer, parse("Sc(30)").apply(side, numbers(25.0)))
 
 
 def test_yaw_pitch_and_roll_are_one_rotation_of_the_camera():
@@ -171,6 +242,11 @@ def test_a_long_focal_length_is_a_shift():
         ("Scu(-95:5), Yaw(30@20)", (9, 9), True),  # scaled before: the camera's view is unchanged
         ("Yaw(30@20), Scu(-95:5)", (9, 9), False),  # scaled afterwards: twenty times as much comes into view
         ("C(5), Yaw(70@10)", (9, 9), False),
+        ("Tx(5@3), Ty(-0.9:5@3)", (99, 99), True),
+        ("Tz(0.9@10)", (9, 9), True),
+        ("Tz(2@10)", (9, 9), True),  # w = 1 - t v / f
+        ("Tz(2.5@10)", (9, 9), False),
+        ("Tz(0.9@300@0:0:1)", (224, 224), True),
     ],
 )
 def test_the_horizon(text, size, good):

@@ -14,8 +14,10 @@ from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.transforms import LETTERS, Compose, Part, Transform
 from tiltproof.transforms.base import number_text
 
-SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5")
-"""A camera's letter carries its focal length in pixels. (Roll is another name for R.)"""
+PLANE = "0.3:-0.75:0.4"
+MOVES = (f"Tx@9.5@{PLANE}", "Ty@8", f"Tz@9.5@{PLANE}")
+SPATIAL = ("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Yaw@9", "Pitch@7.5", *MOVES)
+"""A camera's letter carries its focal length in pixels, and the normal of a plane. (Roll is another name for R.)"""
 PIXELWISE = ("C", "B")
 PHOTOMETRIC = ("G", "S", "H", "Bl@4", "Mb@0", "Mb@30")
 """The number after @ is fixed: the Gaussian's radius, the motion's angle."""
@@ -48,6 +50,9 @@ LIMITS = {
     "Shv": (-300, 300),
     "Yaw@9": (-40, 40),
     "Pitch@7.5": (-40, 40),
+    "Tx@8": (-1, 1),
+    "Ty@8": (-0.9, 2),
+    "Tz@8": (-0.8, 0.8),
     "Roll": (-360, 360),
     "G": (-80, 300),
     "S": (-200, 300),
@@ -70,6 +75,9 @@ WIDTHS = {
     "Shv": (5, 150),
     "Yaw@9": (2, 15),
     "Pitch@7.5": (2, 15),
+    "Tx@8": (0.05, 0.7),
+    "Ty@8": (0.05, 0.6),
+    "Tz@8": (0.05, 0.4),
     "Roll": (3, 100),
     "G": (6, 90),
     "S": (6, 90),
@@ -93,6 +101,9 @@ PLACES = {
     "Roll": (180, 90.0, 300.0),
     "Yaw@9": (20, 12.0, 35.0),
     "Pitch@7.5": (20, 12.0, -36.0),
+    "Tx@8": (0.5, 0.5, 0.9),
+    "Ty@8": (0.5, 0.5, -0.85),
+    "Tz@8": (0.4, 0.5, 0.7),
     "G": (60, 50.0, 200.0),
     "S": (100, 100.0, -180.0),
     "H": (180, 90.0, 300.0),
@@ -109,21 +120,26 @@ PAPER_BOUNDS = [
 ]
 for table in (LIMITS, WIDTHS, PLACES):
     table |= {"Mb@90": table["Mb@0"], "Mb@-135": table["Mb@0"], "Bl@1": table["Bl@4"]}
+    table |= {f"T{axis}@9.5@{PLANE}": table[f"T{axis}@8"] for axis in "xyz"}
 KINDS = ("tiny", "medium", "huge", "degenerate", "straddling", "on grid lines", "from a grid line", "outside")
 
 
 def make_transform(
     letters: Sequence[str], padding: str = "zeros", box: Sequence[tuple[float, float]] | None = None
 ) -> Transform:
-    ranges = box or [LIMITS.get(letter, (-80, 80)) for letter in letters]
+    ranges = box or [
+        LIMITS.get(letter, (-0.5, 0.5) if letter[:2] in ("Tx", "Ty", "Tz") else (-80, 80)) for letter in letters
+    ]
     return Compose(
         *(make_part(letter, *limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding
     )
 
 
 def make_part(letter: str, low: float, high: float) -> Part:
-    name, _, setting = letter.partition("@")
-    return LETTERS[name](low, high, *([float(setting)] if setting else []))
+    name, _, settings = letter.partition("@")
+    setting, _, normal = settings.partition("@")
+    constants = [float(setting)] if setting else []
+    return LETTERS[name](low, high, *constants, *([[float(x) for x in normal.split(":")]] if normal else []))
 
 
 def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float], height: int, width: int) -> bool:
@@ -138,7 +154,11 @@ def in_view(letters: Sequence[str], low: Sequence[float], high: Sequence[float],
 
 def letters_of(transform: Transform) -> list[str]:
     return [
-        part.letter if part.fixed is None else f"{part.letter}@{number_text(part.fixed)}" for part in transform.parts
+        part.letter
+        if part.fixed is None
+        else f"{part.letter}@{number_text(part.fixed)}"
+        + part.constants_text().removeprefix(f"@{number_text(part.fixed)}")
+        for part in transform.parts
     ]
 
 

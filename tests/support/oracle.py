@@ -103,6 +103,22 @@ def inverse_matrix(letter: str, value: Fraction) -> Matrix:
             right, up, forward = (one, zero, zero), (zero, cosine, -sine), (zero, sine, cosine)
         rows = [[right[k], up[k], f * forward[k]] for k in range(3)]  # X, Y, Z of that ray
         return [rows[0], rows[1], [entry / f for entry in rows[2]]]  # u' = f X / Z
+    if axis in ("Tx", "Ty", "Tz"):
+        # From t along its own ray q the moved camera sees the point t + s q of the plane n . P = 1, s = (1 - n . t) / (n . q).
+        # The source image shows it in the direction of (n . q) t + (1 - n . t) q. "Tz@9@0:-1:0" has f = 9 and n = (0, -1, 0).
+        lens, _, text = focal.partition("@")
+        f, n = Fraction(float(lens)), [Fraction(float(x)) for x in (text or "0:-1:0").split(":")]
+        k = "xyz".index(axis[1])
+        q = [
+            [one / f, zero, zero],
+            [zero, one / f, zero],
+            [zero, zero, one],
+        ]  # right, up, forward of the ray of (u, v, 1)
+        meets = [sum((n[i] * q[i][j] for i in range(3)), zero) for j in range(3)]
+        rows = [
+            [(1 - n[k] * value) * q[i][j] + (value if i == k else 0) * meets[j] for j in range(3)] for i in range(3)
+        ]
+        return [[f * x for x in rows[0]], [f * x for x in rows[1]], rows[2]]
     raise ValueError(letter)
 
 

@@ -10,12 +10,16 @@ from tiltproof.transforms import (
     LETTERS,
     Brightness,
     Camera,
+    CameraMove,
     Compose,
     Contrast,
     Gamma,
     GaussianBlur,
     Hue,
     MotionBlur,
+    MoveX,
+    MoveY,
+    MoveZ,
     Pitch,
     Roll,
     Rotation,
@@ -50,6 +54,12 @@ NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose
             "Yaw( -5 : 2 @ 31.5),Pitch(1@1e3), Roll(2)",
             Compose(Yaw(-5, 2, focal_pixels=31.5), Pitch(1, focal_pixels=1000), Roll(2)),
         ),
+        ("Tx(0.1@300)", MoveX(0.1, focal_pixels=300)),
+        ("Tx(0.1@300@0:-1:0)", MoveX(0.1, focal_pixels=300)),
+        (
+            "Ty(-0.1:1 @ 3e2 @ 0 : -0.5:0.25 ), Tz(0.1@20)",
+            Compose(MoveY(-0.1, 1, 300, normal=(0, -0.5, 0.25)), MoveZ(-0.1, 0.1, 20, (0.0, -1.0, 0.0))),
+        ),
     ],
 )
 def test_text_reads_as_objects_and_back(text, expected):
@@ -63,12 +73,18 @@ def test_the_focal_length_and_the_kind_belong_to_a_transform():
     assert ScalingU(5) != ScalingV(5) != Scaling(5)
     assert Roll(5) != Rotation(5)
     assert Yaw(5, focal_pixels=300).over(1, 2) == Yaw(1, 2, focal_pixels=300)
+    assert MoveZ(0.1, focal_pixels=300) != MoveZ(0.1, focal_pixels=300, normal=(0, 0, 1))
+    assert str(MoveZ(0.1, focal_pixels=300, normal=(0, 0, 1)).over(0, 1e-3)) == "Tz(0:0.001@300@0:0:1)"
+    with pytest.raises(InputError, match="three numbers"):
+        MoveZ(0.1, focal_pixels=300, normal=(1, 2))
     for focal in ("wide", None, float("nan"), 0, -3):
         with pytest.raises(InputError, match="focal length"):
             Yaw(5, focal_pixels=focal)
 
 
 def make_part(part, low, width, focal):
+    if issubclass(part, CameraMove):
+        return part(low / 100, (low + width) / 100, focal, *([[width / 50, -0.5, low / 80]] if low > 0 else []))
     if issubclass(part, Camera):
         return part(low, low + width, focal)
     if part.minimum is None:
@@ -114,6 +130,14 @@ def test_repr_and_text_rebuild_the_transform(some, padding):
         ("Pitch(5@nan)", "millimeters"),
         ("Yaw(86@300)", "85 degrees"),
         ("R(5@300)", "no setting"),
+        ("Tz(0.1)", "focal length"),
+        ("Tz(0.1@9@0:1)", "cannot read"),
+        ("Tz(0.1@9@0:0:0)", "not all 0"),
+        ("Tz(0.1@9@0:nan:1)", "not all 0"),
+        ("Tz(0.1@9@0:a:1)", "not a number"),
+        ("Tz(0.1:0.95@9@0:0:1)", "1/16"),
+        ("Ty(-1:0@9)", "1/16"),
+        ("Yaw(5@9@0:0:1)", "no plane"),
         ("G(-100:3)", "-100"),
         ("H(361)", "full turn"),
         ("Bl(-1:2)", "between 0 and 32"),

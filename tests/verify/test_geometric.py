@@ -26,6 +26,7 @@ TEXTS = [
     "Scu(10), Scv(10)",
     "Shv(10), C(5)",
     "Yaw(2@8), Pitch(2@8), Roll(3)",
+    "Tx(0.1@8), Tz(0.1@8@0.2:-0.8:0.3), Yaw(2@8)",
     "B(0.02), Yaw(-2:8@8), Tu(0.5); padding=border",
 ]
 

@@ -3,7 +3,8 @@
 Pixel (row i, column j) of an H x W image lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
 Output pixel (u, v) shows the source image at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for transformations 1 ... n in order. A
 camera of focal length f sees along the ray (u, v, f) (right, up, forward), and a turned camera along the turned ray. So the
-code carries rays (u, v, f w) through all transformations and samples the image at (u / w, v / w).
+code carries rays (u, v, f w) through all transformations and samples the image at (u / w, v / w). A camera that moved to t
+sees the plane n . P = 1 along the ray q at t + s q with n . (t + s q) = 1: in the direction of q + (n . q) t / (1 - n . t).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
 from tiltproof.checker.photometric import changed, clamped, endless, quotient, radians, reciprocal, sine_and_cosine
-from tiltproof.checker.tiling import MOVES, Transform
+from tiltproof.checker.tiling import CAMERA_MOVES, GROUND, MOVES, Transform
 
 MOST_CELLS = 8  # a coordinate box that spans more gets the range of the whole image
 FARTHEST = 2.0**20
@@ -36,10 +37,12 @@ def transformed(images: Tensor, transform: Transform, low: Tensor, high: Tensor)
     values = parameters(low, high)
     image = Form(torch.cat([images[None], images.new_zeros(1 + len(values), *images.shape)]))
     fixed = transform.fixed or (0.0,) * len(values)
-    for kind, run in itertools.groupby(range(len(values)), lambda k: step_of(transform.letters[k], k)):
+    normals = transform.normals or (GROUND,) * len(values)
+    for kind, group in itertools.groupby(range(len(values)), lambda k: step_of(transform.letters[k], k)):
+        run = list(group)
         steps = [(transform.letters[k], values[k], fixed[k]) for k in run]
         if kind == "moves":
-            column, row = source(steps, *images.shape[-2:])
+            column, row = source(steps, [normals[k] for k in run], *images.shape[-2:])
             image = resample(image, column, row, transform.padding)
             continue
         for step in steps:
@@ -60,7 +63,9 @@ def as_float32(x: Form) -> Form:
     return enclose(x.rows.clone(), x.magnitude, 1, UNIT32, 1)
 
 
-def source(steps: Sequence[tuple[str, Form, float]], height: int, width: int) -> tuple[Form, Form]:
+def source(
+    steps: Sequence[tuple[str, Form, float]], normals: Sequence[tuple[float, ...]], height: int, width: int
+) -> tuple[Form, Form]:
     """Return source column and row, [P, 1, H, W], of every output pixel, applying the last transformation's inverse first."""
     like = steps[0][1].rows
     zero = steps[0][1] * 0
@@ -68,7 +73,7 @@ def source(steps: Sequence[tuple[str, Form, float]], height: int, width: int) ->
     v = zero + ((height - 1) / 2 - torch.arange(height).to(like)).view(1, 1, height, 1)
     w = zero + 1.0
     turned = False
-    for letter, value, f in reversed(steps):
+    for (letter, value, f), normal in zip(reversed(steps), reversed(normals), strict=True):
         if letter in ("R", "Roll"):  # u cos a + v sin a, v cos a - u sin a
             sine, cosine = sine_and_cosine(radians(value))
             u, v = u * cosine + v * sine, v * cosine - u * sine
@@ -78,6 +83,13 @@ def source(steps: Sequence[tuple[str, Form, float]], height: int, width: int) ->
         elif letter == "Pitch":  # turned upwards: (u, v cos a + f w sin a, f w cos a - v sin a)
             sine, cosine = sine_and_cosine(radians(value))
             v, w, turned = v * cosine + w * sine * f, w * cosine - v * sine / f, True
+        elif letter in CAMERA_MOVES:  # the ray plus (n . ray) t / (1 - n . t), along one axis
+            axis = CAMERA_MOVES.index(letter)
+            along = u * normal[0] + v * normal[1] + w * normal[2] * f
+            along = along * value * reciprocal(value * -normal[axis] + 1)
+            u, v = (u + along if axis == 0 else u), (v + along if axis == 1 else v)
+            if axis == 2:
+                w, turned = w + along / f, True
         elif letter == "Tu":
             u = u - (w * value if turned else value)
         elif letter == "Tv":

@@ -17,9 +17,11 @@ from tiltproof.checker.strict_json import ensure, get
 
 MOST_PARTS, MOST_BOXES, MOST_PIECES = 26, 2**26, 2**44
 NUMBER = r"\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*"
-PART = re.compile(rf"\s*([A-Z][a-z]*)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
-MOVES = frozenset(("R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll", "Yaw", "Pitch"))
-CAMERAS = frozenset(("Yaw", "Pitch"))  # after @: the focal length in pixels
+PART = re.compile(rf"\s*([A-Z][a-z]*)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?(?:@{NUMBER}:{NUMBER}:{NUMBER})?\)\s*")
+CAMERA_MOVES = ("Tx", "Ty", "Tz")  # along the camera's axes; after a second @: the normal n of the plane n . P = 1
+CAMERAS = frozenset(("Yaw", "Pitch", *CAMERA_MOVES))  # after @: the focal length in pixels
+MOVES = CAMERAS | {"R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll"}
+GROUND = (0.0, -1.0, 0.0)
 BLURS = {"Bl": 32.0, "Mb": 128.0}  # the largest parameter, from 0; after @: a Gaussian's radius, a motion's angle
 LETTERS = MOVES | BLURS.keys() | {"C", "B", "G", "S", "H"}
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
@@ -37,6 +39,8 @@ class Transform(NamedTuple):
     padding: str
     fixed: tuple[float, ...] = ()
     """For each transformation the number after @, which does not vary; 0 if there is none."""
+    normals: tuple[tuple[float, ...], ...] = ()
+    """For each transformation the normal of a plane; by default the ground's, downwards."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def read_transform(text: str) -> Transform:
     """Parse ``"Sc(5), R(-10:25); padding=border"``.
 
     >>> read_transform("Sc(5), Yaw(-10:25@300)")
-    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0))
+    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0), normals=())
     """
     body, semicolon, option = text.partition(";")
     padding = PADDING.fullmatch(option)
@@ -68,10 +72,10 @@ def read_transform(text: str) -> Transform:
     read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
     if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
         raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
-    letters, low, high, fixed = [], [], [], []
+    letters, low, high, fixed, normals = [], [], [], [], []
     for part in read:
         assert part is not None
-        letter, first, second, setting = part.groups()
+        letter, first, second, setting, *normal = part.groups()
         if letter not in LETTERS:
             raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
         begin = 0.0 if letter in BLURS else -float(first)
@@ -82,8 +86,22 @@ def read_transform(text: str) -> Transform:
         low.append(ends[0])
         high.append(ends[1])
         fixed.append(read_setting(letter, setting, *ends))
+        normals.append(read_normal(letter, normal, *ends))
     around = padding.group(1) if padding else "zeros"
-    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed))
+    planes = tuple(normals) if any(normal != GROUND for normal in normals) else ()
+    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed), planes)
+
+
+def read_normal(letter: str, texts: Sequence[str | None], low: float, high: float) -> tuple[float, ...]:
+    """Read the normal of the plane a camera moves over, and refuse a range in which it reaches the plane."""
+    normal = GROUND if texts[0] is None else tuple(float(text or 0) for text in texts)
+    if letter not in CAMERA_MOVES:
+        ensure(texts[0] is None, f"{letter} has no plane")
+        return normal
+    ensure(all(map(math.isfinite, normal)) and any(normal), f"{letter} needs a finite normal, not 0")
+    toward = Fraction(normal[CAMERA_MOVES.index(letter)])
+    ensure(all(toward * Fraction(end) < 1 for end in (low, high)), f"the camera of {letter} reaches its plane")
+    return normal
 
 
 def read_setting(letter: str, text: str | None, low: float, high: float) -> float:

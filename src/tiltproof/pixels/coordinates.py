@@ -13,7 +13,7 @@ from tiltproof.enclosures.rounding import widen
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Spatial, Transform
 from tiltproof.transforms.camera import Camera
-from tiltproof.transforms.interpolation import applied, centered_grid, keeps_plane
+from tiltproof.transforms.interpolation import applied, centered_grid, keeps_plane, lifted
 
 
 @dataclass
@@ -224,5 +224,5 @@ def corner_depth(
     """Return the depth w at the four corner pixels over boxes [P, d], [P, 2, 2]."""
     forms = symbols(low, high)
     u, v = centered_grid(height, width, low)
-    third = transform.composed_inverse(run, [forms[k] for k in run])[2]
+    third = lifted(transform.composed_inverse(run, [forms[k] for k in run]))[2]
     return combine((third[0], third[1], third[2]), u[..., [0, -1]], v[:, [0, -1]], forms[0], 1, 0.0)

@@ -30,7 +30,7 @@ def in_words(transform: Transform) -> str:
     each = [
         f"{part.noun} between {number_text(part.range[0])} and {number_text(part.range[1])} {part.unit}"
         + (
-            f" ({part.setting[0]} {number_text(part.fixed)} {part.setting[1]})"
+            f" ({part.setting[0]} {number_text(part.fixed)} {part.setting[1]}{plane_in_words(part)})"
             if part.setting and part.fixed is not None
             else ""
         )
@@ -39,6 +39,11 @@ def in_words(transform: Transform) -> str:
     if len(each) == 1:
         return each[0]
     return f"combination of a {', a '.join(each[:-1])} and a {each[-1]}, applied in this order"
+
+
+def plane_in_words(part: Part) -> str:
+    """Return the normal of the plane a camera moves over, as in the notation."""
+    return f", plane {':'.join(map(number_text, part.constants[1]))}" if part.has_plane else ""
 
 
 def percent(part: int, whole: int) -> str:

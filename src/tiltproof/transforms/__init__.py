@@ -13,7 +13,7 @@ from tiltproof.transforms.geometric import (
     TranslationU,
     TranslationV,
 )
-from tiltproof.transforms.camera import Camera, Pitch, Roll, Yaw
+from tiltproof.transforms.camera import Camera, CameraMove, MoveX, MoveY, MoveZ, Pitch, Roll, Yaw
 from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
 from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
 from tiltproof.transforms.base import parse
@@ -24,6 +24,7 @@ __all__ = [
     "LETTERS",
     "Brightness",
     "Camera",
+    "CameraMove",
     "Compose",
     "Contrast",
     "Filter",
@@ -31,6 +32,9 @@ __all__ = [
     "GaussianBlur",
     "Hue",
     "MotionBlur",
+    "MoveX",
+    "MoveY",
+    "MoveZ",
     "Part",
     "Photometric",
     "Pitch",

@@ -176,7 +176,7 @@ class Transform:
         return hash(self._identity())
 
     def _identity(self) -> tuple[object, ...]:
-        return (*((type(part), part.range, part.fixed) for part in self.parts), self.padding)
+        return (*((type(part), part.range, part.constants) for part in self.parts), self.padding)
 
 
 class Part(Transform):
@@ -208,6 +208,8 @@ class Part(Transform):
     """Name and unit of a constant of the transformation, the class's third argument; written after ``@``."""
     fixed: float | None = None
     """The value of that constant; the notation omits it if it is the default."""
+    has_plane = False
+    """Whether the transformation depends on a plane in front of the camera; its normal follows a second ``@``."""
     channels: int | None = None
     """The number of channels an image must have; None if any number will do."""
     effect = 1.0
@@ -255,8 +257,16 @@ class Part(Transform):
         low, high = self.range
         short = low == (-high if self.minimum is None else self.minimum)
         inside = number_text(high) if short else f"{number_text(low)}:{number_text(high)}"
-        extra = "" if self.fixed is None or self.fixed == self.default_setting() else f"@{number_text(self.fixed)}"
-        return f"{self.letter}({inside}{extra})"
+        return f"{self.letter}({inside}{self.constants_text()})"
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """The arguments of the class that follow the range."""
+        return () if self.fixed is None else (self.fixed,)
+
+    def constants_text(self) -> str:
+        """Return what follows the range in the notation."""
+        return "" if self.fixed is None or self.fixed == self.default_setting() else f"@{number_text(self.fixed)}"
 
     def default_setting(self) -> float | None:
         """Return the value of `fixed` that the notation omits."""
@@ -264,7 +274,7 @@ class Part(Transform):
 
     def over(self, low: float, high: float) -> Part:
         """Return the same transformation over another range."""
-        return type(self)(*([low, high] if self.fixed is None else [low, high, self.fixed]))
+        return type(self)(low, high, *self.constants)
 
     def check(self, low: float, high: float) -> None:
         """Raise `InputError` if the transformation is not defined over the whole range."""
@@ -282,8 +292,11 @@ class Part(Transform):
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        numbers = [*self.range] if self.fixed is None else [*self.range, self.fixed]
-        return f"{type(self).__name__}({', '.join(map(number_text, numbers))})"
+        numbers = [
+            number_text(x) if isinstance(x, float) else f"({', '.join(map(number_text, x))})"
+            for x in (*self.range, *self.constants)
+        ]
+        return f"{type(self).__name__}({', '.join(numbers)})"
 
 
 class Spatial(Part):
@@ -383,11 +396,12 @@ class Compose(Transform):
 
 
 # The paper's notation as text: ``"Sc(5), R(5), C(5), B(0.01)"``, ``"R(-10:25)"``, ``"R(30); padding=border"``.
-# A constant of a transformation follows an @: ``"Yaw(5@300)"`` has a camera with a focal length of 300 pixels.
+# A constant of a transformation follows an @: ``"Yaw(5@300)"`` has a camera with a focal length of 300 pixels. The normal of a plane
+# follows another one: ``"Tz(0.1@300@0:-1:0)"``.
 
 
 NUMBER = r"\s*([^():,@]+?)\s*"
-ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?\)\s*")
+ITEM = re.compile(rf"\s*([A-Za-z_]+)\s*\({NUMBER}(?::{NUMBER})?(?:@{NUMBER})?(?:@{NUMBER}:{NUMBER}:{NUMBER})?\)\s*")
 
 
 def parse(text: str, padding: str | None = None) -> Transform:
@@ -447,7 +461,7 @@ def parse(text: str, padding: str | None = None) -> Transform:
     return Compose(*parts, padding=padding or "zeros")
 
 
-def _part(letter: str, low: str, high: str | None, fixed: str | None) -> Part:
+def _part(letter: str, low: str, high: str | None, fixed: str | None, *normal: str | None) -> Part:
     if letter not in LETTERS:
         known = ", ".join(f"{name} ({part.__name__}, {part.unit})" for name, part in LETTERS.items())
         raise InputError("unknown transformation letter", got=letter, do=f"use one of: {known}")
@@ -458,7 +472,14 @@ def _part(letter: str, low: str, high: str | None, fixed: str | None) -> Part:
     if part.setting is None:
         raise InputError(f"{letter} has no setting", got=f"@{fixed}", do=f"write {example}, without @")
     setting = _number(f"{letter}'s {part.setting[0]}", fixed, f"{letter}(5@30) for 30 {part.setting[1]}")
-    return part(*ends, setting)  # type: ignore[call-arg, arg-type]
+    if None in normal:
+        return part(*ends, setting)  # type: ignore[call-arg, arg-type]
+    if not part.has_plane:
+        raise InputError(
+            f"{letter} has no plane", got=f"@{':'.join(map(str, normal))}", do=f"write {letter}(5@{fixed})"
+        )
+    plane = tuple(_number(f"{letter}'s normal", str(x), f"{letter}(0.1@300@0:-1:0)") for x in normal)
+    return part(*ends, setting, plane)  # type: ignore[call-arg, arg-type]
 
 
 def _number(what: str, text: str, example: str) -> float:
