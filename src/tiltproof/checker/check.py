@@ -32,7 +32,8 @@ class CheckReport:
     images : int
         Images of the run.
     certified : int
-        Certified images or, if ``task`` is regression, images whose ranges were proved again.
+        Certified images; images whose ranges were proved again, if ``task`` is regression, or of which a share of the range
+        was, if it is radius.
     boxes : int
         Boxes of the run that were proved again.
     sub_boxes : int
@@ -44,7 +45,7 @@ class CheckReport:
     sampled : bool
         Whether only a sample of the images was proved again.
     task : str
-        "classification" or "regression".
+        "classification", "regression" or "radius".
     """
 
     images: int
@@ -129,15 +130,16 @@ def check(
     if weights_digest(model) != run.weights_sha256:
         raise CheckFailed("the network's forward pass changed its own weights or buffers")
     names = [record.verdict for record in verdicts]
+    proved = sum(record.share > 0 for record in verdicts)
     return CheckReport(
         images=len(chosen),
-        certified=len(ranges) or names.count("certified"),
+        certified=len(ranges) or proved,
         boxes=sum(record.boxes for record in [*verdicts, *ranges]),
         sub_boxes=prover.sub_boxes,
         counterexamples=names.count("falsified"),
         seconds=time.perf_counter() - begin,
         sampled=len(chosen) < len(images),
-        task=task,
+        task="radius" if run.radius else task,
     )
 
 

@@ -26,7 +26,7 @@ from tiltproof.checker.records import (
     read_verdict,
 )
 from tiltproof.checker.strict_json import content, ensure, finite, get, natural, parsed, split
-from tiltproof.checker.tiling import Transform, read_transform
+from tiltproof.checker.tiling import Transform, contains_zero, read_transform
 from tiltproof.errors import InputError
 
 
@@ -73,6 +73,8 @@ class Run(NamedTuple):
     """What the claim takes off a classifier's end, the last one first."""
     keep: Kept | None = None
     """What a classifier keeps, if that is not the label."""
+    radius: bool = False
+    """Whether a share of the range is claimed for each image."""
 
 
 def read_run(folder: Path) -> Run:
@@ -97,7 +99,8 @@ def read_run(folder: Path) -> Run:
         raise CheckFailed("manifest.json is not of the format tiltproof-run, version 1")
     claim, settings = get(manifest, "claim", dict), get(manifest, "settings", dict)
     get(manifest, "notes", dict), get(manifest, "environment", dict)
-    ensure("task" not in claim or claim["task"] == "regression", "the claim's task is unknown")
+    task = claim.get("task", "classification")
+    ensure(task in ("regression", "radius") or "task" not in claim, "the claim's task is unknown")
     text, semantics = get(claim, "transform", str), get(claim, "semantics", str)
     transform, first = read_transform(text), natural(claim, "first")
     shape, digests = get(claim, "shape", list), get(claim, "images_sha256", list)
@@ -113,8 +116,13 @@ def read_run(folder: Path) -> Run:
     ensure(len(digests) > 0, "the claim is about no image")
     head = get(claim, "head", list) if "head" in claim else []
     ensure(all(name in NAMES for name in head) and len(head) <= 8, "the claim takes off an unknown head")
-    ensure("keep" not in claim or "task" not in claim, "a claim of ranges keeps classes")
-    ensure("head" not in claim or (len(head) > 0 and "task" not in claim), "a claim of ranges takes off a head")
+    ensure("keep" not in claim or task != "regression", "a claim of ranges keeps classes")
+    ensure("head" not in claim or (len(head) > 0 and task != "regression"), "a claim of ranges takes off a head")
+    radius = task == "radius"
+    if radius:
+        ensure(
+            all(map(contains_zero, transform.low, transform.high)), "the claim measures radii from outside of its range"
+        )
     ensure(all(type(digest) is str for digest in digests), "an image's sha256 is not text")
     weights = get(claim, "weights_sha256", str)
     lines = split(files["verdicts.jsonl"], "verdicts.jsonl")
@@ -125,7 +133,7 @@ def read_run(folder: Path) -> Run:
     verdicts: list[VerdictRecord] = []
     ranges: list[RangeRecord] = []
     values: Values = None
-    if "task" in claim:
+    if task == "regression":
         values = read_values(claim, len(digests))
         ranges = [read_range(record, first + k, values, k, transform) for k, record in enumerate(found)]
         check_means(summary, ranges)
@@ -133,14 +141,15 @@ def read_run(folder: Path) -> Run:
         labels = read_labels(claim, len(digests))
         keep = read_keep(claim, labels)
         ensure(keep is None or keep.rule != "linear" or not head, "a claim about rows of outputs takes off a head")
-        verdicts = [read_verdict(record, first + k, labels[k], transform) for k, record in enumerate(found)]
+        verdicts = [read_verdict(record, first + k, labels[k], transform, radius) for k, record in enumerate(found)]
         check_counts(summary, verdicts)
     check_batches(files["verdicts.jsonl"], files["batches.jsonl"])
     ensure(summary.get("task") == claim.get("task"), "the summary's task is not the manifest's")
     agreed = {"transform": text, "semantics": semantics, "method": get(settings, "method", str)}
     check_summary(summary, files, agreed)
     return Run(
-        transform, semantics, weights, first, shape, claim["dtype"], digests, verdicts, ranges, values, head, keep
+        *(transform, semantics, weights, first, shape, claim["dtype"], digests),
+        *(verdicts, ranges, values, head, keep, radius),
     )
 
 

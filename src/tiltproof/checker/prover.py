@@ -38,6 +38,10 @@ class Prover(ABC, Generic[Record]):
     def holds(self, records: Sequence[Record], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         """Return whether each record's claim is proved [P] over its box, and the transformed images over these boxes."""
 
+    def part_to_prove(self, record: Record, box: Box) -> Ends | None:  # noqa: ARG002 - the whole box, whatever the record
+        """Return what must be proved of a box of the record's tiling; None if nothing."""
+        return edges(box, self.run.transform)
+
     def image_indices(self, records: Sequence[Record]) -> Tensor:
         """Return which images the records are about."""
         return torch.tensor([record.image - self.run.first for record in records], device=self.images.device)
@@ -60,7 +64,13 @@ class Prover(ABC, Generic[Record]):
             batch += [(record, box, box, 0) for record, box in take(waiting, self.pairs - len(batch))]
             if not batch:
                 return
-            ends = [edges(part, self.run.transform) for _, _, part, _ in batch]
+            parts = [self.part_to_prove(record, part) for record, _, part, _ in batch]
+            count = len(batch)
+            batch = [item for item, ends in zip(batch, parts, strict=True) if ends is not None]
+            done += count - len(batch)
+            if not batch:
+                continue
+            ends = [part for part in parts if part is not None]
             held, images = self.holds([item[0] for item in batch], ends)
             axes = best_axes(images, [item[2] for item in batch])
             for k, proved in enumerate(held.tolist()):

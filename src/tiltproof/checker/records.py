@@ -17,12 +17,14 @@ REASONS = ("boxes", "seconds", "splits", "rounding", "open")
 
 @dataclass(frozen=True)
 class VerdictRecord(Tiled):
-    """The record of one image; only a certified one has a tiling."""
+    """The record of one image; only a certified one has a tiling, or one of which a share of the range was proved."""
 
     label: int
     verdict: str
     margin: float | None
     counterexample: list[float]
+    share: float = 1.0
+    """What was proved of the range, if the run has a radius for each image: each end times this, exactly."""
 
 
 def read_labels(claim: dict[str, Any], count: int) -> list[int]:
@@ -32,7 +34,10 @@ def read_labels(claim: dict[str, Any], count: int) -> list[int]:
     return labels
 
 
-def read_verdict(record: dict[str, Any], number: int, label: int, transform: Transform) -> VerdictRecord:
+def read_verdict(
+    record: dict[str, Any], number: int, label: int, transform: Transform, radius: bool = False
+) -> VerdictRecord:
+    """Read the record of image ``number``. ``radius``: it says which share of the range was proved."""
     parts = len(transform.low)
     try:
         ensure(
@@ -51,14 +56,27 @@ def read_verdict(record: dict[str, Any], number: int, label: int, transform: Tra
             "open_box": "unknown",
         }.items():
             ensure(key in record, f"{key} is missing")
-            ensure(verdict == owner or record[key] is None, f"{key} is given for a verdict {verdict}")
+            tiled = radius and owner == "certified" and verdict != "misclassified"
+            ensure(verdict == owner or tiled or record[key] is None, f"{key} is given for a verdict {verdict}")
         reason = record.get("reason")  # says nothing that is proved, and folders without it are as good
         ensure(
             reason is None or (verdict == "unknown" and type(reason) is str and reason in REASONS),
             f"the reason of a verdict {verdict} is {str(reason)[:40]!r}",
         )
+        share = 1.0
+        if radius:
+            share = finite(record, "share")
+            ensure(0 <= share <= 1, f"its share {share} is none")
+            ensure((share == 1) == (verdict == "certified"), f"share {share} is proved for a verdict {verdict}")
+            ensure(share > 0 or record["tree"] is None, "it has a tiling, but no share of the range was proved")
+        else:
+            ensure("share" not in record, "a share of the range is given in a run about the whole one")
         if verdict == "certified":
             return VerdictRecord(number, *read_tiling(record, parts), label, verdict, margin, [])
+        tiling: tuple[list[int], str, int] = ([], "", 0)
+        if radius and share > 0:
+            ensure(verdict != "misclassified", "a share is proved of a misclassified image")
+            tiling = read_tiling(record, parts)
         point: list[float] = []
         if verdict == "falsified":
             point = vector(get(record, "counterexample", list), parts)
@@ -73,7 +91,7 @@ def read_verdict(record: dict[str, Any], number: int, label: int, transform: Tra
                 ),
                 "its open box is not a box inside the range",
             )
-        return VerdictRecord(number, [], "", 0, label, verdict, margin, point)
+        return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0)
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None
 

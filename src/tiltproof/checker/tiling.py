@@ -195,6 +195,29 @@ def boxes(grid: Sequence[int], tree: str) -> Iterator[Box]:
             yield first
 
 
+def contains_zero(low: float, high: float) -> bool:
+    return low <= 0 <= high
+
+
+def within(box: Box, transform: Transform, share: float) -> tuple[list[float], list[float]] | None:
+    """Return the part of a box within this share of the range, share * low to share * high exactly, as floats rounded outward;
+    None if it has no inside there.
+
+    A point of the share that lies in such a box lies at its edge, and therefore in another one that has an inside there: the
+    share is the closure of its inside, and the boxes are finitely many and closed.
+    """
+    lows, highs, t = *edges(box, transform), Fraction(share)
+    for axis, ((index, pieces), low, high) in enumerate(zip(box, transform.low, transform.high, strict=True)):
+        begin, width = Fraction(low), Fraction(high) - Fraction(low)
+        first, last = begin + width * Fraction(index, pieces), begin + width * Fraction(index + 1, pieces)
+        if not (first < t * Fraction(high) and last > t * Fraction(low)):
+            return None
+        if share < 1:
+            lows[axis] = max(lows[axis], math.nextafter(float(t * Fraction(low)), -math.inf))
+            highs[axis] = min(highs[axis], math.nextafter(float(t * Fraction(high)), math.inf))
+    return lows, highs
+
+
 def edges(box: Box, transform: Transform) -> tuple[list[float], list[float]]:
     """Return a box's ends as floats: low + t (high - low) exactly, then rounded outward, so neighbors overlap."""
 

@@ -18,7 +18,7 @@ from tiltproof.checker.pixels import as_float32
 from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.prover import Ends, Progress, Prover, batched
 from tiltproof.checker.records import VerdictRecord
-from tiltproof.checker.tiling import cell, edges
+from tiltproof.checker.tiling import Box, cell, edges, within
 
 FAR = 30.0
 """Bounds of a box so many times a margin below zero are those of a network too deep for radii."""
@@ -66,7 +66,10 @@ class VerdictProver(Prover[VerdictRecord]):
         self.check_counterexamples([record for record in records if record.verdict == "falsified"])
         certified = [record for record in records if record.verdict == "certified"]
         self.check_margins(certified)
-        self.prove(certified, progress)
+        self.prove([record for record in records if record.share > 0], progress)
+
+    def part_to_prove(self, record: VerdictRecord, box: Box) -> Ends | None:
+        return within(box, self.run.transform, record.share)
 
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         margins, images = self.over(records, ends, self.run.semantics)

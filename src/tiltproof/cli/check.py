@@ -97,7 +97,7 @@ def task_of(folder: Path) -> str:
     """What the run's manifest asks of the data: target values, labels, or nothing."""
     try:
         claim = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
-        if "task" in claim:
+        if claim.get("task") == "regression":
             return "regression"
         return "any" if "keep" in claim and claim["keep"]["rule"] == "own" else "classification"
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
@@ -112,7 +112,7 @@ def selection(folder: Path, count: int) -> tuple[int, int, bool]:
     try:
         claim = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
         start, end = int(claim["first"]), int(claim["first"]) + len(claim["images_sha256"])
-        without_answers = "task" in claim and claim["values"] is None
+        without_answers = claim.get("task") == "regression" and claim["values"] is None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return 0, count, False
     return (start, end, without_answers) if 0 <= start < end <= count else (0, count, without_answers)
@@ -126,14 +126,18 @@ def sentence(report: CheckReport) -> str:
     'the certificate holds: 98 certified images, 1,664 boxes re-proved (2,120 sub-boxes), 1 counterexample re-run, in 23 s'
     >>> sentence(CheckReport(3, 3, 48, 72, 0, 1.2, False, "regression"))
     'the certificate holds: the output ranges of 3 images, 48 boxes re-proved (72 sub-boxes), in 1 s'
+    >>> sentence(CheckReport(9, 9, 48, 72, 1, 1.2, False, "radius"))
+    'the certificate holds: 9 proved radii, 48 boxes re-proved (72 sub-boxes), 1 counterexample re-run, in 1 s'
     """
     sampled = f"the certificate holds for a sample of {report.images:,} images"
     proved = f"{count(report.boxes, 'box', 'boxes')} re-proved ({count(report.sub_boxes, 'sub-box', 'sub-boxes')}), "
     if report.task == "regression":
         what = f"the output ranges of {count(report.certified, 'image')}, {proved}"
     else:
+        things = "proved radius" if report.task == "radius" else "certified image"
+        many = "proved radii" if report.task == "radius" else ""
         reruns = f"{count(report.counterexamples, 'counterexample')} re-run, "
-        what = f"{count(report.certified, 'certified image')}, {proved}{reruns}"
+        what = f"{count(report.certified, things, many)}, {proved}{reruns}"
     return f"{sampled if report.sampled else 'the certificate holds'}: {what}in {report.seconds:.0f} s"
 
 

@@ -8,14 +8,12 @@ sealed evidence.
 
 from __future__ import annotations
 
-import decimal
 import hashlib
 import json
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,15 @@ from torch import Tensor, nn
 from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import document, replace_bytes
 from tiltproof.runs.folder import VERDICTS, size_of_file
-from tiltproof.transforms import Compose, Part, Transform, parse
+from tiltproof.transforms import Transform, parse
 from tiltproof.verify.api import certify
 from tiltproof.verify.results import Certificate, Verdict
+from tiltproof.verify.shares import nested
 
 CURVE = "curve.json"
 FORMAT, VERSION = "tiltproof-curve", 1
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 MOST_BYTES = 2**20
-SIX_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_DOWN)
 
 
 @dataclass(frozen=True)
@@ -45,26 +43,6 @@ class CurvePoint:
     falsified: int
     unknown: int
     misclassified: int
-
-
-def nested(transform: Transform, share: float) -> Transform:
-    """The transformation with every range shrunk to this share, towards the parameter that changes least.
-
-    >>> str(nested(parse("R(-10:30), Sc(5:10)"), 0.5))
-    'R(-5:15), Sc(5:7.5)'
-    """
-    if share == 1:
-        return transform
-    parts = [_shrunk(part, share) for part in transform.parts]
-    return parts[0] if len(parts) == 1 and transform.padding == "zeros" else Compose(*parts, padding=transform.padding)
-
-
-def _shrunk(part: Part, share: float) -> Part:
-    low, high = part.range
-    least = min(max(0.0, low), high)  # 0 is the identity for every part
-    # six digits keep the notation short; always towards zero, so that no range leaves a larger one
-    ends = [least + float(SIX_DIGITS.plus(Decimal(share * (end - least)))) for end in (low, high)]
-    return part.over(*ends)
 
 
 def certified_curve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -31,7 +32,12 @@ from tiltproof.verify.options import (
     UniformGrid,
     check_kinds,
 )
+from tiltproof.verify.radius_results import RadiusCertificate, RadiusResult, reach
 from tiltproof.verify.results import Certificate, ImageResult, Progress, RangeCertificate, RangeResult, Reporter
+from tiltproof.verify.shares import check_identity
+
+DEFAULT_GAP, SMALLEST_GAP = 1e-3, 1e-12
+"""Shares of a range between the proved and the refuted radius: where the search stops, and the least that may be asked for."""
 
 
 def certify(
@@ -171,6 +177,86 @@ def certify_range(
         return certificate
 
 
+def certified_radius(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor | None,
+    transform: Transform | str,
+    *,
+    gap: float | None = None,
+    keep: Keep | None = None,
+    semantics: str = "real",
+    bounds: AffineBounds | IntervalHull | FGV = AffineBounds(),
+    search: BranchAndBound = BranchAndBound(),
+    attack: Attack = Attack(),
+    execution: Execution = Execution(),
+    run: RunFolder | None = None,
+    seed: int = 0,
+    first: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+) -> RadiusCertificate:
+    """Find, image by image, the largest share of the transformation's range that can be proved, and how much more there may be.
+
+    The range is proved outward from the image as it is. All parameters are scaled together: half of ``"R(-10:30), Sc(4)"``
+    is ``"R(-5:15), Sc(2)"``. Whenever the search stops, each image has a radius that is proved and, if a counterexample
+    was found, one that is refuted.
+
+    Parameters
+    ----------
+    model, images, labels, transform, keep, semantics, bounds, attack, execution, run, seed, first, progress
+        As in `certify`; the range contains 0, the parameter that changes nothing. The attack samples rays.
+    gap : float, optional
+        The difference of the proved and the refuted radius at which an image is finished, in the unit of the first
+        parameter; by default a thousandth of the radius of the whole range.
+    search : BranchAndBound
+        The most that one image may cost.
+
+    Returns
+    -------
+    RadiusCertificate
+        One result per image, and totals.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, the run folder does not fit or cannot be written, or the network's output is not finite.
+    UnsupportedOperation
+        If an operation of the network has no bound rule.
+    """
+    began = time.perf_counter()
+    if not isinstance(search, BranchAndBound):
+        raise InputError(
+            "a radius is found by halving boxes",
+            got=repr(search),
+            do="give search=BranchAndBound(max_boxes=20_000), or none",
+        )
+    check_kinds(execution=execution, run=run)
+    with proof_on(images):
+        inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
+        check_identity(inputs.transform)
+        settings = Settings(bounds, search, attack, seed, gap=_share_of_gap(gap, inputs.transform))
+        job = replace(_job(settings, first, execution, inputs), rule=rule)
+        about: dict[str, Any] = {"task": "radius", "labels": inputs.labels.tolist()}
+        if keep is not None:
+            about["keep"] = keep.record()
+        certificate: RadiusCertificate = _run(job, inputs, execution, run, progress, began, about)
+        return certificate
+
+
+def _share_of_gap(gap: float | None, transform: Transform) -> float:
+    """Return the gap as a share of the range."""
+    if gap is None:
+        return DEFAULT_GAP
+    whole = reach(transform)
+    if not (isinstance(gap, (int, float)) and 0 < gap < math.inf):
+        raise InputError(
+            "the gap between the two radii is a positive number",
+            got=f"gap {gap!r}",
+            do=f"e.g. gap={DEFAULT_GAP * whole:g} (--gap), in {transform.parts[0].unit}",
+        )
+    return max(float(gap) / whole, SMALLEST_GAP)
+
+
 def _job(settings: Settings, first: int, execution: Execution, inputs: Inputs, values: Tensor | None = None) -> Job:
     """Return the job for these inputs; ``settings`` get the splits per parameter of their transformation."""
     check_method(settings.bounds.method, inputs.transform)
@@ -200,7 +286,8 @@ def _run(
         reporter.resumed(run.results)
         earlier = run.seconds
         run.work(inputs, job, reporter, workers)
-        certificate: Any = (RangeCertificate if job.ranges else Certificate)(
+        kind = RangeCertificate if job.ranges else RadiusCertificate if job.radii else Certificate
+        certificate: Any = kind(
             transform=str(inputs.transform),
             method=job.settings.bounds.method,
             semantics=inputs.semantics,
@@ -230,7 +317,7 @@ def _open_run(folder: RunFolder | None, inputs: Inputs, job: Job, plan: dict[str
 
     task = {name: about[name] for name in about if name == "task"}
     claimed = task | claim(inputs, job.first, **{name: about[name] for name in about if name != "task"})
-    notes, kind = dict(folder.notes or {}), RangeResult if job.ranges else ImageResult
+    notes, kind = dict(folder.notes or {}), RangeResult if job.ranges else RadiusResult if job.radii else ImageResult
     return StoredRun(Path(folder.folder), inputs, claimed, settings, plan, notes, folder.resume, folder.overwrite, kind)
 
 

@@ -204,6 +204,10 @@ class Attacker:
         """Return margins of outputs [P, K] of images ``rows`` [P]."""
         return margin_of(outputs, self.labels[rows]) if self.rule is None else self.rule.margin(outputs, rows)
 
+    def margin_at_each(self, rows: Tensor, parameters: Tensor) -> Tensor:
+        """Return margins of a few images ``rows`` [Q] at ``parameters`` [Q, d], as a differentiable function of these."""
+        return self._margin(self.transform.apply(self.images[rows], parameters), rows)
+
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
         """Return margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype, on the device
         of ``rows``."""
@@ -250,7 +254,12 @@ class Attacker:
         open_ = ~known.falsified[rows]
         rows, parameters = rows[open_], parameters[open_]
         if len(rows):
-            known.add(rows, parameters, self.points.run(functools.partial(self._largest_margins, rows, parameters)))
+            known.add(rows, parameters, self.upper_margins(rows, parameters))
+
+    @torch.no_grad()
+    def upper_margins(self, rows: Tensor, parameters: Tensor) -> Tensor:
+        """Return upper bounds of the exact margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d]; on the CPU."""
+        return self.points.run(functools.partial(self._largest_margins, rows, parameters))
 
     def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
         """Return upper bounds of the exact margins, ``size`` at a time; in deep networks, radii alone would decide nothing."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tiltproof.device import few_threads
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory, pair_bytes, pairs_at_a_time
+from tiltproof.transforms import Transform
 from tiltproof.verify.attack import Attacker, Counterexamples, OutputSampler
 from tiltproof.verify.branch_and_bound import (
     PRECISE_FROM,
@@ -34,9 +35,12 @@ from tiltproof.verify.branch_and_bound import (
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Execution, Settings
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
+from tiltproof.verify.radius_search import RadiusSearch, RadiusSpec, RadiusState
+from tiltproof.verify.rays import Rays
 from tiltproof.verify.results import Reporter
 from tiltproof.verify.rule_prover import prover_for
 from tiltproof.verify.rules import Rule
+from tiltproof.verify.shares import Shares, nested
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Search, SearchState, Tiling, leaves
 from tiltproof.verify.uniform_grid import UniformSearch
@@ -72,6 +76,11 @@ class Job:
         return self.settings.tolerance is not None
 
     @property
+    def radii(self) -> bool:
+        """Whether the job looks for the largest proved range of each image."""
+        return self.settings.gap is not None
+
+    @property
     def needs_grid(self) -> bool:
         """Whether a batch without an initial grid determines one, for itself and later batches."""
         return self.settings.search.grid is None
@@ -100,6 +109,8 @@ class Job:
 
     def grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid | None:
         """Return the initial grid that `batch` would choose, without proving anything."""
+        if self.radii:
+            return self._radii(inputs, None, pairs)[1]
         return self._range_grid(inputs, pairs) if self.ranges else self._attacked(inputs, None, pairs)[3]
 
     def batch(
@@ -111,7 +122,11 @@ class Job:
         if self.ranges and grid is None:
             grid = self._range_grid(inputs, pairs)
         began = time.perf_counter()
-        search, grid = self._ranges(inputs, grid) if self.ranges and grid else self._classes(inputs, grid, pairs)
+        search: Search
+        if self.radii:
+            search, grid = self._radii(inputs, grid, pairs)
+        else:
+            search, grid = self._ranges(inputs, grid) if self.ranges and grid else self._classes(inputs, grid, pairs)
         if self.settings.search.max_seconds is not None:  # which the attack has spent a part of
             search.state.seconds += (time.perf_counter() - began) / len(inputs.images)
         reporter.proving(search)
@@ -127,13 +142,19 @@ class Job:
         tiling = Tiling(inputs.transform, start)
         if settings.search.grid is not None:
             return UniformSearch(spec, tiling, SearchState.start(spec, known, pilots.policy), settings.search), grid
-        precise = False
-        if len(pilots.rows) and spec.prover.deep is None:
-            precise = precision_pays(pilots, start)
-            pays = backward_pays(pilots, start, torch.float64 if precise else spec.prover.dtype)
-            pilots.policy.least_success, pilots.policy.least_boxes = pays
+        precise = self._steered(pilots, start)
         state = SearchState.start(spec, known, pilots.policy, inputs.images.device)
         return BranchingSearch(spec, tiling, state, settings.search, 0 if precise else PRECISE_FROM), grid
+
+    @staticmethod
+    def _steered(pilots: PilotRuns, grid: Grid) -> bool:
+        """Set when backward passes pay; return whether boxes of this grid are bounded in float64 from the start."""
+        precise = False
+        if len(pilots.rows) and pilots.prover.deep is None:
+            precise = precision_pays(pilots, grid)
+            pays = backward_pays(pilots, grid, torch.float64 if precise else pilots.prover.dtype)
+            pilots.policy.least_success, pilots.policy.least_boxes = pays
+        return precise
 
     def _attacked(
         self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize
@@ -142,19 +163,54 @@ class Job:
         attacker = Attacker(inputs, self.seed, self.rule)
         known = attacker.begin(self.first)
         attacker.search(known, known.alive(), self.settings.attack.samples, steps=0, hasty=True)
+        pilots = self._pilots(inputs, known.alive(), pairs)
+        grid = self.settings.search.grid or grid
+        if grid is None and len(pilots.rows):
+            grid = self._chosen_grid(pilots)
+        return ClassificationSpec(pilots.prover, attacker), known, pilots, grid
+
+    def _pilots(
+        self, inputs: Inputs, rows: Tensor, pairs: AdaptiveBatchSize, transform: Transform | None = None
+    ) -> PilotRuns:
+        """Return a prover with pilot runs on the images ``rows``, over the range of ``transform`` (default: the whole)."""
         method = self.settings.bounds.method
         prover = Prover(inputs, method) if self.rule is None else prover_for(inputs, method, self.rule)
         policy = BackwardPolicy.on(inputs.images.device)
-        pilots = PilotRuns(prover, policy, known.alive(), pairs, self.seed)
+        pilots = PilotRuns(prover, policy, rows, pairs, self.seed, transform)
         # deep networks: the label's margin alone
         if prover.deep is not None and (self.rule is not None or (len(pilots.rows) and plain_bounds_suffice(pilots))):
             prover.take_for_shallow()
-        spec = ClassificationSpec(prover, attacker)
-        grid = self.settings.search.grid or grid
-        if grid is None and len(pilots.rows):
-            choose = starting_grid if spec.prover.deep is None else deep_grid
-            grid = choose(pilots, self.settings.search.max_boxes)
-        return spec, known, pilots, grid
+        return pilots
+
+    def _chosen_grid(self, pilots: PilotRuns) -> Grid:
+        choose = starting_grid if pilots.prover.deep is None else deep_grid
+        return choose(pilots, self.settings.search.max_boxes)
+
+    def _radii(self, inputs: Inputs, pieces: Grid | None, pairs: AdaptiveBatchSize) -> tuple[RadiusSearch, Grid | None]:
+        """Attack along rays; return the search outward, and into how many pieces boxes are cut before they are bounded."""
+        settings, shares = self.settings, Shares(inputs.transform)
+        assert settings.gap is not None
+        attacker = Attacker(inputs, self.seed, self.rule)
+        known = attacker.begin(self.first)
+        device = inputs.images.device
+        rays, cap = Rays(attacker, shares, settings.gap), torch.ones(len(inputs.images), dtype=torch.float64)
+        right = known.alive()
+        rays.begin(known, cap, settings.attack.samples)
+        # boxes that suit the range of a typical image, in which most of its boxes can be proved
+        typical = float(cap[right].median().clamp(min=1e-6)) if len(right) else 1.0
+        pilots = self._pilots(inputs, right, pairs, nested(inputs.transform, typical))
+        axes = len(inputs.transform.parts)
+        grid: Grid = (1,) * axes
+        if pieces is None and len(right):
+            grid = self._chosen_grid(pilots)
+            pieces = tuple(2 ** math.ceil(math.log2(count / typical)) for count in grid)
+        precise = self._steered(pilots, grid)
+        state = RadiusState.start(
+            spec := RadiusSpec(pilots.prover, attacker, shares.on(device)), known, pilots.policy, device
+        )
+        state.cap = cap
+        tiling, start = Tiling(inputs.transform, (1,) * axes), 0 if precise else PRECISE_FROM
+        return RadiusSearch(spec, tiling, state, settings.search, rays, pieces or (1,) * axes, start), pieces
 
     def _ranges(self, inputs: Inputs, grid: Grid) -> tuple[BranchingSearch, Grid]:
         settings = self.settings

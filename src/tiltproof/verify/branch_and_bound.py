@@ -280,9 +280,17 @@ class PilotRuns:
     """Runs grids on a few random pairs of these images and caches the outcome; ``policy`` learns from them."""
 
     def __init__(
-        self, prover: Prover, policy: BackwardPolicy, rows: Tensor, batch: AdaptiveBatchSize, seed: int
+        self,
+        prover: Prover,
+        policy: BackwardPolicy,
+        rows: Tensor,
+        batch: AdaptiveBatchSize,
+        seed: int,
+        transform: Transform | None = None,
     ) -> None:
+        """``transform``: over the range that grids divide, by default the prover's."""
         self.prover, self.policy, self.rows, self.batch, self.seed = prover, policy, rows, batch, seed
+        self.transform = transform or prover.transform
         self.pairs = max(min(FEWEST_PAIRS, 8 * batch.size), min(MOST_PAIRS, batch.size // 16))
         self.known: dict[tuple[tuple[int, ...], torch.dtype], PilotRun] = {}
 
@@ -305,7 +313,7 @@ class PilotRuns:
             return
         prover, chosen, low, high = self.prover, [], [], []
         for grid in grids:
-            tiling = Tiling(prover.transform, grid)
+            tiling = Tiling(self.transform, grid)
             boxes, generator = tiling.first(), torch.Generator().manual_seed(self.seed)
             chosen.append(self.rows[torch.randint(len(self.rows), (self.pairs,), generator=generator)])
             below, above = tiling.bounds(boxes[torch.randint(len(boxes), (self.pairs,), generator=generator)])
@@ -358,7 +366,7 @@ def starting_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
     float64 too."""
     prover = pilots.prover
     height, width = prover.images64.shape[-2:]
-    grids = candidate_grids(sensitivity(prover.transform, height, width), max(1, min(4096, budget_boxes // 2)))
+    grids = candidate_grids(sensitivity(pilots.transform, height, width), max(1, min(4096, budget_boxes // 2)))
     pilots.around_middle(grids, prover.dtype)
     cost, grid, passed = pilots.cheapest(grids, prover.dtype)
     if passed < MOSTLY and prover.dtype != torch.float64:
@@ -407,13 +415,13 @@ def deep_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
 
 def _deep_grids(pilots: PilotRuns, budget_boxes: int) -> list[tuple[int, ...]]:
     prover = pilots.prover
-    effect = sensitivity(prover.transform, *prover.images64.shape[-2:])
+    effect = sensitivity(pilots.transform, *prover.images64.shape[-2:])
     return candidate_grids(effect, max(1, min(4096, budget_boxes // 2)))
 
 
 def _some_boxes(pilots: PilotRuns, grid: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Return random images, and both ends of a random box of the grid for each."""
-    tiling, generator = Tiling(pilots.prover.transform, grid), torch.Generator().manual_seed(pilots.seed)
+    tiling, generator = Tiling(pilots.transform, grid), torch.Generator().manual_seed(pilots.seed)
     boxes, device = tiling.first(), pilots.prover.labels.device
     images = pilots.rows[torch.randint(len(pilots.rows), (DEEP_PILOTS,), generator=generator)]
     low, high = tiling.bounds(boxes[torch.randint(len(boxes), (DEEP_PILOTS,), generator=generator)])
@@ -452,7 +460,7 @@ def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) 
     c pays from the success rate c / T on; one of fixed cost f pays for at least f / T boxes.
     """
     prover, cost = pilots.prover, pilots.prover.cost
-    effect = sensitivity(prover.transform, *prover.images64.shape[-2:])
+    effect = sensitivity(pilots.transform, *prover.images64.shape[-2:])
     grids = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail
     for whole, halves in reversed([*itertools.pairwise(grids)]):

@@ -335,13 +335,15 @@ def check_kinds(**options: object) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """What determines the results of a run, besides its images, network and claim; ``tolerance``: None for classes."""
+    """What determines the results of a run, besides its images, network and claim; ``tolerance``: None for classes;
+    ``gap``: if the largest proved range is looked for, the difference of the shares of both its ends."""
 
     bounds: AffineBounds | IntervalHull | FGV = BOUNDS["affine"]
     search: BranchAndBound | UniformGrid = BranchAndBound()
     attack: Attack = Attack()
     seed: int = 0
     tolerance: Tolerance | None = None
+    gap: float | None = None
 
     def __post_init__(self) -> None:
         check_kinds(bounds=self.bounds, search=self.search, attack=self.attack, tolerance=self.tolerance)
@@ -356,4 +358,6 @@ class Settings:
             "budget_seconds": self.search.max_seconds,
             "samples": self.attack.samples,
             "seed": self.seed,
-        } | ({} if self.tolerance is None else self.tolerance.record())
+            **({} if self.tolerance is None else self.tolerance.record()),
+            **({} if self.gap is None else {"gap": self.gap}),
+        }

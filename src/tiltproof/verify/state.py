@@ -17,7 +17,7 @@ import string
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -395,9 +395,7 @@ class SearchState:
     frontier: Frontier | None = None
 
     @classmethod
-    def start(
-        cls, spec: Spec, witnesses: Any, policy: BackwardPolicy, device: torch.device | str = "cpu"
-    ) -> SearchState:
+    def start(cls, spec: Spec, witnesses: Any, policy: BackwardPolicy, device: torch.device | str = "cpu") -> Self:
         """Return the state before any bound, with tensors on ``device``."""
         count = len(spec)
         certified, exhausted = torch.zeros(2, count, dtype=torch.bool, device=device)
