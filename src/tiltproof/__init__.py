@@ -3,8 +3,9 @@
     certificate = tiltproof.certify(model, images, labels, "R(30)")      # a verdict per image
     print(certificate.summary())
     ranges = tiltproof.certify_range(model, images, targets, "R(2)")     # regression: a range per image
+    radii = tiltproof.certified_radius(model, images, labels, "R(90)")   # the largest proved range per image
 
-Options are objects, the same for both functions:
+Options are objects, the same for all functions:
 
     certificate = tiltproof.certify(
         model, images, labels, "R(30)", semantics="float32",
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tiltproof.reports import report
     from tiltproof.training import train
     from tiltproof.transforms import parse
-    from tiltproof.verify.api import certify, certify_range
+    from tiltproof.verify.api import certified_radius, certify, certify_range
     from tiltproof.verify.attack import attack
     from tiltproof.verify.inspection import inspect
     from tiltproof.verify.keep import Allow, Forbid, KeepOwn, Linear, TopK
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         Tolerance,
         UniformGrid,
     )
+    from tiltproof.verify.radius_results import RadiusCertificate
     from tiltproof.verify.results import Certificate, RangeCertificate, Verdict
 else:
     __getattr__, __dir__ = lazy(
@@ -66,7 +68,7 @@ else:
             "reports": ("report",),
             "training": ("train",),
             "transforms": ("parse",),
-            "verify.api": ("certify", "certify_range"),
+            "verify.api": ("certified_radius", "certify", "certify_range"),
             "verify.attack": ("attack",),
             "verify.inspection": ("inspect",),
             "verify.keep": ("Allow", "Forbid", "KeepOwn", "Linear", "TopK"),
@@ -74,6 +76,7 @@ else:
                 *("FGV", "AffineBounds", "Attack", "BranchAndBound", "Execution", "IntervalHull", "RunFolder"),
                 *("Tolerance", "UniformGrid"),
             ),
+            "verify.radius_results": ("RadiusCertificate",),
             "verify.results": ("Certificate", "RangeCertificate", "Verdict"),
         },
         modules=("data", "export", "losses", "models", "reports", "training", "transforms"),
@@ -85,6 +88,7 @@ __all__ = [
     # prove it, refute it, check the evidence, show it
     "certify",
     "certify_range",
+    "certified_radius",
     "attack",
     "check",
     "report",
@@ -109,6 +113,7 @@ __all__ = [
     # results
     "Certificate",
     "RangeCertificate",
+    "RadiusCertificate",
     "Verdict",
     # the bounds behind a proof
     "bound_pixels",

@@ -72,7 +72,8 @@ def seal(folder: Path, manifest: dict[str, Any], records: list[dict[str, Any]], 
     files = ("manifest.json", "verdicts.jsonl", "batches.jsonl")
     digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
     claim = manifest["claim"]
-    counts = means(records) | {"task": "regression"} if "task" in claim else verdict_counts(records)
+    counts = means(records) if claim.get("task") == "regression" else verdict_counts(records)
+    counts |= {"task": claim["task"]} if "task" in claim else {}
     agreed = {"transform": claim["transform"], "semantics": claim["semantics"], "method": "affine", "seconds": 1.0}
     (folder / "summary.json").write_text(json.dumps(counts | agreed | {"files": digests} | changes))
 

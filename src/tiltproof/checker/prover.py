@@ -38,7 +38,7 @@ class Prover(ABC, Generic[Record]):
     def holds(self, records: Sequence[Record], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
         """Return whether each record's claim is proved [P] over its box, and the transformed images over these boxes."""
 
-    def part_to_prove(self, record: Record, box: Box) -> Ends | None:  # noqa: ARG002 - the whole box, whatever the record
+    def part_to_prove(self, record: Record, box: Box) -> Ends | None:
         """Return what must be proved of a box of the record's tiling; None if nothing."""
         return edges(box, self.run.transform)
 

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 import tiltproof
-from tiltproof.cli import attack, bound, certify, check, demo, export, inspect, models, report, train, tune
+from tiltproof.cli import attack, bound, certify, check, demo, export, inspect, models, radius, report, train, tune
 from tiltproof.cli.options import LETTERS_HELP, Command, epilog
 from tiltproof.errors import InputError, shown
 from tiltproof.startup import INTERRUPTED
@@ -169,6 +169,7 @@ def program(
 COMMANDS = {
     "train": train,
     "certify": certify,
+    "radius": radius,
     "check": check,
     "report": report,
     "export": export,

@@ -129,7 +129,7 @@ def command(
     notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes() | kept.notes()
     folder = None if out is None else RunFolder(out, resume, overwrite, notes)
     evidence = {"run": folder, "first": first}
-    with kept_after_interruption(lambda: _kept(out)):
+    with kept_after_interruption(lambda: kept_batches(out)):
         certificate = _prove(problem, task, tolerance, settings | evidence, quiet)
         if curve and out is not None and isinstance(certificate, Certificate):
             _curve(problem, certificate, settings, out, quiet)
@@ -182,7 +182,7 @@ def _check_task(task: str, only_regression: dict[str, object], only_classes: dic
             raise InputError(f"{name} has no meaning for --task {task}", got=value, do="leave it out")
 
 
-def _kept(out: Path | None) -> str:
+def kept_batches(out: Path | None) -> str:
     """Say what became of the results of an interrupted run."""
     if out is None:
         return "nothing was kept (--out keeps finished batches)"

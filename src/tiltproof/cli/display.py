@@ -165,14 +165,22 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     console.print(table)
     if summary.get("keep"):
         console.print(f"proved of certified images: the network {summary['keep']}", highlight=False)
-    seconds = summary["seconds"]
-    console.print(
-        f"{summary['boxes']:,} boxes in {seconds:.1f} s ({seconds / images:.3g} s per image)", highlight=False
-    )
+    print_cost(console, summary)
+    print_unknown_reasons(console, summary)
+    _print_memory(console, summary)
+
+
+def print_cost(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print boxes and seconds."""
+    each = f"{summary['seconds'] / summary['images']:.3g} s per image"
+    console.print(f"{summary['boxes']:,} boxes in {summary['seconds']:.1f} s ({each})", highlight=False)
+
+
+def print_unknown_reasons(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print why images are unknown, and what would help."""
     for word, count in summary["unknown_reasons"].items():
         reason = Reason(word)
         console.print(f"{count:,} unknown: {reason.meaning}. What would help: {reason.advice}.", highlight=False)
-    _print_memory(console, summary)
 
 
 def _right(summary: Mapping[str, Any]) -> str:
@@ -203,8 +211,13 @@ def print_ranges(summary: Mapping[str, Any]) -> None:
 
 
 def _titled(summary: Mapping[str, Any]) -> Table:
+    return Table(title=run_title(summary), title_justify="left")
+
+
+def run_title(summary: Mapping[str, Any]) -> str:
+    """The claim of a run in a line."""
     semantics = "" if summary["semantics"] == "real" else f", semantics {summary['semantics']}"
-    return Table(title=f"{summary['transform']}, method {summary['method']}{semantics}", title_justify="left")
+    return f"{summary['transform']}, method {summary['method']}{semantics}"
 
 
 def _print_memory(console: Console, summary: Mapping[str, Any]) -> None:

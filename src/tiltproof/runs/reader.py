@@ -20,9 +20,16 @@ from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY,
 from tiltproof.runs.manifest import image_digests, weights_digest
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.keep import Keep, is_own, keep_of
+from tiltproof.verify.radius_results import RadiusCertificate, RadiusResult
 from tiltproof.verify.results import Certificate, ImageResult, RangeCertificate, RangeResult, Verdict
 
 MOST_BYTES = 2**31
+KINDS: dict[str | None, tuple[type[Any], type[Any]]] = {
+    None: (ImageResult, Certificate),
+    "regression": (RangeResult, RangeCertificate),
+    "radius": (RadiusResult, RadiusCertificate),
+}
+"""The classes of an image's result and of a certificate, by the task in a claim."""
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
@@ -58,6 +65,11 @@ class FinishedRun:
         return "regression" if self.regression else "any" if is_own(self.keep) else "classification"
 
     @property
+    def radii(self) -> bool:
+        """Whether the run looked for the largest proved range of each image."""
+        return self.claim.get("task") == "radius"
+
+    @property
     def first(self) -> int:
         return int(self.claim["first"])
 
@@ -89,7 +101,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
                 raise ValueError(f"{name} is not the file that the run wrote (its sha256 differs)")
         claim = manifest["claim"]
         regression = claim.get("task") == "regression"
-        kind = RangeResult if regression else ImageResult
+        kind, of_kind = KINDS[claim.get("task")]
         results: list[Any] = [kind.of_record(json.loads(line)) for line in content[VERDICTS].splitlines()]
         numbers = list(range(claim["first"], claim["first"] + len(claim["images_sha256"])))
         if not numbers or [result.image for result in results] != numbers:
@@ -105,7 +117,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
             _same_counts(results, summary)
         about = str(transform), str(settings.get("method", "affine")), str(claim["semantics"])
         keep = None if regression else keep_of(claim.get("keep"))
-        certificate = (RangeCertificate if regression else Certificate)(*about, results, float(summary["seconds"]))
+        certificate = of_kind(*about, results, float(summary["seconds"]))
         if keep is not None and isinstance(certificate, Certificate):
             certificate.keep = keep.words
         summary = certificate.summary()  # counted from the records, whatever else the file says
@@ -180,6 +192,9 @@ def _check_record(result: ImageResult | RangeResult, parameters: int) -> None:
         points = [result.counterexample, *(result.open_box or ())]
         vectors = [(point, parameters) for point in points if point is not None]
         right = type(result.label) is int and 0 <= result.label < 2**31 and not math.isnan(result.margin)
+        if isinstance(result, RadiusResult):
+            vectors.append(((result.share,), 1))
+            right = right and 0 <= result.share <= 1
     grid = () if result.grid is None else result.grid
     right = right and all(type(n) is int and n > 0 for n in grid) and len(grid) in (0, parameters)
     right = right and isinstance(result.tree, str | None) and type(result.boxes) is int

@@ -55,7 +55,7 @@ def radius_curve(results: Sequence[RadiusResult], transform: Transform) -> list[
     points = []
     for radius in sorted({0.0, whole, *proved, *broken}):
         certified = sum(each >= radius for each in proved)
-        # a counterexample of radius u leaves radii below u possible; u was rounded up, so u itself may be as well
+        # a counterexample of radius u, rounded up, refutes radii from u on; u itself is counted as possible, for one step
         possible = len(right) - sum(each < radius for each in broken)
         points.append(RadiusPoint(radius, certified, possible))
     return points
