@@ -58,6 +58,11 @@ ROWS = [
         PROVE,
     ),
     Row(
+        ("radius", *NETWORK, *TRANSFORM, "--out", "run"),
+        ("proving", "5/5", "proved radius, median", "with a counterexample"),
+        RUN | {"radius.command live_progress"},
+    ),
+    Row(
         TRAIN,
         ("training", "epoch 2/2", "certifying", "runs/tiny: 2 epochs"),
         LINE | {"train.command live_training", "train.live_training live_line"},

@@ -21,6 +21,8 @@ ON_DISK, AGREEMENT = "test_faults_on_disk.py", "network/test_agreement.py"
 STATE, CALLS = "network/module_state.py", "network/module_state.py"
 ONNX_NODES, RANDOM_GRAPHS = "onnx/test_nodes.py", "onnx/test_random_graphs.py"
 DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "runs/test_curve.py", "verify/test_ambient_state.py"
+SHARES, OUTWARD, RADIUS = "verify/shares.py", "verify/radius_search.py", "verify/test_radius.py"
+CHECKER_TILING = "checker/tiling.py"
 COUNTS = "soundness/test_rounding_counts.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
 FUSED, FUSED_BENT = "kernels/test_pixels.py", "kernels/test_quadratic.py"
@@ -863,6 +865,37 @@ MUTATIONS = [
              "digits beyond 64 bits are lost", (SPLITS,)),
     Mutation("halves of no box", TREE, ".bincount(minlength=count)[:count] == 1).all()", ".bincount(minlength=count)[:count] >= 0).all()",
              "boxes that are no tree are no tiling", (SPLITS,)),
+    # the largest proved range
+    Mutation("where a box begins, rounded outward", SHARES, "above = ((low - self.error) / self.high).nextafter(zero)",
+             "above = ((low + self.error) / self.high)", "what is claimed is rounded down", (RADIUS,)),
+    Mutation("where a box begins, by its exact edges", SHARES, "below = ((high + self.error) / self.low).nextafter(zero)",
+             "below = (high / self.low)", "an edge is rounded, and so is the quotient", (RADIUS,)),
+    Mutation("ends of a share, rounded inward", SHARES, "low.nextafter(torch.full_like(low, -torch.inf))",
+             "low.nextafter(torch.full_like(low, torch.inf))", "boxes are proved up to the cap and beyond", (RADIUS,)),
+    Mutation("the share of a counterexample, rounded down", SHARES,
+             "share = (parameters / end).nextafter(torch.full_like(parameters, torch.inf))", "share = parameters / end",
+             "an upper end is rounded up", (RADIUS,)),
+    Mutation("six digits outside of a share", SHARES, "while Fraction(float(digits)) > exact:", "while False:",
+             "the float of a decimal may lie beyond it", (RADIUS,)),
+    Mutation("a share that is rounded up", SHARES, "while Fraction(result) < exact if up else Fraction(result) > exact:",
+             "while Fraction(result) < exact if up else False:", "a proved radius is rounded down", (RADIUS,)),
+    Mutation("open boxes of a radius forgotten", OUTWARD, 'state.dropped_share.scatter_reduce(0, image, begins, "amin").clamp(max=1).cpu()',
+             "state.dropped_share.clamp(max=1).cpu()", "an unfinished shell proves nothing", (RADIUS,)),
+    Mutation("a shell left out", OUTWARD, "refuse(right & ~whole, ", "refuse(right & ~right, ",
+             "every box is proved, open or dropped", (RADIUS,)),
+    Mutation("a counterexample that does not cap", "verify/rays.py", "known.margin[row], cap[row] = True, margin[k], share[k]",
+             "known.margin[row] = True, margin[k]", "no radius reaches it", (RADIUS,)),
+    Mutation("a radius with a counterexample inside", OUTWARD, "refuse(known.falsified & (share >= state.cap), ",
+             "refuse(known.falsified & ~known.falsified, ", "a bound was wrong, so none is to be believed", (RADIUS,)),
+    Mutation("a proof of the nearer part of a box", OUTWARD, "self.spec.shares.ends(state.cap.to(low.device)[pairs.image])",
+             "self.spec.shares.ends(state.cap.to(low.device)[pairs.image] / 2)", "all of it within the cap is claimed", (RADIUS,)),
+    Mutation("checker: boxes that reach into a share", CHECKER_TILING, "first < t * Fraction(high) and last > t * Fraction(low)",
+             "last <= t * Fraction(high) and first >= t * Fraction(low)", "those at its ends belong to the claim", (RADIUS,)),
+    Mutation("checker: ends of a share", CHECKER_TILING, "math.nextafter(float(t * Fraction(high)), math.inf)",
+             "math.nextafter(float(t * Fraction(high)), -math.inf)", "they are part of the claim", (RADIUS,)),
+    Mutation("checker: the whole range without a proof", "checker/records.py",
+             'ensure((share == 1) == (verdict == "certified"), ', 'ensure((share == 1) == (share == 1.0), ',
+             "certified says that all of it is proved", (RADIUS,)),
     # output ranges
     Mutation("upper ends of ranges", "verify/prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),

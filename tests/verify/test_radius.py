@@ -200,9 +200,9 @@ def test_points_and_ends_are_rounded_outward(low, high, position, share):
 
 
 def test_six_digits_lie_inside_even_where_the_next_float_does_not():
-    """0.1 as a float is above a tenth: of shares that end between the two, six digits must not name it."""
-    share = math.nextafter(0.1, 0)
-    assert nested(parse("B(1)"), share).high[0] <= share
+    """0.02 of 5 ends between a tenth and the float next to it: six digits must not name that one."""
+    assert Fraction(1, 10) < Fraction(0.02) * 5 < Fraction(0.1)
+    assert nested(parse("B(5)"), 0.02).high[0] < 0.1
 
 
 @exactly
@@ -266,7 +266,11 @@ def test_a_forged_share_is_refused(folder, tmp_path):
         (0, {"share": 0.9}, "is proved for a verdict"),
         (4, {"share": 0.1}, "misclassified|tree"),
         (1, {"tree": records[1]["tree"][:-2]}, "tiling"),
-        (1, {"verdict": "certified", "share": 1.0, "counterexample": None, "margin": 0.1}, "could not be re-proved|margin"),
+        (
+            1,
+            {"verdict": "certified", "share": 1.0, "counterexample": None, "margin": 0.1},
+            "could not be re-proved|margin",
+        ),
     ):
         with pytest.raises(CheckFailed, match=what):
             check(forged(folder, tmp_path, row, **changes), *case)

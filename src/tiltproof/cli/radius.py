@@ -38,7 +38,7 @@ ROWS, WIDTH = 10, 30
 """Radii in the printed table, and characters of a bar for all images."""
 EPILOG = options.epilog(
     'tiltproof radius --model mnist-r30 --data mnist-sample --transform "R(90)"',
-    'tiltproof radius --model mnist-r30 --data mnist-sample --transform "R(60), Sc(30)" --limit 5',
+    'tiltproof radius --model net.onnx --data photos/ --transform "R(9), Sc(9)"',
 )
 
 
