@@ -876,7 +876,7 @@ MUTATIONS = [
              "share = (parameters / end).nextafter(torch.full_like(parameters, torch.inf))", "share = parameters / end",
              "an upper end is rounded up", (RADIUS,)),
     Mutation("six digits outside of a share", SHARES, "while Fraction(float(digits)) > exact:", "while False:",
-             "the float of a decimal may lie beyond it", (RADIUS,)),
+             "the float of a decimal may lie beyond it", (RADIUS, CURVE)),
     Mutation("a share that is rounded up", SHARES, "while Fraction(result) < exact if up else Fraction(result) > exact:",
              "while Fraction(result) < exact if up else False:", "a proved radius is rounded down", (RADIUS,)),
     Mutation("open boxes of a radius forgotten", OUTWARD, 'state.dropped_share.scatter_reduce(0, image, begins, "amin").clamp(max=1).cpu()',
@@ -1312,8 +1312,6 @@ MUTATIONS = [
     Mutation("checker: float32 softmax", "checker/attention.py", "torch.where(share < 2.0**-5, error, math.inf)", "0.0",
              "an evaluation rounds exponentials, their sum and the quotient", (EXACT_ATTENTION,)),
     # nested ranges
-    Mutation("ends of nested ranges rounded outward", "runs/curve.py", "rounding=decimal.ROUND_DOWN", "rounding=decimal.ROUND_UP",
-             "what is proved for a range holds inside of it only", (CURVE,)),
     Mutation("a nested range that leaves a larger one", "runs/curve.py", "if not all(_inside(end, outer) for", "if not all(True for",
              "nothing else sees that a range was rounded outward", (CURVE,)),
     # properties for other verifiers
