@@ -136,3 +136,15 @@ def _readable(text):
         return leaves((2, 2), text, most=99) is not None
     except InputError:
         return False
+
+
+def test_the_default_curve_has_a_point_where_an_image_is_no_longer_proved(case):
+    """Greys of 0.65 and 0.55 are right up to 0.15 and 0.05: three quarters and a quarter of the range."""
+    points = certified_curve(*case, "B(0.2)", certify(*case, "B(0.2)"))
+    falls = {}
+    for point in points:
+        falls[point.certified] = point.share  # the last point with this count
+    assert falls[1] == 1.0
+    assert falls[2] == pytest.approx(0.75, abs=0.002)
+    assert falls[3] == pytest.approx(0.25, abs=0.002)
+    assert all(point.unknown == 0 for point in points if min(abs(point.share - s) for s in (0.75, 0.25, 0.025)) > 0.002)

@@ -240,6 +240,11 @@ def test_the_checker_proves_every_radius_again(folder):
     finished = read_finished(folder)
     assert finished.radii
     assert all(isinstance(result, RadiusResult) for result in finished.results)
+    counts = [(point.certified, point.falsified, point.unknown, point.misclassified) for point in finished.curve]
+    assert counts[0] == (4, 0, 0, 1)
+    assert counts[-1] == (1, 3, 0, 1)
+    assert all(sum(each) == 5 for each in counts)
+    assert [each[0] for each in counts] == sorted((each[0] for each in counts), reverse=True)
 
 
 def forged(folder, tmp_path, row, **changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -134,11 +135,13 @@ def print_radii(summary: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) 
     table.add_column("images certified at this radius, of all", no_wrap=True)
     for k in range(ROWS + 1):
         radius = summary["reach"] * k / ROWS
-        point = next(each for each in curve if each["radius"] >= radius)
-        proved, most = point["certified"], point["possible"]
+        proved = next(each["certified"] for each in curve if each["radius"] >= radius)
+        most = next(each["possible"] for each in reversed(curve) if each["radius"] <= radius)
         full, light = round(WIDTH * proved / images), round(WIDTH * most / images)
         bar = "█" * full + "░" * (light - full)
-        table.add_row(f"{radius:g}", f"{100 * proved / images:.2f} %", f"{100 * most / images:.2f} %", bar)
+        # rounded down and up
+        low, high = math.floor(10_000 * proved / images) / 100, math.ceil(10_000 * most / images) / 100
+        table.add_row(f"{radius:g}", f"{low:.2f} %", f"{high:.2f} %", bar)
     console = Console()
     console.print(table)
     if summary.get("keep"):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.checked import Checked, read_checked
-from tiltproof.runs.curve import CURVE, CurvePoint, read_curve
+from tiltproof.runs.curve import CURVE, CurvePoint, curve_of_radii, read_curve
 from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY, VERDICTS, VERSION
 from tiltproof.runs.manifest import image_digests, weights_digest
 from tiltproof.transforms import Transform, parse
@@ -124,7 +124,9 @@ def read_finished(folder: str | Path) -> FinishedRun:
     except DAMAGED as error:
         raise InputError(f"the run in {folder} is damaged", got=shown(error)) from None
     curve, notices = None, []
-    if not regression:
+    if claim.get("task") == "radius":
+        curve = curve_of_radii(results, transform)
+    elif not regression:
         curve = read_curve(folder, digests[VERDICTS], len(results))
         if curve is None and (folder / CURVE).exists():
             notices.append(f"{CURVE} belongs to other verdicts than this run's and was left out.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ class RadiusResult(ImageResult):
 
 @dataclass(frozen=True)
 class RadiusPoint:
-    """Images certified at one radius: at least ``certified`` of them, at most ``possible``."""
+    """Images certified at one radius: at least ``certified`` of them, at most ``possible``. Between two points of a curve the
+    first number is that of the next point, and the second one that of the point before."""
 
     radius: float
     certified: int
@@ -44,21 +46,19 @@ def upper_radius(result: RadiusResult, transform: Transform) -> float | None:
 
 
 def radius_curve(results: Sequence[RadiusResult], transform: Transform) -> list[RadiusPoint]:
-    """Return the steps of "images certified at radius >= r", at every radius where one of the two counts changes.
-
-    Both counts hold for radii above that of the point before, up to and including the point's own.
-    """
+    """Return the steps of "images certified at radius >= r", at every radius where one of the two counts changes."""
     whole = reach(transform)
     right = [each for each in results if each.verdict is not Verdict.MISCLASSIFIED]
     proved = sorted(scaled(each.share, whole) for each in right)
     broken = sorted(upper for each in right if (upper := upper_radius(each, transform)) is not None)
-    points = []
-    for radius in sorted({0.0, whole, *proved, *broken}):
-        certified = sum(each >= radius for each in proved)
-        # a counterexample of radius u, rounded up, refutes radii from u on; u itself is counted as possible, for one step
-        possible = len(right) - sum(each < radius for each in broken)
-        points.append(RadiusPoint(radius, certified, possible))
-    return points
+    return [
+        RadiusPoint(
+            radius,
+            len(proved) - bisect.bisect_left(proved, radius),  # proved up to this radius or further
+            len(right) - bisect.bisect_right(broken, radius),  # a counterexample at this radius refutes it
+        )
+        for radius in sorted({0.0, whole, *proved, *(each for each in broken if each < whole)})
+    ]
 
 
 @dataclass(repr=False)
@@ -85,8 +85,7 @@ class RadiusCertificate(Certificate):
         Returns
         -------
         list of RadiusPoint
-            By increasing radius, from 0 to that of the whole range. The counts of a point hold from the radius of the
-            point before (excluded) to its own (included).
+            By increasing radius, from 0 to that of the whole range.
         """
         return radius_curve(self.results, parse(self.transform))
 
