@@ -25,6 +25,8 @@ for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS"):
     ENVIRONMENT.pop(name, None)
 MOST_SECONDS = 120
 CTRL_C = b"\x03"
+BAR = "\u2501"
+"""What rich draws bars with."""
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
 
@@ -39,10 +41,10 @@ def read_to_the_end(reader: int) -> bytes:
     return seen
 
 
-def open_terminal() -> tuple[int, int]:
-    """Open both ends of a new terminal of 80 columns."""
+def open_terminal(columns: int = COLUMNS) -> tuple[int, int]:
+    """Open both ends of a new terminal."""
     reader, writer = pty.openpty()
-    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", LINES, COLUMNS, 0, 0))
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", LINES, columns, 0, 0))
     return reader, writer
 
 
@@ -64,6 +66,11 @@ class Seen:
         """Return what was printed once the cursor was shown again; the terminal itself echoes Ctrl-C."""
         text = plain(self.raw.rpartition(SHOW_CURSOR)[2]).replace("^C", "")
         return [line for line in text.splitlines() if line.strip()]
+
+    @property
+    def live_lines(self) -> list[str]:
+        """Return every state of the live line."""
+        return [line.rstrip() for line in plain(self.raw).splitlines() if BAR in line]
 
 
 def plain(raw: str) -> str:
@@ -96,6 +103,7 @@ class Terminals:
         press: bytes | None = None,
         send: signal.Signals | None = None,
         before: str = "",
+        columns: int = COLUMNS,
     ) -> Seen:
         """Run the program in ``folder``; ``before``: code to run first.
 
@@ -103,7 +111,7 @@ class Terminals:
         the run waits for that.
         """
         calls = folder / ".display-calls"
-        reader, writer = open_terminal()
+        reader, writer = open_terminal(columns)
         request = {
             "arguments": [str(each) for each in arguments],
             "folder": str(folder),

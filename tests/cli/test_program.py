@@ -18,7 +18,7 @@ from tests.cli.terminal import read_to_the_end
 from tiltproof import __version__
 from tiltproof.cli import app
 from tiltproof.cli.app import COMMANDS
-from tiltproof.cli.options import LETTERS_HELP
+from tiltproof.cli.options import LETTERS_HELP, Files
 from tiltproof.transforms import LETTERS
 
 CERTIFY = ["certify", "--model", "photo_networks:brightness", "--data", "photos", "--transform", "B(0.2)"]
@@ -226,7 +226,15 @@ def test_help_teaches_on_three_screens(tiltproof, monkeypatch, name):
 def test_rarely_used_options_come_last(tiltproof):
     headings = re.findall(r"^(\w.*):$", tiltproof("certify", "--help").stdout, re.MULTILINE)
     must = "What must hold (by default: the label is the answer)"
-    assert headings == ["The problem", must, "How hard to try", "Where it runs", "Results and evidence", "Rarely used"]
+    first = ["The problem", must, "How hard to try", "Where it runs", "Results and evidence"]
+    files = "Reading files and preparing images"
+    assert headings == [*first, files + " (see tiltproof inspect --help)", "Rarely used"]
+    assert re.findall(r"^(\w.*):$", tiltproof("inspect", "--help").stdout, re.MULTILINE)[-2] == files
+
+
+def test_options_for_files_are_named_everywhere_and_explained_once(tiltproof):
+    assert all(f"--{name.replace('_', '-')}" in tiltproof("certify", "--help").stdout for name in Files._fields)
+    assert "Architecture of a .safetensors file" in tiltproof("inspect", "--help").stdout
 
 
 def test_every_option_and_letter_is_explained():

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from tests.cli.display_calls import called, display_calls
-from tests.cli.terminal import CTRL_C, HIDE_CURSOR, SHOW_CURSOR, Terminals
+from tests.cli.terminal import COLUMNS, CTRL_C, HIDE_CURSOR, SHOW_CURSOR, Terminals
 from tiltproof.cli import app
 
 NETWORK = ("--model", "photo_networks:brightness", "--data", "photos")
@@ -217,7 +217,8 @@ def test_ended_in_the_middle(terminals, tiltproof, digits, arguments, wait_at, a
     seen = terminals.run(*arguments, folder=digits, wait_at=wait_at, at=at, **means)
     assert seen.code == code, seen.text
     assert "Traceback" not in seen.text
-    assert seen.lines_after_display == [f"{how}: {said}"]
+    assert " ".join(line.strip() for line in seen.lines_after_display) == f"{how}: {said}"
+    assert max(map(len, seen.lines_after_display)) <= COLUMNS
     assert seen.raw.count(HIDE_CURSOR) == seen.raw.count(SHOW_CURSOR) == 1
     if arguments[0] in ("check", "report", "export"):
         assert {path for path in digits.rglob("*") if path.name != "__pycache__"} == before

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 import tiltproof
 from tiltproof.cli import attack, bound, certify, check, demo, export, inspect, models, radius, report, train, tune
+from tiltproof.cli.messages import say
 from tiltproof.cli.options import LETTERS_HELP, Command, epilog
 from tiltproof.errors import InputError, shown
 from tiltproof.startup import INTERRUPTED
@@ -40,8 +41,13 @@ class Program(TyperGroup):
             warnings.showwarning = _notice
             try:
                 return super().invoke(ctx)
-            except (typer.Exit, typer.Abort, PARSER_ERROR):
+            except (typer.Exit, typer.Abort):
                 raise
+            except PARSER_ERROR as error:
+                name = " ".join(["tiltproof", *([error.ctx.info_name] if error.ctx and error.ctx.parent else [])])
+                refused = InputError(error.format_message().rstrip("."), do=f"see {name} --help")
+                say("error", str(refused), refused)
+                raise typer.Exit(error.exit_code) from None
             except BrokenPipeError:
                 # The reader of our output has gone: neither a failure of the run nor the exit code of --fail-under.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -49,8 +55,8 @@ class Program(TyperGroup):
             except (Exception, KeyboardInterrupt) as error:
                 if ctx.params.get("debug"):
                     traceback.print_exception(error)
-                message, code = ending(error)
-                typer.echo(message, err=True)
+                kind, text, code = ending(error)
+                say(kind, text, error)
                 raise typer.Exit(code) from None
 
 
@@ -94,20 +100,21 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def ending(error: BaseException) -> tuple[str, int]:
-    """The message for the exception that ended a command, and the exit code."""
+def ending(error: BaseException) -> tuple[str, str, int]:
+    """The kind of ending and the message for the exception that ended a command, and the exit code."""
     if isinstance(error, InputError):
-        return f"error: {error}", BAD_INPUT
+        return "error", str(error), BAD_INPUT
+    if isinstance(error, Terminated):
+        return "terminated", str(error), TERMINATED
     if isinstance(error, KeyboardInterrupt):
-        word, code = ("terminated", TERMINATED) if isinstance(error, Terminated) else ("interrupted", INTERRUPTED)
-        return f"{word}: {error}" if str(error) else word, code
+        return "interrupted", str(error), INTERRUPTED
     text = shown(" ".join(str(error).split()), MAX_CHARACTERS)
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return (
-        f"internal error: {what} ({origin(error)}). This is a defect of tiltproof, not a verdict. Please report it to the "
-        "project's issue tracker with this line, the command, and what tiltproof --debug COMMAND ... prints.",
-        INTERNAL_ERROR,
+    defect = (
+        "This is a defect of tiltproof, not a verdict. Please report it to the project's issue tracker with this line,"
     )
+    text = f"{what} ({origin(error)}). {defect} the command, and what tiltproof --debug COMMAND ... prints."
+    return "internal error", text, INTERNAL_ERROR
 
 
 def origin(error: BaseException) -> str:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import (
     STDOUT,
     DataChoice,
@@ -21,6 +20,7 @@ from tiltproof.cli.inputs import (
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, option
+from tiltproof.cli.tables import print_rows
 
 MAX_ROWS = 20
 EPILOG = options.epilog(

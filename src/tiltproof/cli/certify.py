@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.display import kept_after_interruption, live_progress, print_ranges, print_summary
+from tiltproof.cli.display import kept_after_interruption, live_progress
 from tiltproof.cli.inputs import (
     STDOUT,
     DataChoice,
@@ -22,14 +22,17 @@ from tiltproof.cli.inputs import (
     write_json,
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
+from tiltproof.cli.next_step import as_lines, next_steps
 from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS, choice, flag, option
+from tiltproof.cli.tables import SHOWN, print_curve, print_not_certified, print_ranges, print_summary
 from tiltproof.errors import InputError
 from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, Tolerance, bounds_for, search_for
-from tiltproof.verify.results import Certificate, RangeCertificate
+from tiltproof.verify.results import Certificate, RangeCertificate, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from tiltproof.runs.curve import CurvePoint
     from tiltproof.transforms import Transform
 
 EPILOG = options.epilog(
@@ -71,6 +74,7 @@ def command(
     curve: Annotated[bool, flag("Also certify smaller ranges, for the report's curve.", RESULTS, "--curve")] = False,
     json_file: options.JsonFile = None,
     fail_under: Annotated[float | None, option("Exit code 1 if fewer images are certified.", RESULTS, "PCT")] = None,
+    show: Annotated[int, option("List N images that are not certified.", RESULTS, "N")] = SHOWN,
     quiet: options.Quiet = False,
     excess: Annotated[
         float | None, option("Regression: accepted share beyond the inner range [0.05]", RARE, "SHARE")
@@ -129,13 +133,19 @@ def command(
     notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes() | kept.notes()
     folder = None if out is None else RunFolder(out, resume, overwrite, notes)
     evidence = {"run": folder, "first": first}
+    points: list[CurvePoint] = []
     with kept_after_interruption(lambda: kept_batches(out)):
         certificate = _prove(problem, task, tolerance, settings | evidence, quiet)
         if curve and out is not None and isinstance(certificate, Certificate):
-            _curve(problem, certificate, settings, out, quiet)
+            points = _curve(problem, certificate, settings, out, quiet)
     summary = certificate.summary() | {"model": model, "data": data}
     if not quiet:
         (print_ranges if task == "regression" else print_summary)(summary)
+        print_not_certified(certificate, show)
+        print_curve(points)
+        selection = {"--start": start or None, "--end": end, "--limit": limit}
+        for line in as_lines(next_steps(out, model, data, files, searches(certificate, chosen, kept, selection))):
+            typer.echo(line)
     if json_file is not None:
         write_json(json_file, summary | {"records": certificate.records()})
     if fail_under is not None and summary["certified_percent"] < fail_under:
@@ -163,14 +173,34 @@ def _prove(
         return certify(network, images, labels, transform, progress=progress, **settings)
 
 
-def _curve(problem: Problem, certificate: Certificate, settings: dict[str, Any], out: Path, quiet: bool) -> None:
+def _curve(
+    problem: Problem, certificate: Certificate, settings: dict[str, Any], out: Path, quiet: bool
+) -> list[CurvePoint]:
     """Certify nested ranges for the images that the whole range left open, and keep the curve in the run folder."""
     from tiltproof.runs.curve import certified_curve, write_curve
 
     began = time.perf_counter()
-    with live_progress(len(problem[1]), quiet) as progress:
+    with live_progress(len(problem[1]), quiet, "curve") as progress:
         points = certified_curve(*problem, certificate, progress=progress, **settings)
     write_curve(out, points, began)
+    return points
+
+
+def searches(
+    certificate: Certificate | RangeCertificate, transform: Transform, kept: KeepChoice, selection: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return commands that search further, with their options: an attack on the first unknown image, and the largest
+    ranges if some images are not certified and these ranges contain the image as it is."""
+    if isinstance(certificate, RangeCertificate):
+        return {}
+    about, found = {"--transform": certificate.transform} | kept.given, {}
+    first = next((result.image for result in certificate.results if result.verdict is Verdict.UNKNOWN), None)
+    if first is not None:
+        found["attack"] = about | {"--start": first, "--limit": 1}
+    left = any(result.verdict in (Verdict.UNKNOWN, Verdict.FALSIFIED) for result in certificate.results)
+    if left and all(low <= 0 <= high for low, high in zip(transform.low, transform.high, strict=True)):
+        found["radius"] = about | selection
+    return found
 
 
 def _check_task(task: str, only_regression: dict[str, object], only_classes: dict[str, object]) -> None:

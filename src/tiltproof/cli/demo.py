@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.display import live_progress, print_summary
+from tiltproof.cli.display import live_progress
 from tiltproof.cli.inputs import make_folder, write_figure
 from tiltproof.cli.options import option
+from tiltproof.cli.tables import print_curve, print_summary
 from tiltproof.verify.options import RunFolder
 from tiltproof.verify.results import Verdict
 
@@ -62,6 +63,7 @@ def command(
         points = certified_curve(model, images, labels, whole_range, certificate, progress=progress)
     write_curve(out / "run", points, curve_began)
     print_summary(certificate.summary())
+    print_curve(points)
     shown = next((k for k, verdict in enumerate(certificate.verdicts) if verdict is Verdict.CERTIFIED), 0)
     image, label = images[shown : shown + 1], labels[shown : shown + 1]
     subject = f"digit {shown} (label {int(label)})"

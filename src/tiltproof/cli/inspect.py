@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.display import kept_after_interruption, live_count, print_rows
+from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import STDOUT, DataChoice, ModelChoice, check_text_file, parse_shape, write_json
 from tiltproof.cli.options import PROBLEM, option
+from tiltproof.cli.tables import print_rows
 from tiltproof.errors import InputError, UnsupportedOperation
 
 if TYPE_CHECKING:

@@ -22,6 +22,9 @@ from tiltproof.startup import finish_start
 PROBLEM, EFFORT, MACHINE, RESULTS = "The problem", "How hard to try", "Where it runs", "Results and evidence"
 RARE = "Rarely used"
 """The last heading of every help page."""
+FILES = "Reading files and preparing images"
+FEW, EXPLAINS_FILES = 4, "inspect"
+"""The command whose help explains those options; that of others only names them, if they are many."""
 
 
 class Command(TyperCommand):
@@ -41,12 +44,18 @@ class Command(TyperCommand):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.params:
             groups.setdefault(getattr(parameter, "rich_help_panel", RARE), []).append(_help_row(parameter))
+        files = groups.get(FILES, [])
+        if len(files) > FEW and self.name != EXPLAINS_FILES:
+            groups[FILES] = []
         width = max(len(name) for rows in groups.values() for name, _ in rows)
-        for heading in sorted(groups, key=lambda heading: heading == RARE):
-            with formatter.section(typer.style(heading, bold=True)):
-                formatter.write_dl(
-                    [(typer.style(f"{name:{width}}", fg="cyan"), text) for name, text in groups[heading]]
-                )
+        for heading in sorted(groups, key=lambda heading: (heading == RARE, heading == FILES)):
+            rows = [(typer.style(f"{name:{width}}", fg="cyan"), text) for name, text in groups[heading]]
+            there = "" if rows else f" (see tiltproof {EXPLAINS_FILES} --help)"
+            with formatter.section(typer.style(heading + there, bold=True)):
+                if rows:
+                    formatter.write_dl(rows)
+                else:
+                    formatter.write_text(", ".join(name.split()[0] for name, _ in files))
 
 
 def _help_row(parameter: Any) -> tuple[str, str]:
@@ -144,19 +153,19 @@ Padding = Annotated[
 ]
 Architecture = Annotated[
     str | None,
-    option("Architecture of a .safetensors file without a card.", RARE, "NAME", names=lambda: ARCHITECTURE_NAMES),
+    option("Architecture of a .safetensors file without a card.", FILES, "NAME", names=lambda: ARCHITECTURE_NAMES),
 ]
-AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.", RARE, "--allow-pickle")]
-ImageShape = Annotated[str | None, option("Images that an .onnx file takes, e.g. 1x28x28.", RARE, "CxHxW", "--shape")]
-Layout = Annotated[str | None, choice("Axes of an .onnx file: nchw or nhwc.", RARE, "nchw", "nhwc")]
-Output = Annotated[str | None, option("Output to read of an .onnx file.", RARE, "NAME", "--output")]
-DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/ [default: $TILTPROOF_DATA]", RARE, "DIR")]
-Resize = Annotated[str | None, option("Resize images: shorter side, or height x width.", RARE, "N or HxW", "--resize")]
-Crop = Annotated[str | None, option("Keep the center of images.", RARE, "N or HxW", "--crop")]
-Rgb = Annotated[bool, flag("Give gray images three equal channels.", RARE, "--rgb")]
-Mean = Annotated[str | None, option("Normalize inputs: X, X,X,X, imagenet, cifar10 or mnist.", RARE, "MEAN")]
-Std = Annotated[str | None, option("With --mean: the network takes (x - mean) / std.", RARE, "STD")]
-Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", RARE, "X")]
+AllowPickle = Annotated[bool, flag("Let --model be a state dict of torch.save.", FILES, "--allow-pickle")]
+ImageShape = Annotated[str | None, option("Images that an .onnx file takes, e.g. 1x28x28.", FILES, "CxHxW", "--shape")]
+Layout = Annotated[str | None, choice("Axes of an .onnx file: nchw or nhwc.", FILES, "nchw", "nhwc")]
+Output = Annotated[str | None, option("Output to read of an .onnx file.", FILES, "NAME", "--output")]
+DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/ [default: $TILTPROOF_DATA]", FILES, "DIR")]
+Resize = Annotated[str | None, option("Resize images: shorter side, or height x width.", FILES, "N or HxW", "--resize")]
+Crop = Annotated[str | None, option("Keep the center of images.", FILES, "N or HxW", "--crop")]
+Rgb = Annotated[bool, flag("Give gray images three equal channels.", FILES, "--rgb")]
+Mean = Annotated[str | None, option("Normalize inputs: X, X,X,X, imagenet, cifar10 or mnist.", FILES, "MEAN")]
+Std = Annotated[str | None, option("With --mean: the network takes (x - mean) / std.", FILES, "STD")]
+Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", FILES, "X")]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
 Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]
 

@@ -13,13 +13,7 @@ from rich.table import Table
 
 from tiltproof.cli import options
 from tiltproof.cli.certify import kept_batches
-from tiltproof.cli.display import (
-    kept_after_interruption,
-    live_progress,
-    print_cost,
-    print_unknown_reasons,
-    run_title,
-)
+from tiltproof.cli.display import kept_after_interruption, live_progress
 from tiltproof.cli.inputs import (
     STDOUT,
     DataChoice,
@@ -32,6 +26,7 @@ from tiltproof.cli.inputs import (
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, MACHINE, RARE, RESULTS, flag, option
+from tiltproof.cli.tables import print_cost, print_unknown_reasons, run_title
 from tiltproof.errors import InputError
 from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, bounds_for
 

@@ -37,7 +37,7 @@ def live_training(quiet: bool = False) -> Iterator[Callable[[TrainProgress], Non
 
 
 def _line(progress: TrainProgress) -> Line:
-    return Line(PHASES.get(progress.phase, progress.phase), progress.step, progress.steps, status(progress))
+    return Line(PHASES.get(progress.phase, progress.phase), progress.step, progress.steps, statuses(progress))
 
 
 class TrainingLog(LogLine):
@@ -48,27 +48,31 @@ class TrainingLog(LogLine):
     def __call__(self, progress: TrainProgress) -> None:
         if self.due() or progress.phase != self.phase:
             self.phase = progress.phase
-            self.say(f"{PHASES.get(progress.phase, progress.phase)} | {status(progress)}")
+            self.say(f"{PHASES.get(progress.phase, progress.phase)} | {statuses(progress)[0]}")
 
 
-def status(progress: TrainProgress) -> str:
-    """One line: epoch, losses, weight of the clean loss, box sizes, time left.
+def statuses(progress: TrainProgress) -> list[str]:
+    """Epoch, losses, weight of the clean loss, box sizes and time left, each time with less, the longest text first.
 
     >>> from tiltproof.training import TrainProgress
-    >>> status(TrainProgress(epoch=3, epochs=100, step=500, steps=20_000, clean_loss=0.1234, certified_loss=0.5,
-    ...                      kappa=0.9, nu=(0.05,), seconds=30.0, seconds_left=3725.0))
-    'epoch 3/100 | clean 0.1234, certified 0.5000 | kappa 0.90, nu 0.05 | 1:02:05 left'
+    >>> for text in statuses(TrainProgress(epoch=3, epochs=100, step=500, steps=20_000, clean_loss=0.1234,
+    ...                                    certified_loss=0.5, kappa=0.9, nu=(0.05,), seconds=30.0, seconds_left=3725.0)):
+    ...     print(text)
+    epoch 3/100 | clean 0.1234, certified 0.5000 | kappa 0.90, nu 0.05 | 1:02:05 left
+    epoch 3/100 | clean 0.1234, certified 0.5000 | 1:02:05 left
+    epoch 3/100 | 1:02:05 left
+    epoch 3/100
     """
-    losses = f"clean {progress.clean_loss:.4f}"
-    parts = [f"epoch {progress.epoch}/{progress.epochs}"]
-    if progress.certified_loss is None:
-        parts.append(losses)
-    else:
-        parts.append(f"{losses}, certified {progress.certified_loss:.4f}")
-        parts.append(f"kappa {progress.kappa:.2f}, nu {' '.join(f'{half:.3g}' for half in progress.nu)}")
+    losses, boxes = f"clean {progress.clean_loss:.4f}", []
+    if progress.certified_loss is not None:
+        losses += f", certified {progress.certified_loss:.4f}"
+        boxes = [f"kappa {progress.kappa:.2f}, nu {' '.join(f'{half:.3g}' for half in progress.nu)}"]
+    left = []
     if progress.phase == "train" and progress.seconds_left is not None:
-        parts.append(f"{clock(progress.seconds_left)} left")
-    return " | ".join(parts)
+        left = [f"{clock(progress.seconds_left)} left"]
+    epoch = f"epoch {progress.epoch}/{progress.epochs}"
+    parts = [[epoch, losses, *boxes, *left], [epoch, losses, *left], [epoch, *left], [epoch]]
+    return list(dict.fromkeys(" | ".join(part) for part in parts))
 
 
 def clock(seconds: float) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiltproof.cli import options
-from tiltproof.cli.display import print_rows
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, choice, flag, option
+from tiltproof.cli.tables import print_rows
 from tiltproof.errors import InputError
 from tiltproof.names import TUNE_SAMPLES
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -145,7 +145,8 @@ def _of_rows(
 def _search_outward(problem: Problem, rows: list[int], known: Known, options: dict[str, Any]) -> None:
     """Find the largest proved range of these images."""
     given, options = _of_rows(problem, rows, options)
-    for k, result in zip(rows, certified_radius(*given, problem[3], **options).results, strict=True):
+    found = certified_radius(*given, problem[3], **_phase(options, "curve"))
+    for k, result in zip(rows, found.results, strict=True):
         known.proved[k] = result.share
         if result.counterexample is not None:
             known.broken.setdefault(k, []).append(result.counterexample)
@@ -164,11 +165,20 @@ def _certify_each(
         if not rest or share == 1:
             continue
         given, some = _of_rows(problem, rest, options)
-        for k, result in zip(rest, certify(*given, inner, **some).results, strict=True):
+        found = certify(*given, inner, **_phase(some, f"curve at {100 * share:g} %"))
+        for k, result in zip(rest, found.results, strict=True):
             if result.verdict is Verdict.CERTIFIED:
                 known.proved[k] = share
             elif result.counterexample is not None:
                 known.broken.setdefault(k, []).append(result.counterexample)
+
+
+def _phase(options: dict[str, Any], phase: str) -> dict[str, Any]:
+    """Return the options with a callback that is told this phase."""
+    progress = options.get("progress")
+    if not callable(progress):
+        return options
+    return options | {"progress": lambda report: progress(replace(report, phase=phase))}
 
 
 def _nested_ranges(whole: Transform, shares: Sequence[float]) -> dict[float, Transform]:

@@ -32,6 +32,7 @@ from tiltproof.verify.options import (
     UniformGrid,
     check_kinds,
 )
+from tiltproof.verify.progress_bar import reported
 from tiltproof.verify.radius_results import RadiusCertificate, RadiusResult, reach
 from tiltproof.verify.results import Certificate, ImageResult, Progress, RangeCertificate, RangeResult, Reporter
 from tiltproof.verify.shares import check_identity
@@ -55,7 +56,7 @@ def certify(
     run: RunFolder | None = None,
     seed: int = 0,
     first: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
 ) -> Certificate:
     """Prove, image by image, that the network predicts the label for every parameter of the transformation's range.
 
@@ -91,8 +92,8 @@ def certify(
         Seed of the attack's samples.
     first : int
         The number of the first image in records and messages.
-    progress : callable, optional
-        Called with a `Progress` after every step.
+    progress : callable or bool, optional
+        Called with a `Progress` after every step; True shows a bar, also in a notebook.
 
     Returns
     -------
@@ -134,7 +135,7 @@ def certify_range(
     run: RunFolder | None = None,
     seed: int = 0,
     first: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
 ) -> RangeCertificate:
     """Prove, image by image, a range that the network's outputs do not leave for any parameter of the transformation's range.
 
@@ -193,7 +194,7 @@ def certified_radius(
     run: RunFolder | None = None,
     seed: int = 0,
     first: int = 0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
 ) -> RadiusCertificate:
     """Find, image by image, the largest share of the transformation's range that can be proved, and how much more there may be.
 
@@ -271,7 +272,7 @@ def _run(
     inputs: Inputs,
     execution: Execution,
     folder: RunFolder | None,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], None] | bool | None,
     began: float,
     about: dict[str, Any],
 ) -> Any:
@@ -281,8 +282,8 @@ def _run(
     plan = plan_batches(len(inputs.images), job.pairs(inputs), execution)
     if workers is not None:
         workers.connect()
-    with closing(_open_run(folder, inputs, job, plan, about)) as run:
-        reporter = Reporter(len(inputs.images), progress, job.ranges, began)
+    with closing(_open_run(folder, inputs, job, plan, about)) as run, reported(progress) as callback:
+        reporter = Reporter(len(inputs.images), callback, job.ranges, began)
         reporter.resumed(run.results)
         earlier = run.seconds
         run.work(inputs, job, reporter, workers)

@@ -70,7 +70,7 @@ class Progress:
     misclassified: int
     boxes: int
     seconds: float
-    phase: str  # "attack" or "prove"
+    phase: str  # "attack" or "prove"; of a curve over smaller ranges "curve" or "curve at 50 %"
     seconds_left: float | None = None
     ranges: bool = False
     """Whether this is a run of `certify_range`: ``certified`` counts ranges within the tolerance, ``unknown`` the
