@@ -216,7 +216,7 @@ DEFECTS = {
         "range(1, min(cells, part.shape[axis] - 1) + 1)",
         "range(1, min(cells, part.shape[axis] - 1))",
     ),
-    "reflect allowed": (' and padding != "reflect"', ""),
+    "reflect allowed": (' and not reflects(padding)', ""),
     "dtype without widening": (
         "table.floor).to(dtype)",
         "table.floor); form = AffineForm(form.stack.to(dtype), form.radius.to(dtype)) if dtype != torch.float64 else form",

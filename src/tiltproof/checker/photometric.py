@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tiltproof.checker.form import UNIT, Form, enclose
 from tiltproof.checker.operations import relax_leaky_relu
+from tiltproof.errors import UnsupportedOperation
 
 
 def taylor(x: Form, value: Tensor, derivative: Tensor, half_second: Tensor | float) -> Form:
@@ -67,6 +68,8 @@ def endless(index: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
     """Map an index of the padded image to a row (or column) of the image, and say whether it has one."""
     if padding == "zeros":
         return index.clamp(0, size - 1), (index >= 0) & (index < size)
+    if padding not in ("border", "reflect"):
+        raise UnsupportedOperation(f"the checker has no rule for padding {padding!r}")
     if padding == "border" or size == 1:
         return index.clamp(0, size - 1), torch.ones_like(index, dtype=torch.bool)
     period = 2 * (size - 1)

@@ -28,6 +28,7 @@ from tiltproof.kernels.triton.quadratic import smooth as smooth_kernel
 from tiltproof.pixels.api import affine_spatial, bounds_pairs_alone
 from tiltproof.pixels.quadratic import hinges
 from tiltproof.transforms.base import Spatial, Transform
+from tiltproof.transforms.interpolation import reflects
 
 PADDINGS = {"zeros": ZEROS.value, "border": BORDER.value, "reflect": REFLECT.value}
 """The codes of the paddings in `triton/bilinear.py`."""
@@ -227,7 +228,7 @@ def _launch(
     table, period = entries.table(entries_kernel, low, high, small)
     stack = images.new_empty(1 + entries.symbols + entries.quadratic, *shape, dtype=dtype)
     radius = images.new_empty(shape, dtype=dtype)
-    sides = [PADDINGS["border" if padding == "reflect" and size == 1 else padding] for size in (width, height)]
+    sides = [PADDINGS["border" if reflects(padding) and size == 1 else padding] for size in (width, height)]
     largest, *copies = _prepare_once(images, padding, single)
     arguments = (images.contiguous(), rows_of.long().contiguous(), table, largest, stack, radius)
     extra = (copies[0], small, copies[1], entries.float32_rows) if single else ()
@@ -274,6 +275,6 @@ def _prepare(images: Tensor, padding: str, single: bool) -> list[Tensor]:
     difference = 1.0 + (ends[0] < 0) * (ends[1] > 0)  # of two pixels, at most, over the largest
     floor = torch.stack([difference * first + second for first, second in ROUNDINGS]) * UNIT[torch.float32]
     floor = torch.where(largest < 2.0**100, floor, torch.inf).float()
-    rings = [0 if padding == "reflect" and size > 1 else RING for size in images.shape[:1:-1] for _ in range(2)]
+    rings = [0 if reflects(padding) and size > 1 else RING for size in images.shape[:1:-1] for _ in range(2)]
     copies = torch.nn.functional.pad(images.float(), rings, "constant" if padding == "zeros" else "replicate")
     return [largest, copies.contiguous(), floor]

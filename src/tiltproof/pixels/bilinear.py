@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels.coordinates import Coordinates
-from tiltproof.transforms.interpolation import pixels_at, ring_index, with_ring
+from tiltproof.transforms.interpolation import pixels_at, reflects, ring_index, with_ring
 
 FAR = 2.0**30
 """Positions of a reflected image beyond this may show any part of it."""
@@ -81,7 +81,7 @@ def axis(box: Interval, size: int, padding: str, cells: int | None = None) -> Ax
     """
     low, high = known_ends(box)
     first, last, true = low, high, True
-    if padding == "reflect" and size > 1:
+    if reflects(padding) and size > 1:
         everything = (low < -FAR) | (high > FAR) | (high - low > 2 * size)  # a whole period holds every value there is
         true = not bool(everything.any())
         first, last = torch.where(everything, 0.0, low), torch.where(everything, 2.0 * size, high)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tiltproof.enclosures.interval import Interval
 from tiltproof.pixels.bilinear import FAR, clipped, known_ends
-from tiltproof.transforms.interpolation import ring_index, with_ring
+from tiltproof.transforms.interpolation import reflects, ring_index, with_ring
 
 MOST_CELLS = 12
 """Boxes of more cells along an axis are bounded here; the bounds are wider by less than a cell on each side."""
@@ -34,7 +34,7 @@ def too_wide(columns: Interval, rows: Interval, height: int, width: int, padding
         return None
     wide = torch.zeros_like(columns.lower, dtype=torch.bool)
     for box, size in ((columns, width), (rows, height)):
-        if padding == "reflect":  # a reflection goes on for ever
+        if reflects(padding):  # a reflection goes on for ever
             cells = box.upper.ceil() - box.lower.floor()
             wide |= ~(cells <= MOST_CELLS) | ~(box.lower >= -FAR) | ~(box.upper <= FAR)
         else:
@@ -47,7 +47,7 @@ def wide_hull(images: Tensor, rows_of: Tensor, columns: Interval, rows: Interval
     """Return the least and largest pixel of each box's rectangle of grid lines, [P, H, W, C]; of a whole reflected
     image."""
     height, width = images.shape[-2:]
-    if padding == "reflect":
+    if reflects(padding):
         shape = (*columns.lower.shape, images.shape[1])
         least, largest = images.flatten(2).amin(2)[rows_of], images.flatten(2).amax(2)[rows_of]
         return Interval(least[:, None, None].expand(shape), largest[:, None, None].expand(shape))

@@ -40,7 +40,7 @@ from tiltproof.enclosures.interval import Interval
 from tiltproof.enclosures.rounding import SMALLEST, UNIT
 from tiltproof.pixels.bilinear import boxes_of, clipped, known_ends, some
 from tiltproof.pixels.coordinates import Coordinates
-from tiltproof.transforms.interpolation import ring_index, with_ring
+from tiltproof.transforms.interpolation import reflects, ring_index, with_ring
 
 CACHED_PIXELS = 2**15
 """Pixels of one channel bounded at a time: a dozen or two float64 numbers for each, which fit into a CPU's caches."""
@@ -57,7 +57,7 @@ def applies(images: Tensor, place: Coordinates, padding: str) -> bool:
     """Return whether the formula applies: on a CPU, without gradients, and not for reflected images, whose lines
     change their order."""
     given = images, *(each for form in (place.column, place.row) for each in (form.stack, form.radius))
-    plain = place.cells is None and not place.column.quadratic and padding != "reflect"
+    plain = place.cells is None and not place.column.quadratic and not reflects(padding)
     exact = all(each.dtype == torch.float64 and not launch_bound(each) for each in given)
     graph = torch.is_grad_enabled() and any(each.requires_grad for each in given)
     return plain and exact and not graph and images.shape[1] <= MOST_CHANNELS

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import launch_bound
+from tiltproof.errors import UnsupportedOperation
 
 # Inverse maps as matrices in homogeneous coordinates, affine (2x3) or projective (3x3): a matrix maps the pixel (u, v, 1) to (x, y, w),
 # which stands for the position (x / w, y / w). Products of matrices are compositions of maps, with one division at the end.
@@ -87,11 +88,21 @@ def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> 
 # Bilinear interpolation at such positions
 
 
+def reflects(padding: str) -> bool:
+    """Return whether the image goes on outside as its reflection, for ever; by the other paddings it is constant there.
+
+    All code that tells paddings apart asks here, or names all that it knows, so that a new one is refused and not taken for one of these.
+    """
+    if padding not in ("zeros", "border", "reflect"):
+        raise UnsupportedOperation(f"no rule for padding {padding!r}")
+    return padding == "reflect"
+
+
 def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
     """Map any integer index of the padded, infinite image to an axis of length size + 2 (image plus ring)."""
     if padding == "zeros":
         return index.clamp(-1, size) + 1
-    if padding == "border" or size == 1:
+    if not reflects(padding) or size == 1:
         return index.clamp(0, size - 1) + 1
     period = 2 * (size - 1)  # reflection about the centers of the border pixels: ... 2 1 [0 1 2 ... n-1] n-2 ...
     folded = index.remainder(period)
@@ -100,7 +111,7 @@ def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
 
 def _in_reach(position: Tensor, size: int, padding: str) -> Tensor:
     """Return an equivalent position that fits an integer: far outside, the padded image is periodic or constant."""
-    if padding == "reflect" and size > 1:
+    if reflects(padding) and size > 1:
         return position.remainder(2 * (size - 1))
     return position.clamp(-(2.0**30), 2.0**30)
 
