@@ -15,19 +15,15 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "constructs.md"
 sys.path.insert(0, str(ROOT))
 
-from tests.support import small_networks  # noqa: E402
 from tests.support.constructs import ACCEPTED, REFUSED  # noqa: E402
 
 START = """# Accepted constructs
 
 {total} constructs that PyTorch networks are made of, a small network of each: {accepted} are accepted, {refused} are
 refused. Every accepted one goes through the tests of forward and backward bounds, planted counterexamples, float32
-semantics, the checker's own rules, and ONNX files. Names stand for modules of `torch.nn`, functions of
-`torch.nn.functional` and methods of a tensor `x` that depends on the image. [Your own model](your-own.md#models) lists
-the ATen operations behind them.
-
-In the column ONNX, *both ways* means that the network is written as ONNX and the file is read again; *written* that
-tiltproof does not read the file itself; *not written* that tools would read the file differently, so none is written.
+semantics, the checker's own rules, and ONNX files, written and read again. Names stand for modules of `torch.nn`,
+functions of `torch.nn.functional` and methods of a tensor `x` that depends on the image.
+[Your own model](your-own.md#models) lists the ATen operations behind them.
 """
 
 REFUSALS = """
@@ -40,19 +36,12 @@ Each refusal names the operation, its module and what to do instead. For example
 """
 
 
-def onnx_of(network: str) -> str:
-    if network in small_networks.NOT_WRITTEN:
-        return "not written"
-    return "written" if network in small_networks.NOT_READ else "both ways"
-
-
 def page() -> str:
     accepted = sum(map(len, ACCEPTED.values()))
     parts = [START.format(total=accepted + len(REFUSED), accepted=accepted, refused=len(REFUSED))]
     for title, rows in ACCEPTED.items():
-        parts.append(f"\n## {title}\n\n| construct | ONNX |\n|---|---|\n")
-        for construct, network in rows.items():
-            parts.append(f"| `{construct}` | {onnx_of(network if isinstance(network, str) else construct)} |\n")
+        parts.append(f"\n## {title}\n\n")
+        parts += [f"- `{construct}`\n" for construct in rows]
     parts.append(REFUSALS)
     parts += [f"| `{construct}` | {why} |\n" for construct, (_, why) in REFUSED.items()]
     return "".join(parts)

@@ -35,7 +35,9 @@ class Refusal:
     def do(self) -> str:
         """What to do about it."""
         general = advice(self.operation)
-        return general if general != GENERAL or self.why.startswith(NO_RULE) else OTHERWISE
+        if general != GENERAL or self.why.startswith(NO_RULE):
+            return general
+        return USES.get(name_of(self.operation), OTHERWISE)
 
     def __str__(self) -> str:
         module = f" (module {self.module!r})" if self.module else ""
@@ -77,46 +79,51 @@ GENERAL = "replace it by operations that have rules, or add a rule (docs/add-an-
 OTHERWISE = "use it in a way that has a rule, or write it with other operations"
 HEAD = "if it comes last, end the network before it: which output is largest does not change, and that is certified"
 BEFORE = "end the network before it (an ONNX file: --output NAME), and certify the values that it reads"
+CONSTANTS = f"of constants alone it is supported; of values of the image, {BEFORE}"
 STEPS = "leave it out, or put a quantizer in its place: it is a step function"
 RANDOM = "take the randomness out of forward: a proof is about one function"
 RECURRENT = "write the steps out one after the other with linear layers and products"
 SMOOTH = "use an activation that has a rule, e.g. relu, leaky_relu or tanh, and train again"
 ADVICE = {
-    **dict.fromkeys(
-        ["argmax", "argmin", "arg_max", "arg_min", "topk", "sort", "argsort", "hardmax", "log_softmax", "logsoftmax"],
-        HEAD,
-    ),
-    **dict.fromkeys(["nonmaxsuppression", "roialign", "nonzero", "where", "masked_fill", "masked_select"], BEFORE),
-    **dict.fromkeys(["embedding", "one_hot", "onehot", "scatter", "scatternd", "gathernd", "gatherelements"], BEFORE),
+    **dict.fromkeys(["argmax", "argmin", "arg_max", "arg_min", "topk", "sort", "argsort", "hardmax"], HEAD),
+    **dict.fromkeys(["nonmaxsuppression", "roialign", "nonzero", "masked_select", "embedding", "one_hot"], BEFORE),
+    **dict.fromkeys(["scatter", "grid_sample", "grid_sampler", "grid_sampler_2d", "gridsample"], BEFORE),
+    **dict.fromkeys(["onehot", "scatternd", "scatterelements", "gathernd", "gatherelements", "range"], CONSTANTS),
     **dict.fromkeys(["round", "floor", "ceil", "trunc", "fix", "heaviside"], STEPS),
     **dict.fromkeys(["bernoulli", "rand", "rand_like", "randn", "randn_like", "randint", "multinomial"], RANDOM),
     **dict.fromkeys(["randomnormal", "randomuniform", "randomnormallike", "randomuniformlike"], RANDOM),
     **dict.fromkeys(["lstm", "gru", "rnn", "rnn_tanh", "rnn_relu", "simplernn", "bidirectional"], RECURRENT),
     **dict.fromkeys(["loop", "if", "scan", "while_loop", "cond"], RECURRENT),
-    **dict.fromkeys(["hardshrink", "softshrink", "threshold", "rrelu", "glu", "thresholdedrelu", "shrink"], SMOOTH),
-    **dict.fromkeys(["maximum", "max"], "write max(a, b) as b + relu(a - b)"),
-    **dict.fromkeys(["minimum", "min"], "write min(a, b) as b - relu(b - a)"),
-    "abs": "write |x| as relu(x) + relu(-x)",
-    "prelu": "write it as relu(x) - a * relu(-x)",
-    "hardsigmoid": "write it as clamp(x / 6 + 0.5, 0, 1); with other slopes accordingly",
-    **dict.fromkeys(["logsigmoid", "log_sigmoid", "log_sigmoid_forward"], "write it as -softplus(-x)"),
-    "tanhshrink": "write it as x - tanh(x)",
-    "softsign": "write it as x * reciprocal(1 + |x|)",
-    **dict.fromkeys(["sum", "reducesum"], "write a sum of n numbers as n * mean"),
-    **dict.fromkeys(["var", "std", "var_mean", "std_mean"], "write the variance as mean((x - mean(x)) ** 2)"),
-    **dict.fromkeys(["log2", "log10", "log1p"], "write it with log: log(x) times a constant, log(1 + x)"),
-    **dict.fromkeys(["exp2", "expm1", "sinh", "cosh"], "write it with exp"),
+    **dict.fromkeys(["rrelu"], SMOOTH),
+    **dict.fromkeys(["var_mean", "std_mean"], "write the variance as mean((x - mean(x)) ** 2)"),
+    **dict.fromkeys(["log2", "log10"], "write it with log: log(x) times a constant"),
+    **dict.fromkeys(["sinh", "cosh"], "write it with exp"),
     **dict.fromkeys(["lrn", "local_response_norm"], "use batch normalization in its place, and train again"),
-    **dict.fromkeys(["grid_sample", "grid_sampler", "grid_sampler_2d", "gridsample"], BEFORE),
     **dict.fromkeys(["fft_fft2", "fft_rfft2", "fft_fft", "fft_rfft", "dft", "stft"], "write it as a linear layer"),
 }
-"""Name without overload, in lower case -> what to do."""
+"""Of an operation without a rule: name without overload, in lower case -> what to do."""
+CHOICE = (
+    "choose by comparing one branch with a number (torch.where(x > 0, a, b)) or by a constant mask; minus infinity is for "
+    "scores right before a softmax, by a constant mask"
+)
+SAME_SHAPE = "give both branches the same shape, e.g. by expand"
+USES = {
+    **dict.fromkeys(["where", "masked_fill"], CHOICE),
+    **dict.fromkeys(["maximum", "minimum", "max", "min"], SAME_SHAPE),
+    **dict.fromkeys(["log_softmax", "logsoftmax"], HEAD),
+}
+"""Of an operation that has a rule, but not in every use: likewise."""
 
 
 def advice(operation: str) -> str:
     """Return what to do about an operation without a rule.
 
-    >>> advice("log_softmax.int") == HEAD and advice("Det") == GENERAL
+    >>> advice("topk.default") == HEAD and advice("Det") == GENERAL
     True
     """
-    return ADVICE.get(operation.split(".")[0].lower(), GENERAL)
+    return ADVICE.get(name_of(operation), GENERAL)
+
+
+def name_of(operation: str) -> str:
+    """Return the name that the tables have it under."""
+    return operation.split(".")[0].lower()

@@ -140,11 +140,36 @@ def test_another_precision_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "function", [lambda x: F.avg_pool2d(x, 2, 2, 0, ceil_mode=True), lambda x: F.adaptive_avg_pool2d(x, (4, 5))]
+    "function",
+    [
+        lambda x: F.avg_pool2d(x, 2, 2, 0, ceil_mode=True),
+        lambda x: F.avg_pool2d(x, (3, 2), (2, 3), (1, 0), True, False),
+        lambda x: F.avg_pool2d(x, (2, 3), (3, 2), (1, 1), True, True),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, True, divisor_override=7),
+        lambda x: F.adaptive_avg_pool2d(x, (4, 5)),
+    ],
 )
-def test_what_tools_read_differently_is_refused_by_name(function, tmp_path):
-    with pytest.raises(UnsupportedOperation, match=r"avg_pool2d' at node .* cannot be written as ONNX"):
-        write_onnx(Function(function), (2, 7, 7), tmp_path / "net.onnx")
+def test_averages_that_tools_read_differently_are_written_as_products(function, tmp_path):
+    path = write_onnx(Function(function), (2, 7, 7), tmp_path / "net.onnx")
+    assert {node.op_type for node in onnx.load(path).graph.node} == {"Conv", "MatMul"}
+
+
+def test_what_onnx_does_not_have_is_refused_by_name(tmp_path):
+    model = nn.Sequential(nn.Conv2d(2, 2, 1), nn.ConvTranspose2d(2, 2, 2, 1, 0, 1, dilation=2))
+    with pytest.raises(UnsupportedOperation, match=r"conv_transpose2d' at node .* cannot be written as ONNX"):
+        write_onnx(model, (2, 7, 7), tmp_path / "net.onnx")
+
+
+def test_batch_norms_read_where_an_epsilon_of_zero_is_refused(tmp_path):
+    """torch before 2.13 refuses it; variance + epsilon is exactly 1 in any precision."""
+    model = nn.Sequential(nn.ReLU(), normed()[1]).eval()
+    graph = onnx.load(write_onnx(nn.Sequential(nn.Conv2d(4, 4, 1), *model), (4, 6, 8), tmp_path / "net.onnx")).graph
+    (norm,) = (node for node in graph.node if node.op_type == "BatchNormalization")
+    (epsilon,) = (attribute.f for attribute in norm.attribute)
+    (variance,) = (onnx.numpy_helper.to_array(each) for each in graph.initializer if each.name == norm.input[4])
+    assert epsilon >= 1e-5
+    assert (variance + variance.dtype.type(epsilon) == 1).all()
+    assert (variance.astype("d") + epsilon == 1).all()
 
 
 def test_a_node_written_wrongly_is_noticed(tmp_path, monkeypatch):

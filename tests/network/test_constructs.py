@@ -4,9 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.soundness import test_backward_bounds, test_certify_operations
 from tests.support.building_blocks import SHAPE, Function, head, numbered
 from tests.support.constructs import ACCEPTED, LATER, REFUSED, attending
-from tests.support.small_networks import SUPPORTED, build
+from tests.support.small_networks import CHECKER_REFUSES, NOT_READ, NOT_WRITTEN, SUPPORTED, build
 from tiltproof.errors import InputError, UnsupportedOperation
 from tiltproof.network import read_network
 
@@ -15,11 +16,19 @@ def read(model):
     return read_network(model.eval(), SHAPE, torch.rand(1, *SHAPE))
 
 
+USED = [each if isinstance(each, str) else name for rows in ACCEPTED.values() for name, each in rows.items()]
+
+
 def test_at_least_105_of_118_are_accepted():
-    used = [each if isinstance(each, str) else name for rows in ACCEPTED.values() for name, each in rows.items()]
-    assert len(set(used)) == len(used) >= 105
-    assert len(used) + len(REFUSED) == 118
-    assert set(used) <= set(SUPPORTED)
+    assert len(set(USED)) == len(USED) >= 105
+    assert len(USED) + len(REFUSED) == 118
+
+
+def test_each_goes_through_all_tests():
+    """Forward, float32 semantics, the checker and ONNX files iterate over `SUPPORTED`, but for what these sets name."""
+    tables = (SUPPORTED, test_backward_bounds.NAMES, test_certify_operations.NAMES)
+    assert all(set(USED) <= set(table) for table in tables)
+    assert not set(USED) & (CHECKER_REFUSES | NOT_WRITTEN | NOT_READ)
 
 
 @pytest.mark.parametrize("name", REFUSED)

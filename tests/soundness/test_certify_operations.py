@@ -20,7 +20,7 @@ from tiltproof import Attack, BranchAndBound, InputError, Verdict, certify, pars
 
 TEXTS = ("R(4)", "Tu(0.4), B(0.05)", "B(0.04), Sc(5); padding=border")
 
-NAMES = [name for name in SUPPORTED if not any(word in name for word in ("functional", "method", "torch"))]
+NAMES = [name for name in SUPPORTED if name.split()[-1] not in ("functional", "method", "torch")]
 
 
 def sampled_margins(model: nn.Module, image: Tensor, label: int, transform, number: int) -> tuple[Tensor, Tensor]:

@@ -160,6 +160,26 @@ SUMMED: dict[str, tuple[Callable, int]] = {
 """Functions that add up or compare entries, likewise."""
 
 
+BOARD = torch.arange(30).view(6, 5) % 3 == 0
+
+CHOSEN: dict[str, tuple[Callable, int]] = {
+    "choice by a mask": (lambda x: torch.where(BOARD, x, F.relu(-x)), 60),
+    "choice of constants": (
+        lambda x: torch.where(BOARD, x, 0.3) + torch.where(BOARD.flip(0), torch.linspace(-1, 1, 5), x),
+        60,
+    ),
+    "constants by comparison": (
+        lambda x: torch.where(x > 0.1, x, 0.3) + torch.where(x < 0.2, torch.linspace(-1, 1, 30).view(6, 5), x),
+        60,
+    ),
+    "filled by a mask": (lambda x: x.masked_fill(BOARD, -0.7), 60),
+    "filled by comparison": (lambda x: x.masked_fill(x < -0.1, 0.4), 60),
+    "softmax of masked scores": (lambda x: x.masked_fill(BOARD, -torch.inf).softmax(-1), 60),
+    "softmax of chosen scores": (lambda x: F.softmax(torch.where(BOARD, -torch.inf, 2 * x), 2), 60),
+    "softmax of scores that are kept": (lambda x: torch.softmax(torch.where(BOARD, x, -torch.inf), 3) @ x.mT, 72),
+}
+"""Choices by constants and of constants, likewise."""
+
 SUPPORTED: dict[str, Callable[[], nn.Module]] = {
     **CONSTRUCTS,
     **FAMILIES,
@@ -303,6 +323,7 @@ SUPPORTED: dict[str, Callable[[], nn.Module]] = {
         a=nn.Linear(60, 9),
         b=head(9),
     ),
+    **{name: partial(numbered, *case) for name, case in CHOSEN.items()},
     "glu": lambda: Function(lambda m, x: m.head(F.glu(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 6, 3), head=head(36)),
     "log-softmax": lambda: Function(
         lambda m, x: m.head(F.log_softmax(m.a(x), 1).flatten(1)), a=nn.Conv2d(2, 3, 3), head=head(36)
@@ -605,15 +626,9 @@ READ_IN_PARTS = {
     *("block of MobileNet", "block of ConvNeXt", "block of Swin"),
 }
 """Networks that are written or read as other operations (a product with sigmoid is read as SiLU), with other bounds."""
-NOT_WRITTEN = {
-    *("adaptive avg pool uneven", "adaptive avg pool functional", "area", "conv transpose, far padding"),
-    *("average over the edge", "average with a divisor", "requantized", "rounded", "whole numbers"),
-}
+NOT_WRITTEN = {"conv transpose, far padding", "requantized", "rounded", "whole numbers"}
 """Networks that cannot be written as ONNX."""
-NOT_READ = {
-    *("falling leaky relu", "choice", "threshold with a jump", "hard shrink", "torch.where(x > 0, a, b)"),
-    *("scaled_dot_product_attention(is_causal=True)", "nn.MultiheadAttention(attn_mask)"),
-}
+NOT_READ = {"falling leaky relu"}
 """Networks that can be written as ONNX and not be read again."""
 
 

@@ -8,10 +8,16 @@ import torch
 from torch import nn
 
 import tiltproof
+from tests.support.building_blocks import Function
 from tests.verify.test_reasons import deep
 from tiltproof import InputError, UnsupportedOperation, Verdict, certify, inspect
+from tiltproof.keras.layers import LAYERS
 from tiltproof.models import load
-from tiltproof.refusals import ADVICE, GENERAL, HEAD, OTHERWISE, Refusal, advice, all_refused
+from tiltproof.network.ops.base import CONVERTERS
+from tiltproof.onnx.choices import OF_CONSTANTS
+from tiltproof.onnx.registry import READERS
+from tiltproof.refusals import ADVICE, GENERAL, HEAD, OTHERWISE, USES, Refusal, advice, all_refused, name_of
+from tiltproof.tflite.reader import READERS as TFLITE
 from tiltproof.verify.inspection import images_of_shape
 
 
@@ -70,21 +76,19 @@ def test_advice():
     assert all_refused([lone, lone], "a").refusals == (Refusal("network", "-", "something else"),) * 2
 
 
-IDENTITIES = {
-    "abs": lambda x: torch.relu(x) + torch.relu(-x),
-    "hardsigmoid": lambda x: torch.clamp(x / 6 + 0.5, 0, 1),
-    "logsigmoid": lambda x: -nn.functional.softplus(-x),
-    "tanhshrink": lambda x: x - torch.tanh(x),
-    "softsign": lambda x: x * torch.reciprocal(1 + torch.relu(x) + torch.relu(-x)),
-}
+def test_nothing_that_has_a_rule_is_advised_against():
+    """Nor in any file format. An argmax is read as a classifier's last operation; others of ONNX's are read of constants alone."""
+    onnx = {*READERS} - {*OF_CONSTANTS, "ArgMax"}
+    ruled = {name_of(name) for name in (*CONVERTERS, *onnx, *LAYERS, *TFLITE)}
+    assert not ruled & {*ADVICE}
+    assert {*USES} <= ruled
 
 
-@pytest.mark.parametrize("name", IDENTITIES)
-def test_advice_that_states_an_identity_is_right(name):
-    x = torch.linspace(-9, 9, 101, dtype=torch.float64)
-    function = getattr(nn.functional, name, None) or getattr(torch, name)
-    torch.testing.assert_close(IDENTITIES[name](x), function(x))
-    assert name in ADVICE
+def test_advice_is_about_this_use():
+    model = Function(lambda _, x: torch.relu(x.masked_fill(torch.ones(4, 4) > 0, -math.inf)).flatten(1))
+    with pytest.raises(UnsupportedOperation, match="softmax alone does, right behind the mask"):
+        certify(model, torch.rand(1, 1, 4, 4), torch.tensor([0]), "B(0.1)")
+    assert Refusal("where.self", "n", "is used in a way").do == USES["where"]
 
 
 def test_growth_of_a_chain_of_linear_layers():

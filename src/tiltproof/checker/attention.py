@@ -9,7 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.checker.form import TINY32, UNIT, Form, enclose, no_rule, plus, rule, times, unbounded
+from tiltproof.checker.form import (
+    READS_SCORES,
+    TINY32,
+    UNIT,
+    Form,
+    Scores,
+    enclose,
+    no_rule,
+    plus,
+    rule,
+    times,
+    unbounded,
+)
 from tiltproof.checker.operations import positive
 from tiltproof.checker.statistics import SLACK, convex
 
@@ -17,13 +29,21 @@ MOST_DIFFERENCES = 2**25
 """Of one image, in one softmax."""
 
 
-@rule(torch.softmax, torch.Tensor.softmax, F.softmax, torch.special.softmax)
-def softmax(input: Form, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Form:
+SOFTMAX = (torch.softmax, torch.Tensor.softmax, F.softmax, torch.special.softmax)
+READS_SCORES.update(SOFTMAX)
+
+
+@rule(*SOFTMAX)
+def softmax(input: Form | Scores, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Form:
+    form, taking = (input.form, input.taking) if isinstance(input, Scores) else (input, None)
     if dtype is not None:
         raise no_rule("softmax", "in another dtype")
     if dim is None:  # as torch chooses it
-        dim = 0 if input.ndim in (1, 3) else 1
-    return softmax_among(input, positive(dim, input, "softmax"))
+        dim = 0 if form.ndim in (1, 3) else 1
+    place = positive(dim, form, "softmax")
+    if taking is not None and not bool(taking.any(place).all()):
+        raise no_rule("softmax", "with a mask that takes out every entry")
+    return softmax_among(form, place, None if taking is None else taking.movedim(place, -1))
 
 
 def softmax_among(input: Form, dim: int, taking: Tensor | None = None) -> Form:
@@ -32,7 +52,8 @@ def softmax_among(input: Form, dim: int, taking: Tensor | None = None) -> Form:
     A float32 evaluation computes exp(x - max) / sum, perhaps in blocks: relative to y an argument is off by 2 u |x_j - x_i|, an exponential
     by 64 u and the sum of T terms by (2 T + 8) u, and what it flushes to zero is less than T 2^-120.
 
-    ``taking``: which entries of the last dimension take part. For another j, exp(x_j) counts as 0 in every S_i, and y_j is 0.
+    ``taking``: which entries take part, with dimension ``dim`` moved to the end. For another j, exp(x_j) counts as 0 in every S_i, and
+    y_j is 0.
     """
     x = input.rows.movedim(dim + 1, -1)
     t = x.shape[-1]
@@ -64,7 +85,7 @@ def softmax_among(input: Form, dim: int, taking: Tensor | None = None) -> Form:
         result.rows[-1] += torch.where(share < 2.0**-5, error, math.inf)
     result = unbounded(result)
     if taking is not None:
-        result.rows.masked_fill_(~taking & result.radius.isfinite(), 0.0)
+        result.rows.masked_fill_(~taking.movedim(-1, dim) & result.radius.isfinite(), 0.0)
     return result
 
 

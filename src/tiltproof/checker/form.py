@@ -245,6 +245,36 @@ class Condition:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Scores:
+    """A form, and the entries of it that are its numbers; the others are minus infinity. Nothing but a softmax reads it."""
+
+    def __init__(self, form: Form, taking: Tensor) -> None:
+        self.form, self.taking = form, taking
+
+    def softmax(self, dim: int, dtype: Any = None) -> Form:
+        found: Form = RULES[torch.softmax](self, dim, dtype=dtype)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the checker has no rule for torch function Tensor.{name} of minus infinity")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function not in READS_SCORES:
+            raise no_rule(getattr(function, "__name__", str(function)), "of minus infinity; softmax alone has one")
+        return Form.__torch_function__(function, types, args, kwargs)
+
+    def _value(self, *_: Any) -> Any:
+        raise UnsupportedOperation("the forward pass depends on values: masked scores have no single value")
+
+    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
+    __eq__ = __ne__ = _value
+    __hash__ = None  # type: ignore[assignment]
+
+
+READS_SCORES: set[Callable[..., Any]] = set()
+
+
 TURNS = (
     "permute",
     "transpose",

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from tiltproof.checker import attention, operations  # noqa: F401  (their rules are wrapped here)
 from tiltproof.checker.failed import CheckFailed
-from tiltproof.checker.form import RULES, Form, no_rule
+from tiltproof.checker.form import RULES, Form, Scores, no_rule
 from tiltproof.errors import InputError
 
 OVER_CLASSES = {
@@ -92,7 +92,8 @@ def keep_call(function: Callable[..., Any]) -> None:
     def wrapped(*args: Any, **kwargs: Any) -> Form:
         given = args[0] if args else kwargs["input"]
         result: Any = inner(*args, **kwargs) if inner is not None else unbounded(name, given, *args[1:], **kwargs)
-        result.call = Call(function, args, kwargs, given, result)
+        if not isinstance(given, Scores):  # of which not all numbers take part
+            result.call = Call(function, args, kwargs, given, result)
         return result
 
     RULES[function] = wrapped

@@ -16,6 +16,7 @@ from tiltproof.checker.form import (
     UNIT,
     Condition,
     Form,
+    Scores,
     alike,
     constant,
     enclose,
@@ -186,12 +187,47 @@ def below(input: Form, other: Any) -> Condition:
 
 
 @rule(torch.where)
-def where(condition: Any, input: Any, other: Any) -> Form:
-    """other + condition (input - other)."""
-    forms = isinstance(input, Form) and isinstance(other, Form)
-    if not isinstance(condition, Condition) or not forms or not condition.form.shape == input.shape == other.shape:
-        raise no_rule("where", "but for a choice between two branches by a comparison")
-    return plus(other, times(condition.form, plus(input, -other)))
+def where(condition: Any, input: Any, other: Any) -> Form | Scores:
+    """other + condition (input - other), or by a constant condition the entries of the one or of the other."""
+    forms = [each for each in (input, other) if isinstance(each, Form)]
+    if not forms or any(each.shape != forms[0].shape for each in forms):
+        raise no_rule("where", "but for a choice between two branches, or a branch and constants")
+    if isinstance(condition, Condition):
+        if condition.form.shape != forms[0].shape:
+            raise no_rule("where", f"by a comparison of shape {list(condition.form.shape)}")
+        input, other = (each if isinstance(each, Form) else _standing(each, forms[0]) for each in (input, other))
+        return plus(other, times(condition.form, plus(input, -other)))
+    taking = _chosen(condition, forms[0])
+    for form, value, part in ((input, other, taking), (other, input, ~taking)):
+        if isinstance(form, Form) and type(value) is float and value == -math.inf:
+            return Scores(form, part)
+    input, other = (each if isinstance(each, Form) else _standing(each, forms[0]) for each in (input, other))
+    return Form(torch.where(taking, input.rows, other.rows), forms[0].unit)
+
+
+@rule(torch.masked_fill, torch.Tensor.masked_fill)
+def masked_fill(input: Form, mask: Any, value: Any) -> Form | Scores:
+    return where(mask, value, input)
+
+
+def _chosen(condition: Any, form: Form) -> Tensor:
+    """A constant condition, the same for every image."""
+    if not isinstance(condition, Tensor) or condition.dtype != torch.bool:
+        raise no_rule("where", "by something else than truth values")
+    if condition.ndim > form.ndim or (condition.ndim == form.ndim and condition.shape[0] != 1):
+        raise no_rule("where", f"by a constant of shape {list(condition.shape)} on {list(form.shape)}")
+    return condition.to(form.device).expand(form.shape)
+
+
+def _standing(value: Any, form: Form) -> Form:
+    """Constants as a form; an evaluation has them rounded to float32."""
+    center = constant(value, form).expand(form.shape)
+    if not bool((center.abs() < 2.0**120).all()):
+        raise no_rule("where", "with constants that are no finite numbers")
+    rows = torch.zeros(len(form.rows), *form.shape, dtype=torch.float64, device=form.device)
+    rows[0] = center
+    rows[-1] = (center.float().double() - center).abs() + (TINY32 if form.unit else 0.0)
+    return Form(rows, form.unit)
 
 
 @rule(torch.maximum, torch.Tensor.maximum)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from tiltproof.network.graph import Reference
-from tiltproof.network.ops.base import Built, Input, Refused
+from tiltproof.network.ops.base import Built, Input, Masked, Refused
 from tiltproof.network.ops.gather import PARTS, TRACED, index_of, places
 
 REARRANGING = frozenset(
@@ -120,7 +120,11 @@ def rearranged(
 
 
 def along_last(
-    kind: str, shape: tuple[int, ...], arguments: list[Any], convert: Callable[..., Built], options: dict[str, Any]
+    kind: str,
+    shape: tuple[int, ...],
+    arguments: list[Any],
+    convert: Callable[..., Built | Masked],
+    options: dict[str, Any],
 ) -> tuple[Built, Layout]:
     """An operation along the last dimensions, on values with the batch moved to the front; and how its result stands in the graph."""
     if kind not in ALONG_LAST:
@@ -166,7 +170,9 @@ def along_last(
     result = Layout((*lead, *shape[len(shape) - last :]) if last else lead, batch, held)
     if math.prod(result.shape) != math.prod(shape):
         raise Refused("a result of another layout")
-    return convert(result.inner(), *given, **options), result
+    built = convert(result.inner(), *given, **options)
+    assert isinstance(built, Built)  # of `ALONG_LAST` none gives anything else
+    return built, result
 
 
 def standing(name: str, layout: Layout, shape: tuple[int, ...]) -> Moved:

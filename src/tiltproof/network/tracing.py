@@ -28,8 +28,10 @@ from tiltproof.network.ops.base import (
     CONDITIONS,
     CONVERTERS,
     READS_CONDITIONS,
+    READS_MASKED,
     Built,
     Input,
+    Masked,
     Refused,
     supported,
 )
@@ -189,14 +191,15 @@ def _read(program: torch.export.ExportedProgram, shape: tuple[int, ...]) -> Netw
     known = {start: shape}  # operations that depend on the input, with their shapes
     names = {start: start}  # graph node -> operation name (a tuple's first element is the operation itself)
     moved: dict[str, Moved] = {}  # those whose batch dimension is not the first
+    masked: dict[str, Masked] = {}  # those with minus infinity in some places
     refused = _Refused()
     for node in program.graph.nodes:
         if node.op == "call_function":
-            refused.attempt(lambda node=node: _add(network, known, names, moved, node), node, known, names)  # type: ignore[misc]
+            refused.attempt(lambda node=node: _add(network, known, names, moved, masked, node), node, known, names)  # type: ignore[misc]
         elif node.op == "output":
             refused.raise_all()
             (result,) = node.args[0] if isinstance(node.args[0], (tuple, list)) and len(node.args[0]) == 1 else (None,)
-            if result is None or result.name not in names or result.name in moved:
+            if result is None or result.name not in names or result.name in moved or result.name in masked:
                 raise InputError(
                     "the model must return one tensor that depends on its input", got=str(node.args[0])[:200]
                 )
@@ -266,6 +269,7 @@ def _add(
     known: dict[str, tuple[int, ...]],
     names: dict[str, str],
     moved: dict[str, Moved],
+    masked: dict[str, Masked],
     node: torch.fx.Node,
 ) -> None:
     inputs = [other for other in node.all_input_nodes if other.name in names]
@@ -310,6 +314,10 @@ def _add(
         if isinstance(value, torch.fx.Node):
             if value.name in moved:
                 return moved[value.name]
+            if value.name in masked:
+                if kind not in READS_MASKED:
+                    raise Refused("it reads minus infinity where a mask is; softmax alone does, right behind the mask")
+                return masked[value.name]
             if value.name in names:
                 return known_name(value)
             given = value.meta.get("val")
@@ -331,10 +339,10 @@ def _add(
         else:
             moved[node.name], names[node.name] = result, node.name
 
-    arguments = [argument(entry) for entry in call.args]
-    options = {key: argument(entry) for key, entry in call.kwargs.items()}
     whole = tuple(value.shape)
     try:
+        arguments = [argument(entry) for entry in call.args]
+        options = {key: argument(entry) for key, entry in call.kwargs.items()}
         elsewhere = any(isinstance(entry, Moved) for entry in [*arguments, *options.values()])
         if kind in REARRANGING and (elsewhere or whole[0] != TRACE_BATCH or _turns(kind, arguments)):
             operation = call.target
@@ -351,7 +359,11 @@ def _add(
         elif convert is None:
             raise _no_rule(kind, node)
         else:
-            append(convert(whole[1:], *arguments, **options), whole[1:])
+            converted = convert(whole[1:], *arguments, **options)
+            if isinstance(converted, Masked):
+                masked[node.name], names[node.name] = converted, node.name
+            else:
+                append(converted, whole[1:])
     except (Refused, TypeError) as refusal:
         raise UnsupportedOperation(
             f"{where} is used in a way that has no bound rule",

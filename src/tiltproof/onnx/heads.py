@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Value
+from tiltproof.onnx.module import Draft, Image, Masked, Value
 from tiltproof.onnx.ops import LIBRARY
 from tiltproof.onnx.protobuf import Node
 from tiltproof.onnx.registry import image, reads, rounds
@@ -59,6 +59,11 @@ def argmax(x: Tensor, *, axis: int, keep: bool) -> Tensor:
     return torch.argmax(x, axis, keep)
 
 
+@rounds(softmax_error)
+def masked_softmax(x: Tensor, taking: Tensor, *, axis: int) -> Tensor:
+    return torch.softmax(x.masked_fill(taking == 0, -torch.inf), axis)
+
+
 ONLY_LAST = {argmax}
 """Functions without a bound: they may only be the last ones of a network, but for reshapes."""
 AFTER = {*ONLY_LAST, softmax, log_softmax, in_shape, torch.sigmoid}
@@ -68,14 +73,21 @@ AFTER = {*ONLY_LAST, softmax, log_softmax, in_shape, torch.sigmoid}
 def read_softmax(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     """Before opset 13 the axis begins a block of all later ones, over which the softmax goes as a whole."""
     node.count(1)
-    x = image(node, values[0])
+    masked = values[0] if isinstance(values[0], Masked) else None
+    x = image(node, masked.image if masked else values[0])
     function = softmax if node.op == "Softmax" else log_softmax
     axis = spread(node, [node.integer("axis", -1 if node.opset >= 13 else 1)], len(x.shape) + 1)[0]
     later = [size for size in x.shape[axis - 1 :] if size > 1]
     if node.opset >= 13 or len(later) < 2:
         if node.opset < 13 and later:
             axis += [size > 1 for size in x.shape[axis - 1 :]].index(True)
+        if masked:
+            if function is log_softmax or not bool(masked.taking.any(axis).all()):
+                raise node.refusal("takes the logarithm of zeros, or has a mask that takes out every entry")
+            return draft.add(node, masked_softmax, (x,), {"taking": masked.taking}, axis=axis)
         return draft.add(node, function, (x,), axis=axis)
+    if masked:
+        raise node.refusal("has a mask over several dimensions")
     block = draft.add(node, in_shape, (x,), shape=(*x.shape[: axis - 1], -1))
     return draft.add(node, in_shape, (draft.add(node, function, (block,), axis=axis),), shape=x.shape)
 

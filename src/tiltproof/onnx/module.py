@@ -49,7 +49,22 @@ class Quantized:
     kind: torch.dtype
 
 
-Value = Image | Sizes | Quantized | Tensor
+@dataclass(frozen=True)
+class Truth:
+    """Truth values that depend on the image. ``image``: 1 where they are true, 0 elsewhere."""
+
+    image: Image
+
+
+@dataclass(frozen=True)
+class Masked:
+    """A value with minus infinity in some places, which nothing but a softmax reads. ``taking``: 1 where it is ``image``'s, else 0."""
+
+    image: Image
+    taking: Tensor
+
+
+Value = Image | Sizes | Quantized | Truth | Masked | Tensor
 """A tensor is a constant of the file."""
 
 
@@ -103,6 +118,10 @@ class Draft:
         for tensor in constants.values():
             if tensor.dtype != self.dtype:
                 raise node.refusal(f"has constants of type {tensor.dtype} in a network of {self.dtype}")
+            if not bool(tensor.isfinite().all()):
+                raise node.refusal(
+                    "has constants that are infinite; as a mask of a softmax, minus infinity is supported"
+                )
         tried = [torch.empty(TRY_BATCH, *image.shape, dtype=self.dtype, device="meta") for image in images]
         try:
             result = function(*tried, **{name: tensor.to("meta") for name, tensor in constants.items()}, **settings)

@@ -19,7 +19,7 @@ from torch import Tensor
 from tiltproof.errors import shown
 from tiltproof.onnx.constants import folded
 from tiltproof.onnx.curves import gate
-from tiltproof.onnx.module import Draft, Image, Value
+from tiltproof.onnx.module import Draft, Image, Masked, Value
 from tiltproof.onnx.protobuf import INTEGERS, NUMBER, TEXT, Node
 from tiltproof.onnx.registry import (
     ErrorRule,
@@ -31,7 +31,6 @@ from tiltproof.onnx.registry import (
     image,
     reads,
     rearranged,
-    refused,
     rounds,
     writes,
     writes_one_node,
@@ -252,6 +251,10 @@ def batch_norm(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     return draft.add(node, normalize, (image(node, values[0]),), constants, epsilon=epsilon)
 
 
+EPSILON = 2.0**-16
+"""Such that 1 - EPSILON is a float32 number."""
+
+
 @writes("scale")
 def write_scale(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
     """scale * x + shift: as a batch norm of mean 0 and variance 1 where a channel has one number each, which more tools read than
@@ -263,9 +266,10 @@ def write_scale(draft: GraphDraft, operation: Operation, inputs: list[str], outp
     if len(operation.shape) in (1, 3) and _one_a_channel(factor) and _one_a_channel(shift):
         ones = torch.ones(len(factor))
         first = [number.reshape(len(number), -1)[:, 0] for number in (factor, shift)]
-        numbers = {"scale": first[0], "shift": first[1], "mean": 0 * ones, "variance": ones}
+        # variance + epsilon is exactly 1; some tools refuse an epsilon of 0
+        numbers = {"scale": first[0], "shift": first[1], "mean": 0 * ones, "variance": (1 - EPSILON) * ones}
         names = [draft.constant(f"{output}.{name}", number) for name, number in numbers.items()]
-        draft.add("BatchNormalization", inputs + names, output, epsilon=0.0)
+        draft.add("BatchNormalization", inputs + names, output, epsilon=EPSILON)
         return
     value = inputs[0]
     steps = [("Mul", factor, 1.0), ("Add", shift, 0.0)]
@@ -462,8 +466,9 @@ def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 @writes("avg_pool2d")
 def write_avg_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
     s = operation.settings
-    if s["ceil_mode"]:
-        raise refused(operation, "average pooling with ceil_mode, which tools read in different ways")
+    if s["ceil_mode"]:  # which tools read in different ways
+        _write_averages(draft, inputs, output, lambda x, axis: _averaged(x, axis, s))
+        return
     if s["divisor"] is None:
         draft.add(
             "AveragePool", inputs, output, count_include_pad=int(s["count_include_pad"]), **_attributes(operation)
@@ -473,6 +478,34 @@ def write_avg_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str],
     draft.add("AveragePool", inputs, f"{output}.mean", count_include_pad=1, **_attributes(operation))
     factor = draft.constant(f"{output}.factor", torch.tensor(area / s["divisor"], dtype=torch.float64))
     draft.add("Mul", [f"{output}.mean", factor], output)
+
+
+def _averaged(x: Tensor, axis: int, settings: dict[str, Any]) -> Tensor:
+    """Average over windows along one axis alone. What the windows are, and what a sum is divided by, are products over both axes."""
+    alone = [[settings[name][k] if k == axis else n for k in (0, 1)] for name, n in LENGTHS.items()]
+    divisor = settings["divisor"] if axis or settings["divisor"] is None else 1
+    kernel, stride, padding = alone
+    return F.avg_pool2d(x, kernel, stride, padding, settings["ceil_mode"], settings["count_include_pad"], divisor)
+
+
+LENGTHS = {"kernel_size": 1, "stride": 1, "padding": 0}
+"""Settings of a window along each axis, and what they are of one that leaves an axis as it is."""
+
+
+def _write_averages(
+    draft: GraphDraft, inputs: list[str], output: str, averaged: Callable[[Tensor, int], Tensor]
+) -> None:
+    """Both products with the matrices of averages along one axis each."""
+    height, width = draft.shapes[inputs[0]][-2:]
+    rows = averaged(torch.eye(height, dtype=torch.float64).view(height, 1, height, 1), 0).flatten(1).t()
+    columns = averaged(torch.eye(width, dtype=torch.float64).view(width, 1, 1, width), 1).flatten(1)
+    write_products(draft, inputs, output, rows, columns)
+
+
+def write_products(draft: GraphDraft, inputs: list[str], output: str, rows: Tensor, columns: Tensor) -> None:
+    """rows @ x @ columns."""
+    draft.add("MatMul", [*inputs, draft.constant(f"{output}.columns", columns)], f"{output}.wide")
+    draft.add("MatMul", [draft.constant(f"{output}.rows", rows), f"{output}.wide"], output)
 
 
 @rounds(sum_of_products)
@@ -492,9 +525,10 @@ def global_average_pool(draft: Draft, node: Node, values: list[Value | None]) ->
 @writes("adaptive_avg_pool2d")
 def write_adaptive_avg_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
     size, result = draft.shapes[inputs[0]][-2:], operation.shape[-2:]
-    if any(whole % part for whole, part in zip(size, result, strict=True)):
-        raise refused(operation, f"windows of unequal size: {tuple(size)} to {tuple(result)}")
-    if tuple(result) == (1, 1):
+    if any(whole % part for whole, part in zip(size, result, strict=True)):  # windows of unequal size
+        lengths = [(result[0], 1), (1, result[1])]
+        _write_averages(draft, inputs, output, lambda x, axis: F.adaptive_avg_pool2d(x, lengths[axis]))
+    elif tuple(result) == (1, 1):
         draft.add("GlobalAveragePool", inputs, output)
     else:
         window = [whole // part for whole, part in zip(size, result, strict=True)]
@@ -582,11 +616,37 @@ BINARY: dict[str, Callable[..., Tensor]] = {
 }
 
 
+def infinite(value: Value | None) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
+
+
+def with_mask(draft: Draft, node: Node, values: list[Value | None]) -> Masked:
+    """A value and a constant with minus infinity where it takes entries out of a softmax, and other numbers elsewhere."""
+    x, added = values if isinstance(values[0], Image) else values[::-1]
+    x = image(node, x)
+    assert isinstance(added, Tensor)
+    taking = fitted_constant(node, (added > -math.inf).to(draft.dtype), x.shape)
+    more = added.masked_fill(added == -math.inf, 0.0)
+    result = x if not bool(more.any()) else arithmetic(draft, node, [x, more])
+    assert isinstance(result, Image)
+    return Masked(result, taking)
+
+
+def fitted_constant(node: Node, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A constant spread to [1, ...], the same for every image."""
+    whole = (1, *shape)
+    if value.ndim > len(whole) or any(a not in (1, b) for a, b in zip(value.shape[::-1], whole[::-1], strict=False)):
+        raise node.refusal(f"has a constant of shape {list(value.shape)} for {list(shape)}")
+    return value.expand(whole).clone()
+
+
 @reads(*BINARY)
 def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     node.count(2)
     function = BINARY[node.op]
     first, second = values
+    if node.op == "Add" and any(infinite(value) for value in values):
+        return with_mask(draft, node, values)
     if isinstance(first, Image) and isinstance(second, Image):
         joined = gate(draft, node, first, second) if node.op == "Mul" else None
         if joined is not None:

@@ -79,7 +79,7 @@ def absolute(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     return draft.add(node, torch.abs, (image(node, values[0]),))
 
 
-def _jump(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
+def jump(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
     """What the function does to the error of x, seen at both ends: the functions rise, but for jumps up."""
     (x,), (error,) = read, errors
     room = error + 4 * unit * (x.abs() + sum(abs(number) for number in step.settings.values()))
@@ -87,17 +87,17 @@ def _jump(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, 
     return torch.maximum(*ends) + 4 * unit * result.abs()
 
 
-@rounds(_jump)
+@rounds(jump)
 def sign(x: Tensor) -> Tensor:
     return torch.sign(x)
 
 
-@rounds(_jump)
+@rounds(jump)
 def thresholded(x: Tensor, *, bound: float) -> Tensor:
     return F.threshold(x, bound, 0.0)
 
 
-@rounds(_jump)
+@rounds(jump)
 def hard_shrink(x: Tensor, *, bound: float) -> Tensor:
     return F.hardshrink(x, bound)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
-from tiltproof.onnx import norms, rearranging, sums  # noqa: F401  (they fill the table)
+from tiltproof.onnx import choices, norms, rearranging, sums  # noqa: F401  (they fill the table)
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads
@@ -274,7 +274,7 @@ def _needed(graph: Any, result: str) -> list[Any]:
 
 
 def _supported() -> str:
-    return ", ".join(sorted(READERS))
+    return ", ".join(sorted(set(READERS) - set(choices.OF_CONSTANTS)))
 
 
 def _known_domain(node: Node) -> bool:
@@ -317,6 +317,11 @@ def _convert(draft: Draft, values: dict[str, Value], node: Node) -> None:
     if missing:
         raise InputError(f"ONNX operation {node} reads {shown(missing[0], 80)!r}, which nothing before it gives")
     given = [values[name] if name else None for name in node.inputs]
+    constants = choices.constants_alone(node, given)
+    if constants is not None:
+        for name, result in zip(node.outputs, choices.evaluated(node, constants), strict=False):
+            _give(values, name, result)
+        return
     whole = given[0] if given and node.op in MOVES else None
     if isinstance(whole, Quantized):
         moved = READERS[node.op](draft, node, [whole.image, *given[1:]])

@@ -35,6 +35,8 @@ def image(node: Node, value: Value | None) -> Image:
 def constant(node: Node, value: Value | None) -> Tensor:
     if not isinstance(value, Tensor):
         raise node.refusal("has weights that are not constants of the file")
+    if value.is_floating_point() and not bool(value.isfinite().all()):
+        raise node.refusal("has weights that are infinite")
     return value
 
 

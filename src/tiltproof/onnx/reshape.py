@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiltproof.onnx.module import Draft, Image, Quantized, Sizes, Value
+from tiltproof.onnx.module import Draft, Image, Quantized, Sizes, Truth, Value
 from tiltproof.onnx.protobuf import (
+    BOOL,
     FLOAT16,
     FLOATING,
     FLOATS,
@@ -91,6 +92,8 @@ def shape(draft: Draft, node: Node, values: list[Value | None]) -> Sizes:
     value = as_numbers(values[0])
     if isinstance(value, Tensor):
         return Sizes(tuple(value.shape)[start:end])
+    if isinstance(value, Sizes) and not value.scalar:
+        return Sizes((len(value.numbers),)[start:end])
     dims: Dims = (None, *image(node, value).shape)
     return Sizes(dims[start:end])
 
@@ -120,7 +123,7 @@ def constant_node(draft: Draft, node: Node, values: list[Value | None]) -> Tenso
     if tensor is not None:
         return numbers(tensor)
     result = torch.tensor(given[0], dtype=torch.float32 if number is not None or row is not None else torch.int64)
-    if not bool(torch.isfinite(result).all()):
+    if not bool((result < math.inf).all()):
         raise node.refusal("holds NaN or infinity")
     return result
 
@@ -154,6 +157,10 @@ def cast(draft: Draft, node: Node, values: list[Value | None]) -> Value:
     if isinstance(value, Image):
         same = FLOATS.get(to) == draft.dtype
         draft.half |= to == FLOAT16
+    elif isinstance(value, Truth):
+        if FLOATS.get(to) == draft.dtype:
+            return value.image
+        same = to == BOOL
     elif isinstance(value, Quantized):
         same = to == {torch.uint8: UINT8, torch.int8: INT8}.get(value.kind)
     elif isinstance(value, Sizes) and FLOATS.get(to) == draft.dtype and None not in value.numbers:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tiltproof.onnx.attention import product
 from tiltproof.onnx.curves import length, log_sum_exp
 from tiltproof.onnx.module import Draft, Image, Value
-from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products
+from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products, write_products
 from tiltproof.onnx.protobuf import INTEGERS, TEXT, Node
 from tiltproof.onnx.registry import (
     GraphDraft,
@@ -109,9 +109,7 @@ def write_contraction(draft: GraphDraft, operation: Operation, inputs: list[str]
 @writes("resize")
 def write_resize(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
     """Both products with the weights, which tools compute alike."""
-    s = operation.settings
-    draft.add("MatMul", [*inputs, draft.constant(f"{output}.columns", s["columns"].t())], f"{output}.wide")
-    draft.add("MatMul", [draft.constant(f"{output}.rows", s["rows"]), f"{output}.wide"], output)
+    write_products(draft, inputs, output, operation.settings["rows"], operation.settings["columns"].t())
 
 
 def summed(_step: Any, read: list[Tensor], errors: list[Tensor], _result: Tensor, unit: float) -> Tensor:

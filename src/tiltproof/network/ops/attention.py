@@ -20,6 +20,7 @@ from tiltproof.network.ops.base import (
     BackwardResult,
     Built,
     Input,
+    Masked,
     Refused,
     Rule,
     backward_gamma,
@@ -350,12 +351,24 @@ class Softmax(Rule):
 
 @converter("softmax.int", "_softmax.default")
 def softmax(shape: Any, x: Any, dim: int, dtype: Any = None) -> Built:
-    if not isinstance(x, Input):
+    if not isinstance(x, (Input, Masked)):
         raise Refused("a softmax of constants")
     dim %= len(shape) + 1
     if dim == 0 or dtype not in (None, False):
         raise Refused("a softmax over the batch or in another dtype")
-    return Built("softmax", (x.name,), {"dim": dim})
+    built = Built("softmax", (x.name,), {"dim": dim})
+    if isinstance(x, Masked):
+        taking = x.taking
+        built.derived["mask"] = lambda constants: _something_left(taking(constants), dim - 1)
+    return built
+
+
+def _something_left(taking: Tensor, dim: int) -> Tensor:
+    if not bool(taking.any(dim).all()):
+        raise UnsupportedOperation(
+            "a softmax of which a mask takes out every entry", do="let every query attend to something, e.g. to itself"
+        )
+    return taking
 
 
 def matrix_product(x: Input, other: Input) -> Built:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -409,20 +409,35 @@ class Built:
     shape: tuple[int, ...] | None = None
 
 
-CONVERTERS: dict[str, Callable[..., Built]] = {}
+class Masked(NamedTuple):
+    """What a converter gives for values of which some are minus infinity; a softmax alone reads them."""
+
+    name: str
+    shape: tuple[int, ...]
+    taking: Callable[[dict[str, Tensor]], Tensor]
+    """Which entries of one image are numbers, those of the operation with this name."""
+
+
+READS_MASKED = {"softmax.int", "_softmax.default"}
+
+CONVERTERS: dict[str, Callable[..., Built | Masked]] = {}
 """ATen overload (without ``aten.``) -> its converter."""
 
 
 CONDITIONS = {"gt.Scalar", "ge.Scalar", "lt.Scalar", "le.Scalar"}
 """Calls that give truth values, which stand for 0 and 1."""
-READS_CONDITIONS = {"where.self", "mul.Tensor"}
+MASKED_FILLS = ("masked_fill.Scalar", "masked_fill.Tensor")
+READS_CONDITIONS = {"mul.Tensor", "where.self", "where.ScalarOther", "where.ScalarSelf", *MASKED_FILLS}
 """Calls that may read truth values; elsewhere they would not be numbers (1 + 1 = 1)."""
 
 
-def converter(*names: str) -> Callable[[Callable[..., Built]], Callable[..., Built]]:
+Converter = TypeVar("Converter", bound=Callable[..., Built | Masked])
+
+
+def converter(*names: str) -> Callable[[Converter], Converter]:
     """Decorator: the function converts calls of these ATen overloads."""
 
-    def register(function: Callable[..., Built]) -> Callable[..., Built]:
+    def register(function: Converter) -> Converter:
         taken = [name for name in names if name in CONVERTERS]
         assert not taken, f"two converters of {taken}"
         CONVERTERS.update(dict.fromkeys(names, function))

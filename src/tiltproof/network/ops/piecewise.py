@@ -227,8 +227,8 @@ def maximum(shape: Any, x: Any, other: Any) -> Built:
     x, other = (x, other) if isinstance(x, Input) else (other, x)
     if x.shape != shape:
         raise Refused(f"a constant that changes the shape from {x.shape} to {shape}")
-    before = scaled(x.name, shape, 1.0, _fitted(other, shape, -1.0))
-    return scaled(relu_of(before, shape), shape, 1.0, _fitted(other, shape, 1.0))
+    before = scaled(x.name, shape, 1.0, fitted(other, shape, -1.0))
+    return scaled(relu_of(before, shape), shape, 1.0, fitted(other, shape, 1.0))
 
 
 @converter("minimum.default", "min.other")
@@ -244,11 +244,11 @@ def minimum(shape: Any, x: Any, other: Any) -> Built:
     x, other = (x, other) if isinstance(x, Input) else (other, x)
     if x.shape != shape:
         raise Refused(f"a constant that changes the shape from {x.shape} to {shape}")
-    before = scaled(x.name, shape, -1.0, _fitted(other, shape, 1.0))
-    return scaled(relu_of(before, shape), shape, -1.0, _fitted(other, shape, 1.0))
+    before = scaled(x.name, shape, -1.0, fitted(other, shape, 1.0))
+    return scaled(relu_of(before, shape), shape, -1.0, fitted(other, shape, 1.0))
 
 
-def _fitted(constant: Any, shape: tuple[int, ...], factor: float) -> Callable[[dict[str, Tensor]], Tensor]:
+def fitted(constant: Any, shape: tuple[int, ...], factor: float) -> Callable[[dict[str, Tensor]], Tensor]:
     """A constant, times 1 or -1, without a dimension for the batch."""
 
     def made(constants: dict[str, Tensor]) -> Tensor:
@@ -291,7 +291,7 @@ def hardsigmoid(shape: Any, x: Any) -> Built:
     return Built("clamp", (scaled(x.name, shape, 1 / 6, 0.5),), {"low": 0.0, "high": 1.0})
 
 
-def _distance(x: Input, bound: float, sign: float = 1.0) -> Built:
+def distance(x: Input, bound: float, sign: float = 1.0) -> Built:
     """sign x - bound."""
     return scaled(x.name, x.shape, sign, -bound)
 
@@ -301,10 +301,10 @@ def threshold(shape: Any, x: Any, bound: Any, value: Any) -> Built:
     """x where x > t, else v: v + relu(x - t), and the jump from v to t if they differ."""
     require_constants(x, bound, value)
     bound, value = number("threshold", bound), number("value", value)
-    result = scaled(relu_of(_distance(x, bound), shape), shape, shift=value)
+    result = scaled(relu_of(distance(x, bound), shape), shape, shift=value)
     if bound == value:
         return result
-    jump = step_of(_distance(x, bound), shape, 0.0, 1.0)
+    jump = step_of(distance(x, bound), shape, 0.0, 1.0)
     return Built("add", (result, scaled(jump, shape, bound - value)))
 
 
@@ -321,30 +321,8 @@ def hardshrink(shape: Any, x: Any, bound: Any = 0.5) -> Built:
     bound = number("lambd", bound, 2.0**-100)
     soft = softshrink(shape, x, bound)
     soft.shape = shape
-    jumps = (step_of(_distance(x, bound, sign), shape, 0.0, bound) for sign in (1.0, -1.0))
+    jumps = (step_of(distance(x, bound, sign), shape, 0.0, bound) for sign in (1.0, -1.0))
     return Built("add", (soft, Built("sub", tuple(jumps), shape=shape)))
-
-
-@converter("gt.Scalar", "ge.Scalar")
-def above(shape: Any, x: Any, bound: Any) -> Built:
-    """1 where x is above the bound, 0 below it, and either at the bound."""
-    return Built("step", (_distance(x, number("bound", bound)),), {"low": 0.0, "high": 1.0})
-
-
-@converter("lt.Scalar", "le.Scalar")
-def below(shape: Any, x: Any, bound: Any) -> Built:
-    return Built("step", (_distance(x, -number("bound", bound), -1.0),), {"low": 0.0, "high": 1.0})
-
-
-@converter("where.self")
-def where(shape: Any, condition: Any, x: Any, other: Any) -> Built:
-    """other + condition (x - other)."""
-    if not isinstance(condition, Input) or not isinstance(x, Input) or not isinstance(other, Input):
-        raise Refused("a choice by constants or between constants; a choice between two branches has a rule")
-    if not condition.shape == x.shape == other.shape == shape:
-        raise Refused(f"a choice between branches of shapes {x.shape} and {other.shape} by {condition.shape}")
-    apart = Built("sub", (x.name, other.name), shape=shape)
-    return Built("add", (other.name, Built("product", (condition.name, apart), shape=shape)))
 
 
 @converter("sign.default", "sgn.default")
