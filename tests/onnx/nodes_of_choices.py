@@ -115,7 +115,7 @@ def constants_computed():
         node("Ceil", "t"),
         node("Sub", "my_floor", "my_ceil"),
         node("ReduceProd", "two"),
-        node("Div", "two", "my_reduceprod"),
+        node("Div", "my_reduceprod", "five"),
         cast("my_div", 1),
         node("Add", "my_sub", "my_cast"),
         node("MatMul", "images", "my_add"),
@@ -123,7 +123,7 @@ def constants_computed():
     constants = {
         "i": ints(0, 3, 1, 2, 4), "depth": number(5), "values": np.float32([0.25, 1.5]), "axis": number(1),
         "places": PLACES, "rows": ints(3, 0).reshape(2, 1), "t": 3 * random(5, 5), "spot": ints(2).reshape(1, 1),
-        "value": np.float32([[0.7]]), "two": ints(5, 5),
+        "value": np.float32([[0.7]]), "two": ints(5, 5), "five": ints(5),
     }  # fmt: skip
     return with_head(nodes, 60, constants)
 

@@ -53,7 +53,10 @@ def folded(node: Node, first: Value | None, second: Value | None, function: Call
     if isinstance(first, Tensor) and isinstance(second, Tensor) and first.is_floating_point():
         if first.dtype != second.dtype:
             raise node.refusal("combines constants of different types")
-        result = function(first, second)
+        try:
+            result = function(first, second)
+        except RuntimeError:
+            raise node.refusal(f"combines constants of shapes {list(first.shape)} and {list(second.shape)}") from None
         if not bool(result.isfinite().all()) or result.numel() > MOST_NUMBERS:
             raise node.refusal("gives constants that are not finite, or too many")
         return result
