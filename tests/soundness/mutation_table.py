@@ -53,6 +53,7 @@ RULE, RULE_PROVER, KEEP, CHECKER_KEEP = (
 )  # fmt: skip
 KEPT, CHECKER_KEPT = "soundness/test_keep.py", "checker/test_kept.py"
 BALLS, DEEP_BOUNDS = "soundness/test_balls.py", "network/deep.py"
+EXACT_BALLS = "soundness/test_balls_exactly.py"
 CHECKER_DEEP, SPECTRAL, TWICE = "checker/deep.py", "checker/spectral.py", "checker/test_deep.py"
 NORMS_OF_LAYERS, KINKS = "network/operator_norms.py", "enclosures/kinks.py"
 SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py"
@@ -1619,6 +1620,13 @@ MUTATIONS = [
              "rows = operation.once(\"rows\", lambda: row_length(weight)).flip(0)", "each output has its own weights", (BALLS,)),
     Mutation("ball: errors of ReLU", KINKS, "    ball = added_lengths(ball, row_length(errors), form.unit)\n", "",
              "a kink without a symbol is left over", (BALLS,)),
+    Mutation("ball: the mean slope of ReLU", KINKS, "most_slope = slope.flatten(1).amax(1).double()",
+             "most_slope = slope.flatten(1).mean(1).double()", "the steepest entry may hold all of the length", (EXACT_BALLS,)),
+    Mutation("ball: the longer of two branches", "enclosures/affine_form.py", "ball = self.ball + other.ball",
+             "ball = torch.maximum(self.ball, other.ball)", "lengths of branches add up", (EXACT_BALLS,)),
+    Mutation("ball: roundings of a sum", "enclosures/affine_form.py",
+             "return form.with_magnitude(magnitude).with_ball(added_lengths(ball, row_length(errors), self.unit))",
+             "return form.with_magnitude(magnitude).with_ball(ball)", "sums round", (EXACT_BALLS,)),
     Mutation("kink: a symbol too many dropped", KINKS, "kept = flat.scatter(1, index, 0.0).view(form.shape)",
              "kept = torch.zeros_like(half)", "kinks without a symbol join the radius", (BALLS,)),
     Mutation("pixels: a symbol merged without a radius", KINKS, "radius = radius.scatter(1, index, SMALLEST[radius.dtype])",
