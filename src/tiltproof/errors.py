@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 
@@ -14,6 +17,19 @@ def shown(value: object, most: int = 200) -> str:
     text = str(value)
     short = text if len(text) <= most else text[:most] + "..."
     return "".join(character if character.isprintable() else "?" for character in short)
+
+
+def raised(error: BaseException) -> str:
+    """What a user's function or module raised, in one line, and where: the innermost place outside of torch and this package."""
+    text = shown(" ".join(str(error).split()), 300)
+    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    torch = sys.modules.get("torch")
+    others = [Path(__file__).parent, *([Path(torch.__file__).parent] if torch is not None and torch.__file__ else [])]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if not frame.filename.startswith("<") and not any(path.is_relative_to(other) for other in others):
+            return f"{what} ({shown(path)}, line {frame.lineno}, in {frame.name})"
+    return what
 
 
 class InputError(ValueError):

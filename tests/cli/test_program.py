@@ -200,9 +200,33 @@ def test_debug_shows_where_the_users_own_code_failed(tiltproof, workspace):
     result = tiltproof(*arguments)
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
+    assert f"Got: FileNotFoundError: weights.pt ({workspace}/failing.py, line 2, in build)" in result.stderr
     result = tiltproof("--debug", *arguments)
     assert result.exit_code == 2
     assert 'failing.py", line 2, in build' in result.stderr
+
+
+FAILING = """
+import torch
+class Failing(torch.nn.Module):
+    def forward(self, images):
+        return torch.nn.functional.linear(images, torch.zeros(3, 3))
+def build():
+    return Failing().eval()
+"""
+
+
+def test_the_line_of_a_failing_forward_is_named(tiltproof, workspace):
+    (workspace / "failing_forward.py").write_text(FAILING)
+    (workspace / "needing.py").write_text("import no_such_package\n")
+    arguments = ("--data", "photos", "--transform", "R(1)")
+    result = tiltproof("certify", "--model", "failing_forward:build", *arguments)
+    assert result.exit_code == 2
+    assert "the model cannot run on images of shape (1, 8, 8). Got: RuntimeError: " in result.stderr
+    assert f"({workspace}/failing_forward.py, line 5, in forward)" in result.stderr
+    result = tiltproof("certify", "--model", "needing:build", *arguments)
+    assert "importing the module of --model needing:build failed" in result.stderr
+    assert f"({workspace}/needing.py, line 1, in <module>)" in result.stderr
 
 
 SCREENS = 72

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tiltproof.errors import InputError, shown
+from tiltproof.errors import InputError, raised, shown
 from tiltproof.keras import load_keras
 from tiltproof.models import cards
 from tiltproof.models.architectures import ARCHITECTURES
@@ -165,6 +165,9 @@ def _call(spec: str) -> nn.Module:
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except ModuleNotFoundError as error:
+        if not f"{module_name}.".startswith(f"{error.name}."):
+            got, do = raised(error), "install what it imports, or run tiltproof where it is installed"
+            raise InputError(f"importing the module of --model {spec} failed", got=got, do=do) from error
         raise InputError(
             f"the module of --model {spec} was not found",
             got=error,
@@ -173,13 +176,12 @@ def _call(spec: str) -> nn.Module:
     except AttributeError as error:
         raise InputError(f"the function of --model {spec} was not found", got=error) from None
     except Exception as error:
-        got = f"{type(error).__name__}: {error}"
-        raise InputError(f"importing the module of --model {spec} failed", got=got) from error
+        raise InputError(f"importing the module of --model {spec} failed", got=raised(error)) from error
     try:
         model = function()
     except Exception as error:
-        got, do = f"{type(error).__name__}: {error}", "give a function that takes no arguments and returns the model"
-        raise InputError(f"{spec} failed", got=got, do=do) from error
+        do = "give a function that takes no arguments and returns the model"
+        raise InputError(f"{spec} failed", got=raised(error), do=do) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"{spec} did not return a torch.nn.Module", got=type(model).__name__)
     return model

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from tiltproof.device import is_out_of_memory
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.errors import InputError, shown
+from tiltproof.errors import InputError, raised, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
 from tiltproof.network.forward import margins, run
 from tiltproof.network.graph import Network
@@ -184,7 +184,7 @@ def _answer(model: nn.Module, images: Tensor) -> Tensor:
             raise
         raise InputError(
             f"the model failed on {len(images)} images, though not on the {TRACE_BATCH} that it was traced with",
-            got=f"{type(error).__name__}: {shown(' '.join(str(error).split()), 300)}",
+            got=raised(error),
             why="code in forward that depends on the values of images, or on how many there are",
             do="try model(images) with batches of other sizes",
         ) from error

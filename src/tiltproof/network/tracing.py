@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
-from tiltproof.errors import InputError, UnsupportedOperation
+from tiltproof.errors import InputError, UnsupportedOperation, raised
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
 from tiltproof.network.moved import REARRANGING, Moved, along_last, rearranged, standing
@@ -141,9 +141,10 @@ def export_network(model: nn.Module, shape: tuple[int, ...], like: Tensor) -> Ne
         raise
     except Exception as error:
         text = str(error).strip()
+        first = text.splitlines()[0][:300] if text else type(error).__name__
         raise InputError(
             "the model's forward cannot be traced" if runs else f"the model cannot run on images of shape {shape}",
-            got=text.splitlines()[0][:300] if text else type(error).__name__,
+            got=first if runs else raised(error),
             why="Python code in forward that depends on the values it computes"
             if runs
             else "images of another size, type or device",

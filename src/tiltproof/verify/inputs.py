@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.device import is_out_of_memory
-from tiltproof.errors import InputError, shown
+from tiltproof.errors import InputError, raised, shown
 from tiltproof.network import Network, as_rows, check_labels, eval_mode, proof_arithmetic, read_network, without_head
 from tiltproof.pixels.api import check_images
 from tiltproof.pixels.coordinates import check_camera_depth
@@ -62,11 +61,9 @@ class Inputs:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            text = " ".join(str(error).split())
             raise InputError(
                 "the model failed on transformed images, though not on the one that it was traced with",
-                got=f"{type(error).__name__}: {shown(text, 300)} ({last.filename}:{last.lineno})",
+                got=raised(error),
                 why="code in forward that depends on the values of images, or on how many there are",
                 do="try model(images) with batches of other sizes",
             ) from error
