@@ -2,6 +2,9 @@
 
 import csv
 import json
+import sys
+from types import ModuleType, SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
@@ -118,3 +121,89 @@ def test_bad_input(tiltproof, workspace):
         assert said in result.stderr, arguments
     assert not (workspace / "p").exists()
     assert not (workspace / "x.csv").exists()
+
+
+@pytest.mark.usefixtures("run")
+def test_junit(tiltproof, workspace):
+    """A test case per image; the counterexample is in the failure's message."""
+    result = tiltproof("export", "run", "--junit", "run.xml")
+    assert (result.exit_code, result.stdout) == (0, "run.xml: 5 rows\n")
+    suite = ElementTree.parse(workspace / "run.xml").getroot().find("testsuite")
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "5", "failures": "2", "errors": "0", "skipped": "0",
+    }  # fmt: skip
+    assert suite.get("name") == "photos B(0.2)"
+    assert {each.get("name"): each.get("value") for each in suite.iter("property")}["semantics"] == "real"
+    failed = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
+    assert [name for name, failure in failed.items() if failure is not None] == ["image 2", "image 3"]
+    assert [failed[name].get("type") for name in ("image 2", "image 3")] == ["falsified", "misclassified"]
+    assert failed["image 2"].get("message").startswith("falsified: counterexample [-0.")
+    assert float(suite.get("time")) >= 0
+    assert tiltproof("export", "run", "--junit", "-").stdout == (workspace / "run.xml").read_text()
+
+
+def test_junit_of_ranges(tiltproof, certify, workspace):
+    assert certify("--out", "run", "--quiet", "--task", "regression", model=ONE).exit_code == 0
+    assert tiltproof("export", "run", "--junit", "run.xml", "--tolerance", "0.3").exit_code == 0
+    suite = ElementTree.parse(workspace / "run.xml").getroot().find("testsuite")
+    failed = [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert failed == ["image 2", "image 3"]  # means of 0.588 and 0.392, to be 1
+
+
+@pytest.mark.usefixtures("run")
+def test_names_cannot_break_the_xml(tiltproof, workspace):
+    (workspace / "<&\"'>").symlink_to(workspace / "photos")
+    text = tiltproof("certify", "--model", "photo_networks:brightness", "--data", "<&\"'>", "--transform", "B(0.2)",
+                     "--out", "odd")  # fmt: skip
+    assert text.exit_code == 0
+    assert tiltproof("export", "odd", "--junit", "odd.xml").exit_code == 0
+    assert ElementTree.parse(workspace / "odd.xml").getroot()[0].get("name") == "<&\"'> B(0.2)"
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    """A module that records what it is told."""
+    module, told = ModuleType("mlflow"), []
+    module.told, module.active_run = told, lambda: None
+    module.start_run = lambda run_name: (
+        told.append(("start", run_name)) or SimpleNamespace(info=SimpleNamespace(run_id="7e"))
+    )
+    for name in ("log_params", "log_metrics", "log_artifacts"):
+        setattr(module, name, lambda *values, name=name, **_: told.append((name, *values)))
+    module.end_run = lambda: told.append(("end",))
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    return module
+
+
+@pytest.mark.usefixtures("run")
+def test_mlflow(tiltproof, mlflow):
+    result = tiltproof("export", "run", "--mlflow")
+    assert (result.exit_code, result.stdout) == (0, "run: logged as MLflow run 7e\n")
+    assert [each[0] for each in mlflow.told] == ["start", "log_params", "log_metrics", "log_artifacts", "end"]
+    assert mlflow.told[0][1] == mlflow.told[3][1] == "run"
+    parameters, metrics = mlflow.told[1][1], mlflow.told[2][1]
+    assert parameters["transform"] == "B(0.2)"
+    assert parameters["model"] == "photo_networks:brightness"
+    assert max(map(len, parameters.values())) <= 250
+    assert (metrics["certified"], metrics["images"], metrics["certified_percent"]) == (3.0, 5.0, 60.0)
+    mlflow.active_run = lambda: SimpleNamespace(info=SimpleNamespace(run_id="of mine"))
+    mlflow.told.clear()
+    assert "of mine" in tiltproof("export", "run", "--mlflow").stdout
+    assert [each[0] for each in mlflow.told] == ["log_params", "log_metrics", "log_artifacts"]
+
+
+@pytest.mark.usefixtures("run")
+def test_mlflow_that_refuses_or_is_missing(tiltproof, mlflow, monkeypatch):
+    def refuse(*_, **__):
+        raise ConnectionError("no server")
+
+    mlflow.log_params = refuse
+    result = tiltproof("export", "run", "--mlflow")
+    assert result.exit_code == 2
+    assert "MLflow refused the run. Got: ConnectionError: no server" in result.stderr
+    assert mlflow.told[-1] == ("end",)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    result = tiltproof("export", "run", "--mlflow")
+    assert result.exit_code == 2
+    assert "MLflow is not installed" in result.stderr
+    assert "pip install mlflow" in result.stderr

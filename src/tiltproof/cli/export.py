@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tiltproof.export import VnnlibFolder
 
 EPILOG = options.epilog(
-    "tiltproof export runs/r30 --csv r30.csv --jsonl r30.jsonl",
+    "tiltproof export runs/r30 --csv r30.csv --junit r30.xml",
     "tiltproof export --vnnlib --model mnist-r30 --data mnist-sample \\",
     '  --transform "R(3)" --images 0,3 --splits 16 --out props',
 )
@@ -47,6 +47,10 @@ def command(
     data: options.OptionalData = None,
     csv: Annotated[Path | None, option("Write the run's results as a table.", RESULTS, "FILE", "--csv")] = None,
     jsonl: Annotated[Path | None, option("The same as JSON, one row per line.", RESULTS, "FILE", "--jsonl")] = None,
+    junit: Annotated[
+        Path | None, option("The same as JUnit XML: a test per image, certified or failed.", RESULTS, "FILE", "--junit")
+    ] = None,
+    mlflow: Annotated[bool, flag("Log the run to MLflow, if that is installed.", RESULTS, "--mlflow")] = False,
     tolerance: Annotated[
         str | None, option("Regression: safe means this close to the target.", RESULTS, "NUMBER")
     ] = None,
@@ -68,7 +72,7 @@ def command(
     padding: options.Padding = None,
     files: options.Files = options.NO_FILES,
 ) -> None:
-    """Export results as CSV or JSON, or problems as VNN-LIB.
+    """Export results as CSV, JSON, JUnit or to MLflow; or problems as VNN-LIB.
 
     --csv and --jsonl write a row per image (regression: per output) with the
     verdicts of verification competitions: safe, unsafe (with a counterexample) or
@@ -80,14 +84,15 @@ def command(
     image proves it. sat means that some image within the pixel bounds breaks it,
     not necessarily a transformed one: use more splits.
     """
-    from tiltproof.export import export_run, export_vnnlib
+    from tiltproof.export import export_run, export_vnnlib, log_mlflow
     from tiltproof.runs.reader import read_finished
 
-    results = csv is not None or jsonl is not None or tolerance is not None
-    if not vnnlib and csv is None and jsonl is None:
-        raise InputError("nothing to write", do="give --vnnlib, --csv FILE or --jsonl FILE")
+    tables = without_none(csv=csv, jsonl=jsonl, junit=junit)
+    results = bool(tables) or mlflow or tolerance is not None
+    if not vnnlib and not tables and not mlflow:
+        raise InputError("nothing to write", do="give --vnnlib, --csv FILE, --jsonl FILE, --junit FILE or --mlflow")
     if results:
-        _check_results(folder, csv, jsonl, tolerance)
+        _check_results(folder, tables, tolerance)
     if not vnnlib:
         given = {"--out": out, "--images": images, "--splits": splits, "--method": method, "--transform": transform}
         _unused(given, "without --vnnlib")
@@ -99,7 +104,7 @@ def command(
         )
     if folder is not None:
         _unused({"--splits": splits, "--transform": transform, "--padding": padding}, "with a run, which has its own")
-    quiet = quiet or STDOUT in (csv, jsonl)
+    quiet = quiet or STDOUT in tables.values()
     network, chosen = None, None
     choice = None if model is None else ModelChoice.of(model, files)
     chosen_data = None if data is None else DataChoice.of(data, files)
@@ -114,7 +119,12 @@ def command(
     task = "classification" if run is None else run.task
     source = None if chosen_data is None else chosen_data.open(task)
     if results and folder is not None:
-        _results(folder, csv, jsonl, tolerance, network, source, quiet)
+        if tables:
+            _results(folder, tables, tolerance, network, source, quiet)
+        if mlflow:
+            logged = log_mlflow(folder)
+            if not quiet:
+                typer.echo(f"{folder}: logged as MLflow run {logged}")
     if not vnnlib:
         return
     assert network is not None
@@ -167,38 +177,38 @@ def parse_images(text: str, count: int) -> list[int]:
     return numbers
 
 
-def _check_results(folder: Path | None, csv: Path | None, jsonl: Path | None, tolerance: str | None) -> None:
+def _check_results(folder: Path | None, tables: Mapping[str, Path], tolerance: str | None) -> None:
     if folder is None:
         raise InputError("results are exported from a run", do="name the folder that certify --out wrote")
-    if csv is None and jsonl is None:
-        raise InputError("--tolerance goes with --csv or --jsonl", got=f"--tolerance {tolerance}")
-    if csv == jsonl == STDOUT:
-        raise InputError("only one of --csv and --jsonl can go to standard output", got="--csv - --jsonl -")
-    for path in (csv, jsonl):
+    if not tables and tolerance is not None:
+        raise InputError("--tolerance goes with --csv, --jsonl or --junit", got=f"--tolerance {tolerance}")
+    printed = [f"--{name} -" for name, path in tables.items() if path == STDOUT]
+    if len(printed) > 1:
+        raise InputError("only one of the tables can go to standard output", got=" ".join(printed))
+    for path in tables.values():
         check_text_file(path)
 
 
 def _results(
     folder: Path,
-    csv: Path | None,
-    jsonl: Path | None,
+    tables: Mapping[str, Path],
     tolerance: str | None,
     network: nn.Module | None,
     source: Source | None,
     quiet: bool,
 ) -> None:
-    from tiltproof.export import as_csv, as_jsonl, result_rows
+    from tiltproof.export import as_csv, as_jsonl, as_junit, result_rows
     from tiltproof.export.results import open_to_confirm
     from tiltproof.runs.reader import read_finished
 
     run = read_finished(folder)
     images = None if source is None or run.regression else images_of_run(run, source)[0]
     rows = result_rows(folder, tolerance, model=None if images is None else network, images=images)
-    for path, as_text in ((csv, as_csv), (jsonl, as_jsonl)):
-        if path is not None:
-            write_atomically(path, as_text(rows))
-            if not quiet:
-                typer.echo(f"{path}: {len(rows):,} {'row' if len(rows) == 1 else 'rows'}")
+    formats = {"csv": as_csv, "jsonl": as_jsonl, "junit": as_junit}
+    for name, path in tables.items():
+        write_atomically(path, formats[name](rows))
+        if not quiet:
+            typer.echo(f"{path}: {len(rows):,} {'row' if len(rows) == 1 else 'rows'}")
     unconfirmed = len(open_to_confirm(run)) if network is None else 0
     if unconfirmed and not quiet:
         which = "1 misclassified image is" if unconfirmed == 1 else f"{unconfirmed:,} misclassified images are"
