@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from tiltproof.checker.form import Form
 
 
+MANY = 64
+"""Symbols of forms up to which the products of every two are kept apart."""
+
+
 def second_order(a: Form, b: Form) -> tuple[Tensor, Tensor]:
     """Return (m, t) with |t_a t_b - m| <= t for the parts t_a, t_b that the forms leave beside their centers.
 
@@ -22,6 +26,8 @@ def second_order(a: Form, b: Form) -> tuple[Tensor, Tensor]:
         half = a.reach * a.reach / 2
         return half, half
     g, h = a.slopes, b.slopes
+    if len(g) > MANY:  # that many products of symbols take too long: |t_a t_b| <= |t_a| |t_b|
+        return torch.zeros_like(a.center * b.center), a.reach * b.reach
     middle, rest = torch.zeros_like(a.center * b.center), a.radius * b.radius
     for k in range(len(g)):
         own = g[k] * h[k]

@@ -133,6 +133,7 @@ def read_run(folder: Path) -> Run:
     verdicts: list[VerdictRecord] = []
     ranges: list[RangeRecord] = []
     values: Values = None
+    ensure(not transform.noise or task == "classification", "a claim of ranges or radii has noise")
     if task == "regression":
         values = read_values(claim, len(digests))
         ranges = [read_range(record, first + k, values, k, transform) for k, record in enumerate(found)]

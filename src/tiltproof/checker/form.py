@@ -103,13 +103,13 @@ class Form:
 
     @property
     def reach(self) -> Tensor:
-        """Bound |x - c| by sum |G| + r, rounded up."""
-        return self.rows[1:].abs().sum(0) * (1 + 64 * UNIT)
+        """Bound |x - c| by sum |G| + r, rounded up; pixels with noise have hundreds of symbols."""
+        return self.rows[1:].abs().sum(0) * (1 + (64 + 2 * len(self.rows)) * UNIT)
 
     @property
     def magnitude(self) -> Tensor:
         """Bound |x| by |c| + sum |G| + r, rounded up."""
-        return self.rows.abs().sum(0) * (1 + 64 * UNIT)
+        return self.rows.abs().sum(0) * (1 + (64 + 2 * len(self.rows)) * UNIT)
 
     def lower(self) -> Tensor:
         return self.center - self.reach - (8 * UNIT * self.magnitude + TINY)

@@ -174,7 +174,7 @@ def avg_pool2d(
     rest = [all_of - counted for all_of, counted in zip(sizes, inside, strict=True)]
     counted = F.pad(F.pad(ones, inside, value=1.0), rest)
     n = divisor_override or im2col(counted, *window).sum(1)[0]
-    total = columns.abs().sum((0, 3)) * (1 + 64 * UNIT)
+    total = columns.abs().sum((0, 3)) * (1 + (64 + 2 * len(columns) * columns.shape[3]) * UNIT)
     size = torch.where(total < LARGE32, total / n, math.inf) if x.unit else total / n
     entries = columns.shape[3]
     return enclose(columns.sum(3) / n, size, entries + 8, x.unit, entries + 8)

@@ -290,7 +290,11 @@ def polynomial_images(
     Symbols are T_1(e), ..., T_4(e) and up to ``symbols`` functions of e for each pair; those of two pairs have nothing
     in common.
     """
-    if any(letter not in SUPPORTED for letter in transform.letters) or bool(((low < high).sum(1) > 1).any()):
+    if (
+        transform.noise
+        or any(letter not in SUPPORTED for letter in transform.letters)
+        or bool(((low < high).sum(1) > 1).any())
+    ):
         return None
     if len(transform.letters) > MOST_PARTS or not bool((torch.cat([low, high]).abs() < FARTHEST).all()):
         return None

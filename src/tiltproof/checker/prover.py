@@ -30,7 +30,8 @@ class Prover(ABC, Generic[Record]):
     def __init__(self, run: Run, model: nn.Module, images: Tensor, extra_splits: int) -> None:
         self.run, self.model, self.images, self.extra_splits = run, model, images, extra_splits
         self.sub_boxes = 0
-        numbers = max(32 * images[0].numel(), largest_activation(model, images[:1])) * (len(run.transform.low) + 2)
+        self.numbers = max(32 * images[0].numel(), largest_activation(model, images[:1]))
+        numbers = self.numbers * (len(run.transform.low) + 2)
         device = "cuda" if images.is_cuda else "cpu"
         self.pairs = min(MOST_PAIRS[device], max(1, MEMORY[device] // (4 * 8 * numbers)))
 
@@ -41,6 +42,10 @@ class Prover(ABC, Generic[Record]):
     def part_to_prove(self, record: Record, box: Box) -> Ends | None:
         """Return what must be proved of a box of the record's tiling; None if nothing."""
         return edges(box, self.run.transform)
+
+    def hopeless(self, record: Record, ends: Ends) -> bool:  # noqa: ARG002 (subclasses use them)
+        """Return whether no part of a box around its middle can be proved, however small."""
+        return False
 
     def image_indices(self, records: Sequence[Record]) -> Tensor:
         """Return which images the records are about."""
@@ -78,7 +83,8 @@ class Prover(ABC, Generic[Record]):
                 if proved:
                     self.sub_boxes += 1
                     done += 1
-                elif depth >= self.extra_splits:
+                # without a parameter there is nothing to bisect
+                elif depth >= self.extra_splits or not part or self.hopeless(record, ends[k]):
                     raise CheckFailed(
                         f"box {text(edges(box, self.run.transform))} of its tiling could not be re-proved", record.image
                     )
@@ -94,6 +100,8 @@ def best_axes(images: Form, parts: Sequence[Box]) -> list[int]:
 
     This affects speed alone: the halves along any parameter cover the same box.
     """
+    if not len(images.slopes):
+        return [0 for _ in parts]
     slopes, rest = images.slopes.abs().flatten(2).sum(2), images.radius.flatten(1).sum(1)
     clear = (slopes.sum(0) > rest).tolist()
     pieces = [[number for _, number in part] for part in parts]

@@ -12,7 +12,7 @@ from tiltproof.checker.strict_json import ensure, finite, flag, get, natural, sa
 from tiltproof.checker.tiling import Tiled, Transform, read_tiling
 
 VERDICTS = ("certified", "falsified", "unknown", "misclassified")
-REASONS = ("boxes", "seconds", "splits", "rounding", "open")
+REASONS = ("boxes", "seconds", "splits", "rounding", "open", "noise")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class VerdictRecord(Tiled):
     counterexample: list[float]
     share: float = 1.0
     """What was proved of the range, if the run has a radius for each image: each end times this, exactly."""
+    perturbation: str | None = None
+    """With noise: what moves the pixels of the counterexample, if anything does."""
 
 
 def read_labels(claim: dict[str, Any], count: int) -> list[int]:
@@ -71,6 +73,11 @@ def read_verdict(
             ensure(share > 0 or record["tree"] is None, "it has a tiling, but no share of the range was proved")
         else:
             ensure("share" not in record, "a share of the range is given in a run about the whole one")
+        push = record.get("perturbation")
+        ensure(
+            push is None or (verdict == "falsified" and transform.noise > 0 and type(push) is str),
+            "it has a perturbation where none belongs",
+        )
         if verdict == "certified":
             return VerdictRecord(number, *read_tiling(record, parts), label, verdict, margin, [])
         tiling: tuple[list[int], str, int] = ([], "", 0)
@@ -91,7 +98,7 @@ def read_verdict(
                 ),
                 "its open box is not a box inside the range",
             )
-        return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0)
+        return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0, push)
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None
 

@@ -24,6 +24,7 @@ MOVES = CAMERAS | {"R", "Tu", "Tv", "Sc", "Sh", "Scu", "Scv", "Shv", "Roll"}
 GROUND = (0.0, -1.0, 0.0)
 BLURS = {"Bl": 32.0, "Mb": 128.0}  # the largest parameter, from 0; after @: a Gaussian's radius, a motion's angle
 LETTERS = MOVES | BLURS.keys() | {"C", "B", "G", "S", "H"}
+NOISE = re.compile(rf"\s*Linf\s*\({NUMBER}\)\s*")
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
 TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
 
@@ -41,6 +42,8 @@ class Transform(NamedTuple):
     """For each transformation the number after @, which does not vary; 0 if there is none."""
     normals: tuple[tuple[float, ...], ...] = ()
     """For each transformation the normal of a plane; by default the ground's, downwards."""
+    noise: float = 0.0
+    """How far each pixel of the transformed image may move in addition."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +67,18 @@ def read_transform(text: str) -> Transform:
     """Parse ``"Sc(5), R(-10:25); padding=border"``.
 
     >>> read_transform("Sc(5), Yaw(-10:25@300)")
-    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0), normals=())
+    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0), normals=(), noise=0.0)
+    >>> read_transform("Sc(5), Linf(0.01)").noise
+    0.01
     """
     body, semicolon, option = text.partition(";")
     padding = PADDING.fullmatch(option)
     parts = body.split(",")
+    noise = 0.0
+    if (last := NOISE.fullmatch(parts[-1])) is not None:
+        noise = float(last.group(1))
+        ensure(0 < noise <= 1, "the noise of the claim is not above 0 and at most 1")
+        parts = parts[:-1]
     read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
     if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
         raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
@@ -89,7 +99,7 @@ def read_transform(text: str) -> Transform:
         normals.append(read_normal(letter, normal, *ends))
     around = padding.group(1) if padding else "zeros"
     planes = tuple(normals) if any(normal != GROUND for normal in normals) else ()
-    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed), planes)
+    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed), planes, noise)
 
 
 def read_normal(letter: str, texts: Sequence[str | None], low: float, high: float) -> tuple[float, ...]:

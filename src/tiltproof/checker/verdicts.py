@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from tiltproof.checker.folder import Run
 from tiltproof.checker.form import Form
 from tiltproof.checker.kept import Bounds, Kept, bound_kept, differences
 from tiltproof.checker.network import coarse, explained, outputs, own_answers
+from tiltproof.checker.noise import followed, noisy, pushed, read_perturbation
 from tiltproof.checker.pixels import as_float32
 from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.prover import Ends, Progress, Prover, batched
@@ -25,6 +27,8 @@ FAR = 30.0
 NEAR = 0.1
 """So are those of a point that are further apart."""
 MOST_CROSSINGS = 64
+MOST_BYTES = 2**31
+"""Of the largest form of a box whose pixels have symbols of their own."""
 
 
 def bound_margins(
@@ -72,9 +76,28 @@ class VerdictProver(Prover[VerdictRecord]):
         return within(box, self.run.transform, record.share)
 
     def holds(self, records: Sequence[VerdictRecord], ends: Sequence[Ends]) -> tuple[Tensor, Form]:
-        margins, images = self.over(records, ends, self.run.semantics)
+        margins, images = self.over(records, ends, self.run.semantics, self.with_noise)
         held = margins.lower > 0  # false for NaN and minus infinity
+        if self.run.transform.noise and self.numbers * (self.images[0].numel() + 2) * 8 < MOST_BYTES:
+            for k in (~held).nonzero().flatten().tolist():
+                again, _ = self.over([records[k]], [ends[k]], self.run.semantics, self.with_each_noise)
+                held[k] = again.lower[0] > 0
         return held, images
+
+    def hopeless(self, record: VerdictRecord, ends: Ends) -> bool:
+        """Noise is not bisected: where it is too much for the middle of a box, it is for a part of the box."""
+        if not self.run.transform.noise:
+            return False
+        middle = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
+        held, _ = self.holds([record], [(middle, middle)])
+        return not bool(held[0])
+
+    def with_noise(self, image: Form) -> Form:
+        """Return all pictures that the claim is about: those of the transformed image with any noise."""
+        return noisy(image, self.run.transform.noise) if self.run.transform.noise else image
+
+    def with_each_noise(self, image: Form) -> Form:
+        return followed(self.with_noise(image))
 
     def deeply(self, record: VerdictRecord, ends: Ends | None, image: Form) -> tuple[float, float]:
         """Bound the margin over one box, or at a point, by polynomials, lengths of what is left over and symbols for kinks
@@ -84,6 +107,8 @@ class VerdictProver(Prover[VerdictRecord]):
         unlike a tensor.
         """
         point = ends is None or ends[0] == ends[1]
+        if self.run.transform.noise and not point:
+            return -math.inf, math.inf  # polynomials do not know noise
         rows = self.image_indices([record])
         if ends is not None and not point and record.image not in self.compared:
             middle = [(a + b) / 2 for a, b in zip(*ends, strict=True)]
@@ -91,7 +116,7 @@ class VerdictProver(Prover[VerdictRecord]):
             if not all(map(math.isfinite, found)):
                 return -math.inf, math.inf
             self.compared.add(record.image)
-        if ends is not None:
+        if ends is not None and not self.run.transform.noise:
             low, high = (self.images.new_tensor([end]) for end in ends)
             polynomial = polynomial_images(self.images[rows], self.run.transform, low, high, MOST_CROSSINGS)
             if polynomial is None and not point:
@@ -110,17 +135,28 @@ class VerdictProver(Prover[VerdictRecord]):
         return lower, upper
 
     def over(
-        self, records: Sequence[VerdictRecord], ends: Sequence[Ends] | None, semantics: str
+        self,
+        records: Sequence[VerdictRecord],
+        ends: Sequence[Ends] | None,
+        semantics: str,
+        moved: Callable[[Form], Form] | None = None,
     ) -> tuple[Bounds, Form]:
-        """Return margins of each record's image over its box (lows, highs), and the image; without boxes, of the image itself."""
+        """Return margins of each record's image over its box (lows, highs), and the image; without boxes, of the image itself.
+
+        ``moved``: what noise makes of the transformed images; without it there is none.
+        """
         numbers = self.image_indices(records)
         form, labels = self.transformed_images(records, ends), self.labels[numbers]
+        form = form if moved is None else moved(form)
         form = as_float32(form) if semantics == "float32" else form
         margins = bound_margins(self.model, Form(form.rows, form.unit), labels, self.run.head, self.run.keep, numbers)
-        if ends is None or all(low == high for low, high in ends):
+        # a box of a claim about noise alone has no sides either, but is no point
+        whole = moved in (self.with_noise, self.with_each_noise)
+        points = ends is None or (not whole and all(low == high for low, high in ends))
+        if points:
             self.check_own_answers(records, form)
         keeps_label = self.run.keep is None or self.run.keep.rule == "own"
-        if semantics == "real" and keeps_label and not self.run.head:
+        if semantics == "real" and keeps_label and not self.run.head and (points or not self.run.transform.noise):
             for k, record in enumerate(records):
                 wide = FAR * (1 + abs(record.margin or 0.0))
                 place = None if ends is None else ends[k]
@@ -180,12 +216,26 @@ class VerdictProver(Prover[VerdictRecord]):
             for record in part:
                 if not all(a <= x <= b for a, x, b in zip(low, record.counterexample, high, strict=True)):
                     raise CheckFailed("its counterexample is outside the range", record.image)
-            margins, _ = self.over(part, [(record.counterexample,) * 2 for record in part], "real")
+            push = functools.partial(self.moved_as_said, part) if self.run.transform.noise else None
+            margins, _ = self.over(part, [(record.counterexample,) * 2 for record in part], "real", push)
             for record, lower, upper in zip(part, margins.lower.tolist(), margins.upper.tolist(), strict=True):
                 if not upper < 0:
                     raise CheckFailed("its counterexample does not change the answer", record.image)
                 if record.margin is None or not lower <= record.margin < 0:
                     raise CheckFailed("its counterexample has another margin than claimed", record.image)
+
+    def moved_as_said(self, records: Sequence[VerdictRecord], images: Form) -> Form:
+        """Move the pixels of counterexamples as their records say; of those that say nothing, none."""
+        shape = tuple(images.shape[1:])
+        rows = images.rows.clone()
+        for k, record in enumerate(records):
+            if record.perturbation is not None:
+                try:
+                    up = read_perturbation(record.perturbation, shape).to(rows.device)
+                except CheckFailed as error:
+                    raise CheckFailed(error.what, record.image) from None
+                rows[:, k : k + 1] = pushed(Form(images.rows[:, k : k + 1]), self.run.transform.noise, up[None]).rows
+        return Form(rows)
 
     def check_margins(self, records: list[VerdictRecord]) -> None:
         """Check that a claimed lower bound is positive and not above the margin at any of a few parameters."""

@@ -74,6 +74,7 @@ def command(
     seconds = time.perf_counter() - begin
     found: list[dict[str, Any]] = [
         {"image": first + k, "label": result.labels[k], "parameters": list(parameters), "margin": result.margins[k]}
+        | ({} if (push := result.perturbations[k]) is None else {"perturbation": push})
         for k, parameters in enumerate(result.parameters)
         if parameters is not None
     ]
@@ -98,7 +99,12 @@ def command(
 def _print(summary: dict[str, Any], found: list[dict[str, Any]]) -> None:
     columns = {"image": "right", "label": "right", f"parameters of {summary['transform']}": "left", "margin": "right"}
     rows = [
-        [str(one["image"]), str(one["label"]), ", ".join(f"{x:.6g}" for x in one["parameters"]), f"{one['margin']:.4f}"]
+        [
+            str(one["image"]),
+            str(one["label"]),
+            ", ".join([*(f"{x:.6g}" for x in one["parameters"]), *(["noise"] if "perturbation" in one else [])]),
+            f"{one['margin']:.4f}",
+        ]
         for one in found
     ]
     if rows:

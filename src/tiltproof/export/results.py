@@ -54,7 +54,7 @@ def confirmed(run: FinishedRun, model: nn.Module, images: Tensor) -> set[int]:
     labels = torch.tensor([run.results[row].label for row in rows], device=stored.device)
     with proof_on(stored):
         keep = None if run.keep is None else run.keep.of_images(rows)
-        inputs, rule = check_claimed(model, stored[rows], labels, run.transform, "real", keep)
+        inputs, rule = check_claimed(model, stored[rows], labels, run.transform.without_noise(), "real", keep)
         with inputs.eval_mode():
             attacker = Attacker(inputs, 0, rule)
             known = attacker.begin(run.first)
@@ -146,6 +146,7 @@ def _class_row(run: FinishedRun, result: ImageResult, wrong: bool) -> Row:
         "verdict": str(result.verdict),
         "margin": _finite(result.margin),
         "counterexample": _text(at),
+        **({"perturbation": result.perturbation or ""} if run.transform.noise else {}),
         "open_box": _text(result.open_box),
         "reason": "" if result.reason is None else str(result.reason),
         "boxes": result.boxes,

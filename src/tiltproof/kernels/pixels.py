@@ -188,6 +188,8 @@ def spatial(
 
 
 def _only_spatial_first(images: Tensor, transform: Transform) -> bool:
+    if not transform.parts:
+        return False
     (kind, run), *others = transform.stages()
     known = kind is Spatial and all(other is not Spatial for other, _ in others) and not spatial.disabled
     return known and trace(transform, run) is not None

@@ -20,6 +20,7 @@ from tiltproof.pixels import single_cell
 from tiltproof.pixels.bilinear import PatchExtrema, boxes_of, some
 from tiltproof.pixels.coordinates import Coordinates, check_camera_depth, coordinates, symbols
 from tiltproof.pixels.fgv import fgv
+from tiltproof.pixels.noise import noisy_form, noisy_interval
 from tiltproof.pixels.photometric import changed_form, changed_interval
 from tiltproof.pixels.quadratic import quadratic_pixels
 from tiltproof.pixels.range_extrema import MOST_CELLS, too_wide, wide_hull
@@ -176,11 +177,16 @@ def pair_bounds(
     the network.
     """
     check_method(method, transform)
+    if transform.noise:  # added in float64, to whatever the method says of the transformed image
+        form = pair_bounds(images, rows_of, transform.without_noise(), method, low, high, cells, quadratic)
+        return noisy(form, transform.noise, method).to(dtype)
     if method == "affine":
         quadratic = quadratic and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
         return _affine_bounds(images, rows_of, transform, low, high, cells, quadratic, dtype).to(dtype)
     height, width = images.shape[-2:]
     image = Interval(images, images)
+    if not transform.parts:  # noise alone: the images themselves
+        image = Interval(images[rows_of], images[rows_of])
     for kind, run in transform.stages():
         if kind is Spatial and method == "fgv":
             image = fgv(transform, run, image, rows_of, low, high)
@@ -198,6 +204,14 @@ def pair_bounds(
     return AffineForm.between(image.lower, image.upper).to(dtype)
 
 
+def noisy(form: AffineForm, epsilon: float, method: str) -> AffineForm:
+    """Add noise up to epsilon to bounds of transformed pixels; to forms without symbols as to intervals, which is sharper."""
+    if method == "affine":
+        return noisy_form(form, epsilon)
+    image = noisy_interval(Interval(form.lower, form.upper), epsilon)
+    return AffineForm.between(image.lower, image.upper)
+
+
 def _affine_bounds(
     images: Tensor,
     rows_of: Tensor,
@@ -210,13 +224,13 @@ def _affine_bounds(
 ) -> AffineForm:
     height, width = images.shape[-2:]
     stages = list(transform.stages())
-    if stages[0][0] is Spatial:
+    if stages and stages[0][0] is Spatial:
         # in the wanted dtype if nothing follows, for half the traffic
         wanted = dtype if len(stages) == 1 and not quadratic else torch.float64
         run = stages.pop(0)[1]
         image = affine_spatial(images, rows_of, transform, run, low, high, wanted, quadratic, cells)
     else:
-        image = AffineForm.constant(images[rows_of], low.shape[1])
+        image = AffineForm.constant(images[rows_of], max(1, low.shape[1]))
     pairs = torch.arange(len(rows_of), device=rows_of.device)
     for number, (kind, run) in enumerate(stages, 1):
         if kind is Spatial:

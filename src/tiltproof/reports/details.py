@@ -12,6 +12,7 @@ from tiltproof.pixels.api import pair_bounds
 from tiltproof.reports.encoding import digits, digits_above, digits_below, image_data, width_data
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, pairs_at_a_time
 from tiltproof.transforms import Transform
+from tiltproof.transforms.noise import from_text, perturbed
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
@@ -82,7 +83,7 @@ class ParameterRange:
         if nodes is None:
             return None
         table = torch.tensor(nodes, dtype=torch.int64)
-        low, high = Tiling(self.transform, grid).bounds(Boxes(*table.split(len(self.low), dim=1)))
+        low, high = Tiling(self.transform, grid).bounds(Boxes(table[:, : len(self.low)], table[:, len(self.low) :]))
         return torch.maximum(low, self.low), torch.minimum(high, self.high)  # the ends as the user wrote them
 
     def _between(self, axis: int, count: int) -> Tensor:
@@ -159,10 +160,19 @@ class Details:
 
         return self.pairs.run(work)
 
-    def images(self, row: int, worst: Tensor, box: Tiles) -> dict[str, Any]:
-        """Return the image, the image transformed with the worst parameters, and its pixel bounds over a box."""
+    def worst_image(self, row: int, worst: Tensor, push: str | None, dtype: torch.dtype) -> Tensor:
+        """Return the image transformed with the worst parameters [1, C, H, W]; ``push``: and with its perturbation."""
+        image = self.inputs.images[row : row + 1].to(dtype)
+        transformed = self.inputs.transform.apply(image, worst.to(self.device))
+        if push is None:
+            return transformed
+        up = from_text(push, tuple(image.shape[1:])).to(self.device)[None]
+        return perturbed(transformed, self.inputs.transform.noise, up)
+
+    def images(self, row: int, worst: Tensor, box: Tiles, push: str | None = None) -> dict[str, Any]:
+        """Return the image, the worst one (`worst_image`), and its pixel bounds over a box."""
         image = self.inputs.images[row : row + 1].double()
-        transformed = self.inputs.transform.apply(image, worst.to(self.device))[0].cpu().numpy()
+        transformed = self.worst_image(row, worst, push, torch.float64)[0].cpu().numpy()
         low, high = (end.to(self.device)[None] for end in box)
         with torch.no_grad():
             rows = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -196,7 +206,8 @@ class ClassDetails(Details):
         worst = points[margins.argmin()]
         if result.counterexample is not None:
             worst = torch.tensor(result.counterexample, dtype=torch.float64)
-        worst_margin, answers = self.margins(row, torch.stack([worst]))
+        scores = self.outputs(self.worst_image(row, worst, result.perturbation, self.inputs.images.dtype))
+        worst_margin, answers = self._margins_of(row, scores)
         clean = self.outputs(self.inputs.images[row : row + 1])[0]
         tiles = None
         if result.verdict is Verdict.CERTIFIED and result.grid is not None and result.tree is not None:
@@ -207,7 +218,7 @@ class ClassDetails(Details):
             "answer": int(clean.argmax()),
             "worstAnswer": int(answers[0]),
             "lines": [self._line(prover, row, result, tiles, worst, axis) for axis in range(len(worst))],
-            **self.images(row, worst, self._box(result, tiles, worst)),
+            **self.images(row, worst, self._box(result, tiles, worst), result.perturbation),
         }
         if len(worst) == 2:
             detail["map"] = _map(margins, tiles)
@@ -215,7 +226,9 @@ class ClassDetails(Details):
 
     def margins(self, row: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return margins and predicted classes at parameters [Q, d]."""
-        scores = self.sampled(row, points)
+        return self._margins_of(row, self.sampled(row, points))
+
+    def _margins_of(self, row: int, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self.rule is not None:
             return self.rule.margin(scores, torch.full((len(scores),), row)), scores.argmax(1)
         label = self.inputs.labels[row].cpu()

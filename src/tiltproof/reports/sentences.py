@@ -26,7 +26,14 @@ def in_words(transform: Transform) -> str:
     'rotation between -30 and 30 degrees'
     >>> in_words(parse("R(2), Sh(-1:2)"))
     'combination of a rotation between -2 and 2 degrees and a shearing between -1 and 2 percent, applied in this order'
+    >>> in_words(parse("R(2), Linf(0.01)"))
+    'rotation between -2 and 2 degrees with noise of at most 0.01 in each pixel'
     """
+    noise = f"noise of at most {number_text(transform.noise)} in each pixel" if transform.noise else ""
+    if not transform.parts:
+        return noise
+    if noise:
+        return f"{in_words(transform.without_noise())} with {noise}"
     each = [
         f"{part.noun} between {number_text(part.range[0])} and {number_text(part.range[1])} {part.unit}"
         + (
@@ -82,10 +89,15 @@ def scope(run: FinishedRun) -> str:
         network = "the real-valued network and every float32 evaluation of it, in any order of summation"
     else:
         network = "the network as a real-valued function of its stored weights"
+    noise = (
+        f"Every pixel of the transformed image may then move by up to {number_text(run.transform.noise)}, within 0 and 1. "
+        if run.transform.noise
+        else ""
+    )
     outside = OUTSIDE.get(run.transform.padding, run.transform.padding)
     return (
         f"The statement is about {network} and the exact transformation with bilinear interpolation; outside the image lies "
-        f"{outside}. It is a proof for the closed range, not a test of samples; it says nothing about other images. The proof "
+        f"{outside}. {noise}It is a proof for the closed range, not a test of samples; it says nothing about other images. The proof "
         "accounts for every rounding error of the prover."
     )
 

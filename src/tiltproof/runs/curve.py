@@ -69,6 +69,7 @@ def certified_curve(
         raise InputError("shares of a range lie above 0 and at most at 1", got=tuple(shares))
     whole = parse(transform) if isinstance(transform, str) else transform
     results = certificate.results
+    whole.refuse_noise("a curve")
     if certificate.transform != str(whole) or len(results) != len(images):
         raise InputError(
             "the certificate is not one of these images over this range",

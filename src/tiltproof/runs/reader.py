@@ -19,6 +19,7 @@ from tiltproof.runs.curve import CURVE, CurvePoint, curve_of_radii, read_curve
 from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY, VERDICTS, VERSION
 from tiltproof.runs.manifest import image_digests, weights_digest
 from tiltproof.transforms import Transform, parse
+from tiltproof.transforms.noise import from_text
 from tiltproof.verify.keep import Keep, is_own, keep_of
 from tiltproof.verify.radius_results import RadiusCertificate, RadiusResult
 from tiltproof.verify.results import Certificate, ImageResult, RangeCertificate, RangeResult, Verdict
@@ -111,6 +112,8 @@ def read_finished(folder: str | Path) -> FinishedRun:
             raise ValueError("the claim's sha256 or semantics is not text")
         for result in results:
             _check_record(result, len(transform.parts))
+            if not regression:
+                _check_perturbation(result, transform, tuple(claim["shape"]))
         settings, notes, environment = (dict(manifest[name]) for name in ("settings", "notes", "environment"))
         resumed = [dict(each) for each in manifest.get(RESUMED, [])]
         if not regression:
@@ -205,6 +208,14 @@ def _check_record(result: ImageResult | RangeResult, parameters: int) -> None:
         right = right and len(vector) == length and all(type(x) in (int, float) and abs(x) < 1e300 for x in vector)
     if not right:
         raise ValueError(f"the record of image {result.image} does not hold what belongs there")
+
+
+def _check_perturbation(result: ImageResult, transform: Transform, shape: tuple[int, ...]) -> None:
+    """Check what moves the pixels of a counterexample; ValueError if wrong."""
+    if result.perturbation is not None:
+        if not transform.noise or result.counterexample is None or not isinstance(result.perturbation, str):
+            raise ValueError(f"the record of image {result.image} has a perturbation where none belongs")
+        from_text(result.perturbation, shape)
 
 
 def _same_counts(results: list[ImageResult], summary: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ def pixel_widths(
         If an argument is invalid, or the transformation is not defined on a box.
     """
     transform = parse(transform) if isinstance(transform, str) else transform
+    transform.refuse_noise("tune")
     check_images(images)
     half = _half_widths(nu, transform)
     check_method(method, transform)
@@ -153,6 +154,7 @@ def tune(
         If an argument is invalid, or no nu gives this width.
     """
     transform = parse(transform) if isinstance(transform, str) else transform
+    transform.refuse_noise("tune")
     if not MIN_WIDTH <= epsilon <= 1:
         raise InputError(
             "epsilon is a pixel width above 0, at most 1", got=epsilon, do="0.2 for MNIST, 0.0157 for CIFAR-10"
@@ -194,6 +196,7 @@ def equal_effects(
 
     Effects are measured with a hundredth of each range; no half width exceeds half of its range.
     """
+    transform.refuse_noise("tune")
     largest = _largest(transform, images)
     small = largest / 50
     alone = []

@@ -107,6 +107,7 @@ class TrainingLoss:
 
     def __init__(self, transform: Transform | str, seed: int = 0, shared_parameters: bool = False) -> None:
         self.transform = parse(transform) if isinstance(transform, str) else transform
+        self.transform.refuse_noise("training")
         self.sampler = Sampler(self.transform, seed, shared_parameters)
         self.checked_size: tuple[int, ...] = ()
 

@@ -306,6 +306,7 @@ def check_whole(recipe: Recipe, source: str) -> None:
         transform = parse(recipe.transform)
     except InputError as error:
         raise InputError(f"the transform of {source} cannot be read: {error}".rstrip(".")) from None
+    transform.refuse_noise("training")
     _check_boxes(recipe, transform, source)
     train, loss = recipe.train, recipe.loss
     if loss.warm_up_epochs + loss.ramp_epochs > train.epochs:

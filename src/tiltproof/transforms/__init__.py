@@ -16,6 +16,7 @@ from tiltproof.transforms.geometric import (
 from tiltproof.transforms.camera import Camera, CameraMove, MoveX, MoveY, MoveZ, Pitch, Roll, Yaw
 from tiltproof.transforms.photometric import Brightness, Contrast, Gamma, Hue, Saturation
 from tiltproof.transforms.blur import Filter, GaussianBlur, MotionBlur
+from tiltproof.transforms.noise import Linf
 from tiltproof.transforms.base import parse
 
 # isort: on
@@ -31,6 +32,7 @@ __all__ = [
     "Gamma",
     "GaussianBlur",
     "Hue",
+    "Linf",
     "MotionBlur",
     "MoveX",
     "MoveY",

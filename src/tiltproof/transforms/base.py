@@ -13,6 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import torch
@@ -29,14 +30,23 @@ A user's class is not registered: run folders name a transformation by its lette
 """
 
 
+NOISE = "Linf"
+"""The name of noise in the notation: the one part that has no parameter."""
+
+
 def number_text(value: float) -> str:
     """Return the shortest text that reads back as exactly this float, without a trailing ``.0``."""
     text = repr(float(value))
     return text[:-2] if text.endswith(".0") else text
 
 
+def noise_text(epsilon: float) -> str:
+    """Return the notation of `Linf`."""
+    return f"{NOISE}({number_text(epsilon)})"
+
+
 class Transform:
-    """A composition of one-parameter parts, applied in order, with one padding rule.
+    """A composition of one-parameter parts, applied in order, with one padding rule and perhaps noise at the end.
 
     Attributes
     ----------
@@ -44,10 +54,21 @@ class Transform:
         The parts.
     padding : {"zeros", "border", "reflect"}
         What lies outside the image.
+    noise : float
+        How far each pixel of the transformed image may move in addition (`Linf`); 0 without noise.
     """
 
     parts: tuple[Part, ...]
     padding: str
+    noise: float = 0.0
+
+    def without_noise(self) -> Transform:
+        """Return the same transformation without noise; of `Linf` alone the identity, which has no parameter."""
+        if not self.noise:
+            return self
+        plain = copy(self)
+        plain.noise = 0.0
+        return plain
 
     @property
     def low(self) -> tuple[float, ...]:
@@ -58,6 +79,11 @@ class Transform:
     def high(self) -> tuple[float, ...]:
         """Upper ends of the parameter ranges."""
         return tuple(part.range[1] for part in self.parts)
+
+    def refuse_noise(self, what: str) -> None:
+        """Raise `InputError` if there is noise: ``what`` does not know it."""
+        if self.noise:
+            raise InputError(f"{what} does not support noise", got=str(self), do=f"leave {noise_text(self.noise)} out")
 
     def stages(self) -> Iterator[tuple[type[Part], list[int]]]:
         """Group consecutive parts: spatial parts resample once, pixelwise parts clamp once, a photometric part stands alone."""
@@ -81,7 +107,7 @@ class Transform:
                 )
 
     def apply(self, images: Tensor, parameters: Tensor) -> Tensor:
-        """Transform images with concrete parameters; differentiable in both.
+        """Transform images with concrete parameters, without noise; differentiable in both.
 
         Parameters
         ----------
@@ -127,13 +153,12 @@ class Transform:
 
         Equal to `apply` except for rounding. A leading spatial stage computes source positions once for all images.
         """
-        parameters = parameters.to(images)
-        (kind, indices), *others = self.stages()
-        if kind is Spatial:
+        parameters, others = parameters.to(images), list(self.stages())
+        if others and others[0][0] is Spatial:
+            _, indices = others.pop(0)
             images = sample_each(images, *self._positions(indices, images, parameters), self.padding)
         else:
             images = images.repeat_interleave(len(parameters), 0)
-            others = [(kind, indices), *others]
         repeated = parameters.repeat(len(images) // len(parameters), 1)
         for kind, indices in others:
             images = self._apply_stage(kind, indices, images, repeated)
@@ -164,7 +189,7 @@ class Transform:
         return product
 
     def __str__(self) -> str:
-        text = ", ".join(part.text for part in self.parts)
+        text = ", ".join([*(part.text for part in self.parts), *([noise_text(self.noise)] if self.noise else [])])
         return text if self.padding == "zeros" else f"{text}; padding={self.padding}"
 
     def __eq__(self, other: object) -> bool:
@@ -176,7 +201,7 @@ class Transform:
         return hash(self._identity())
 
     def _identity(self) -> tuple[object, ...]:
-        return (*((type(part), part.range, part.constants) for part in self.parts), self.padding)
+        return (*((type(part), part.range, part.constants) for part in self.parts), self.padding, self.noise)
 
 
 class Part(Transform):
@@ -358,7 +383,7 @@ class Compose(Transform):
 
     Consecutive spatial parts are composed into one map, so the image is interpolated once. Consecutive contrast and
     brightness changes are clamped to [0, 1] once, after the last (the paper's definition). Each photometric part is
-    a stage of its own.
+    a stage of its own. Noise (`Linf`) comes last.
 
     Parameters
     ----------
@@ -370,7 +395,7 @@ class Compose(Transform):
     Raises
     ------
     InputError
-        If there is no part, the padding is unknown, or an inner composition has another padding.
+        If there is no part, the padding is unknown, an inner composition has another padding, or noise is not last.
     """
 
     def __init__(self, *transforms: Transform, padding: str = "zeros") -> None:
@@ -385,13 +410,21 @@ class Compose(Transform):
                     got=f"{transform.padding!r} inside {padding!r}",
                     do="give padding= to the outermost Compose only",
                 )
+        for transform in transforms[:-1]:
+            if transform.noise:  # what follows would change the size of the noise, or smear it
+                raise InputError(
+                    f"{NOISE} is added to the transformed image, so it must be the last part",
+                    got=", ".join(map(str, transforms)),
+                    do=f"write {noise_text(transform.noise)} once, at the end",
+                )
         if padding not in PADDINGS:
             raise InputError("unknown padding", got=repr(padding), do=f"use one of {', '.join(PADDINGS)}")
         self.parts = tuple(part for transform in transforms for part in transform.parts)
         self.padding = padding
+        self.noise = transforms[-1].noise
 
     def __repr__(self) -> str:
-        inside = ", ".join(map(repr, self.parts))
+        inside = ", ".join([*map(repr, self.parts), *([noise_text(self.noise)] if self.noise else [])])
         return f"Compose({inside})" if self.padding == "zeros" else f"Compose({inside}, padding={self.padding!r})"
 
 
@@ -432,6 +465,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
     'Sc(5), R(5)'
     >>> parse("Yaw(5@300), Mb(5@30), Bl(2)")
     Compose(Yaw(-5, 5, 300), MotionBlur(0, 5, 30), GaussianBlur(0, 2, 6))
+    >>> parse("R(5), Linf(0.01)")
+    Compose(Rotation(-5, 5), Linf(0.01))
     """
     if not isinstance(text, str):
         raise InputError("the notation is text", got=repr(text), do='write for example "R(30)" or "Sc(5), R(5)"')
@@ -441,7 +476,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
         if key.strip() != "padding":
             raise InputError("the only option after ';' is padding", got=option.strip(), do='write "; padding=border"')
         padding = padding or value.strip()
-    parts, position = [], 0
+    parts: list[Transform] = []
+    position = 0
     while True:
         item = ITEM.match(body, position)
         if item is None:
@@ -461,9 +497,19 @@ def parse(text: str, padding: str | None = None) -> Transform:
     return Compose(*parts, padding=padding or "zeros")
 
 
-def _part(letter: str, low: str, high: str | None, fixed: str | None, *normal: str | None) -> Part:
+def _part(letter: str, low: str, high: str | None, fixed: str | None, *normal: str | None) -> Transform:
+    if letter == NOISE:
+        from tiltproof.transforms.noise import Linf  # it derives from `Transform`
+
+        if high is not None or fixed is not None or normal[0] is not None:
+            text = low + (f":{high}" if high is not None else "") + (f"@{fixed}" if fixed is not None else "")
+            raise InputError(
+                f"{NOISE} takes one number, the largest change of a pixel", got=text, do="write Linf(0.01)"
+            )
+        return Linf(_number(f"{NOISE}'s epsilon", low, "Linf(0.01)"))
     if letter not in LETTERS:
         known = ", ".join(f"{name} ({part.__name__}, {part.unit})" for name, part in LETTERS.items())
+        known += f", {NOISE} (noise, units of pixel value)"
         raise InputError("unknown transformation letter", got=letter, do=f"use one of: {known}")
     part, example = LETTERS[letter], f"{letter}(5)"
     ends = [None if end is None else _number(f"{letter}'s range", end, example) for end in (low, high)]

@@ -171,6 +171,7 @@ def certify_range(
     check_kinds(execution=execution, run=run)
     with proof_on(images):
         inputs = check_model_and_images(model, images, transform, semantics)
+        inputs.transform.refuse_noise("regression")
         values = _check_targets(targets, inputs)
         job = _job(settings, first, execution, inputs, values)
         about = {"task": "regression", "values": None if values is None else values.tolist()}

@@ -14,7 +14,9 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError
 from tiltproof.network import better, is_deep, margins, refine, run
 from tiltproof.pixels.api import pair_bounds
+from tiltproof.pixels.noise import pushed_form
 from tiltproof.transforms import Transform
+from tiltproof.transforms.noise import as_text, perturbed
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import Inputs, check_kept, not_finite, proof_on
 from tiltproof.verify.keep import Keep
@@ -24,6 +26,10 @@ FEW_OF, FAR = 4, 0.5
 """A hasty attack tries every fourth parameter, and the corners unless they are many; then the others, where the least
 margin is below half of the spread of margins. On 3,490 images of the paper authors' networks it finds the 280
 counterexamples of all 24 samples."""
+
+
+PUSHES = 3
+"""With noise: gradients from which the perturbation of a picture is found."""
 
 
 @dataclass
@@ -40,12 +46,15 @@ class AttackResult:
         Whether the network predicts the label of the untransformed image (or satisfies what else is to be kept).
     labels : list of int
         The labels, or the network's own answers if these are to be kept.
+    perturbations : list of (str or None)
+        With noise (`Linf`), which pixels of a counterexample move up, as in run folders; None if none needs to move.
     """
 
     parameters: list[tuple[float, ...] | None]
     margins: list[float]
     correct: list[bool]
     labels: list[int] = field(default_factory=list)
+    perturbations: list[str | None] = field(default_factory=list)
 
     def __repr__(self) -> str:
         falsified = sum(parameters is not None for parameters in self.parameters)
@@ -103,7 +112,9 @@ def attack(
             attacker = Attacker(inputs, seed, rule)
             known = attacker.begin(first)
             attacker.search(known, known.alive(), samples, steps)
-        return AttackResult(known.found, known.margin.tolist(), known.correct.tolist(), inputs.labels.tolist())
+        correct, labels = known.correct.tolist(), inputs.labels.tolist()
+        pushes = [known.perturbation.get(k) for k in range(len(labels))]
+        return AttackResult(known.found, known.margin.tolist(), correct, labels, pushes)
 
 
 @dataclass
@@ -117,17 +128,22 @@ class Counterexamples:
     own: bool = False
     """Whether the network's own answers stand for the labels: an image is then not ``correct`` if its own answer is
     not proved."""
+    perturbation: dict[int, str] = field(default_factory=dict)
+    """With noise: what moves the pixels of a counterexample (`transforms.noise.as_text`), where something does."""
 
     def alive(self) -> Tensor:
         """Return images that are classified correctly and not falsified."""
         return (self.correct & ~self.falsified).nonzero().flatten()
 
-    def add(self, rows: Tensor, parameters: Tensor, margin: Tensor) -> None:
-        """Record the points whose exact margin is below zero, by the upper bounds ``margin``."""
+    def add(self, rows: Tensor, parameters: Tensor, margin: Tensor, up: Tensor | None = None) -> None:
+        """Record the points whose exact margin is below zero, by the upper bounds ``margin``. ``up``: where pixels move up, if they
+        are moved."""
         for k in (margin < 0).nonzero().flatten().tolist():
             row = int(rows[k])
             if self.found[row] is None:
                 self.found[row] = tuple(parameters[k].tolist())
+                if up is not None:
+                    self.perturbation[row] = as_text(up[k])
                 self.falsified[row] = True
                 self.margin[row] = margin[k]
 
@@ -142,7 +158,8 @@ class Attacker:
         self.semantics_network = (
             inputs.network_as(torch.float64, inputs.semantics) if isinstance(rule, OwnRule) else None
         )
-        self.transform, self.images64 = inputs.transform, inputs.images64
+        self.transform, self.images64 = inputs.transform.without_noise(), inputs.images64
+        self.epsilon = inputs.transform.noise
         self.exact = inputs.network_as(torch.float64)
         self.low, self.high = (
             torch.tensor(end, dtype=torch.float64) for end in (self.transform.low, self.transform.high)
@@ -210,7 +227,12 @@ class Attacker:
 
     def margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
         """Return margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d], in the images' dtype, on the device
-        of ``rows``."""
+        of ``rows``; with noise the least that moving pixels as well finds (`_pushed`)."""
+        if self.epsilon and len(rows):
+            return self._pushed(rows, parameters)[0].to(rows.device)
+        return self._plain_margins_at(rows, parameters)
+
+    def _plain_margins_at(self, rows: Tensor, parameters: Tensor) -> Tensor:
         images, values = rows.to(self.images.device), parameters.to(self.images.device, self.images.dtype)
 
         def work(size: int) -> Tensor:
@@ -253,26 +275,76 @@ class Attacker:
         """Check candidates in float64 on the exact transformation, with error bounds, and record those that hold."""
         open_ = ~known.falsified[rows]
         rows, parameters = rows[open_], parameters[open_]
-        if len(rows):
+        if len(rows) and self.epsilon:
+            # a point that needs no perturbation is the plainer counterexample
+            bare = (self._plain_margins_at(rows, parameters) < 0).nonzero().flatten()
+            if len(bare):
+                known.add(rows[bare], parameters[bare], self.upper_margins(rows[bare], parameters[bare]))
+            left = ~known.falsified[rows]
+            rows, parameters = rows[left], parameters[left]
+            if len(rows):
+                up = self._pushed(rows, parameters)[1]
+                known.add(rows, parameters, self.upper_margins(rows, parameters, up), up)
+        elif len(rows):
             known.add(rows, parameters, self.upper_margins(rows, parameters))
 
     @torch.no_grad()
-    def upper_margins(self, rows: Tensor, parameters: Tensor) -> Tensor:
-        """Return upper bounds of the exact margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d]; on the CPU."""
-        return self.points.run(functools.partial(self._largest_margins, rows, parameters))
+    def upper_margins(self, rows: Tensor, parameters: Tensor, up: Tensor | None = None) -> Tensor:
+        """Return upper bounds of the exact margins of images ``rows`` [Q] at ``parameters`` float64 [Q, d]; on the CPU.
+        ``up``: as in `_largest_margins`."""
+        return self.points.run(functools.partial(self._largest_margins, rows, parameters, up=up))
 
-    def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int) -> Tensor:
-        """Return upper bounds of the exact margins, ``size`` at a time; in deep networks, radii alone would decide nothing."""
+    def _pushed(self, rows: Tensor, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """Search for the noise that is worst for images ``rows`` [Q] at ``parameters`` [Q, d].
+
+        Every pixel moves by the whole epsilon, in the direction of the sign of the gradients so far, each scaled to
+        length 1. Return the least margins [Q] and where pixels move up [Q, C, H, W], float64 and bool on the CPU.
+        """
+
+        def work(size: int) -> tuple[Tensor, Tensor]:
+            least, best = [], []
+            for chunk in torch.arange(len(rows)).split(size):
+                index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images)
+                with torch.no_grad():
+                    plain = self.transform.apply(self.images[index], values)
+                total, image = torch.zeros_like(plain), plain
+                margin = torch.full_like(plain[:, 0, 0, 0], torch.inf)
+                now = up = torch.zeros_like(plain, dtype=torch.bool)
+                for number in range(PUSHES + 1):
+                    image = image.detach().requires_grad_()
+                    with torch.enable_grad():  # whatever the caller's setting is
+                        found = self._margin(image, index)
+                        (gradient,) = torch.autograd.grad(found.sum(), image)
+                    if number:  # the first image is not moved
+                        better = found.detach() < margin
+                        margin, up = (
+                            torch.where(better, found.detach().to(margin), margin),
+                            torch.where(_each(better), now, up),
+                        )
+                    total = total + gradient / gradient.flatten(1).norm(dim=1).clamp(min=1e-30).view(-1, 1, 1, 1)
+                    now = total <= 0  # upwards where that lowers the margin
+                    image = perturbed(plain, self.epsilon, now)
+                least.append(margin.cpu().double())
+                best.append(up.cpu())
+            return torch.cat(least), torch.cat(best)
+
+        return self.gradients.run(work)
+
+    def _largest_margins(self, rows: Tensor, parameters: Tensor, size: int, up: Tensor | None = None) -> Tensor:
+        """Return upper bounds of the exact margins, ``size`` at a time; in deep networks, radii alone would decide nothing.
+        ``up``: which pixels move up by epsilon; the others move down. Without it none moves."""
         pieces, deep = [], None
         if self.rule is None and is_deep(self.exact):
             deep = DeepProver(self.images64, self.labels, self.transform)
         for chunk in torch.arange(len(rows)).split(size):
             index, values = rows[chunk].to(self.images.device), parameters[chunk].to(self.images.device)
             labels = self.labels[index]
+            push = None if up is None else (self.epsilon, up[chunk].to(self.images.device))
             if deep is not None:
-                pieces.append(deep.bound(index, values, values, self.exact).upper.cpu())
+                pieces.append(deep.bound(index, values, values, self.exact, push).upper.cpu())
                 continue
             pixels = pair_bounds(self.images64, index, self.transform, "affine", values, values)
+            pixels = pixels if push is None else pushed_form(pixels, *push)
             if self.rule is not None:
                 pieces.append(self.rule.upper(self.exact, pixels, index).cpu())
                 continue
@@ -302,6 +374,10 @@ class Attacker:
             best[rows[lower]] = chunk[which[lower]]
             known.margin[rows[lower]] = least[lower]
             self.confirm(known, rows[least < 0], self.at(chunk[which[least < 0]]))
+        if self.epsilon and len(rows := rows[~known.falsified[rows]]):  # and the worst point with noise
+            least = self.margins_at(rows, self.at(best[rows]))
+            known.margin[rows] = torch.minimum(known.margin[rows], least)
+            self.confirm(known, rows[least < 0], self.at(best[rows[least < 0]]))
         self._descend(known, rows, best, steps)
 
     def _seen(self, rows: Tensor, units: Tensor, hasty: bool) -> Tensor:
@@ -323,7 +399,7 @@ class Attacker:
     def _descend(self, known: Counterexamples, rows: Tensor, start: Tensor, steps: int) -> None:
         """Take signed gradient steps on the margin from each image's best point; the step size is halved every third
         time."""
-        for number in range(steps):
+        for number in range(steps if len(self.low) else 0):
             rows = rows[~known.falsified[rows]]
             if not len(rows):
                 return
@@ -351,6 +427,10 @@ class Attacker:
         return torch.cat(pieces)
 
 
+def _each(mask: Tensor) -> Tensor:
+    return mask.view(-1, 1, 1, 1)
+
+
 def margin_of(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return f_label - max over the other classes, [N]."""
     own = outputs.gather(1, labels.unsqueeze(1)).squeeze(1)
@@ -362,6 +442,8 @@ def candidates(samples: int, d: int, generator: torch.Generator) -> Tensor:
     """Return center, corners, a grid and random points of [-1, 1]^d, ``samples`` distinct ones (float64 [S, d]).
     Above five parameters corners are left to chance."""
     points = [torch.zeros(1, d, dtype=torch.float64)]
+    if not d:  # noise alone
+        return points[0]
     if d <= 5:
         points.append(torch.tensor(list(itertools.product((-1.0, 1.0), repeat=d)), dtype=torch.float64))
     left = max(0, samples - sum(map(len, points)))

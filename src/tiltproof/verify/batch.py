@@ -144,6 +144,8 @@ class Job:
             return UniformSearch(spec, tiling, SearchState.start(spec, known, pilots.policy), settings.search), grid
         precise = self._steered(pilots, start)
         state = SearchState.start(spec, known, pilots.policy, inputs.images.device)
+        if inputs.transform.noise:
+            state.next_look.fill_(1)  # a look at a single point costs no more than a box that stays open
         return BranchingSearch(spec, tiling, state, settings.search, 0 if precise else PRECISE_FROM), grid
 
     @staticmethod
@@ -167,14 +169,24 @@ class Job:
         grid = self.settings.search.grid or grid
         if grid is None and len(pilots.rows):
             grid = self._chosen_grid(pilots)
-        return ClassificationSpec(pilots.prover, attacker), known, pilots, grid
+        # pilots know nothing of noise: what proves does
+        prover = self._prover(inputs) if inputs.transform.noise else pilots.prover
+        return ClassificationSpec(prover, attacker), known, pilots, grid
+
+    def _prover(self, inputs: Inputs) -> Prover:
+        method = self.settings.bounds.method
+        return Prover(inputs, method) if self.rule is None else prover_for(inputs, method, self.rule)
 
     def _pilots(
         self, inputs: Inputs, rows: Tensor, pairs: AdaptiveBatchSize, transform: Transform | None = None
     ) -> PilotRuns:
-        """Return a prover with pilot runs on the images ``rows``, over the range of ``transform`` (default: the whole)."""
-        method = self.settings.bounds.method
-        prover = Prover(inputs, method) if self.rule is None else prover_for(inputs, method, self.rule)
+        """Return a prover with pilot runs on the images ``rows``, over the range of ``transform`` (default: the whole).
+
+        Noise is never divided, so pilots run without it: a grid is chosen for the transformation alone.
+        """
+        prover = self._prover(replace(inputs, transform=inputs.transform.without_noise()))
+        if inputs.transform.noise:
+            prover.take_for_shallow()
         policy = BackwardPolicy.on(inputs.images.device)
         pilots = PilotRuns(prover, policy, rows, pairs, self.seed, transform)
         # deep networks: the label's margin alone

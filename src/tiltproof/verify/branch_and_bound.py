@@ -147,7 +147,7 @@ class BranchingSearch(Search):
             elif (
                 bool(hopeless[image]) or int(state.boxes[image]) < self.limits.max_boxes
             ):  # or halved as often as possible
-                state.reasons[image] = Reason.OPEN
+                state.reasons[image] = Reason.OPEN if not self.tiling.noise else Reason.NOISE
             else:
                 state.reasons[image] = Reason.BOXES
 
@@ -255,7 +255,7 @@ def candidate_grids(effect: Tensor, most: int) -> list[tuple[int, ...]]:
     """Return grids from one box upwards; each halves the axis of the one before that moves pixels most."""
     splits = torch.ones(len(effect), dtype=torch.int64)
     grids = [tuple(splits.tolist())]
-    while math.prod(grids[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
+    while len(effect) and math.prod(grids[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
         grids.append(finer(effect, grids[-1]))
         splits = torch.tensor(grids[-1])
     return grids
@@ -460,6 +460,8 @@ def backward_pays(pilots: PilotRuns, grid: tuple[int, ...], dtype: torch.dtype) 
     c pays from the success rate c / T on; one of fixed cost f pays for at least f / T boxes.
     """
     prover, cost = pilots.prover, pilots.prover.cost
+    if not grid:  # noise alone: there is nothing to halve
+        return 0.0, 0
     effect = sensitivity(pilots.transform, *prover.images64.shape[-2:])
     grids = [*candidate_grids(effect, math.prod(grid))[-2:-1], grid, finer(effect, grid)]
     # of a coarser grid's boxes, where hardly any of this one's fail

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tiltproof.network import Network, margins
 from tiltproof.network.deep import DeepPass
+from tiltproof.pixels.noise import pushed_form
 from tiltproof.pixels.polynomial import polynomial_form, supported
 from tiltproof.transforms import Transform
 
@@ -41,14 +42,28 @@ class DeepProver:
         )
 
     @torch.no_grad()
-    def bound(self, images: Tensor, low: Tensor, high: Tensor, network: Network) -> DeepOutcome:
-        """Bound pairs, one after the other: each has its own kinks."""
-        rows = [self._pair(images[k : k + 1], low[k : k + 1], high[k : k + 1], network) for k in range(len(images))]
+    def bound(
+        self,
+        images: Tensor,
+        low: Tensor,
+        high: Tensor,
+        network: Network,
+        push: tuple[float, Tensor] | None = None,
+    ) -> DeepOutcome:
+        """Bound pairs, one after the other: each has its own kinks. ``push``: epsilon and which pixels [P, C, H, W] it moves up; the
+        others it moves down."""
+        each = [slice(k, k + 1) for k in range(len(images))]
+        pushes = [None if push is None else (push[0], push[1][k]) for k in each]
+        rows = [self._pair(images[k], low[k], high[k], network, one) for k, one in zip(each, pushes, strict=True)]
         numbers = torch.tensor(rows, dtype=torch.float64, device=low.device).view(-1, 4)
         return DeepOutcome(*numbers.unbind(1))
 
-    def _pair(self, image: Tensor, low: Tensor, high: Tensor, network: Network) -> tuple[float, float, float, float]:
+    def _pair(
+        self, image: Tensor, low: Tensor, high: Tensor, network: Network, push: tuple[float, Tensor] | None
+    ) -> tuple[float, float, float, float]:
         pixels = polynomial_form(self.images, image, self.transform, low, high, symbols=PIXEL_SYMBOLS)
+        if push is not None:
+            pixels = pushed_form(pixels, *push)
         walk, label = DeepPass(network), self.labels[image]
         forms = walk.run(pixels)
         if forms is None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForms
+from tiltproof.enclosures.kinks import with_symbols
 from tiltproof.network import (
     BackwardCost,
     Network,
@@ -23,7 +24,7 @@ from tiltproof.network import (
     shallow_share,
 )
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.runtime.batch_size import fewest_together
+from tiltproof.runtime.batch_size import fewest_together, pair_bytes
 from tiltproof.verify.deep_prover import DeepProver
 from tiltproof.verify.inputs import Inputs
 
@@ -32,6 +33,11 @@ BACKWARD_LOSS = 0.5
 
 DEEP_BOXES = 8
 """Boxes of a deep network bounded per step of the search; each takes up to seconds."""
+
+NOISE_BOXES = 8
+"""With noise, boxes bounded per step of the search; those that stay open take up to seconds each."""
+NOISE_BYTES = 2**30
+"""Most memory for the forms of a box whose pixels have symbols of their own."""
 
 MARGINS_PER_PASS = 64
 """Bounds of outputs per backward pass, where there are fewer pairs than that."""
@@ -77,6 +83,21 @@ class Prover:
         if method == "affine" and is_deep(self.networks[torch.float64]) and DeepProver.suits(self.transform):
             self.deep = DeepProver(self.images64, self.labels, self.transform)
             self.cost = replace(self.cost, most_boxes=DEEP_BOXES)
+        self.pixel_symbols, self.together = 0, 1
+        if self.transform.noise:
+            self.cost = replace(self.cost, most_boxes=NOISE_BOXES)
+            if method == "affine":
+                self._choose_pixel_symbols(inputs)
+
+    def _choose_pixel_symbols(self, inputs: Inputs) -> None:
+        """Choose how many pixels of a box get symbols of their own, and of how many boxes at once, by their memory."""
+        room, parameters = min(NOISE_BYTES, inputs.memory.room() // 2), len(self.transform.parts)
+        count = inputs.images[0].numel()
+        while count and pair_bytes(inputs.network, parameters + count) > room:
+            count //= 2
+        self.pixel_symbols = count
+        if count:
+            self.together = max(1, room // pair_bytes(inputs.network, parameters + count))
 
     def take_for_shallow(self) -> None:
         """Bound this network as any other, however fast its radii might grow."""
@@ -104,13 +125,37 @@ class Prover:
         if self.deep is not None:
             deep = self.deep.bound(images, low, high, network or self.networks[torch.float64])
             return MarginOutcome(deep.bound, deep.bound, torch.zeros_like(deep.bound), torch.zeros_like(low))
-        dtype, cost = dtype or self.dtype, self.cost
+        dtype = dtype or self.dtype
         network = network or self.networks[dtype]
         pixels = self._pixels(images, low, high, dtype)
-        several = low.shape[1] > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
+        outcome = self._of_pixels(network, pixels, images, low.shape[1], policy)
+        if self.pixel_symbols:
+            self._follow_noise(outcome, network, pixels, images)
+        return outcome
+
+    def _follow_noise(self, outcome: MarginOutcome, network: Network, pixels: AffineForm, images: Tensor) -> None:
+        """Bound the open boxes again, with a symbol for the noise of each pixel: it then goes through the layers as its own
+        linear function, W d instead of |W| |d|, which is worth far more than it costs.
+
+        Without backward passes, which would prove somewhat more: the checker knows none, and it cannot halve noise to make up for
+        them."""
+        rows = (~(outcome.bound > 0)).nonzero().flatten()
+        for some in rows.split(self.together) if len(rows) else ():
+            wide = with_symbols(pixels[some], self.pixel_symbols)
+            wide.ball = None
+            found = self._of_pixels(network, wide, images[some], 0, None)
+            outcome.bound[some] = better(outcome.bound[some], found.bound)  # both are proved
+
+    def _of_pixels(
+        self, network: Network, pixels: AffineForm, images: Tensor, parameters: int, policy: BackwardPolicy | None
+    ) -> MarginOutcome:
+        """Bound margins for these pixels, whose first ``parameters`` symbols are the box's parameters. Without ``parameters`` no
+        symbol is pruned, and there are no branching scores; without ``policy`` no backward passes."""
+        cost = self.cost
+        several = parameters > 1 and pixels.symbols > 1  # parameters to choose from, and known by their slopes
         labels = self.labels[images]
-        forms = run(network, pixels, lasting=low.shape[1], outputs=self.method == "fgv")
-        shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
+        forms = run(network, pixels, lasting=parameters or None, outputs=self.method == "fgv")
+        shares = torch.zeros(len(images), parameters, dtype=torch.float64, device=pixels.device)
         if self.method == "fgv":
             bound = _least(separate_margins(forms[network.output], labels).double())
             return MarginOutcome(bound, bound, torch.zeros_like(bound), shares)
@@ -124,8 +169,11 @@ class Prover:
         forward, first_order, radius = (
             each.flatten() for each in (forward, first_order.gather(1, worst), form.radius.gather(1, worst))
         )
+        passes = torch.zeros_like(forward)
+        if policy is None:
+            return MarginOutcome(_least(lower), forward, passes, shares)
         promising = policy.promising(~(forward > 0), first_order, radius)
-        rows, passes = promising.chosen, torch.zeros_like(forward)
+        rows = promising.chosen
         if len(rows):
             refinement = ClassRefinement(network, forms, labels, rows, lower[rows], likely[rows])
             # as many margins as pairs take no more memory than the forward pass did

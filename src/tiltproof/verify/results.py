@@ -31,6 +31,7 @@ class Reason(StrEnum):
     SPLITS = "splits"
     ROUNDING = "rounding"
     OPEN = "open"
+    NOISE = "noise"
 
     @property
     def meaning(self) -> str:
@@ -53,6 +54,10 @@ REASONS = {
     Reason.OPEN: (
         "bounds stay open however small the box: the network amplifies the rounding of float64 to more than its margin",
         "no budget helps, only a network that amplifies less, e.g. one trained with tiltproof train",
+    ),
+    Reason.NOISE: (
+        "bounds of the noise stay open at a single parameter, and noise is never divided into parts",
+        "a smaller Linf, or a network trained for noise; no budget helps",
     ),
 }
 """Meaning of each reason, and what would help."""
@@ -163,10 +168,15 @@ class ImageResult:
     seconds: float
     reason: Reason | None = None
     """unknown: why."""
+    perturbation: str | None = None
+    """falsified, with noise: which pixels of the counterexample move up by epsilon, the others down (docs/run-folder.md);
+    None if the parameters alone change the answer."""
 
     def record(self) -> dict[str, Any]:
         """Return a plain dictionary for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if self.perturbation is None:
+            del values["perturbation"]
         reason = None if self.reason is None else str(self.reason)
         margin = self.margin if math.isfinite(self.margin) else None
         return values | {"verdict": str(self.verdict), "margin": margin, "reason": reason}

@@ -67,6 +67,7 @@ class Shares:
 
 def check_identity(transform: Transform) -> None:
     """Raise unless the parameter that changes nothing lies in the range of every part."""
+    transform.refuse_noise("a radius")
     for part in transform.parts:
         low, high = part.range
         if not low <= 0 <= high:
@@ -115,6 +116,7 @@ def nested(transform: Transform, share: float) -> Transform:
     """
     if share == 1:
         return transform
+    transform.refuse_noise("a nested range")
     parts = []
     for part in transform.parts:
         low, high = part.range

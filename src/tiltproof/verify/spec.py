@@ -145,7 +145,9 @@ class ClassificationSpec:
         network, middle = self.prover.networks[torch.float64], (low + high) / 2
         hopeless = self._unproved(rows, middle, middle, network)
         fails = hopeless.nonzero().flatten()
-        if len(fails):
+        if (
+            len(fails) and not self.attacker.epsilon
+        ):  # of noise, rather than of rounding, a box is no better than its middle
             half = ((high - low) / 2)[fails].repeat(len(CHAIN), 1)
             half *= torch.tensor(CHAIN, device=half.device).exp2().repeat_interleave(len(fails)).unsqueeze(1)
             center = middle[fails].repeat(len(CHAIN), 1)
@@ -207,9 +209,10 @@ class ClassificationSpec:
         middle = (low + high) / 2
         fails = self.hopeless(rows, low, high)
         real = self._unproved(rows, middle, middle, self.attacker.exact)  # without the roundings of float32
+        open_here = Reason.NOISE if self.attacker.epsilon else Reason.OPEN
         for row, fail, deep in zip(rows.tolist(), fails.tolist(), real.tolist(), strict=True):
             if fail:
-                state.reasons[row] = Reason.OPEN if deep else Reason.ROUNDING
+                state.reasons[row] = open_here if deep else Reason.ROUNDING
 
     def results(self, state: SearchState, tiling: Tiling, first: int, more_seconds: float) -> list[ImageResult]:
         known: Counterexamples = state.witnesses
@@ -244,6 +247,9 @@ class ClassificationSpec:
             "boxes": state.boxes.tolist(),
             "seconds": (state.seconds + more_seconds).tolist(),
             "reason": [reasons.get(k) if verdicts[k] is Verdict.UNKNOWN else None for k in range(count)],
+            "perturbation": [
+                known.perturbation.get(k) if verdicts[k] is Verdict.FALSIFIED else None for k in range(count)
+            ],
         }
         return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
 

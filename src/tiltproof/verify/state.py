@@ -42,6 +42,7 @@ class Tiling:
         self.low = torch.tensor(transform.low, dtype=torch.float64)
         self.high = torch.tensor(transform.high, dtype=torch.float64)
         self.base = torch.tensor(base, dtype=torch.int64)
+        self.noise = bool(transform.noise)
         if not bool(torch.isfinite(self.high - self.low).all()):
             raise InputError("the range is too wide for floating point", got=str(transform))
         infinity = torch.tensor(torch.inf, dtype=torch.float64)
@@ -51,13 +52,15 @@ class Tiling:
         """Return the tiling for boxes on a device. Each operation there is one that IEEE 754 defines, so edges are
         the same."""
         other = copy(self)
-        vars(other).update({name: tensor.to(device) for name, tensor in vars(self).items()})
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        vars(other).update({name: tensor.to(device) for name, tensor in tensors.items()})
         return other
 
     def first(self) -> Boxes:
         """Return all boxes of level 0: the uniform grid."""
         axes = [torch.arange(count, device=self.base.device) for count in self.base.tolist()]
-        index = torch.cartesian_prod(*axes).view(-1, len(axes))
+        # without a parameter there is one box, of no sides
+        index = torch.cartesian_prod(*axes).view(-1, len(axes)) if axes else self.base.view(1, 0)
         return Boxes(index, torch.zeros_like(index))
 
     def bounds(self, boxes: Boxes) -> tuple[Tensor, Tensor]:
