@@ -339,6 +339,18 @@ def test_the_checkers_own_noise_holds_exactly():
                 assert exact(one.lower()[where]) <= y <= exact(one.upper()[where])
 
 
+def test_the_checker_refuses_ranges_with_noise(tmp_path):
+    """No run makes such a claim; a forged one changes its transformation alone."""
+    model, images, _ = problem()
+    certify_range(model, images, None, "R(2)", run=RunFolder(tmp_path / "run"), search=BranchAndBound(max_boxes=8))
+    for name in ("manifest.json", "summary.json"):
+        path = tmp_path / "run" / name
+        path.write_text(path.read_text().replace('"R(2)"', '"R(2), Linf(0.4)"'))
+    changed(tmp_path / "run", list)
+    with pytest.raises(CheckFailed, match="has noise"):
+        check(tmp_path / "run", model, images, None)
+
+
 def test_both_readings_of_a_perturbation_agree():
     up = torch.rand(3, 7, 5) < 0.5
     assert torch.equal(from_text(as_text(up), (3, 7, 5)), up)

@@ -43,7 +43,7 @@ class Prover(ABC, Generic[Record]):
         """Return what must be proved of a box of the record's tiling; None if nothing."""
         return edges(box, self.run.transform)
 
-    def hopeless(self, record: Record, ends: Ends) -> bool:  # noqa: ARG002 (subclasses use them)
+    def hopeless(self, record: Record, ends: Ends) -> bool:
         """Return whether no part of a box around its middle can be proved, however small."""
         return False
 

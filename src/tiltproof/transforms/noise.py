@@ -55,7 +55,7 @@ class Linf(Transform):
             raise InputError(
                 "Linf's epsilon lies above 0 and at most at 1",
                 got=number_text(epsilon) if math.isfinite(epsilon) else epsilon,
-                why="pixel values of 0 to 255 instead of 0 to 1" if epsilon > 1 else None,
+                why="pixel values of 0 to 255 instead of 0 to 1" if epsilon > 1 else "",
                 do="give for example Linf(0.01), or leave it out",
             )
         self.noise = epsilon
