@@ -109,9 +109,26 @@ ROWS = [
     ),
     Row(("export", "run", "--jsonl", "-"), ('"unsafe"',), needs=("certify", *NETWORK, *TRANSFORM, "--out", "run")),
     Row(("certify", *NETWORK, *TRANSFORM, "--json", "-"), ('"certified": 3',)),
-    Row(("attack", *NETWORK, *TRANSFORM), ("5 images, 4 correct: 1 falsified",)),
-    Row(("bound", "--data", "photos", "--transform", "R(2)", "--out", "bounds.png"), ("bounds.png: widest pixel",)),
-    Row(("tune", "--data", "photos", *TRANSFORM, "--nu", "0.1"), ("widest pixel of an image", "5 images")),
+    Row(
+        ("attack", *NETWORK, *TRANSFORM),
+        ("attacking", "5/5 images", "5 images, 4 correct: 1 falsified"),
+        COUNT | {"attack.command live_count"},
+    ),
+    Row(
+        ("bound", "--data", "photos", "--transform", "R(2)", "--out", "bounds.png"),
+        ("bounding", "bounds.png: widest pixel"),
+        COUNT | {"bound.command live_count"},
+    ),
+    Row(
+        ("tune", "--data", "photos", *TRANSFORM, "--nu", "0.1"),
+        ("measuring", "30/30 boxes", "widest pixel of an image", "5 images"),
+        COUNT | {"tune._counted live_count", "tune.command _counted"},
+    ),
+    Row(
+        ("tune", "--data", "photos", *TRANSFORM, "--epsilon", "0.1"),
+        ("finding nu", "measuring", "nu = [0."),
+        COUNT | {"tune._counted live_count", "tune.command _counted", "tune.command _counted#2"},
+    ),
     Row(
         ("demo", "--out", "demo"),
         ("proving", "3/3", "report, for any browser: demo/report.html"),
@@ -195,6 +212,8 @@ INTERRUPTED = [
     ),
     (("check", "run", *NETWORK), ("re-proving", 1), r"\d/\d boxes", "nothing was decided"),
     (("inspect", *NETWORK[1:], *TRANSFORM), ("inspecting", 1), r"\d/\d steps", "nothing was decided"),
+    (("attack", *NETWORK, *TRANSFORM), ("attacking", 1), r"\d/\d images", "nothing was kept"),
+    (("tune", "--data", "photos", *TRANSFORM, "--nu", "0.1"), ("measuring", 1), r"\d/\d+ boxes", "nothing was kept"),
     (("report", "run", *NETWORK), ("drawing", 1), "1/5 images", "no report was written"),
     (
         ("export", "--vnnlib", *NETWORK, *TRANSFORM, "--images", "0,1", "--splits", "9", "--out", "properties"),

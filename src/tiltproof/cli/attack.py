@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tiltproof.cli import options
+from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import (
     STDOUT,
     DataChoice,
@@ -70,7 +71,10 @@ def command(
     images, labels, first = load_selection(chosen_data, start, end, limit, kept.task)
     begin = time.perf_counter()
     settings = without_none(samples=samples, steps=steps)
-    result = attack(network, images.to(place), labels.to(place), chosen, keep=keep, seed=seed, first=first, **settings)
+    silent = quiet or json_file == STDOUT
+    with live_count(silent, "attacking", "images") as report, kept_after_interruption(lambda: "nothing was kept"):
+        settings |= {"keep": keep, "seed": seed, "first": first, "progress": report}
+        result = attack(network, images.to(place), labels.to(place), chosen, **settings)
     seconds = time.perf_counter() - begin
     found: list[dict[str, Any]] = [
         {"image": first + k, "label": result.labels[k], "parameters": list(parameters), "margin": result.margins[k]}
@@ -92,7 +96,7 @@ def command(
     }
     if json_file is not None:
         write_json(json_file, summary | {"counterexamples": found})
-    if not quiet and json_file != STDOUT:
+    if not silent:
         _print(summary, found)
 
 

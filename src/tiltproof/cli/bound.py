@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tiltproof.cli import options
+from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import DataChoice, check_writable, write_figure
 from tiltproof.cli.options import option
 from tiltproof.errors import InputError
@@ -48,7 +49,8 @@ def command(
     if not 0 <= index < len(source):
         raise InputError(f"{data} has images 0 to {len(source) - 1}", got=f"--index {index}")
     image, label = source.images([index])[0], source.labels[index]
-    form = bound_pixels(image[None], chosen, method=method)
+    with live_count(False, "bounding", "pixels"), kept_after_interruption(lambda: "nothing was written"):
+        form = bound_pixels(image[None], chosen, method=method)
     known = f" (label {int(label)})" if label.ndim == 0 else ""
     title = f"Image {index} of {data}{known} under {chosen}, method {method}"
     lower, upper = form.lower[0].numpy(), form.upper[0].numpy()

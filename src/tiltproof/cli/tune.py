@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiltproof.cli import options
+from tiltproof.cli.display import kept_after_interruption, live_count
 from tiltproof.cli.inputs import STDOUT, check_text_file, write_json
 from tiltproof.cli.options import EFFORT, PROBLEM, RARE, choice, flag, option
 from tiltproof.cli.tables import print_rows
@@ -86,11 +90,15 @@ def command(
     check_text_file(json_file)
     chosen_images = choose_images(data, data_root, images, everything, seed).to(place)
     begin = time.perf_counter()
-    if given is None:
-        assert epsilon is not None
-        given = tune(chosen_images, chosen, epsilon, proportions, method, samples, seed)
     columns = [name for name in COLUMNS if _has_bounds(name, chosen)]
-    widths = {name: pixel_widths(chosen_images, chosen, given, name, samples, seed) for name in columns}
+    silent, about = json_file == STDOUT, (samples, seed)
+    with kept_after_interruption(lambda: "nothing was kept"):
+        if given is None:
+            assert epsilon is not None
+            with _counted(silent, "finding nu", None) as report:
+                given = tune(chosen_images, chosen, epsilon, proportions, method, *about, report)
+        with _counted(silent, "measuring", samples * len(columns)) as report:
+            widths = {name: pixel_widths(chosen_images, chosen, given, name, *about, report) for name in columns}
     seconds = time.perf_counter() - begin
     if json_file is not None:
         content = {
@@ -107,6 +115,14 @@ def command(
         return
     _print(chosen, given, widths, method, epsilon)
     typer.echo(f"{len(chosen_images):,} images, {samples} boxes, {seconds:.1f} s")
+
+
+@contextmanager
+def _counted(quiet: bool, doing: str, total: int | None) -> Iterator[Callable[[], None] | None]:
+    """A callback for each box that has been measured; ``total`` is not known of a search."""
+    with live_count(quiet, doing, "boxes") as update:
+        done = itertools.count(1)
+        yield None if update is None else lambda: update(next(done), total)
 
 
 def parse_numbers(option: str, text: str | None) -> tuple[float, ...] | None:

@@ -13,7 +13,7 @@ and not over the splits of a partition. Widths include the allowance for roundin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,7 @@ def pixel_widths(
     method: str = "fgv",
     samples: int = TUNE_SAMPLES,
     seed: int = 0,
+    progress: Callable[[], None] | None = None,
 ) -> Widths:
     """Measure the widths of pixel bounds over boxes around sampled parameters.
 
@@ -86,6 +87,8 @@ def pixel_widths(
         Number of parameter vectors.
     seed : int
         Seed of the parameter vectors.
+    progress : callable, optional
+        Called, without an argument, for each parameter vector that has been measured.
 
     Returns
     -------
@@ -108,7 +111,11 @@ def pixel_widths(
     _check_wider(transform, half, images)
     centers = sample_parameters(transform, samples, seed)
     half = half.to(images.device)
-    found = [_widths_around(images, transform, method, center.to(images.device), half) for center in centers]
+    found = []
+    for center in centers:
+        found.append(_widths_around(images, transform, method, center.to(images.device), half))
+        if progress is not None:
+            progress()
     table = torch.stack(found, 1)  # [4, samples, N]
     means, errors = table.mean((1, 2)).tolist(), _standard_errors(table)
     return Widths(means[0], means[1], errors[0], errors[1], means[2], means[3])
@@ -122,6 +129,7 @@ def tune(
     method: str = "fgv",
     samples: int = TUNE_SAMPLES,
     seed: int = 0,
+    progress: Callable[[], None] | None = None,
 ) -> tuple[float, ...]:
     """Find half widths nu for which the mean largest pixel width mu is within 1 % of ``epsilon``.
 
@@ -142,6 +150,8 @@ def tune(
         Number of parameter vectors.
     seed : int
         Seed of the parameter vectors.
+    progress : callable, optional
+        As in `pixel_widths`.
 
     Returns
     -------
@@ -160,14 +170,14 @@ def tune(
             "epsilon is a pixel width above 0, at most 1", got=epsilon, do="0.2 for MNIST, 0.0157 for CIFAR-10"
         )
     if start is None:
-        start = equal_effects(images, transform, method, samples, seed)
+        start = equal_effects(images, transform, method, samples, seed, progress)
     direction, most = _half_widths(start, transform), _largest(transform, images)
 
     limit = float((most / direction)[direction > 0].max())
     low, high, scale = 0.0, math.inf, min(1.0, limit)
     for step in range(MAX_STEPS):
         nu = tuple(torch.minimum(direction * scale, most).tolist())
-        mu = pixel_widths(images, transform, nu, method, samples, seed).maximum
+        mu = pixel_widths(images, transform, nu, method, samples, seed, progress).maximum
         if abs(mu - epsilon) <= TOLERANCE * epsilon:
             return nu
         if mu < epsilon and scale == limit:
@@ -190,7 +200,12 @@ def tune(
 
 
 def equal_effects(
-    images: Tensor, transform: Transform, method: str = "fgv", samples: int = TUNE_SAMPLES, seed: int = 0
+    images: Tensor,
+    transform: Transform,
+    method: str = "fgv",
+    samples: int = TUNE_SAMPLES,
+    seed: int = 0,
+    progress: Callable[[], None] | None = None,
 ) -> tuple[float, ...]:
     """Return half widths for which each parameter alone has the same effect on pixel widths as the first one.
 
@@ -203,7 +218,7 @@ def equal_effects(
     for k in range(len(small)):
         nu = torch.zeros_like(small)
         nu[k] = small[k]
-        alone.append(pixel_widths(images, transform, nu.tolist(), method, samples, seed).maximum)
+        alone.append(pixel_widths(images, transform, nu.tolist(), method, samples, seed, progress).maximum)
     effects = torch.tensor(alone, dtype=torch.float64) / small
     if min(alone) < MIN_WIDTH:
         raise InputError(

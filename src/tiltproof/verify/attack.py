@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +31,8 @@ counterexamples of all 24 samples."""
 
 PUSHES = 3
 """With noise: gradients from which the perturbation of a picture is found."""
+IMAGES_AT_ONCE, ON_A_GPU = 64, 1024
+"""Images between two reports of progress."""
 
 
 @dataclass
@@ -72,6 +75,7 @@ def attack(
     steps: int = 10,
     seed: int = 0,
     first: int = 0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> AttackResult:
     """Search each image's range of parameters for a counterexample; each is confirmed in float64 on the exact transformation.
 
@@ -93,6 +97,8 @@ def attack(
         Seed of the samples.
     first : int
         The number of the first image in messages.
+    progress : callable, optional
+        Called with the number of images that are done, and of all of them.
 
     Returns
     -------
@@ -111,7 +117,15 @@ def attack(
         with inputs.eval_mode():
             attacker = Attacker(inputs, seed, rule)
             known = attacker.begin(first)
-            attacker.search(known, known.alive(), samples, steps)
+            every = known.alive()
+            done = len(inputs.images) - len(every)
+            at_once = ON_A_GPU if inputs.images.is_cuda else IMAGES_AT_ONCE
+            for rows in every.split(at_once) if progress is not None else [every]:
+                attacker.generator.manual_seed(seed)  # the same parameters for all images
+                attacker.search(known, rows, samples, steps)
+                done += len(rows)
+                if progress is not None:
+                    progress(done, len(inputs.images))
         correct, labels = known.correct.tolist(), inputs.labels.tolist()
         pushes = [known.perturbation.get(k) for k in range(len(labels))]
         return AttackResult(known.found, known.margin.tolist(), correct, labels, pushes)

@@ -237,6 +237,12 @@ class Results:
         claim = f"{self.transform!r}, {self.method}, {self.semantics}{self._more()}"
         return f"{type(self).__name__}({claim}: {len(self.results)} images{text}, {self.seconds:.3g} s)"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from tiltproof.verify.notebook import as_html
+
+        return as_html(self)
+
     def _more(self) -> str:
         """Return more words of the claim, for `repr`."""
         return ""
