@@ -102,6 +102,8 @@ def test_edges_reach_outward():
         "R(5) Sh(2)", "R(1_0)", "r(5)", "R(5:6:7)", "R(5)" + ", R(5)" * 30, "R(" + "9" * 20000 + ")", "R(5); padding=zeros; padding=border",
         "Yaw(5)", "Yaw(5@)", "Yaw(5@0)", "Yaw(5@-3)", "Yaw(5@1e999)", "Yaw(5@3@4)", "R(5@300)", "Roll(5@300)", "Yaw(5@3:4)", "Camera(5@3)",
         "Tx(1)", "Tx(1@3@0:1)", "Tx(1@3@0:0:0)", "Tz(1@3@0:0:1)", "Ty(-1:0@3)", "Tx(1@3@1e999:0:1)", "Yaw(1@3@0:0:1)",
+        "R(5); interpolation=cubic",
+        "R(5); interpolation=nearest; interpolation=bicubic", "R(5); padding=zeros; padding=zeros", "R(5);; padding=zeros",
     ],
 )  # fmt: skip
 def test_notation_that_cannot_be_read(text):
@@ -117,7 +119,17 @@ def test_notation():
         "reflect",
         (0.0, 0.0),
         (),
+        "bilinear",
+        0.0,
     )
+    assert read_transform("R(3) ; interpolation = nearest; padding=border")[3:] == (
+        "border",
+        (0.0,),
+        (),
+        "nearest",
+        0.0,
+    )
+
     assert read_transform("Yaw(-1:2 @ 3e1), Scu(1)").fixed == (30.0, 0.0)
     assert read_transform("Tx(0.1@30@0:-1:0), R(3)").normals == ()
     assert read_transform("Tz(0.1@30@0:-1:0.5 ), R(3)").normals == ((0.0, -1.0, 0.5), (0.0, -1.0, 0.0))

@@ -41,6 +41,7 @@ def test_ranges_shrink_towards_no_change():
     assert str(nested(parse("R(-10:30), B(0.2); padding=border"), 0.5)) == "R(-5:15), B(0.1); padding=border"
     assert str(nested(parse("R(10:30)"), 0.1)) == "R(10:12)", "0 is outside: towards the end that changes least"
     assert str(nested(parse("Yaw(-4:8@300)"), 0.5)) == "Yaw(-2:4@300)"
+    assert str(nested(parse("R(8); interpolation=nearest"), 0.5)) == "R(4); interpolation=nearest"
     assert nested(parse("R(30)"), 1.0) == parse("R(30)")
 
 

@@ -34,6 +34,7 @@ HEAD, CHECKER_HEAD = "network/test_head.py", "checker/test_head.py"
 ATTENTION, EXACT_ATTENTION = "network/ops/attention.py", "soundness/test_attention_exactly.py"
 NORMS, CONVEX, EXACT_NORMS = "network/ops/norms.py", "network/ops/convex.py", "soundness/test_norms_exactly.py"
 BRANCHES, EXACT_PRODUCTS = "network/ops/products.py", "soundness/test_products_exactly.py"
+INTERPOLATION, OTHERS = "soundness/test_interpolation.py", "pixels/interpolations.py"
 KERAS = "keras/test_keras.py"
 TFLITE, INTEGERS = "tflite/test_tflite.py", "tflite/test_integers.py"
 FIXED, FIXED_POINT, CHECKER_FIXED = (
@@ -311,6 +312,43 @@ MUTATIONS = [
     Mutation("meet of forms and intervals", COORDINATES, "torch.minimum(form.upper, interval.upper)",
              "torch.minimum(form.center, interval.upper)",
              "positions above the middle are cut off", (CAMPAIGN,)),
+    # other interpolations
+    Mutation("half a pixel below", OTHERS, "(box.lower - 0.5).ceil()", "box.lower.ceil()",
+             "the nearest pixel may lie up to half a pixel outside of the box", (INTERPOLATION,)),
+    Mutation("half a pixel above", OTHERS, "(box.upper + 0.5).floor()", "box.upper.floor()",
+             "the nearest pixel may lie up to half a pixel outside of the box", (INTERPOLATION,)),
+    Mutation("pixels that a cubic reaches", OTHERS, "box.lower.floor() - 1, box.upper.floor() + 2",
+             "box.lower.floor(), box.upper.floor() + 1",
+             "the outer two of four have weights as well", (INTERPOLATION,)),
+    Mutation("overshoot of a cubic", OTHERS, "OVERSHOOT = 121 / 64", "OVERSHOOT = 1.0",
+             "weights may be negative, so values leave the range of the pixels", (INTERPOLATION,)),
+    Mutation("curvature of a cubic", OTHERS, "BEND, TWIST = 33 / 4, 9.0", "BEND, TWIST = 0.5, 9.0",
+             "the tangent leaves a remainder of second order", (INTERPOLATION,)),
+    Mutation("twist of a cubic", OTHERS, "BEND, TWIST = 33 / 4, 9.0", "BEND, TWIST = 33 / 4, -9.0",
+             "the mixed derivative counts as well", (INTERPOLATION,)),
+    Mutation("clamp after a cubic", OTHERS, "return form if nearest else clamp01(form)", "return form",
+             "the result is clamped, the formula is not", (INTERPOLATION,)),
+    Mutation("positions' remainder of a cubic", OTHERS, "size_x * u.radius + size_y * v.radius + rest", "rest",
+             "what the forms of positions leave over moves the value too", (INTERPOLATION,)),
+    Mutation("fgv of other interpolations", "pixels/api.py", 'method == "fgv" and transform.interpolation != "bilinear"', "False",
+             "it would bound another transformation", (INTERPOLATION,)),
+    Mutation("polynomials of other interpolations", "pixels/polynomial.py", 'return transform.interpolation == "bilinear" and plain',
+             "return plain",
+             "they are those of the bilinear image", (INTERPOLATION,)),
+    Mutation("kernels for other interpolations", "kernels/matrix_program.py", 'if transform.interpolation != "bilinear":', "if False:",
+             "the kernels interpolate bilinearly", (INTERPOLATION,)),
+    Mutation("half a pixel in the checker", "checker/pixels.py", "torch.ceil(end - 0.5)", "torch.ceil(end)",
+             "the nearest pixel may lie up to half a pixel outside of the interval", (INTERPOLATION,)),
+    Mutation("curvature in the checker", "checker/cubic.py", "SIZE, SIZE_1, SIZE_2 = 11 / 8, 3.0, 12.0",
+             "SIZE, SIZE_1, SIZE_2 = 11 / 8, 3.0, 0.5",
+             "the checker's tangents have a remainder too", (INTERPOLATION,)),
+    Mutation("pixels the checker's cubic reaches", "checker/cubic.py", "torch.minimum(axis.low.floor() - 1 + k, axis.high.floor() + 2)",
+             "torch.minimum(axis.low.floor() + k, axis.high.floor() + 1)", "four pixels have weights", (INTERPOLATION,)),
+    Mutation("clamp of the checker's cubic", "checker/cubic.py", "return clamped(enclose(data, size, 16, 0.0, 0))",
+             "return enclose(data, size, 16, 0.0, 0)", "the result is clamped", (INTERPOLATION,)),
+    Mutation("polynomials of the checker for other interpolations", "checker/polynomials.py",
+             'transform.interpolation != "bilinear" or len(', "len(",
+             "they are those of the bilinear image", (INTERPOLATION,)),
     # cells, padding, pixels
     Mutation("a cell forgotten", CELLS, "cells = max(1, int((last.ceil() - base).max().item()))",
              "cells = max(1, int((last.ceil() - base).max().item()) - 1)",

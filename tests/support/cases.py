@@ -125,13 +125,18 @@ KINDS = ("tiny", "medium", "huge", "degenerate", "straddling", "on grid lines", 
 
 
 def make_transform(
-    letters: Sequence[str], padding: str = "zeros", box: Sequence[tuple[float, float]] | None = None
+    letters: Sequence[str],
+    padding: str = "zeros",
+    box: Sequence[tuple[float, float]] | None = None,
+    interpolation: str = "bilinear",
 ) -> Transform:
     ranges = box or [
         LIMITS.get(letter, (-0.5, 0.5) if letter[:2] in ("Tx", "Ty", "Tz") else (-80, 80)) for letter in letters
     ]
     return Compose(
-        *(make_part(letter, *limits) for letter, limits in zip(letters, ranges, strict=True)), padding=padding
+        *(make_part(letter, *limits) for letter, limits in zip(letters, ranges, strict=True)),
+        padding=padding,
+        interpolation=interpolation,
     )
 
 

@@ -166,7 +166,9 @@ def source_index(index: int, size: int, padding: str) -> int | None:
     return min(folded, 2 * (size - 1) - folded)
 
 
-def resample(image: Exact, matrix: Matrix, padding: str) -> Exact:
+def resample(image: Exact, matrix: Matrix, padding: str, interpolation: str = "bilinear") -> Exact:
+    if interpolation != "bilinear":
+        return resample_otherwise(image, matrix, padding, interpolation)
     channels, height, width = image.numerator.shape
     column, row, unit = source_positions(matrix, height, width)
     result = np.zeros(image.numerator.shape, dtype=object)
@@ -180,6 +182,41 @@ def resample(image: Exact, matrix: Matrix, padding: str) -> Exact:
                         for channel in range(channels):
                             result[channel, i, j] += image.numerator[channel, n, m] * weight_x * weight_y
     return Exact(result, image.denominator * unit * unit)
+
+
+def resample_otherwise(image: Exact, matrix: Matrix, padding: str, interpolation: str) -> Exact:
+    """Look up the nearest pixel ("nearest": of two the right or lower one, "nearest, first": the other one), or "bicubic": the
+    sum of pixels times k(distance) along both axes, with Keys' kernel k for a = -3/4, clamped to [0, 1]."""
+    channels, height, width = image.numerator.shape
+    column, row, unit = source_positions(matrix, height, width)
+    result = np.zeros(image.numerator.shape, dtype=object)
+
+    def kernel(d: int) -> int:  # of the distance d / unit, times 4 unit^3
+        d = abs(d)
+        if d <= unit:
+            return 5 * d**3 - 9 * d * d * unit + 4 * unit**3
+        return -3 * (d**3 - 5 * d * d * unit + 8 * d * unit**2 - 4 * unit**3) if d < 2 * unit else 0
+
+    def pixels(position: int) -> list[tuple[int, int]]:  # those with a weight, and their weights
+        if interpolation == "bicubic":
+            first = position // unit
+            return [(n, kernel(position - n * unit)) for n in range(first - 1, first + 3)]
+        half = unit // 2 if interpolation == "nearest" else -(-unit // 2) - 1
+        assert unit % 2 == 0
+        return [((position + half) // unit, 1)]
+
+    for i in range(height):
+        for j in range(width):
+            for line, weight_y in pixels(row[i, j]):
+                for place, weight_x in pixels(column[i, j]):
+                    n, m = source_index(line, height, padding), source_index(place, width, padding)
+                    if n is not None and m is not None:
+                        for channel in range(channels):
+                            result[channel, i, j] += image.numerator[channel, n, m] * weight_x * weight_y
+    if interpolation != "bicubic":
+        return Exact(result, image.denominator)
+    denominator = image.denominator * 16 * unit**6
+    return Exact(np.minimum(np.maximum(result, 0), denominator), denominator)
 
 
 def change_values(image: Exact, letters: Sequence[str], theta: Sequence[Fraction]) -> Exact:
@@ -196,7 +233,13 @@ def change_values(image: Exact, letters: Sequence[str], theta: Sequence[Fraction
     return Exact(np.minimum(np.maximum(raw, 0), denominator), denominator)
 
 
-def transformed(image: object, letters: Sequence[str], theta: Sequence[object], padding: str = "zeros") -> Exact:
+def transformed(
+    image: object,
+    letters: Sequence[str],
+    theta: Sequence[object],
+    padding: str = "zeros",
+    interpolation: str = "bilinear",
+) -> Exact:
     """Apply the transformations with these letters, at exactly these parameters, to an image [C, H, W]."""
     values = [Fraction(value) for value in theta]
     assert len(values) == len(letters)
@@ -206,7 +249,7 @@ def transformed(image: object, letters: Sequence[str], theta: Sequence[object], 
         run = list(run)
         names, numbers = [letters[k] for k in run], [values[k] for k in run]
         if kind == "spatial":
-            current = resample(current, composed_inverse(names, numbers), padding)
+            current = resample(current, composed_inverse(names, numbers), padding, interpolation)
             turned = zip(names, numbers, strict=True)
             inexact = any(
                 (name in ("R", "Roll") and (value / 90).denominator != 1) or ("@" in name and value)

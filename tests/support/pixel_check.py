@@ -18,13 +18,31 @@ SIZES = [(1, 1), (1, 2), (1, 7), (2, 1), (6, 1), (2, 2), (3, 3), (4, 6), (7, 5),
 DTYPES = (torch.float32, torch.float64)
 
 
-def assert_sound(letters, padding, pixels, low, high, thetas, methods=METHODS, dtypes=DTYPES, whole_range=False):
+def assert_sound(
+    letters,
+    padding,
+    pixels,
+    low,
+    high,
+    thetas,
+    methods=METHODS,
+    dtypes=DTYPES,
+    whole_range=False,
+    interpolation="bilinear",
+):
     """Assert that the bounds of one image over one box hold at all given parameters."""
-    transform = make_transform(letters, padding, list(zip(low, high, strict=True)) if whole_range else None)
+    transform = make_transform(
+        letters, padding, list(zip(low, high, strict=True)) if whole_range else None, interpolation
+    )
     box = {} if whole_range else {"low": list(low), "high": list(high)}
+    rules = ["nearest", "nearest, first"] if interpolation == "nearest" else [interpolation]
     for dtype in dtypes:
         image = torch.tensor(pixels, dtype=dtype)
-        truths = [(theta, transformed(image.double().numpy(), letters, theta, padding)) for theta in thetas]
+        truths = [
+            (theta, transformed(image.double().numpy(), letters, theta, padding, rule))
+            for rule in rules
+            for theta in thetas
+        ]
         for method in methods:
             form = bound_pixels(image[None], transform, method=method, **box)
             assert form.center.shape == (1, *image.shape)

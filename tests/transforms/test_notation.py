@@ -48,6 +48,11 @@ NAMES = {part.__name__: part for part in LETTERS.values()} | {"Compose": Compose
         ("Bl(0.5:2@4)", GaussianBlur(0.5, 2, radius=4)),
         ("Mb( 5 @ 30 ), Mb(1:2@0)", Compose(MotionBlur(5, angle_degrees=30), MotionBlur(1, 2))),
         ("R(30); padding=border", Compose(Rotation(30), padding="border")),
+        ("R(30);padding=zeros; interpolation=nearest", Compose(Rotation(30), interpolation="nearest")),
+        (
+            "R(3); interpolation=bicubic; padding=reflect",
+            Compose(Rotation(3), padding="reflect", interpolation="bicubic"),
+        ),
         ("Scu(5), Scv(-1:2), Shv(3)", Compose(ScalingU(5), ScalingV(-1, 2), ShearingV(3))),
         ("Yaw(5@300)", Yaw(5, focal_pixels=300)),
         (
@@ -102,10 +107,14 @@ parts = st.builds(
 )
 
 
-@given(st.lists(parts, min_size=1, max_size=5), st.sampled_from(["zeros", "border", "reflect"]))
+@given(
+    st.lists(parts, min_size=1, max_size=5),
+    st.sampled_from(["zeros", "border", "reflect"]),
+    st.sampled_from(["bilinear", "nearest", "bicubic"]),
+)
 @settings(max_examples=80, deadline=None)
-def test_repr_and_text_rebuild_the_transform(some, padding):
-    transform = Compose(*some, padding=padding)
+def test_repr_and_text_rebuild_the_transform(some, padding, interpolation):
+    transform = Compose(*some, padding=padding, interpolation=interpolation)
     assert eval(repr(transform), NAMES) == transform
     assert parse(str(transform)) == transform
     assert hash(parse(str(transform))) == hash(transform)
@@ -160,6 +169,8 @@ def test_repr_and_text_rebuild_the_transform(some, padding):
         ("R(3),", "cannot read"),
         ("R(3); padding=wrap", "zeros"),
         ("R(3); center=0", "padding"),
+        ("R(3); interpolation=cubic", "bicubic"),
+        ("R(3); interpolation=nearest; interpolation=nearest", "once"),
     ],
 )
 def test_bad_notation_is_refused(text, message):
@@ -202,6 +213,15 @@ def test_what_is_fixed_is_part_of_the_transformation():
     assert str(parse("Bl(2)").over(0, 1)) == "Bl(1@6)"  # the same function over a smaller range
     assert str(parse("Mb(1:5@30)").over(0, 1)) == "Mb(1@30)"
     assert str(parse("Bl(0:2@6)")) == "Bl(2)"
+
+
+def test_options_belong_to_a_transform():
+    near = parse("R(3); interpolation=nearest")
+    assert near != parse("R(3)") != parse("R(3); interpolation=bicubic") != near
+    assert str(Compose(near, Gamma(3), interpolation="nearest")) == "R(3), G(3); interpolation=nearest"
+    for inner in (near, parse("R(3); padding=border")):
+        with pytest.raises(InputError, match="share one"):
+            Compose(inner, Gamma(3))
 
 
 def test_a_users_class_does_not_take_a_letter():

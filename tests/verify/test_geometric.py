@@ -27,6 +27,8 @@ TEXTS = [
     "Shv(10), C(5)",
     "Yaw(2@8), Pitch(2@8), Roll(3)",
     "Tx(0.1@8), Tz(0.1@8@0.2:-0.8:0.3), Yaw(2@8)",
+    "Scu(4); interpolation=nearest",
+    "Scu(8), B(0.02); padding=reflect; interpolation=bicubic",
     "B(0.02), Yaw(-2:8@8), Tu(0.5); padding=border",
 ]
 

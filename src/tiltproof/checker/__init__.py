@@ -4,8 +4,8 @@ Read it in this order:
 
 1. Affine arithmetic: `form` (with `branches`: products), then `operations`, `piecewise`, `statistics`, `curves`, `attention`, `compounds`,
    `rearranging`, `sums`, `fixed_point` and `moved`, one rule per torch function.
-2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation), `noise`;
-   `polynomials`, for boxes of one parameter.
+2. The transformed image: `photometric` (smooth functions, padding, blurs, value changes) and `pixels` (coordinates, interpolation;
+   `cubic`), `noise`; `polynomials`, for boxes of one parameter.
 3. The network: `network`, and `head`, which a claim about classes may take off; `deep` for networks behind which radii are useless, with
    the norms of `spectral`.
 4. The run folder: `failed`, `strict_json`, `tiling`, `records`, `folder`.

@@ -1,4 +1,4 @@
-"""The transformed image as a form: coordinates, bilinear interpolation over coordinate boxes, value changes.
+"""The transformed image as a form: coordinates, interpolation over coordinate boxes, value changes.
 
 Pixel (row i, column j) of an H x W image lies at u = j - (W - 1) / 2 (to the right), v = (H - 1) / 2 - i (upwards).
 Output pixel (u, v) shows the source image at T^-1(u, v) = T_1^-1(... T_n^-1(u, v)) for transformations 1 ... n in order. A
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tiltproof.checker.cubic import resample_cubic
 from tiltproof.checker.form import UNIT, UNIT32, Form, enclose
 from tiltproof.checker.photometric import changed, clamped, endless, quotient, radians, reciprocal, sine_and_cosine
 from tiltproof.checker.tiling import CAMERA_MOVES, GROUND, MOVES, Transform
@@ -43,7 +44,10 @@ def transformed(images: Tensor, transform: Transform, low: Tensor, high: Tensor)
         steps = [(transform.letters[k], values[k], fixed[k]) for k in run]
         if kind == "moves":
             column, row = source(steps, [normals[k] for k in run], *images.shape[-2:])
-            image = resample(image, column, row, transform.padding)
+            if transform.interpolation == "bicubic":
+                image = resample_cubic(image, alike(column, image), alike(row, image), transform.padding)
+            else:
+                image = resample(image, column, row, transform.padding, transform.interpolation == "nearest")
             continue
         for step in steps:
             image = changed(image, *step, transform.padding)
@@ -125,17 +129,21 @@ def interpolate(values: Tensor, lines: Tensor, points: list[Tensor], dim: int) -
     return torch.stack([(w[:, None, :, None] * values.movedim(dim, 0)).sum(0) for w in weights], dim)
 
 
-def resample(image: Form, column: Form, row: Form, padding: str) -> Form:
+def resample(image: Form, column: Form, row: Form, padding: str, nearest: bool = False) -> Form:
     """Enclose the image at (column, row).
 
     Between grid lines interpolation is bilinear, and so is the residual after subtracting a plane g_u (u - u_c) +
     g_v (v - v_c). A bilinear function takes its extrema over a rectangle at the corners, so over a coordinate box they are
     among the points (box ends and grid lines in u) x (box ends and grid lines in v), for any g. Hence
         x = plane(u, v) + [least, greatest].
+
+    ``nearest``: at the position rounded to whole numbers, which is some whole number within 1/2 of the interval. At whole numbers
+    a bilinear image has the pixels' values, and so it has at the corners of that larger rectangle.
     """
-    column, row = Form(column.rows.squeeze(2)), Form(row.rows.squeeze(2))
-    column, row = (Form(f.rows.expand(-1, -1, *image.shape[-2:])) for f in (column, row))
+    column, row = alike(column, image), alike(row, image)
     ends = [column.lower(), column.upper(), row.lower(), row.upper()]
+    if nearest:
+        ends = [torch.floor(end + 0.5) if k % 2 else torch.ceil(end - 0.5) for k, end in enumerate(ends)]
     near = (ends[1] - ends[0] < MOST_CELLS) & (ends[3] - ends[2] < MOST_CELLS)
     near &= torch.stack(ends).abs().amax(0) < FARTHEST
     column, row = (Form(torch.where(near, f.rows, 0.0)) for f in (column, row))
@@ -166,7 +174,7 @@ def resample(image: Form, column: Form, row: Form, padding: str) -> Form:
         least = torch.where(known, least, whole.amin(2)[:, :, None, None])
         return least, torch.where(known, greatest, whole.amax(2)[:, :, None, None]), g_u, g_v
 
-    least, greatest, g_u, g_v = extremes(image.center, plane=True)
+    least, greatest, g_u, g_v = extremes(image.center, plane=not nearest)
     data = g_u * column.rows[:, :, None] + g_v * row.rows[:, :, None]
     data[0] = (least + greatest) / 2
     data[-1] = g_u.abs() * column.radius[:, None] + g_v.abs() * row.radius[:, None] + (greatest - least) / 2
@@ -179,6 +187,11 @@ def resample(image: Form, column: Form, row: Form, padding: str) -> Form:
             if k < len(data) - 1:
                 data[k] += (least + greatest) / 2
     return enclose(data, size, 16, 0.0, 0)
+
+
+def alike(position: Form, image: Form) -> Form:
+    """Return positions [P, 1, H, W] as [P, H, W], of the image's size."""
+    return Form(position.rows.squeeze(2).expand(-1, -1, *image.shape[-2:]))
 
 
 def corners(coefficients: Tensor, rows: Tensor, columns: Tensor, padding: str) -> tuple[Tensor, Tensor]:

@@ -296,7 +296,9 @@ def polynomial_images(
         or bool(((low < high).sum(1) > 1).any())
     ):
         return None
-    if len(transform.letters) > MOST_PARTS or not bool((torch.cat([low, high]).abs() < FARTHEST).all()):
+    if transform.interpolation != "bilinear" or len(transform.letters) > MOST_PARTS:
+        return None
+    if not bool((torch.cat([low, high]).abs() < FARTHEST).all()):
         return None
     height, width = images.shape[-2:]
     sources = [source_lines(transform, *ends) for ends in zip(low.tolist(), high.tolist(), strict=True)]

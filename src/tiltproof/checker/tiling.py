@@ -26,6 +26,7 @@ BLURS = {"Bl": 32.0, "Mb": 128.0}  # the largest parameter, from 0; after @: a G
 LETTERS = MOVES | BLURS.keys() | {"C", "B", "G", "S", "H"}
 NOISE = re.compile(rf"\s*Linf\s*\({NUMBER}\)\s*")
 PADDING = re.compile(r"\s*padding\s*=\s*(zeros|border|reflect)\s*")
+INTERPOLATION = re.compile(r"\s*interpolation\s*=\s*(bilinear|nearest|bicubic)\s*")
 TOKEN = re.compile(r"([1-9][0-9]{0,17})?\.|([a-z])")
 
 Box = tuple[tuple[int, int], ...]
@@ -42,6 +43,7 @@ class Transform(NamedTuple):
     """For each transformation the number after @, which does not vary; 0 if there is none."""
     normals: tuple[tuple[float, ...], ...] = ()
     """For each transformation the normal of a plane; by default the ground's, downwards."""
+    interpolation: str = "bilinear"
     noise: float = 0.0
     """How far each pixel of the transformed image may move in addition."""
 
@@ -66,13 +68,16 @@ def read_tiling(record: dict[str, Any], parts: int) -> tuple[list[int], str, int
 def read_transform(text: str) -> Transform:
     """Parse ``"Sc(5), R(-10:25); padding=border"``.
 
-    >>> read_transform("Sc(5), Yaw(-10:25@300)")
-    Transform(letters=('Sc', 'Yaw'), low=(-5.0, -10.0), high=(5.0, 25.0), padding='zeros', fixed=(0.0, 300.0), normals=(), noise=0.0)
+    >>> read_transform("Sc(5), Yaw(-10:25@300)")[:5]
+    (('Sc', 'Yaw'), (-5.0, -10.0), (5.0, 25.0), 'zeros', (0.0, 300.0))
     >>> read_transform("Sc(5), Linf(0.01)").noise
     0.01
     """
-    body, semicolon, option = text.partition(";")
-    padding = PADDING.fullmatch(option)
+    body, *options = text[:10_000].split(";")
+    padding, interpolation = (
+        [option for option in map(kind.fullmatch, options) if option] for kind in (PADDING, INTERPOLATION)
+    )
+    understood = len(padding) < 2 and len(interpolation) < 2 and len(padding) + len(interpolation) == len(options)
     parts = body.split(",")
     noise = 0.0
     if (last := NOISE.fullmatch(parts[-1])) is not None:
@@ -80,7 +85,7 @@ def read_transform(text: str) -> Transform:
         ensure(0 < noise <= 1, "the noise of the claim is not above 0 and at most 1")
         parts = parts[:-1]
     read = [PART.fullmatch(part) for part in parts[: MOST_PARTS + 1]] if len(text) < 10_000 else [None]
-    if len(read) > MOST_PARTS or None in read or (semicolon and padding is None):
+    if len(read) > MOST_PARTS or None in read or not understood:
         raise CheckFailed(f"the transformation {text[:80]!r} cannot be read")
     letters, low, high, fixed, normals = [], [], [], [], []
     for part in read:
@@ -97,9 +102,10 @@ def read_transform(text: str) -> Transform:
         high.append(ends[1])
         fixed.append(read_setting(letter, setting, *ends))
         normals.append(read_normal(letter, normal, *ends))
-    around = padding.group(1) if padding else "zeros"
+    around = padding[0][1] if padding else "zeros"
+    between = interpolation[0][1] if interpolation else "bilinear"
     planes = tuple(normals) if any(normal != GROUND for normal in normals) else ()
-    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed), planes, noise)
+    return Transform(tuple(letters), tuple(low), tuple(high), around, tuple(fixed), planes, between, noise)
 
 
 def read_normal(letter: str, texts: Sequence[str | None], low: float, high: float) -> tuple[float, ...]:

@@ -129,7 +129,8 @@ LETTERS_HELP = (
     "(percent). B: brightness (of 1). G: gamma (percent). S: saturation (percent). H: hue (degrees). Bl: Gaussian blur "
     "(pixels). Mb(5@30): motion blur of 0 to 5 pixels at 30 degrees. Yaw(5@300), Pitch(5@300), Roll: camera rotation "
     "(degrees) at a focal length of 300 pixels. Tx(0.1@300), Ty, Tz: moves of the camera to the right, up and forwards (in "
-    "distances of a plane, by default the ground below). Linf(0.01): any noise of up to 0.01 in each pixel, last (of 1)."
+    'distances of a plane, by default the ground below). "R(5); interpolation=nearest", or bicubic: instead of bilinear. '
+    "Linf(0.01): any noise of up to 0.01 in each pixel, last (of 1)."
 )
 TransformText = Annotated[str, option(TRANSFORM_HELP, PROBLEM, "TEXT", "--transform")]
 OptionalTransformText = Annotated[str | None, option(TRANSFORM_HELP + " [its own]", PROBLEM, "TEXT", "--transform")]

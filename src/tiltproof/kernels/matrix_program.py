@@ -171,10 +171,13 @@ def constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def trace(transform: Transform, run: list[int], quadratic: bool = False) -> Entries | None:
-    """The entries of a run of spatial parts; None for cameras, and for formulas that do what cannot be written down.
+    """The entries of a run of spatial parts; None for cameras, for interpolations that are not bilinear, and for formulas that do what
+    cannot be written down.
 
     ``quadratic``: see `coordinates.symbols`.
     """
+    if transform.interpolation != "bilinear":  # the kernels know no other
+        return None
     tape = Tape(len(run))
     inputs = [Traced(tape, k) for k in range(len(run))]
     try:

@@ -20,6 +20,7 @@ from tiltproof.pixels import single_cell
 from tiltproof.pixels.bilinear import PatchExtrema, boxes_of, some
 from tiltproof.pixels.coordinates import Coordinates, check_camera_depth, coordinates, symbols
 from tiltproof.pixels.fgv import fgv
+from tiltproof.pixels.interpolations import resampled_form, resampled_interval
 from tiltproof.pixels.noise import noisy_form, noisy_interval
 from tiltproof.pixels.photometric import changed_form, changed_interval
 from tiltproof.pixels.quadratic import quadratic_pixels
@@ -38,6 +39,12 @@ def check_method(method: str, transform: Transform) -> None:
     """Raise if `method` is unknown, or if `fgv` does not support the transformation."""
     if method not in METHODS:
         raise InputError("unknown method", got=repr(method), do=f"use one of {', '.join(METHODS)}")
+    if method == "fgv" and transform.interpolation != "bilinear":
+        raise InputError(
+            "the paper's method (fgv) is defined for bilinear interpolation only",
+            got=transform.interpolation,
+            do="use method affine or hull",
+        )
     beyond = [part.text for part in transform.parts if isinstance(part, Photometric)]
     if method == "fgv" and beyond:
         raise InputError(
@@ -182,6 +189,7 @@ def pair_bounds(
         return noisy(form, transform.noise, method).to(dtype)
     if method == "affine":
         quadratic = quadratic and len(transform.parts) == 1 and transform.parts[0].kind is Spatial
+        quadratic = quadratic and transform.interpolation == "bilinear"
         return _affine_bounds(images, rows_of, transform, low, high, cells, quadratic, dtype).to(dtype)
     height, width = images.shape[-2:]
     image = Interval(images, images)
@@ -192,7 +200,7 @@ def pair_bounds(
             image = fgv(transform, run, image, rows_of, low, high)
         elif kind is Spatial:
             place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
-            image = hull_of_interval(image, rows_of, place, transform.padding).clamp01()
+            image = _resampled_interval(image, rows_of, place, transform).clamp01()
         else:
             if len(image.lower) != len(rows_of) or image.lower is images:
                 image = Interval(images[rows_of], images[rows_of])
@@ -224,18 +232,23 @@ def _affine_bounds(
 ) -> AffineForm:
     height, width = images.shape[-2:]
     stages = list(transform.stages())
-    if stages and stages[0][0] is Spatial:
+    if stages and stages[0][0] is Spatial and transform.interpolation == "bilinear":
         # in the wanted dtype if nothing follows, for half the traffic
         wanted = dtype if len(stages) == 1 and not quadratic else torch.float64
         run = stages.pop(0)[1]
         image = affine_spatial(images, rows_of, transform, run, low, high, wanted, quadratic, cells)
+    elif stages and stages[0][0] is Spatial:
+        run = stages.pop(0)[1]
+        place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
+        exact = AffineForm.constant(images.double())
+        image = resampled_form(exact, rows_of, place, transform.padding, transform.interpolation, hull)
     else:
         image = AffineForm.constant(images[rows_of], max(1, low.shape[1]))
     pairs = torch.arange(len(rows_of), device=rows_of.device)
     for number, (kind, run) in enumerate(stages, 1):
         if kind is Spatial:
             place = coordinates(transform, run, symbols(low, high), low, high, height, width, cells)
-            image = affine(image, pairs, place, transform.padding)
+            image = _resampled(image, pairs, place, transform)
         elif kind is Pixelwise:
             wanted = dtype if number == len(stages) else torch.float64
             image = affine_pixelwise(image, transform, run, low, high, wanted)
@@ -352,6 +365,18 @@ def hull_of_interval(image: Interval, rows_of: Tensor, place: Coordinates, paddi
     if image.lower is image.upper:
         return hull(image.lower, rows_of, place, padding)
     return Interval(hull(image.lower, rows_of, place, padding).lower, hull(image.upper, rows_of, place, padding).upper)
+
+
+def _resampled_interval(image: Interval, rows_of: Tensor, place: Coordinates, transform: Transform) -> Interval:
+    if transform.interpolation == "bilinear":
+        return hull_of_interval(image, rows_of, place, transform.padding)
+    return resampled_interval(image, rows_of, place, transform.padding, transform.interpolation, hull)
+
+
+def _resampled(image: AffineForm, rows_of: Tensor, place: Coordinates, transform: Transform) -> AffineForm:
+    if transform.interpolation == "bilinear":
+        return affine(image, rows_of, place, transform.padding)
+    return resampled_form(image, rows_of, place, transform.padding, transform.interpolation, hull)
 
 
 def affine(image: AffineForm, rows_of: Tensor, place: Coordinates, padding: str) -> AffineForm:

@@ -96,7 +96,7 @@ def supported(transform: Transform, low: Tensor, high: Tensor) -> bool:
         return False
     kinds = [kind for kind, _ in transform.stages()] if len(transform.parts) <= MOST_PARTS else []
     plain = bool(((low < high).sum(1) <= 1).all()) and bool((torch.cat([low, high]).abs() < MOST_VALUE).all())
-    return plain and kinds in ([Spatial], [Pixelwise], [Spatial, Pixelwise])
+    return transform.interpolation == "bilinear" and plain and kinds in ([Spatial], [Pixelwise], [Spatial, Pixelwise])
 
 
 def _some_pairs(

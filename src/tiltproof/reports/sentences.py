@@ -96,9 +96,9 @@ def scope(run: FinishedRun) -> str:
     )
     outside = OUTSIDE.get(run.transform.padding, run.transform.padding)
     return (
-        f"The statement is about {network} and the exact transformation with bilinear interpolation; outside the image lies "
-        f"{outside}. {noise}It is a proof for the closed range, not a test of samples; it says nothing about other images. The proof "
-        "accounts for every rounding error of the prover."
+        f"The statement is about {network} and the exact transformation with {run.transform.interpolation} interpolation; outside the "
+        f"image lies {outside}. {noise}It is a proof for the closed range, not a test of samples; it says nothing about other images. "
+        "The proof accounts for every rounding error of the prover."
     )
 
 

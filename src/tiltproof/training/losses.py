@@ -311,12 +311,12 @@ class Certified(RampedLoss):
 
     @property
     def recordable(self) -> bool:
-        return self.transform.padding == "zeros"
+        return self.transform.padding == "zeros" and self.transform.interpolation == "bilinear"
 
     def pixels(self, images: Tensor, low: Tensor, high: Tensor) -> AffineForm:
         """Return the pixel bounds of each image over its box."""
         cells = None
-        if self.transform.padding == "zeros":
+        if self.recordable:
             if self.lines is None:
                 self.lines = lines_needed(self.transform, self.half_width, images.shape[-2], images.shape[-1])
             if self.bounds == "fgv":

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.names import PADDINGS
-from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, sample, sample_each
+from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, sample_each
+from tiltproof.transforms.resampling import INTERPOLATIONS, resampled
 
 LETTERS: dict[str, type[Part]] = {}
 """The classes the text notation knows, by letter. A class of this package registers itself when it is defined.
@@ -32,6 +33,8 @@ A user's class is not registered: run folders name a transformation by its lette
 
 NOISE = "Linf"
 """The name of noise in the notation: the one part that has no parameter."""
+OPTIONS = {"padding": PADDINGS, "interpolation": INTERPOLATIONS}
+"""What the notation allows after a semicolon; the first of each is the usual one."""
 
 
 def number_text(value: float) -> str:
@@ -46,7 +49,7 @@ def noise_text(epsilon: float) -> str:
 
 
 class Transform:
-    """A composition of one-parameter parts, applied in order, with one padding rule and perhaps noise at the end.
+    """A composition of one-parameter parts, applied in order, with one padding rule, one interpolation and perhaps noise at the end.
 
     Attributes
     ----------
@@ -54,12 +57,15 @@ class Transform:
         The parts.
     padding : {"zeros", "border", "reflect"}
         What lies outside the image.
+    interpolation : {"bilinear", "nearest", "bicubic"}
+        How spatial parts find values between pixels.
     noise : float
         How far each pixel of the transformed image may move in addition (`Linf`); 0 without noise.
     """
 
     parts: tuple[Part, ...]
     padding: str
+    interpolation: str = "bilinear"
     noise: float = 0.0
 
     def without_noise(self) -> Transform:
@@ -154,7 +160,7 @@ class Transform:
         Equal to `apply` except for rounding. A leading spatial stage computes source positions once for all images.
         """
         parameters, others = parameters.to(images), list(self.stages())
-        if others and others[0][0] is Spatial:
+        if others and others[0][0] is Spatial and self.interpolation == "bilinear":
             _, indices = others.pop(0)
             images = sample_each(images, *self._positions(indices, images, parameters), self.padding)
         else:
@@ -169,7 +175,8 @@ class Transform:
             part, value = self.parts[indices[0]], parameters[:, indices[0]]
             return part.change(images, value.view(-1, 1, 1, 1), self.padding)
         if kind is Spatial:
-            return sample(images, *self._positions(indices, images, parameters), self.padding)
+            positions = self._positions(indices, images, parameters)
+            return resampled(images, *positions, self.padding, self.interpolation)
         for k in indices:
             images = self.parts[k].pixels(images, parameters[:, k].view(-1, 1, 1, 1))
         return images.clamp(0, 1)
@@ -190,7 +197,12 @@ class Transform:
 
     def __str__(self) -> str:
         text = ", ".join([*(part.text for part in self.parts), *([noise_text(self.noise)] if self.noise else [])])
-        return text if self.padding == "zeros" else f"{text}; padding={self.padding}"
+        return "".join([text, *(f"; {name}={value}" for name, value in self.options().items())])
+
+    def options(self) -> dict[str, str]:
+        """Return padding and interpolation, where they are not the usual ones."""
+        chosen = {"padding": self.padding, "interpolation": self.interpolation}
+        return {name: value for name, value in chosen.items() if value != OPTIONS[name][0]}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Transform):
@@ -201,7 +213,8 @@ class Transform:
         return hash(self._identity())
 
     def _identity(self) -> tuple[object, ...]:
-        return (*((type(part), part.range, part.constants) for part in self.parts), self.padding, self.noise)
+        parts = ((type(part), part.range, part.constants) for part in self.parts)
+        return (*parts, self.padding, self.interpolation, self.noise)
 
 
 class Part(Transform):
@@ -227,6 +240,7 @@ class Part(Transform):
     quantity = "parameter"
     """The name of its parameter in the report, for instance on an axis."""
     padding = "zeros"
+    interpolation = "bilinear"
     minimum: float | None = None
     """The smallest meaningful parameter, if there is one; ``(x)`` then stands for the range from it to x."""
     setting: tuple[str, str] | None = None
@@ -391,25 +405,28 @@ class Compose(Transform):
         The parts, or compositions of parts, in the order of application.
     padding : {"zeros", "border", "reflect"}
         What lies outside the image.
+    interpolation : {"bilinear", "nearest", "bicubic"}
+        How spatial parts find values between pixels.
 
     Raises
     ------
     InputError
-        If there is no part, the padding is unknown, an inner composition has another padding, or noise is not last.
+        If there is no part, an option is unknown, an inner composition has another one, or noise is not last.
     """
 
-    def __init__(self, *transforms: Transform, padding: str = "zeros") -> None:
+    def __init__(self, *transforms: Transform, padding: str = "zeros", interpolation: str = "bilinear") -> None:
         if not transforms:
             raise InputError("a composition needs at least one transformation", got="none")
         for transform in transforms:
             if not isinstance(transform, Transform):
                 raise InputError("only transformations can be composed", got=repr(transform))
-            if transform.padding not in ("zeros", padding):
-                raise InputError(
-                    "the parts of a composition share one padding",
-                    got=f"{transform.padding!r} inside {padding!r}",
-                    do="give padding= to the outermost Compose only",
-                )
+            for name, value in transform.options().items():
+                if value != (own := {"padding": padding, "interpolation": interpolation}[name]):
+                    raise InputError(
+                        f"the parts of a composition share one {name}",
+                        got=f"{value!r} inside {own!r}",
+                        do=f"give {name}= to the outermost Compose only",
+                    )
         for transform in transforms[:-1]:
             if transform.noise:  # what follows would change the size of the noise, or smear it
                 raise InputError(
@@ -417,15 +434,17 @@ class Compose(Transform):
                     got=", ".join(map(str, transforms)),
                     do=f"write {noise_text(transform.noise)} once, at the end",
                 )
-        if padding not in PADDINGS:
-            raise InputError("unknown padding", got=repr(padding), do=f"use one of {', '.join(PADDINGS)}")
+        for name, value in (("padding", padding), ("interpolation", interpolation)):
+            if value not in OPTIONS[name]:
+                raise InputError(f"unknown {name}", got=repr(value), do=f"use one of {', '.join(OPTIONS[name])}")
         self.parts = tuple(part for transform in transforms for part in transform.parts)
-        self.padding = padding
+        self.padding, self.interpolation = padding, interpolation
         self.noise = transforms[-1].noise
 
     def __repr__(self) -> str:
-        inside = ", ".join([*map(repr, self.parts), *([noise_text(self.noise)] if self.noise else [])])
-        return f"Compose({inside})" if self.padding == "zeros" else f"Compose({inside}, padding={self.padding!r})"
+        noise = [noise_text(self.noise)] if self.noise else []
+        options = [f"{name}={value!r}" for name, value in self.options().items()]
+        return f"Compose({', '.join([*map(repr, self.parts), *noise, *options])})"
 
 
 # The paper's notation as text: ``"Sc(5), R(5), C(5), B(0.01)"``, ``"R(-10:25)"``, ``"R(30); padding=border"``.
@@ -443,7 +462,8 @@ def parse(text: str, padding: str | None = None) -> Transform:
     Parameters
     ----------
     text : str
-        Letters with ranges, separated by commas; ``(x)`` is the range from -x to x. Optionally ``; padding=...``.
+        Letters with ranges, separated by commas; ``(x)`` is the range from -x to x. Optionally ``; padding=...`` and
+        ``; interpolation=...``.
     padding : {"zeros", "border", "reflect"}, optional
         What lies outside the image; takes precedence over the text's.
 
@@ -470,12 +490,19 @@ def parse(text: str, padding: str | None = None) -> Transform:
     """
     if not isinstance(text, str):
         raise InputError("the notation is text", got=repr(text), do='write for example "R(30)" or "Sc(5), R(5)"')
-    body, _, option = text.partition(";")
-    if option.strip():
+    body, *options = text.split(";")
+    chosen: dict[str, str] = {}
+    for option in filter(str.strip, options):
         key, _, value = option.partition("=")
-        if key.strip() != "padding":
-            raise InputError("the only option after ';' is padding", got=option.strip(), do='write "; padding=border"')
-        padding = padding or value.strip()
+        if key.strip() not in OPTIONS or key.strip() in chosen:
+            raise InputError(
+                "the options after ';' are padding and interpolation, once each",
+                got=option.strip(),
+                do='write "; padding=border" or "; interpolation=nearest"',
+            )
+        chosen[key.strip()] = value.strip()
+    if padding:
+        chosen["padding"] = padding
     parts: list[Transform] = []
     position = 0
     while True:
@@ -492,9 +519,9 @@ def parse(text: str, padding: str | None = None) -> Transform:
         if body[position] != ",":
             raise InputError(f"expected a comma in {text!r} before {body[position:]!r}")
         position += 1
-    if padding is None and len(parts) == 1:
+    if not chosen and len(parts) == 1:
         return parts[0]
-    return Compose(*parts, padding=padding or "zeros")
+    return Compose(*parts, **chosen)
 
 
 def _part(letter: str, low: str, high: str | None, fixed: str | None, *normal: str | None) -> Transform:

@@ -109,7 +109,7 @@ def ring_index(index: Tensor, size: int, padding: str) -> Tensor:
     return torch.minimum(folded, period - folded) + 1
 
 
-def _in_reach(position: Tensor, size: int, padding: str) -> Tensor:
+def in_reach(position: Tensor, size: int, padding: str) -> Tensor:
     """Return an equivalent position that fits an integer: far outside, the padded image is periodic or constant."""
     if reflects(padding) and size > 1:
         return position.remainder(2 * (size - 1))
@@ -163,7 +163,7 @@ def _cells(
 
     Corners are in the order north west, north east, south west, south east.
     """
-    column, row = _in_reach(column, width, padding), _in_reach(row, height, padding)
+    column, row = in_reach(column, width, padding), in_reach(row, height, padding)
     column0, row0 = column.detach().floor(), row.detach().floor()
     weights = (column - column0).unsqueeze(-1), (row - row0).unsqueeze(-1)
     columns = [ring_index(column0.long() + k, width, padding) for k in (0, 1)]

@@ -122,7 +122,8 @@ def nested(transform: Transform, share: float) -> Transform:
         low, high = part.range
         least = min(max(0.0, low), high)  # 0 is the identity for every part
         parts.append(part.over(*(least + _short(share, end - least) for end in (low, high))))
-    return parts[0] if len(parts) == 1 and transform.padding == "zeros" else Compose(*parts, padding=transform.padding)
+    options = transform.options()
+    return parts[0] if len(parts) == 1 and not options else Compose(*parts, **options)
 
 
 def _short(share: float, end: float) -> float:
