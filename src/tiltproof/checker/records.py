@@ -27,6 +27,10 @@ class VerdictRecord(Tiled):
     """What was proved of the range, if the run has a radius for each image: each end times this, exactly."""
     perturbation: str | None = None
     """With noise: what moves the pixels of the counterexample, if anything does."""
+    reached: float | None = None
+    """The margin is at most this ..."""
+    reached_at: tuple[float, ...] = ()
+    """... at these parameters."""
 
 
 def read_labels(claim: dict[str, Any], count: int) -> list[int]:
@@ -78,8 +82,12 @@ def read_verdict(
             push is None or (verdict == "falsified" and transform.noise > 0 and type(push) is str),
             "it has a perturbation where none belongs",
         )
+        ensure("reached" not in record or verdict == "certified", f"a margin is reached for a verdict {verdict}")
         if verdict == "certified":
-            return VerdictRecord(number, *read_tiling(record, parts), label, verdict, margin, [])
+            reached, at = read_reached(record, margin, transform) if "reached" in record else (None, ())
+            return VerdictRecord(
+                *(number, *read_tiling(record, parts), label, verdict, margin, []), reached=reached, reached_at=at
+            )
         tiling: tuple[list[int], str, int] = ([], "", 0)
         if radius and share > 0:
             ensure(verdict != "misclassified", "a share is proved of a misclassified image")
@@ -101,6 +109,15 @@ def read_verdict(
         return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0, push)
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None
+
+
+def read_reached(record: dict[str, Any], margin: float | None, transform: Transform) -> tuple[float, tuple[float, ...]]:
+    """Read the margin that a certified image reaches somewhere in the range, and where."""
+    reached, at = finite(record, "reached"), vector(get(record, "reached_at", list), len(transform.low))
+    ensure(margin is not None and margin <= reached, "its proved margin is above the one that it reaches")
+    inside = all(low <= x <= high for low, x, high in zip(transform.low, at, transform.high, strict=True))
+    ensure(inside, "the margin is reached outside of the range")
+    return reached, tuple(at)
 
 
 def check_counts(summary: dict[str, Any], records: Sequence[VerdictRecord]) -> None:

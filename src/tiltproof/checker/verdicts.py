@@ -70,6 +70,7 @@ class VerdictProver(Prover[VerdictRecord]):
         self.check_counterexamples([record for record in records if record.verdict == "falsified"])
         certified = [record for record in records if record.verdict == "certified"]
         self.check_margins(certified)
+        self.check_reached([record for record in certified if record.reached is not None])
         self.prove([record for record in records if record.share > 0], progress)
 
     def part_to_prove(self, record: VerdictRecord, box: Box) -> Ends | None:
@@ -254,3 +255,12 @@ class VerdictProver(Prover[VerdictRecord]):
             for record, upper in zip(repeated, margins.upper.tolist(), strict=True):
                 if record.margin is None or record.margin <= 0 or upper < record.margin:
                     raise CheckFailed("its margin is smaller than claimed", record.image)
+
+    def check_reached(self, records: list[VerdictRecord]) -> None:
+        """Check that the real-valued margin is at most as claimed, and at least the proved one, at the parameters of each."""
+        for part in batched(records, self.pairs):
+            points = [([*record.reached_at], [*record.reached_at]) for record in part]
+            margins, _ = self.over(part, points, "real")
+            for record, lower, upper in zip(part, margins.lower.tolist(), margins.upper.tolist(), strict=True):
+                if not lower <= (record.reached or 0.0) or not upper >= (record.margin or 0.0):
+                    raise CheckFailed("its margin is another one than claimed where it is least", record.image)

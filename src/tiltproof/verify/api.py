@@ -26,6 +26,7 @@ from tiltproof.verify.options import (
     BranchAndBound,
     Execution,
     IntervalHull,
+    Limits,
     RunFolder,
     Settings,
     Tolerance,
@@ -168,6 +169,7 @@ def certify_range(
     """
     began = time.perf_counter()
     settings = Settings(bounds, search, attack, seed, tolerance)
+    _refuse_tightening(search, "a range has a tolerance of its own", "tolerance=Tolerance(relative=0.05) (--excess)")
     check_kinds(execution=execution, run=run)
     with proof_on(images):
         inputs = check_model_and_images(model, images, transform, semantics)
@@ -233,6 +235,7 @@ def certified_radius(
             do="give search=BranchAndBound(max_boxes=20_000), or none",
         )
     check_kinds(execution=execution, run=run)
+    _refuse_tightening(search, "a radius is no margin", "gap=... (--gap), for both ends of a radius")
     with proof_on(images):
         inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
         check_identity(inputs.transform)
@@ -243,6 +246,11 @@ def certified_radius(
             about["keep"] = keep.record()
         certificate: RadiusCertificate = _run(job, inputs, execution, run, progress, began, about)
         return certificate
+
+
+def _refuse_tightening(search: Limits, why: str, do: str) -> None:
+    if isinstance(search, BranchAndBound) and search.tighten is not None:
+        raise InputError("only the margins of classes are tightened", got=repr(search), why=why, do=f"use {do}")
 
 
 def _share_of_gap(gap: float | None, transform: Transform) -> float:

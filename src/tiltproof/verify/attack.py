@@ -371,8 +371,9 @@ class Attacker:
         t = (unit + 1) / 2
         return (self.low * (1 - t) + self.high * t).clamp(self.low, self.high)
 
-    def search(self, known: Counterexamples, rows: Tensor, samples: int, steps: int, hasty: bool = False) -> None:
-        """Attack images ``rows``: first sampled parameters, then gradient steps from each image's worst one. ``hasty``: see `_seen`."""
+    def search(self, known: Counterexamples, rows: Tensor, samples: int, steps: int, hasty: bool = False) -> Tensor:
+        """Attack images ``rows``: first sampled parameters, then gradient steps from each image's worst one; return the
+        positions [N, d] of the margins that are less than all known. ``hasty``: see `_seen`."""
         if samples < 1 or steps < 0:
             raise InputError(
                 "the attack needs at least one sample and no negative number of steps", got=(samples, steps)
@@ -382,7 +383,7 @@ class Attacker:
         for chunk in units.split(max(1, min(len(units), 32))):
             rows = rows[~known.falsified[rows]]
             if not len(rows):
-                return
+                return best
             least, which = self._seen(rows, chunk, hasty).min(1)
             lower = least < known.margin[rows]
             best[rows[lower]] = chunk[which[lower]]
@@ -393,6 +394,7 @@ class Attacker:
             known.margin[rows] = torch.minimum(known.margin[rows], least)
             self.confirm(known, rows[least < 0], self.at(best[rows[least < 0]]))
         self._descend(known, rows, best, steps)
+        return best
 
     def _seen(self, rows: Tensor, units: Tensor, hasty: bool) -> Tensor:
         """Return margins of images [R] at positions [U]: [R, U]. ``hasty``: only some positions, for images whose

@@ -43,6 +43,7 @@ from tiltproof.verify.rules import Rule
 from tiltproof.verify.shares import Shares, nested
 from tiltproof.verify.spec import ClassificationSpec, RangeSpec
 from tiltproof.verify.state import Search, SearchState, Tiling, leaves
+from tiltproof.verify.tighten import TighteningSearch
 from tiltproof.verify.uniform_grid import UniformSearch
 
 Grid = tuple[int, ...]
@@ -131,6 +132,10 @@ class Job:
             search.state.seconds += (time.perf_counter() - began) / len(inputs.images)
         reporter.proving(search)
         search.work(pairs, reporter.report)
+        if self.settings.search.excess is not None and isinstance(search, BranchingSearch):
+            further = TighteningSearch(search, self.settings.search.excess)
+            further.work(pairs, reporter.report)
+            search.state = further.state
         search.spec.finish(search.state)
         shared = max(0.0, time.perf_counter() - began - float(search.state.seconds.sum())) / len(inputs.images)
         return search.spec.results(search.state, search.tiling, self.first, shared), grid

@@ -96,6 +96,11 @@ class Limits(_Option):
             )
 
     @property
+    def excess(self) -> float | None:
+        """The share to which margins of certified images are tightened, if they are."""
+        return None
+
+    @property
     def grid(self) -> tuple[int, ...] | None:
         """Boxes per parameter if they are fixed, else None."""
         return None
@@ -116,12 +121,34 @@ class BranchAndBound(Limits):
         Parameter boxes bounded per image before its verdict is unknown.
     max_seconds : float, optional
         Seconds of computation per image, the attack included, before its verdict is unknown.
+    tighten : float, optional
+        Go on halving the boxes of certified images until the proved margin is within this share of a margin that is
+        reached, 0.05 for 5 %; an image whose budget is spent stays certified. Without it a margin says how early the
+        proof succeeded, and compares nothing.
 
     Raises
     ------
     InputError
-        If a limit is not positive.
+        If a limit is not positive, or ``tighten`` not between 0 and 1.
     """
+
+    _: KW_ONLY
+    tighten: float | None = None
+
+    @property
+    def excess(self) -> float | None:
+        """The share to which margins of certified images are tightened, if they are."""
+        return self.tighten
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tighten = self.tighten
+        if tighten is not None and not (isinstance(tighten, (int, float)) and 0 < tighten < 1):
+            raise InputError(
+                "margins are tightened to a share between 0 and 1",
+                got=f"tighten {tighten!r}",
+                do="e.g. tighten=0.05 (--tighten) for 5 %",
+            )
 
 
 @dataclass(frozen=True, repr=False)
@@ -360,4 +387,5 @@ class Settings:
             "seed": self.seed,
             **({} if self.tolerance is None else self.tolerance.record()),
             **({} if self.gap is None else {"gap": self.gap}),
+            **({} if self.search.excess is None else {"tighten": self.search.excess}),
         }

@@ -171,12 +171,18 @@ class ImageResult:
     perturbation: str | None = None
     """falsified, with noise: which pixels of the counterexample move up by epsilon, the others down (docs/run-folder.md);
     None if the parameters alone change the answer."""
+    reached: float | None = None
+    """certified, if margins were tightened: an upper bound of the margin at ..."""
+    reached_at: tuple[float, ...] | None = None
+    """... these parameters."""
 
     def record(self) -> dict[str, Any]:
         """Return a plain dictionary for JSON."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if self.perturbation is None:
             del values["perturbation"]
+        if self.reached is None:
+            del values["reached"], values["reached_at"]
         reason = None if self.reason is None else str(self.reason)
         margin = self.margin if math.isfinite(self.margin) else None
         return values | {"verdict": str(self.verdict), "margin": margin, "reason": reason}
@@ -192,6 +198,8 @@ class ImageResult:
         }
         for name in ("grid", "counterexample"):
             changed[name] = None if record[name] is None else tuple(record[name])
+        if "reached_at" in record:
+            changed["reached_at"] = tuple(record["reached_at"])
         reason = record.get("reason")  # folders of earlier versions give none
         changed["reason"] = None if reason is None else Reason(reason)
         return cls(**(record | changed))

@@ -250,7 +250,16 @@ class ClassificationSpec:
             "perturbation": [
                 known.perturbation.get(k) if verdicts[k] is Verdict.FALSIFIED else None for k in range(count)
             ],
+            "reached": [None] * count,
+            "reached_at": [None] * count,
         }
+        if state.slack is not None:
+            columns["reached"] = [
+                x if yes else None for x, yes in zip(state.slack.reached.tolist(), claimed, strict=True)
+            ]
+            columns["reached_at"] = [
+                tuple(at) if yes else None for at, yes in zip(state.slack.at.tolist(), claimed, strict=True)
+            ]
         return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
 
     def _reasons(self, state: SearchState) -> dict[int, Reason]:

@@ -30,6 +30,7 @@ from tiltproof.verify.prover import BackwardPolicy
 if TYPE_CHECKING:
     from tiltproof.verify.results import Reason
     from tiltproof.verify.spec import Spec
+    from tiltproof.verify.tighten import Slack
 
 DEEPEST = 2**44
 """Most pieces along one axis; far below 2**53, up to which indices are exact as floats."""
@@ -396,6 +397,8 @@ class SearchState:
     next_look: Tensor
     """Boxes at which it is looked again whether an image can be proved at all."""
     frontier: Frontier | None = None
+    slack: Slack | None = None
+    """The boxes of certified images, where their margins are tightened."""
 
     @classmethod
     def start(cls, spec: Spec, witnesses: Any, policy: BackwardPolicy, device: torch.device | str = "cpu") -> Self:
