@@ -45,7 +45,8 @@ def test_the_three_words(run):
     assert [row["result"] for row in rows] == ["safe", "unsafe", "unknown", "unknown", "unknown"]
     assert [row["verdict"] for row in rows] == [one["verdict"] for one in RECORDS]
     assert [row["counterexample"] for row in rows] == ["", "[0.1]", "", "", ""]
-    assert [row["margin"] for row in rows] == [0.1, -1e-300, None, -2.5, -3.0]
+    assert [row["proved_at_least"] for row in rows] == [0.1, None, None, None, -3.0]
+    assert [row["reached_at_most"] for row in rows] == [None, -1e-300, None, -2.5, None]
     assert rows[2]["open_box"] == "[[-0.5], [0.5]]"
     assert [row["image"] for row in rows] == [7, 8, 9, 10, 11]
 
@@ -126,12 +127,14 @@ HOSTILE = ['=HYPERLINK("http://x","y")', "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_cell_of_text_is_a_formula(run, text):
     """Spreadsheets evaluate text with such a beginning; JSON lines keep it as it is."""
-    rows = [row | {"model": text, "method": text, "margin": -0.5, "label": 3} for row in result_rows(run("R(1)"))]
+    rows = [
+        row | {"model": text, "method": text, "reached_at_most": -0.5, "label": 3} for row in result_rows(run("R(1)"))
+    ]
     table = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
     assert len(table) == len(rows)
     for read in table:
         assert (read["model"], read["method"]) == ("'" + text.replace("\r", "\n"),) * 2
-        assert (read["margin"], read["label"]) == ("-0.5", "3"), "numbers stay numbers"
+        assert (read["reached_at_most"], read["label"]) == ("-0.5", "3"), "numbers stay numbers"
     assert [json.loads(line)["model"] for line in as_jsonl(rows).splitlines()] == [text] * len(rows)
 
 

@@ -22,6 +22,7 @@ STATE, CALLS = "network/module_state.py", "network/module_state.py"
 ONNX_NODES, RANDOM_GRAPHS = "onnx/test_nodes.py", "onnx/test_random_graphs.py"
 DOMAIN_ENDS, CURVE, AMBIENT = "soundness/test_domain_ends.py", "runs/test_curve.py", "verify/test_ambient_state.py"
 SHARES, OUTWARD, RADIUS = "verify/shares.py", "verify/radius_search.py", "verify/test_radius.py"
+TIGHTENED, TIGHT = "verify/tighten.py", "verify/test_tighten.py"
 CHECKER_TILING = "checker/tiling.py"
 COUNTS = "soundness/test_rounding_counts.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
@@ -937,6 +938,17 @@ MUTATIONS = [
     Mutation("checker: the whole range without a proof", "checker/records.py",
              'ensure((share == 1) == (verdict == "certified"), ', 'ensure((share == 1) == (share == 1.0), ',
              "certified says that all of it is proved", (RADIUS,)),
+    # tightened margins
+    Mutation("margins of the boxes that were halved last", TIGHTENED, "Pairs.join([slack.bounded, slack.waiting])", "slack.waiting",
+             "the least bound is that of all boxes", (TIGHT,)),
+    Mutation("the largest bound as the margin", TIGHTENED, 'scatter_reduce_(0, pairs.image, pairs.bound[:, 0], "amin")',
+             'scatter_reduce_(0, pairs.image, pairs.bound[:, 0], "amax", include_self=False)',
+             "the margin holds for all of the range", (TIGHT,)),
+    Mutation("a box that is lost while margins are tightened", TIGHTENED,
+             "state.proved[rows, 0], state.covered[rows] = least[rows], covered[rows]", "state.proved[rows, 0] = least[rows]",
+             "its bound may be the least", (TIGHT,)),
+    Mutation("checker: the margin that is reached", "checker/verdicts.py", "if not lower <= (record.reached or 0.0) or not", "if not",
+             "the least margin is not above it", (TIGHT,)),
     # output ranges
     Mutation("upper ends of ranges", "verify/prover.py", "return ends[0], -ends[1], shares", "return ends[0], ends[0], shares",
              "an upper bound of f is minus a lower bound of -f", (RANGES,)),

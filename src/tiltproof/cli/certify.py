@@ -65,6 +65,9 @@ def command(
     method: options.Method = "affine",
     splits: Annotated[str | None, option("Instead: " + options.SPLITS_HELP, EFFORT, "N,...")] = None,
     samples: options.Samples = None,
+    tighten: Annotated[
+        float | None, option("Halve boxes until margins are this tight, e.g. 0.05.", EFFORT, "SHARE")
+    ] = None,
     device: options.Device = "auto",
     memory: options.MemoryLimit = None,
     ray: Annotated[str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER")] = None,
@@ -102,7 +105,7 @@ def command(
     _check_task(
         task,
         only_regression={"--excess": excess, "--width": width},
-        only_classes={"--fail-under": fail_under, "--curve": curve or None} | kept.given,
+        only_classes={"--tighten": tighten, "--fail-under": fail_under, "--curve": curve or None} | kept.given,
     )
     tolerance = Tolerance(**without_none(relative=excess, absolute=width))
     if resume and out is None:
@@ -116,7 +119,9 @@ def command(
     settings: dict[str, Any] = {
         "semantics": semantics,
         "bounds": bounds_for(method),
-        "search": search_for(parse_splits(splits), **without_none(max_boxes=boxes, max_seconds=seconds)),
+        "search": search_for(
+            parse_splits(splits), **without_none(max_boxes=boxes, max_seconds=seconds, tighten=tighten)
+        ),
         "attack": Attack(**without_none(samples=samples)),
         "execution": Execution(memory, workers, batch_size, batch_images),
         "seed": seed,

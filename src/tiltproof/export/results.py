@@ -144,13 +144,23 @@ def _class_row(run: FinishedRun, result: ImageResult, wrong: bool) -> Row:
         else f"the network {run.keep.words}, for all parameters of the range",
         "result": word,
         "verdict": str(result.verdict),
-        "margin": _finite(result.margin),
+        **_margins(result),
         "counterexample": _text(at),
         **({"perturbation": result.perturbation or ""} if run.transform.noise else {}),
         "open_box": _text(result.open_box),
         "reason": "" if result.reason is None else str(result.reason),
         "boxes": result.boxes,
         "seconds": float(result.seconds),
+    }
+
+
+def _margins(result: ImageResult) -> Row:
+    """Return what is known of the least margin in the range: a proved lower bound, and one that is reached."""
+    proved = result.verdict in (Verdict.CERTIFIED, Verdict.UNKNOWN)
+    least, most = (result.margin, result.reached) if proved else (None, result.margin)
+    return {
+        "proved_at_least": None if least is None else _finite(least),
+        "reached_at_most": None if most is None else _finite(most),
     }
 
 

@@ -145,6 +145,8 @@ def _of_rows(
 
 def _search_outward(problem: Problem, rows: list[int], known: Known, options: dict[str, Any]) -> None:
     """Find the largest proved range of these images."""
+    if isinstance(search := options.get("search"), BranchAndBound):
+        options = options | {"search": replace(search, tighten=None)}
     given, options = _of_rows(problem, rows, options)
     found = certified_radius(*given, problem[3], **_phase(options, "curve"))
     for k, result in zip(rows, found.results, strict=True):

@@ -66,6 +66,11 @@ class FinishedRun:
         return "regression" if self.regression else "any" if is_own(self.keep) else "classification"
 
     @property
+    def tightened(self) -> bool:
+        """Whether margins of certified images are tight enough to compare them."""
+        return self.settings.get("tighten") is not None
+
+    @property
     def radii(self) -> bool:
         """Whether the run looked for the largest proved range of each image."""
         return self.claim.get("task") == "radius"
@@ -197,6 +202,8 @@ def _check_record(result: ImageResult | RangeResult, parameters: int) -> None:
         points = [result.counterexample, *(result.open_box or ())]
         vectors = [(point, parameters) for point in points if point is not None]
         right = type(result.label) is int and 0 <= result.label < 2**31 and not math.isnan(result.margin)
+        if result.reached is not None:
+            vectors += [((result.reached,), 1), (result.reached_at or (), parameters)]
         if isinstance(result, RadiusResult):
             vectors.append(((result.share,), 1))
             right = right and 0 <= result.share <= 1

@@ -192,6 +192,12 @@ class UniformGrid(Limits):
 
 def search_for(splits: int | Sequence[int] | None = None, **limits: Any) -> BranchAndBound | UniformGrid:
     """Return a uniform grid of these splits, or branch and bound without any; ``limits``: those of `Limits`."""
+    if splits is not None and "tighten" in limits:
+        raise InputError(
+            "margins are tightened by halving boxes, and those of a grid are not halved",
+            got=f"--tighten {limits['tighten']} and --splits",
+            do="leave one of them out",
+        )
     return BranchAndBound(**limits) if splits is None else UniformGrid(splits, **limits)
 
 
