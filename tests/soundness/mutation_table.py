@@ -908,6 +908,8 @@ MUTATIONS = [
     Mutation("halves of no box", TREE, ".bincount(minlength=count)[:count] == 1).all()", ".bincount(minlength=count)[:count] >= 0).all()",
              "boxes that are no tree are no tiling", (SPLITS,)),
     # the largest proved range
+    Mutation("a radius without its noise", "verify/api.py", 'inputs.transform.refuse_noise("the largest proved range")', "pass",
+             "the search outward bounds pictures without noise", (RADIUS,)),
     Mutation("where a box begins, rounded outward", SHARES, "above = ((low - self.error) / self.high).nextafter(zero)",
              "above = ((low + self.error) / self.high)", "what is claimed is rounded down", (RADIUS,)),
     Mutation("where a box begins, by its exact edges", SHARES, "below = ((high + self.error) / self.low).nextafter(zero)",

@@ -108,6 +108,13 @@ def test_no_range_may_leave_the_identity_out():
         run("B(0.1:0.2)")
 
 
+@pytest.mark.parametrize("text", ["B(0.001), Linf(0.3)", "Linf(0.01)"])
+def test_noise_is_refused(text):
+    """A search outward proves nothing about noise."""
+    with pytest.raises(InputError, match="does not support noise"):
+        run(text)
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [

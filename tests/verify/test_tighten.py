@@ -126,6 +126,8 @@ def test_only_margins_of_classes_are_tightened():
         certify_range(model, images, None, "B(0.1)", search=search, tolerance=Tolerance())
     with pytest.raises(InputError, match="margins of classes"):
         certified_radius(model, images, labels, "B(0.1)", search=search)
+    with pytest.raises(InputError, match="does not support noise"):
+        certify(model, images, labels, "B(0.1), Linf(0.01)", search=search)
 
 
 def test_a_box_that_is_lost_is_noticed(monkeypatch):

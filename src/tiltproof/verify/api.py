@@ -113,6 +113,8 @@ def certify(
     check_kinds(execution=execution, run=run)
     with proof_on(images):
         inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
+        if search.excess is not None:
+            inputs.transform.refuse_noise("tightening margins")  # the margin that is reached is one without noise
         job = replace(_job(settings, first, execution, inputs), rule=rule)
         about: dict[str, Any] = {"labels": inputs.labels.tolist()}
         if keep is not None:
@@ -238,6 +240,7 @@ def certified_radius(
     _refuse_tightening(search, "a radius is no margin", "gap=... (--gap), for both ends of a radius")
     with proof_on(images):
         inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
+        inputs.transform.refuse_noise("the largest proved range")  # a radius has no place for it
         check_identity(inputs.transform)
         settings = Settings(bounds, search, attack, seed, gap=_share_of_gap(gap, inputs.transform))
         job = replace(_job(settings, first, execution, inputs), rule=rule)
