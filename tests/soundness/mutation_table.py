@@ -943,8 +943,8 @@ MUTATIONS = [
     # tightened margins
     Mutation("margins of the boxes that were halved last", TIGHTENED, "Pairs.join([slack.bounded, slack.waiting])", "slack.waiting",
              "the least bound is that of all boxes", (TIGHT,)),
-    Mutation("the largest bound as the margin", TIGHTENED, 'scatter_reduce_(0, pairs.image, pairs.bound[:, 0], "amin")',
-             'scatter_reduce_(0, pairs.image, pairs.bound[:, 0], "amax", include_self=False)',
+    Mutation("the largest bound as the margin", TIGHTENED, 'pairs.bound[:, 0], "amin"',
+             'pairs.bound[:, 0], "amax", include_self=False',
              "the margin holds for all of the range", (TIGHT,)),
     Mutation("a box that is lost while margins are tightened", TIGHTENED,
              "state.proved[rows, 0], state.covered[rows] = least[rows], covered[rows]", "state.proved[rows, 0] = least[rows]",

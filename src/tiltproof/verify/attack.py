@@ -126,9 +126,9 @@ def attack(
                 done += len(rows)
                 if progress is not None:
                     progress(done, len(inputs.images))
-        correct, labels = known.correct.tolist(), inputs.labels.tolist()
-        pushes = [known.perturbation.get(k) for k in range(len(labels))]
-        return AttackResult(known.found, known.margin.tolist(), correct, labels, pushes)
+        correct, answers = known.correct.tolist(), inputs.labels.tolist()
+        pushes = [known.perturbation.get(k) for k in range(len(answers))]
+        return AttackResult(known.found, known.margin.tolist(), correct, answers, pushes)
 
 
 @dataclass
