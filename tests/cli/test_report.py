@@ -21,7 +21,7 @@ def test_it_writes_one_file(tiltproof, workspace):
     assert result.exit_code == 0, result.output
     assert "run/report.html" in result.output
     page = (workspace / "run" / "report.html").read_text(encoding="utf-8")
-    assert "For 3 of the 5 images (60.00 %), it is proved" in page
+    assert "For 3 of the 5 images (60.00\u00a0%), it is proved" in page
     assert "every change of brightness between -0.2 and 0.2 units of pixel value" in page
     assert 'id="detail-4"' in page
     assert report(tiltproof, "--out", "new/folder/else.html", "--quiet").output == ""

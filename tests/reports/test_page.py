@@ -1,6 +1,8 @@
 """The report's file, without a browser: what it says, what it refuses, that it is safe and small."""
 
+import base64
 import hashlib
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -8,17 +10,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from tests.support.run_folder import manifest_of, record, write_run
-from tiltproof import RunFolder
+from tiltproof import RunFolder, check
 from tiltproof.errors import InputError
 from tiltproof.reports import page as page_module
 from tiltproof.reports import report
+from tiltproof.reports.assessment import unclaimed
+from tiltproof.reports.columns import stages
 from tiltproof.reports.page import SCRIPTS, order
-from tiltproof.reports.sentences import in_words, percent, quote
+from tiltproof.reports.sentences import in_words, meaning_of, percent, quote, scope
+from tiltproof.runs.checked import COUNTS, Checked, run_digest, write_checked
 from tiltproof.runs.reader import read_finished
-from tiltproof.transforms import LETTERS, Part, parse
+from tiltproof.transforms import LETTERS, Compose, Part, Rotation, parse
 from tiltproof.verify.api import certify, certify_range
 
 IMAGES_OF_DETAILS = ("image", "turned", "lower", "upper", "width")
@@ -96,8 +102,9 @@ def test_two_parameters_have_a_map(tmp_path):
     detail = data["detail-0"]
     assert len(detail["lines"]) == 2
     assert [len(row) for row in detail["map"]["margins"]] == [17] * 17
-    areas = sum((c - a) * (d - b) for a, b, c, d in detail["map"]["boxes"])
+    areas = sum((c - a) * (d - b) for a, b, c, d, _ in detail["map"]["boxes"])
     assert areas == pytest.approx(16, rel=1e-4), "the boxes of the tiling fill the range"
+    assert all(bound > 0 for *_, bound in detail["map"]["boxes"])
 
 
 def test_nothing_of_the_run_becomes_code(run):
@@ -190,7 +197,20 @@ def test_the_pages_script_makes_no_html_and_no_addresses_of_texts():
         assert word not in script
     assert not re.search(r"set(?:Timeout|Interval)\(['\"`]", script)
     addresses = re.findall(r"\b(?:src|href|action|formaction|xlink:href): *([^,}]+[}]?)", script)
-    assert {each.strip(" }") for each in addresses} == {"source", "thumbnail(k)", "block", "`#mark-${word"}
+    known = {
+        "source",
+        "thumbnail(k)",
+        "block",
+        "block.turned",
+        "picture",
+        "`#mark-${word",
+        "`#mark-${kind",
+        "'#images'",
+    }
+    assert {each.strip(" }") for each in addresses} == known
+    assert re.findall(r"setAttribute\('src', ([^;]+)\);", script) == [
+        "data.stages ? block.image || thumbnail(k) : frames.source"
+    ]
     assert not re.search(r"location|window\.open", script)
 
 
@@ -291,14 +311,99 @@ def test_the_sentence(run):
     )
 
 
-def test_the_most_urgent_come_first(run):
+def test_what_matters_comes_first(run):
     finished = read_finished(run[0])
-    verdicts = [str(finished.results[k].verdict) for k in order(finished)]
-    decided = [verdict not in ("unknown", "falsified") for verdict in verdicts]
-    assert decided == sorted(decided)
+    ranks = ["falsified", "unknown", "misclassified", "certified"]
+    placed = [ranks.index(str(finished.results[k].verdict)) for k in order(finished)]
+    assert placed == sorted(placed)
     page = report(*run, details=2).read_text(encoding="utf-8")
-    assert blocks(page)["data"]["detailed"] == sorted(order(finished)[:2])
+    found = blocks(page)
+    assert found["data"]["detailed"] == list(range(6)), "all turn"
+    assert sorted(k for k in range(6) if "lower" in found[f"detail-{k}"]) == sorted(order(finished)[:2])
+    for k in range(6):
+        (line,) = found[f"detail-{k}"]["lines"]
+        assert len(line["answers"]) == len(line["sampled"]) == 61
     assert "2 of the 6 images" in page
+
+
+def test_images_by_their_numbers(run):
+    page = report(*run, only=[4, 1]).read_text(encoding="utf-8")
+    assert blocks(page)["data"]["detailed"] == [1, 4]
+    assert "--images" in page
+    with pytest.raises(InputError, match="no image 6"):
+        report(*run, only=[1, 6])
+
+
+def test_a_page_has_a_size(run, monkeypatch):
+    monkeypatch.setattr(page_module, "MAX_BYTES", 9_000)
+    page = report(*run).read_text(encoding="utf-8")
+    shown = len(blocks(page)["data"]["detailed"])
+    assert 0 < shown < 6
+    assert f"{shown} of the 6 images turn in this page" in page
+
+
+def test_who_checked_is_said_only_if_it_fits(run):
+    folder, model, images, labels = run
+    assert "Not yet proved again" in report(*run).read_text(encoding="utf-8")
+    found = check(folder, model, images, labels)
+    counts = {name: getattr(found, name) for name in COUNTS}
+    write_checked(folder, run_digest(folder), Checked(True, **counts, by="<i>me</i>"))
+    page = report(*run).read_text(encoding="utf-8")
+    assert re.search(r"Re-proved by the checker on \d+ \w+ \d{4}, \d\d:\d\d UTC, by &lt;i&gt;me&lt;/i&gt;", page)
+    path = folder / "check.json"
+    path.write_text(path.read_text().replace(run_digest(folder), "0" * 64))
+    page = report(*run).read_text(encoding="utf-8")
+    assert "Re-proved" not in page
+    assert "about another run and was left out" in page
+    write_checked(folder, run_digest(folder), Checked(False, reason="image <1>"))
+    assert "Refused by the checker" in (page := report(*run).read_text(encoding="utf-8"))
+    assert "image &lt;1&gt;" in page
+
+
+def test_claim_assumptions_evidence_and_what_is_not_claimed(run):
+    page = report(*run).read_text(encoding="utf-8")
+    digest = run_digest(run[0])
+    for words in (
+        "Assumptions",
+        "What is not claimed",
+        "Evidence",
+        "Digest of the run",
+        digest,
+        "Begun",
+        "Tensors, sha256",
+    ):
+        assert words in page
+    assert hashlib.sha256((run[0] / "summary.json").read_bytes()).hexdigest() == digest
+    assert page.count('class="counts"') == 1, "the counts once"
+    assert 'class="still"' in page, "pictures without a script"
+
+
+@pytest.mark.parametrize("semantics", ["real", "float32"])
+def test_each_semantics_says_what_it_leaves_out(run, semantics):
+    finished = read_finished(run[0])
+    finished.claim["semantics"] = semantics
+    about, without = meaning_of(finished)
+    assert about in scope(finished)
+    assert without in unclaimed(finished)
+
+
+def test_the_page_transforms_what_it_knows():
+    class Own(Rotation):
+        pass
+
+    assert stages(Compose(Own(1, 2))) is None
+    assert stages(parse("Bl(1)")) is None
+    assert stages(parse("Yaw(5@30), B(0.1)")) == [["spatial", [[0, "Yaw", 30.0]]], ["values", [[1, "B", None]]]]
+
+
+def test_frames_of_what_the_page_cannot_transform(tmp_path):
+    model, images = network(), some_images(1)
+    certify(model, images, model(images).argmax(1), "Bl(0.5)", run=RunFolder(tmp_path / "run"))
+    data = blocks(report(tmp_path / "run", model, images).read_text(encoding="utf-8"))
+    frames = data["detail-0"]["lines"][0]["frames"]
+    picture = Image.open(io.BytesIO(base64.b64decode(frames["source"].split(",")[1])))
+    assert picture.size == (8 * frames["count"], 8)
+    assert data["data"]["stages"] is None
 
 
 def test_regression(tmp_path):
@@ -330,7 +435,8 @@ def test_a_range_without_ends(tmp_path):
     assert blocks(page)["data"]["upper"][0] == [None]
 
 
-def test_ten_thousand_images_stay_small(large_run, tmp_path):
+def test_ten_thousand_images_stay_small(large_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(page_module, "SLIDERS", 20)
     path = report(*large_run, out=tmp_path / "large.html", details=20)
-    assert path.stat().st_size < 30_000_000
+    assert path.stat().st_size < 11_000_000
     assert len(blocks(path.read_text(encoding="utf-8"))["data"]["thumbnails"]) == 10_000

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tiltproof.runs.reader import FinishedRun
 
 EPILOG = options.epilog(
-    "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30", "tiltproof report runs/r30"
+    "tiltproof certify --model mnist-r30 --data mnist-sample --out runs/r30",
+    "tiltproof report runs/r30",
+    "tiltproof report runs/r30 --images 5,17 --out two.html",
 )
 Found = TypeVar("Found")
 
@@ -35,6 +37,9 @@ def command(
     details: Annotated[
         int, option("Draw margins and pixel bounds of N images, those not certified first.", EFFORT, "N")
     ] = REPORT_DETAILS,
+    images: Annotated[
+        str | None, option("Instead, of these images, by the numbers that the page shows.", EFFORT, "N,...")
+    ] = None,
     device: options.Device = "auto",
     out: Annotated[Path | None, option("The page (default: report.html in DIR).", RESULTS, "FILE")] = None,
     quiet: options.Quiet = False,
@@ -42,8 +47,9 @@ def command(
 ) -> None:
     """Render a run as one HTML page that opens offline.
 
-    The page shows what was proved, how far, and every image. Images, margins and bounds are
-    drawn from model and data, after their hashes were compared with the run's.
+    The page shows what was proved, by whom it was proved again, and every image,
+    which turns over its margins. It prints on two pages. Images, margins and
+    bounds are drawn from model and data, whose hashes are compared with the run's.
     Without --model and --data, the run's own notes are followed if they name a
     bundled model or weight file and a local data set; otherwise the page says
     what is missing.
@@ -53,6 +59,7 @@ def command(
     from tiltproof.reports.page import REPORT
     from tiltproof.runs.reader import read_finished
 
+    only = None if images is None else image_numbers(images)
     place = choose_device(device)
     run = read_finished(folder)
     path = folder / REPORT if out is None else out
@@ -69,15 +76,16 @@ def command(
         if chosen_data is None
         else images_of_run(run, chosen_data.open(run.task))
     )
-    images, labels = (None, None) if of_run is None else of_run
+    pixels, labels = (None, None) if of_run is None else of_run
     with live_count(quiet, "drawing", "images") as progress, kept_after_interruption(lambda: "no report was written"):
         path = write_report(
             folder,
             None if network is None else network.to(place),
-            None if images is None else images.to(place),
+            None if pixels is None else pixels.to(place),
             labels,
             out=path,
             details=details,
+            only=only,
             notices=tuple(notices),
             progress=progress,
         )
@@ -85,6 +93,20 @@ def command(
         typer.echo(f"notice: {notice}", err=True)
     if not quiet:
         typer.echo(f"report: {path} ({path.stat().st_size / 1e6:.1f} MB)")
+
+
+def image_numbers(text: str) -> list[int]:
+    """Read the numbers of images, separated by commas.
+
+    >>> image_numbers("5, 17")
+    [5, 17]
+    """
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise InputError(
+            "--images takes numbers with commas between them", got=text, do="write --images 5,17"
+        ) from None
 
 
 def _noted(find: Callable[[], Found], kind: str, notices: list[str]) -> Found | None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.reports.encoding import digits, digits_above, digits_below, image_data, width_data
+from tiltproof.reports.columns import stages
+from tiltproof.reports.encoding import digits, digits_above, digits_below, image_data, strip_data, width_data
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, pairs_at_a_time
 from tiltproof.transforms import Transform
 from tiltproof.transforms.noise import from_text, perturbed
@@ -37,6 +38,10 @@ MAX_LEAVES = 65_536
 """A larger partition is not listed."""
 MAX_ON_MAP = 400
 """A map does not show the boxes of a larger partition."""
+ON_A_SIDE = 12
+"""Equal boxes along either side of a map where nothing was proved."""
+FRAMES = 25
+"""Images along a line that the page cannot transform itself."""
 PIECES = 16
 """Equal boxes along a line where nothing was proved."""
 HALVINGS = 3
@@ -71,6 +76,12 @@ class ParameterRange:
         """Return equal boxes along a line, without extent in the other parameters."""
         line = self.line(through, axis, PIECES + 1)
         return line[:-1], line[1:]
+
+    def mesh(self) -> Tiles:
+        """Return equal boxes over two parameters."""
+        edges = [self._between(axis, ON_A_SIDE + 1) for axis in (0, 1)]
+        low, high = (torch.cartesian_prod(*(each[end] for each in edges)) for end in (slice(-1), slice(1, None)))
+        return low, high
 
     def around(self, point: Tensor) -> Tiles:
         """Return a small box around a point, inside the range."""
@@ -123,8 +134,12 @@ class Details:
         self.pairs = AdaptiveBatchSize(pairs_at_a_time(inputs.network, symbols, self.device))
         self.samples = AdaptiveBatchSize(4096 if inputs.images.is_cuda else 128)
 
-    def of(self, row: int, result: Any) -> dict[str, Any]:
-        """Return plain values, ready for JSON, for the image in row ``row`` of the inputs."""
+    def of(self, row: int, result: Any, closely: bool = True, mapped: bool = True) -> dict[str, Any]:
+        """Return plain values, ready for JSON, for the image in row ``row`` of the inputs.
+
+        ``closely``: with pixel bounds, and bounds box by box; otherwise with samples and the bound of the whole range.
+        ``mapped``: of two parameters, with the bound of each box.
+        """
         raise NotImplementedError
 
     def outputs(self, images: Tensor) -> Tensor:
@@ -159,6 +174,16 @@ class Details:
             return torch.cat(found, -1)
 
         return self.pairs.run(work)
+
+    def add_frames(self, lines: list[dict[str, Any]], row: int, worst: Tensor) -> None:
+        """Add the image at a few parameters along each line, where the page cannot transform it itself."""
+        if stages(self.inputs.transform) is not None:
+            return
+        image = self.inputs.images[row : row + 1].double()
+        for axis, line in enumerate(lines):
+            points = self.range.line(worst, axis, FRAMES).to(self.device)
+            frames = self.inputs.transform.apply(image.expand(FRAMES, -1, -1, -1), points)
+            line["frames"] = {"source": strip_data(frames.cpu().numpy()), "count": FRAMES}
 
     def worst_image(self, row: int, worst: Tensor, push: str | None, dtype: torch.dtype) -> Tensor:
         """Return the image transformed with the worst parameters [1, C, H, W]; ``push``: and with its perturbation."""
@@ -197,7 +222,7 @@ class ClassDetails(Details):
         super().__init__(inputs, method)
         self.rule = None if isinstance(rule, OwnRule) else rule
 
-    def of(self, row: int, result: ImageResult) -> dict[str, Any]:
+    def of(self, row: int, result: ImageResult, closely: bool = True, mapped: bool = True) -> dict[str, Any]:
         """Return plain values, ready for JSON, for the image in row ``row`` of the inputs."""
         prover = prover_for(self.inputs, self.method, self.rule)
         self.policy = BackwardPolicy.on(self.device)  # one per image: what it learns must not depend on their order
@@ -210,18 +235,25 @@ class ClassDetails(Details):
         worst_margin, answers = self._margins_of(row, scores)
         clean = self.outputs(self.inputs.images[row : row + 1])[0]
         tiles = None
-        if result.verdict is Verdict.CERTIFIED and result.grid is not None and result.tree is not None:
+        certified = result.verdict is Verdict.CERTIFIED
+        if closely and certified and result.grid is not None and result.tree is not None:
             tiles = self.range.tiles(result.grid, result.tree)
-        detail = {
+        line = self._line if closely else self._outline
+        detail: dict[str, Any] = {
             "worst": [digits(x, 9) for x in worst.tolist()],
             "worstMargin": digits(float(worst_margin)),
             "answer": int(clean.argmax()),
             "worstAnswer": int(answers[0]),
-            "lines": [self._line(prover, row, result, tiles, worst, axis) for axis in range(len(worst))],
-            **self.images(row, worst, self._box(result, tiles, worst), result.perturbation),
+            "lines": [line(prover, row, result, tiles, worst, axis) for axis in range(len(worst))],
         }
-        if len(worst) == 2:
-            detail["map"] = _map(margins, tiles)
+        if closely:
+            detail |= self.images(row, worst, self._box(result, tiles, worst), result.perturbation)
+            self.add_frames(detail["lines"], row, worst)
+        if closely and len(worst) == 2:
+            detail["map"] = {
+                "margins": [[digits(x, 4) for x in each] for each in margins.view(MAP_POINTS, MAP_POINTS).T.tolist()],
+                "boxes": self._map(prover, row, result, tiles, mapped),
+            }
         return detail
 
     def margins(self, row: int, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +270,7 @@ class ClassDetails(Details):
         self, prover: Prover, row: int, result: ImageResult, tiles: Tiles | None, worst: Tensor, axis: int
     ) -> dict[str, Any]:
         """Return margins along one parameter and lower bounds over boxes: those of the proof, or of equal pieces."""
-        margins, _ = self.margins(row, self.line(worst, axis))
+        margins, answers = self.margins(row, self.line(worst, axis))
         low, high = self.range.low[None], self.range.high[None]
         bounds = [result.margin]
         if result.verdict is not Verdict.CERTIFIED:
@@ -248,10 +280,32 @@ class ClassDetails(Details):
             # the run proved its margin for every box, perhaps with more refinement than is spent here
             bounds = [max(bound, result.margin) for bound in self._bounds(prover, row, boxes).tolist()]
         ends = zip(low[:, axis].tolist(), high[:, axis].tolist(), bounds, strict=True)
-        return {
-            "sampled": [digits(margin) for margin in margins.tolist()],
-            "boxes": [[digits(a, 7), digits(b, 7), digits_below(bound)] for a, b, bound in ends],
-        }
+        return _line_of(margins, answers, [[digits(a, 7), digits(b, 7), digits_below(bound)] for a, b, bound in ends])
+
+    def _outline(
+        self, prover: Prover, row: int, result: ImageResult, tiles: Tiles | None, worst: Tensor, axis: int
+    ) -> dict[str, Any]:
+        """Return margins along one parameter, and what the run itself proved of the whole range."""
+        margins, answers = self.margins(row, self.line(worst, axis))
+        whole = [float(self.range.low[axis]), float(self.range.high[axis]), digits_below(result.margin)]
+        return _line_of(margins, answers, [whole] if result.verdict is Verdict.CERTIFIED else [])
+
+    def _map(
+        self, prover: Prover, row: int, result: ImageResult, tiles: Tiles | None, mapped: bool
+    ) -> list[list[float | None]]:
+        """Return boxes over two parameters with their bounds: those of the proof, or equal ones where there is none."""
+        certified = result.verdict is Verdict.CERTIFIED
+        if not certified:
+            tiles = self.range.mesh() if mapped else None
+        elif tiles is None or len(tiles[0]) > MAX_ON_MAP:
+            tiles, mapped = (self.range.low[None], self.range.high[None]), False  # what is proved of the whole range
+        if tiles is None:
+            return []
+        bounds = self._bounds(prover, row, tiles).tolist() if mapped else [result.margin] * len(tiles[0])
+        # the run proved its margin for every box, perhaps with more refinement than is spent here
+        bounds = [max(bound, result.margin) for bound in bounds] if certified else bounds
+        corners = zip(*(end.tolist() for end in tiles), bounds, strict=True)
+        return [[*(digits(x, 6) for x in (*low, *high)), digits_below(bound)] for low, high, bound in corners]
 
     def _refined(self, prover: Prover, row: int, boxes: Tiles) -> tuple[Tensor, Tensor, list[float]]:
         """Bound boxes along a line; bisect those that are not proved although their middle is classified correctly."""
@@ -282,19 +336,14 @@ class ClassDetails(Details):
         return self.range.around(worst) if tiles is None else containing(tiles, worst)
 
 
-def _map(margins: Tensor, tiles: Tiles | None) -> dict[str, Any]:
-    """Return margins over two parameters, row by row of the second from low to high, and the boxes of the partition."""
-    table = margins.view(MAP_POINTS, MAP_POINTS).T
-    boxes: list[list[float | None]] = []
-    if tiles is not None and len(tiles[0]) <= MAX_ON_MAP:
-        boxes = [[digits(x, 6) for x in (*low, *high)] for low, high in zip(*(t.tolist() for t in tiles), strict=True)]
-    return {"margins": [[digits(x, 4) for x in row] for row in table.tolist()], "boxes": boxes}
+def _line_of(margins: Tensor, answers: Tensor, boxes: list[list[float | None]]) -> dict[str, Any]:
+    return {"sampled": [digits(margin) for margin in margins.tolist()], "answers": answers.tolist(), "boxes": boxes}
 
 
 class RangeDetails(Details):
     """A regression network's extreme transformation, pixel bounds, and its widest output over each parameter."""
 
-    def of(self, row: int, result: RangeResult) -> dict[str, Any]:
+    def of(self, row: int, result: RangeResult, closely: bool = True, mapped: bool = True) -> dict[str, Any]:
         """Return plain values, ready for JSON, for the image in row ``row`` of the inputs."""
         prover = RangeProver(self.inputs, self.method)
         widths = [high - low for low, high in zip(result.lower, result.upper, strict=True)]
@@ -303,14 +352,16 @@ class RangeDetails(Details):
         above = result.inner_upper[output] - result.prediction[output]
         farthest = result.lowest_at if below > above else result.highest_at
         worst = torch.tensor(farthest[output], dtype=torch.float64)
-        tiles = self.range.tiles(result.grid, result.tree)
-        box = self.range.around(worst) if tiles is None else containing(tiles, worst)
-        return {
+        tiles = self.range.tiles(result.grid, result.tree) if closely else None
+        detail: dict[str, Any] = {
             "worst": [digits(x, 9) for x in worst.tolist()],
             "output": output,
             "lines": [self._line(prover, row, result, tiles, worst, axis, output) for axis in range(len(worst))],
-            **self.images(row, worst, box),
         }
+        if closely:
+            detail |= self.images(row, worst, self.range.around(worst) if tiles is None else containing(tiles, worst))
+            self.add_frames(detail["lines"], row, worst)
+        return detail
 
     def _line(
         self,

@@ -15,6 +15,8 @@ LOSSLESS_PIXELS = 64 * 64
 """Images up to this size keep every pixel's value; larger ones are compressed lossily."""
 THUMBNAIL = 48
 """Longest side of an image in the table."""
+LARGEST_FRAME, LOSSLESS_STRIP = 128, 28 * 28
+"""Longest side of an image in a strip, and numbers of an image whose strip keeps every pixel's value."""
 LARGEST = 320
 """Longest side of an image in the details."""
 
@@ -22,6 +24,15 @@ LARGEST = 320
 def image_data(values: np.ndarray) -> str:
     """Encode an array [C, H, W] with values in [0, 1] as a data URL."""
     return _encoded(_reduced(_as_image(values), LARGEST), lossless=values[0].size <= LOSSLESS_PIXELS)
+
+
+def strip_data(frames: np.ndarray) -> str:
+    """Encode arrays [N, C, H, W] side by side, each at most as large as an image of the details that turns."""
+    pictures = [_reduced(_as_image(frame), LARGEST_FRAME) for frame in frames]
+    strip = Image.new(pictures[0].mode, (sum(each.width for each in pictures), pictures[0].height))
+    for k, each in enumerate(pictures):
+        strip.paste(each, (k * each.width, 0))
+    return _encoded(strip, lossless=frames[0].size <= LOSSLESS_STRIP)
 
 
 def thumbnail_data(values: np.ndarray) -> str:

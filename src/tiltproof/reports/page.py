@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,27 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError
 from tiltproof.names import REPORT_DETAILS
+from tiltproof.reports import assessment
+from tiltproof.reports.columns import page_data
 from tiltproof.reports.details import ClassDetails, Details, RangeDetails
-from tiltproof.reports.encoding import digits, digits_above, digits_below, thumbnail_data
-from tiltproof.reports.sentences import facts, parameter_name, percent, quote, scope
+from tiltproof.reports.encoding import thumbnail_data
+from tiltproof.reports.sentences import quote, scope
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.verify.inputs import check_claimed, check_model_and_images, proof_on
-from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
+from tiltproof.verify.results import ImageResult, Verdict
 
 REPORT = "report.html"
-MAX_BYTES = 28_000_000
+SLIDERS = 1000
+"""Number of further images with sampled margins, so that they turn in the page."""
+MAX_BYTES = 10_000_000
 """Size limit of a page; further details are left out, and the page says so."""
-MAX_THUMBNAIL_BYTES = 20_000_000
+MAX_THUMBNAIL_BYTES = 6_000_000
 """Size limit of the thumbnails; further ones are left out, and the page says so."""
-SCRIPTS = ("format.js", "plot.js", "table.js", "detail.js", "start.js")
+MAPS = 24
+"""Number of images whose map of two parameters shows the bound of each box."""
+SCRIPTS = ("format.js", "plot.js", "warp.js", "turn.js", "table.js", "grid.js", "detail.js", "start.js")
 
 
 def report(
@@ -41,6 +47,7 @@ def report(
     *,
     out: str | Path | None = None,
     details: int = REPORT_DETAILS,
+    only: Sequence[int] | None = None,
     notices: tuple[str, ...] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -57,7 +64,10 @@ def report(
     out : str or Path, optional
         The file to write; by default ``report.html`` in the run folder.
     details : int
-        Number of images with details: first those that are not certified, then the smallest margins.
+        Number of images with pixel bounds and bounds box by box: first those that are not certified, then the smallest
+        margins. A thousand more have sampled margins.
+    only : sequence of int, optional
+        Instead, the numbers of the images that have them, as the page shows them.
     notices : tuple of str
         Remarks shown on the page.
     progress : callable, optional
@@ -77,6 +87,7 @@ def report(
     if details < 0:
         raise InputError("the number of images with details must not be negative", got=details)
     run = read_finished(folder)
+    rows = chosen_rows(run, details, only)
     if model is not None:
         check_model(run, model)
     if images is not None:
@@ -90,16 +101,13 @@ def report(
         remarks.append("No model was given, so this report shows no margins over parameters and no pixel bounds.")
     else:
         room = MAX_BYTES - sum(map(len, thumbnails)) - 200 * len(run.results)
-        for row, detail in _details(run, model, images, details, progress):
+        for row, detail in _details(run, model, images, *rows, progress):
             text = _json(detail)
             room -= len(text)
             if room < 0:
                 break
             blocks[row] = text
-    if blocks and len(blocks) < len(run.results):
-        remarks.append(
-            f"Margins and bounds are shown for {len(blocks):,} of the {len(run.results):,} images: {_which(run)}."
-        )
+        remarks += _left_out(run, blocks, rows[0])
     path = Path(out) if out is not None else run.folder / REPORT
     content = _page(run, page_data(run, thumbnails, sorted(blocks)), blocks, remarks).encode()
     try:
@@ -110,8 +118,17 @@ def report(
     return path
 
 
-def _which(run: FinishedRun) -> str:
-    return "the widest ranges" if run.regression else "those that are not certified first, then the smallest margins"
+def _left_out(run: FinishedRun, blocks: dict[int, str], close: list[int]) -> list[str]:
+    """Say which images the page shows less of."""
+    images, full = len(run.results), sum(row in blocks for row in close)
+    which = "the widest ranges" if run.regression else "those that are not certified first, then the smallest margins"
+    said = []
+    if full < images:
+        said.append(f"Pixel bounds and bounds box by box are shown for {full:,} of the {images:,} images: {which}.")
+    if len(blocks) < images:
+        more = "tiltproof report DIR --images 5,17 writes a page with those of any others."
+        said.append(f"{len(blocks):,} of the {images:,} images turn in this page. {more}")
+    return said
 
 
 def _thumbnails(images: Tensor, remarks: list[str]) -> list[str]:
@@ -127,22 +144,53 @@ def _thumbnails(images: Tensor, remarks: list[str]) -> list[str]:
     return found
 
 
+RANKS = {Verdict.FALSIFIED: 0, Verdict.UNKNOWN: 1, Verdict.MISCLASSIFIED: 2, Verdict.CERTIFIED: 3}
+"""What matters first."""
+
+
 def order(run: FinishedRun) -> list[int]:
-    """Rank images: unknown and falsified ones first, then the smallest margins; the widest ranges of a regression."""
+    """Rank images: falsified ones first, then unknown and misclassified ones, then the smallest proved margins; the widest
+    ranges of a regression."""
     if run.regression:
         return sorted(range(len(run.results)), key=lambda k: -run.results[k].width)
 
-    def urgency(k: int) -> tuple[bool, float]:
+    def urgency(k: int) -> tuple[int, float]:
         result: ImageResult = run.results[k]
-        return result.verdict not in (Verdict.UNKNOWN, Verdict.FALSIFIED), result.margin
+        return RANKS[result.verdict], result.margin
 
     return sorted(range(len(run.results)), key=urgency)
 
 
+def chosen_rows(run: FinishedRun, details: int, only: Sequence[int] | None) -> tuple[list[int], list[int]]:
+    """Return the rows that are looked at closely, and those that only turn."""
+    ranked = order(run)
+    if only is not None:
+        strange = [number for number in only if not 0 <= number - run.first < len(ranked)]
+        if strange:
+            last = run.first + len(ranked) - 1
+            raise InputError(
+                f"the run has no image {strange[0]}",
+                got=", ".join(map(str, only)),
+                do=f"give numbers from {run.first} to {last}",
+            )
+        asked = {number - run.first for number in only}
+        close = [row for row in ranked if row in asked]
+    else:
+        close = ranked[:details]
+    taken = set(close)
+    return close, [row for row in ranked if row not in taken][: SLIDERS if only is None and details else 0]
+
+
 def _details(
-    run: FinishedRun, model: nn.Module, images: Tensor, count: int, progress: Callable[[int, int], None] | None
+    run: FinishedRun,
+    model: nn.Module,
+    images: Tensor,
+    close: list[int],
+    more: list[int],
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = order(run)[:count]
+    """Yield the details of some images, closely of the first."""
+    rows = close + more
     if not rows:
         return
     method, semantics = str(run.settings.get("method", "affine")), str(run.claim.get("semantics", "real"))
@@ -157,7 +205,7 @@ def _details(
         with inputs.eval_mode():
             source: Details = RangeDetails(inputs, method) if run.regression else ClassDetails(inputs, method, rule)
             for k, row in enumerate(rows):
-                yield row, source.of(k, run.results[row])
+                yield row, source.of(k, run.results[row], closely=k < len(close), mapped=k < MAPS)
                 if progress is not None:
                     progress(k + 1, len(rows))
 
@@ -182,10 +230,10 @@ def _page(run: FinishedRun, data: dict[str, Any], blocks: dict[int, str], remark
         "style": style,
         "script": script,
         "title": html.escape(f"{run.name('model') or 'network'} under {run.transform}"),
-        "quote": html.escape(sentence),
+        "quote": html.escape(sentence).replace(" %", "\u00a0%"),
         "scope": html.escape(scope(run)),
-        "summary": static_summary(run),
-        "facts": "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts(run)),
+        **assessment.blocks(run),
+        "hero": _still(run, blocks),
         "notices": "".join(f"<li>{html.escape(text)}</li>" for text in remarks),
         "version": html.escape(package_version()),
         "data": _json(data),
@@ -201,130 +249,16 @@ def _page(run: FinishedRun, data: dict[str, Any], blocks: dict[int, str], remark
     return "".join(pieces)
 
 
+def _still(run: FinishedRun, blocks: dict[int, str]) -> str:
+    """Return the first image as it is and at its worst, for readers and printers without the script."""
+    ranked = [row for row in order(run) if row in blocks]
+    if not ranked or "turned" not in (detail := json.loads(blocks[ranked[0]])):
+        return ""
+    number = run.first + ranked[0]
+    pictures = (("image", f"image {number}"), ("turned", f"image {number} at its worst"))
+    return "".join(f'<img src="{html.escape(detail[key])}" alt="{text}" class="still">' for key, text in pictures)
+
+
 def _hash(text: str) -> str:
     """Return the hash by which a content security policy names an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-VERDICTS = [str(verdict) for verdict in Verdict]
-
-
-def page_data(run: FinishedRun, thumbnails: list[str], detailed: list[int]) -> dict[str, Any]:
-    """Return the data of the table and the curve: one column per property, one entry per image."""
-    transform = run.transform
-    common = {
-        "task": "regression" if run.regression else "classification",
-        "first": run.first,
-        "count": len(run.results),
-        "parameters": [
-            {"name": parameter_name(part), "letter": part.letter, "unit": part.unit, "low": low, "high": high}
-            for part, low, high in zip(transform.parts, transform.low, transform.high, strict=True)
-        ],
-        "thumbnails": thumbnails,
-        "detailed": detailed,
-        "boxes": [result.boxes for result in run.results],
-        "seconds": [digits(result.seconds, 3) for result in run.results],
-    }
-    return common | (_ranges(run.results) if run.regression else _verdicts(run, run.results))
-
-
-def _verdicts(run: FinishedRun, results: list[ImageResult]) -> dict[str, Any]:
-    return {
-        "verdictNames": VERDICTS,
-        **({} if run.keep is None else {"keep": run.keep.words}),
-        "labels": [result.label for result in results],
-        "verdicts": [VERDICTS.index(str(result.verdict)) for result in results],
-        "margins": [_margin(result) for result in results],
-        "counterexamples": {k: result.counterexample for k, result in enumerate(results) if result.counterexample},
-        "reasons": {k: _reason(result.reason) for k, result in enumerate(results) if result.reason},
-        "openBoxes": {k: result.open_box for k, result in enumerate(results) if result.open_box},
-        "curve": _curve(run),
-    }
-
-
-def _reason(reason: Reason) -> str:
-    return f"{reason.meaning}. What would help: {reason.advice}."
-
-
-def _margin(result: ImageResult) -> float | None:
-    """Round a margin for display; proved bounds to the safe side."""
-    if result.verdict in (Verdict.CERTIFIED, Verdict.UNKNOWN):
-        return digits_below(result.margin)
-    return digits_above(result.margin) if result.verdict is Verdict.FALSIFIED else digits(result.margin)
-
-
-def _curve(run: FinishedRun) -> list[dict[str, Any]] | None:
-    """Return the points of the curve; the untransformed images are one if the range contains them."""
-    if run.curve is None:
-        return None
-    points = [
-        {
-            "share": point.share,
-            "transform": point.transform,
-            "counts": [point.certified, point.falsified, point.unknown, point.misclassified],
-        }
-        for point in run.curve
-    ]
-    if all(low <= 0 <= high for low, high in zip(run.transform.low, run.transform.high, strict=True)):
-        wrong = run.curve[0].misclassified
-        none = {"share": 0, "transform": "no transformation", "counts": [len(run.results) - wrong, 0, 0, wrong]}
-        points = [none, *points]
-    return points
-
-
-def _ranges(results: list[RangeResult]) -> dict[str, Any]:
-    def table(name: str) -> list[list[float | None]]:
-        rounding = {"lower": digits_below, "upper": digits_above}.get(name, digits)
-        return [[rounding(x, 6) for x in getattr(result, name)] for result in results]
-
-    return {
-        **{name: table(name) for name in ("prediction", "lower", "upper", "inner_lower", "inner_upper")},
-        "widths": [digits_above(result.width) for result in results],
-        "innerWidths": [digits(result.inner_width) for result in results],
-        "values": [None if result.value is None else [digits(x, 6) for x in result.value] for result in results],
-        "complete": [int(result.complete) for result in results],
-    }
-
-
-def static_summary(run: FinishedRun) -> str:
-    """Return the summary of the run as HTML that needs no script."""
-    tiles = _range_tiles(run) if run.regression else _verdict_tiles(run)
-    return "".join(
-        f'<li class="tile {kind}"><span class="tile-name">{html.escape(name)}</span>'
-        f'<strong class="tile-value">{html.escape(value)}</strong>'
-        f'<span class="tile-note">{html.escape(note)}</span></li>'
-        for name, value, note, kind in tiles
-    )
-
-
-def _verdict_tiles(run: FinishedRun) -> list[tuple[str, str, str, str]]:
-    """Return the name, value, note and kind of each tile."""
-    images = len(run.results)
-    meanings = {
-        "correct": ("Clean", f"{'correct' if run.keep is None else 'so'} without transformation", "plain"),
-        "certified": ("Certified", "proved for the whole range", "certified"),
-        "unfalsified": ("Unfalsified", "no counterexample found", "plain"),
-        "unknown": ("Unknown", "neither proved nor disproved", "unknown"),
-    }
-    return [
-        (name, percent(run.summary[key], images), f"{run.summary[key]:,} of {images:,}: {meaning}", kind)
-        for key, (name, meaning, kind) in meanings.items()
-    ]
-
-
-def _range_tiles(run: FinishedRun) -> list[tuple[str, str, str, str]]:
-    images, summary = len(run.results), run.summary
-    tiles = [
-        ("Images", f"{images:,}", "each with a proved range", "plain"),
-        ("Proved width", _finite(summary["mean_width"]), "mean; no output leaves these ranges", "certified"),
-        ("Reached width", _finite(summary["mean_inner_width"]), "mean; a lower limit for every proof", "plain"),
-        ("Within tolerance", f"{summary['complete']:,}", f"of {images:,} images", "plain"),
-    ]
-    if "certified_mean_absolute_error" in summary:
-        error = _finite(summary["certified_mean_absolute_error"])
-        tiles.append(("Certified error", error, "mean of the largest error a range allows", "certified"))
-    return tiles
-
-
-def _finite(value: float | None) -> str:
-    return "not bounded" if value is None else f"{value:.4g}"

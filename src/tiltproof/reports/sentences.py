@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tiltproof.errors import shown
+from tiltproof.reports.encoding import digits_above
+from tiltproof.runs.manifest import TENSORS
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Part, Transform
 from tiltproof.transforms.base import number_text
@@ -65,10 +66,10 @@ def percent(part: int, whole: int) -> str:
 def quote(run: FinishedRun) -> str:
     """State the result in one sentence."""
     images, sha = len(run.results), str(run.claim["weights_sha256"])[:16]
-    network = f"the network {run.name('model')}".rstrip() + f" (weights sha256 {sha}…)"
+    network = f"the network {run.name('model')}".rstrip() + f" ({TENSORS} {sha}…)"
     if run.regression:
         largest = run.summary["largest_width"]  # None where nothing bounds an output
-        wide = "" if largest is None else f" (at most {largest:.4g} wide)"
+        wide = "" if largest is None else f" (at most {digits_above(largest, 4):g} wide)"
         return (
             f"For each of the {images:,} images, it is proved that no output of {network} leaves its certified "
             f"range{wide} for any {in_words(run.transform)}."
@@ -83,12 +84,29 @@ def quote(run: FinishedRun) -> str:
     )
 
 
+MEANINGS = {
+    "real": (
+        "the network as a real-valued function of its stored weights",
+        "Nothing about rounding where the network is evaluated: a float32 evaluation may differ in its last digits "
+        "(--semantics float32 covers those).",
+    ),
+    "float32": (
+        "the real-valued network and every float32 evaluation of it, in any order of summation",
+        "Nothing about other arithmetic, for instance float16 or 8-bit weights, or about an export that changes weights.",
+    ),
+}
+"""What a claim under each semantics is about, and what it leaves out."""
+
+
+def meaning_of(run: FinishedRun) -> tuple[str, str]:
+    """Return what the claim is about, and what it leaves out, by its semantics."""
+    semantics = str(run.claim.get("semantics"))
+    unknown = f"the network under the semantics {shown(semantics, 200)}", "Nothing about any other arithmetic."
+    return MEANINGS.get(semantics, unknown)
+
+
 def scope(run: FinishedRun) -> str:
     """State the exact meaning of that sentence, and its limits."""
-    if run.claim.get("semantics") == "float32":
-        network = "the real-valued network and every float32 evaluation of it, in any order of summation"
-    else:
-        network = "the network as a real-valued function of its stored weights"
     noise = (
         f"Every pixel of the transformed image may then move by up to {number_text(run.transform.noise)}, within 0 and 1. "
         if run.transform.noise
@@ -96,41 +114,7 @@ def scope(run: FinishedRun) -> str:
     )
     outside = OUTSIDE.get(run.transform.padding, run.transform.padding)
     return (
-        f"The statement is about {network} and the exact transformation with {run.transform.interpolation} interpolation; outside the "
-        f"image lies {outside}. {noise}It is a proof for the closed range, not a test of samples; it says nothing about other images. "
-        "The proof accounts for every rounding error of the prover."
+        f"The statement is about {meaning_of(run)[0]} and the exact transformation with {run.transform.interpolation} "
+        f"interpolation; outside the image lies {outside}. {noise}It is a proof for the closed range, not a test of samples. The proof accounts for "
+        "every rounding error of the prover."
     )
-
-
-def facts(run: FinishedRun) -> list[tuple[str, str]]:
-    """Return names and values of the claim and of how it was proved."""
-    values: list[tuple[str, Any]] = [
-        ("Network", run.name("model") or "not named"),
-        ("Weights, sha256", run.claim["weights_sha256"]),
-        ("Images", f"{len(run.results):,} of {run.name('data') or 'data not named'}, from number {run.first}"),
-        ("Transformation", str(run.transform)),
-        ("Statement about", "every float32 evaluation" if run.claim.get("semantics") == "float32" else "real numbers"),
-        ("What is kept", "" if run.regression or run.keep is None else run.keep.words),
-        ("Taken off the network's end", _head(run.claim.get("head"))),
-        ("Method", run.settings.get("method", "")),
-        ("Boxes", f"{run.summary['boxes']:,}" if isinstance(run.summary.get("boxes"), int) else ""),
-        ("Seconds", _number(run.summary.get("seconds"))),
-        ("Computed with", _environment(run.environment)),
-        *(("Resumed with", _environment(each)) for each in run.resumed),
-    ]
-    return [(name, str(value)) for name, value in values if value != ""]
-
-
-def _head(names: Any) -> str:
-    """The functions between scores and outputs, in the order in which the network applies them."""
-    if not isinstance(names, list):
-        return ""
-    return ", ".join(shown(name, 40) for name in reversed(names)) + " (the order of the outputs is that of the scores)"
-
-
-def _environment(versions: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in versions.items())
-
-
-def _number(value: Any) -> str:
-    return f"{value:,.4g}" if isinstance(value, (int, float)) else ""

@@ -27,9 +27,20 @@ function number(value, digits = 4) {
   if (value === null || value === undefined) return 'no bound';
   if (value === 0) return '0';
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(2).replaceAll('-', '−');
+  if (size >= 1e6 || size < 1e-4) return Number(value.toPrecision(digits)).toExponential().replaceAll('-', '−');
   return String(Number(value.toPrecision(digits))).replace('-', '−');
 }
+/* Proved numbers are rounded to the safe side: a lower bound down, an upper bound up. */
+function bounded(value, digits, up) {
+  if (value === null || value === undefined || value === 0) return number(value);
+  const places = digits - 1 - Math.floor(Math.log10(Math.abs(value)));
+  let whole = (up ? Math.ceil : Math.floor)(value * 10 ** places);
+  const shown = () => Number(`${whole}e${-places}`);
+  if (up ? shown() < value : shown() > value) whole += up ? 1 : -1;
+  return number(shown(), digits + 1);
+}
+const below = (value, digits = 4) => bounded(value, digits, false);
+const above = (value, digits = 4) => bounded(value, digits, true);
 function count(value) {
   return value.toLocaleString('en-US');
 }

@@ -70,30 +70,63 @@ function readout(plot, low, high, words) {
   });
 }
 
-/* Certified and unfalsified share over nested ranges. */
+/* The ends of a nested range in its unit: ±15°, or −5 to 15°. */
+function ends(low, high, k) {
+  return low === -high ? `±${number(high)}${unit(k)}` : `${number(low)} to ${number(high)}${unit(k)}`;
+}
+/* Certified share over nested ranges, as steps: what is proved for a range holds for every range inside it, and nothing is known
+   between two ranges but that. At most so many are certified: those without a counterexample in the range before. */
+function curveSteps() {
+  const single = data.parameters.length === 1, points = data.curve;
+  const place = (each, up) => (single ? (up ? each.high[0] : each.low[0]) : each.share);
+  const proved = [], possible = [];
+  for (const up of single ? [false, true] : [true]) {
+    for (let k = 1; k < points.length; k += 1) {
+      const span = [place(points[k - 1], up), place(points[k], up)].sort((a, b) => a - b);
+      if (span[0] === span[1]) continue;
+      proved.push([...span, (100 * points[k].counts[0]) / data.count]);
+      possible.push([...span, (100 * (points[k - 1].counts[0] + points[k - 1].counts[2])) / data.count]);
+    }
+  }
+  const by = (a, b) => a[0] - b[0];
+  return {proved: proved.sort(by), possible: possible.sort(by)};
+}
+/* Of values in order of importance those that are this far from all before them. */
+function spaced(values, room) {
+  const kept = [];
+  for (const value of values) if (kept.every((other) => Math.abs(other - value) >= room)) kept.push(value);
+  return kept;
+}
+function outline(steps, plot) {
+  return path(steps.flatMap(([from, to, level]) => [[plot.x(from), plot.y(level)], [plot.x(to), plot.y(level)]]));
+}
 function curveChart(width) {
-  const points = data.curve, all = data.count;
-  const proved = points.map((each) => [each.share, (100 * each.counts[0]) / all]);
-  const unbroken = points.map((each) => [each.share, (100 * (each.counts[0] + each.counts[2])) / all]);
-  const least = Math.min(...proved.map((each) => each[1]));
+  const {proved, possible} = curveSteps(), points = data.curve, last = points[points.length - 1];
+  const single = data.parameters.length === 1;
+  const [low, high] = single ? [last.low[0], last.high[0]] : [0, 1];
+  const least = Math.min(...proved.map((each) => each[2]));
   const floor = least > 60 ? Math.floor(least / 10 - 0.3) * 10 : 0;
-  const spans = {low: 0, high: 1, floor, ceiling: 100, across: width < 480 ? [0, 0.25, 0.5, 0.75, 1] : points.map((each) => each.share), tick: (value) => `${number(value)} %`, acrossTick: (value) => `${number(100 * value)} %`};
-  const last = points[points.length - 1];
-  const plot = axes(width, 320, spans, [width < 480 ? 'share of the full range' : 'size of the transformation, share of the full range', floor ? `share of images; the axis begins at ${floor} %` : 'share of images'], `Certified share falls from ${percent(points[0].counts[0], all)} to ${percent(last.counts[0], all)} at the full range ${last.transform}`);
-  const place = (each) => [plot.x(each[0]), plot.y(each[1])];
-  const area = `${path(proved.map(place))}L${plot.x(1)} ${plot.bottom}L${plot.x(proved[0][0])} ${plot.bottom}Z`;
-  /* an area is read from zero, so it is drawn only where the axis begins there */
-  if (floor === 0) plot.svg.append(drawn('path', {class: 'proved-wash', d: area}));
-  plot.svg.append(drawn('path', {class: 'unfalsified', d: path(unbroken.map(place))}), drawn('path', {class: 'proved', d: path(proved.map(place))}));
-  proved.forEach((each, k) => {
-    const [x, y] = place(each);
-    plot.svg.append(drawn('circle', {class: 'dot', cx: x, cy: y, r: 6}, drawn('title', {}, `${points[k].transform}: ${percent(points[k].counts[0], all)} certified`)));
+  const narrow = width < 480;
+  const tried = single ? points.flatMap((each) => [each.low[0], each.high[0]]) : points.map((each) => each.share);
+  const across = spaced([low, high, ...tried.sort((a, b) => Math.min(b - low, high - b) - Math.min(a - low, high - a)).reverse()], ((narrow ? 44 : 52) / (width - 82)) * (high - low));
+  const name = single ? data.parameters[0].name : 'share of every parameter\u2019s range';
+  const spans = {low, high, floor, ceiling: 100, across, tick: (value) => `${number(value)} %`, acrossTick: single ? (value) => number(value) + unit(0) : (value) => `${number(100 * value)} %`};
+  const plot = axes(width, 280, spans, [name, floor ? `share of images; the axis begins at ${floor} %` : 'share of images'], `Certified share in steps, ${percent(last.counts[0], data.count)} for the full range ${last.transform}`);
+  plot.svg.append(drawn('path', {class: 'proved-wash', d: `${outline(proved, plot)}L${plot.right} ${plot.bottom}L${plot.left} ${plot.bottom}Z`}));
+  plot.svg.append(drawn('path', {class: 'unfalsified', d: outline(possible, plot)}), drawn('path', {class: 'proved', d: outline(proved, plot)}));
+  readout(plot, low, high, (value) => {
+    const inside = ([from, to]) => from <= value && value <= to;
+    const each = points.find((one) => (single ? one.low[0] <= value && value <= one.high[0] : value <= one.share)) || last;
+    const ranges = each.low.map((from, k) => ends(from, each.high[k], k)).join(', ');
+    const top = possible.find(inside);
+    return `${ranges}: ${percent(each.counts[0], data.count)} certified${top ? `, ${number(top[2])} % at most` : ''}`;
   });
   return plot.svg;
 }
 
-/* Sampled values along one parameter and what is proved for each box: a lower bound, or for regression both ends. */
-function lineChart(line, parameter, mark) {
+/* Sampled values along one parameter and what is proved for each box: a lower bound, or for regression both ends. The strip below
+   says it again: green proved, red broken, hatched neither. `on.ready` gets the plot with its cursor, `on.picked` where one pressed. */
+function lineChart(line, parameter, mark, on) {
   const values = line.sampled.filter((value) => value !== null);
   const bounds = line.boxes.flatMap((box) => box.slice(2)).filter((value) => value !== null);
   let least = Math.min(...values), most = Math.max(...values);
@@ -103,63 +136,96 @@ function lineChart(line, parameter, mark) {
   const beyond = (regression ? 1 : 0.3) * spread;
   const floor = Math.max(Math.min(least, ...bounds), least - beyond) - 0.06 * spread;
   const ceiling = (regression ? Math.min(Math.max(most, ...bounds), most + spread) : most) + 0.06 * spread;
-  const at = (k) => parameter.low + ((parameter.high - parameter.low) * k) / (line.sampled.length - 1);
+  const last = line.sampled.length - 1, spacing = (parameter.high - parameter.low) / last;
+  const at = (k) => parameter.low + spacing * k;
   const quantity = regression ? 'output' : 'margin';
   return (width) => {
-    const plot = axes(width, 270, {low: parameter.low, high: parameter.high, floor, ceiling}, [parameter.name, quantity], `${quantity} over ${parameter.name}: sampled ${number(least)} to ${number(most)}`);
+    const across = spaced([parameter.low, parameter.high, ...ticks(parameter.low, parameter.high, width < 480 ? 5 : 9)], (44 / (width - 82)) * (parameter.high - parameter.low));
+    const plot = axes(width, width < 480 ? 230 : 260, {low: parameter.low, high: parameter.high, floor, ceiling, across}, [parameter.name, quantity], `${quantity} over ${parameter.name}: sampled ${number(least)} to ${number(most)}`);
+    const strip = (kind, from, to) => drawn('rect', {class: `strip-${kind}`, x: plot.x(from), width: Math.max(plot.x(to) - plot.x(from), 0.5), y: plot.bottom - 7, height: 7});
+    const strips = [strip('unknown', parameter.low, parameter.high)];
     for (const [low, high, lower, upper] of line.boxes) {
       const left = plot.x(low), right = plot.x(high);
-      const proved = regression || lower > 0;
-      const ends = regression ? [lower === null ? floor : lower, upper === null ? ceiling : upper] : [lower === null ? floor : lower, 0];
-      const [a, b] = ends.map(plot.y);
+      const proved = regression ? lower !== null && upper !== null : lower > 0;
+      const both = regression ? [lower === null ? floor : lower, upper === null ? ceiling : upper] : [lower === null ? floor : lower, 0];
+      const [a, b] = both.map(plot.y);
       plot.svg.append(drawn('rect', {class: proved ? 'proved-wash' : 'open-wash', x: left, width: Math.max(right - left, 0.5), y: Math.min(a, b), height: Math.abs(a - b)}));
       for (const level of regression ? [a, b] : [a]) plot.svg.append(drawn('path', {class: proved ? 'proved' : 'open-step', d: path([[left, level], [right, level]])}));
+      if (proved) strips.push(strip('certified', low, high));
     }
+    if (!regression) {
+      line.sampled.forEach((value, k) => {
+        if (value !== null && value > 0) return;
+        const from = Math.max(at(k) - spacing / 2, parameter.low), to = Math.min(at(k) + spacing / 2, parameter.high);
+        plot.svg.append(drawn('rect', {class: 'broken-wash', x: plot.x(from), width: plot.x(to) - plot.x(from), y: plot.top, height: plot.bottom - plot.top}));
+        strips.push(strip('falsified', from, to));
+      });
+    }
+    plot.svg.append(...strips);
     if (!regression) plot.svg.append(drawn('line', {class: 'zero', x1: plot.left, x2: plot.right, y1: plot.y(0), y2: plot.y(0)}));
     plot.svg.append(drawn('path', {class: 'sampled', d: path(line.sampled.map((value, k) => [plot.x(at(k)), plot.y(value === null ? floor : value)]))}));
     if (mark) {
       const x = plot.x(mark.at), y = plot.y(mark.value);
       plot.svg.append(drawn('path', {class: 'cross', d: `M${x - 6} ${y - 6}l12 12m0 -12l-12 12`}, drawn('title', {}, 'counterexample')));
     }
-    readout(plot, parameter.low, parameter.high, (value) => {
-      const k = Math.round(((value - parameter.low) / (parameter.high - parameter.low)) * (line.sampled.length - 1));
-      const box = line.boxes.find((each) => each[0] <= value && value <= each[1]);
-      const bound = box ? (regression ? `, proved ${number(box[2])} to ${number(box[3])}` : `, bound ${number(box[2])}`) : '';
-      return `at ${number(at(k))}: ${number(line.sampled[k])}${bound}`;
-    });
+    const hair = drawn('line', {class: 'hair', y1: plot.top, y2: plot.bottom}), dot = drawn('circle', {class: 'dot', r: 5.5});
+    plot.svg.append(hair, dot);
+    plot.cursor = (all, axis) => {
+      const value = all[axis], place = Math.min(Math.max((value - parameter.low) / spacing, 0), last);
+      const before = line.sampled[Math.floor(place)], after = line.sampled[Math.ceil(place)];
+      fill(hair, {x1: plot.x(value), x2: plot.x(value)}, []);
+      fill(dot, {cx: plot.x(value), cy: plot.y(before === null || after === null ? floor : before + (after - before) * (place % 1))}, []);
+    };
+    pressed(plot.svg, (x) => on.picked(Math.min(Math.max(parameter.low + ((x - plot.left) / (plot.right - plot.left)) * (parameter.high - parameter.low), parameter.low), parameter.high)));
+    on.ready(plot);
     return plot.svg;
   };
 }
-
-const SCALE = [[68, 1, 84], [71, 44, 122], [59, 81, 139], [44, 113, 142], [33, 144, 141], [39, 173, 129], [92, 200, 99], [170, 220, 50], [253, 231, 37]];
-function shade(share) {
-  const place = Math.min(Math.max(share, 0), 1) * (SCALE.length - 1);
-  const k = Math.min(Math.floor(place), SCALE.length - 2);
-  return `rgb(${SCALE[k].map((from, c) => Math.round(from + (place - k) * (SCALE[k + 1][c] - from))).join(' ')})`;
+/* Calls `picked` with the place in the drawing where a pointer is pressed or dragged. */
+function pressed(svg, picked) {
+  const tell = (event) => {
+    const box = svg.getBoundingClientRect(), scale = svg.viewBox.baseVal.width / box.width;
+    picked((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
+  };
+  svg.addEventListener('pointerdown', (event) => { svg.setPointerCapture(event.pointerId); tell(event); });
+  svg.addEventListener('pointermove', (event) => { if (event.buttons) tell(event); });
 }
 
-/* Margins over two parameters; a cell whose margin is not positive is crossed out, and the boxes of the tiling are outlined. */
-function mapChart(map, worst) {
-  const flat = map.margins.flat().filter((value) => value !== null);
-  const least = Math.min(...flat), most = Math.max(...flat);
+/* The tiling over two parameters: each box in green by its proved bound, hatched where nothing was proved, and a red dot at every sample
+   that the network answers wrong. Arrow keys and the pointer move the ring. */
+function mapChart(map, on) {
   const [first, second] = data.parameters;
+  const bounds = map.boxes.map((box) => box[4]).filter((value) => value > 0);
+  const most = Math.max(...bounds, 1e-9);
   return (full) => {
-    const width = Math.min(full, 640);
-    const spans = {low: first.low, high: first.high, floor: second.low, ceiling: second.high};
-    const plot = axes(width, Math.round(width * 0.72) + 40, spans, [first.name, second.name], `Sampled margin over ${first.name} and ${second.name}, from ${number(least)} to ${number(most)}`);
-    plot.svg.setAttribute('width', width);
-    const rows = map.margins.length, columns = map.margins[0].length;
-    const wide = (plot.right - plot.left) / (columns - 1), tall = (plot.bottom - plot.top) / (rows - 1);
+    const width = Math.min(full, 600);
+    const plot = axes(width, Math.round(width * 0.72) + 40, {low: first.low, high: first.high, floor: second.low, ceiling: second.high}, [first.name, second.name], `Boxes over ${first.name} and ${second.name}; arrow keys move the picture`);
+    fill(plot.svg, {width, tabindex: '0', role: 'application'}, []);
+    plot.svg.append(drawn('rect', {class: map.boxes.length ? 'map-ground' : 'strip-unknown', x: plot.left, y: plot.top, width: plot.right - plot.left, height: plot.bottom - plot.top}));
+    for (const [a, b, c, d, bound] of map.boxes) {
+      const box = drawn('rect', {class: bound > 0 ? 'tile-proved' : 'tile-open', x: plot.x(a), y: plot.y(d), width: plot.x(c) - plot.x(a), height: plot.y(b) - plot.y(d)}, drawn('title', {}, bound > 0 ? `proved: margin at least ${below(bound)}` : 'not proved'));
+      if (bound > 0) box.style.fillOpacity = 0.3 + 0.65 * Math.sqrt(bound / most);
+      plot.svg.append(box);
+    }
+    const steps = map.margins.length - 1;
     map.margins.forEach((row, j) => row.forEach((value, k) => {
-      /* a cell lies about its sample; those at the ends of the range are half cells */
-      const x = plot.left + k * wide, y = plot.bottom - j * tall;
-      const from = Math.max(x - wide / 2, plot.left), to = Math.min(x + wide / 2, plot.right);
-      const above = Math.max(y - tall / 2, plot.top), below = Math.min(y + tall / 2, plot.bottom);
-      plot.svg.append(drawn('rect', {x: from, y: above, width: to - from + 0.4, height: below - above + 0.4, fill: shade((value - least) / (most - least || 1))}, drawn('title', {}, `margin ${number(value)}`)));
-      if (!(value > 0)) plot.svg.append(drawn('path', {class: 'broken', d: `M${(from + to) / 2 - 4} ${(above + below) / 2 - 4}l8 8m0 -8l-8 8`}));
+      if (value > 0) return;
+      plot.svg.append(drawn('circle', {class: 'broken-dot', r: 3.2, cx: plot.left + (k / steps) * (plot.right - plot.left), cy: plot.bottom - (j / steps) * (plot.bottom - plot.top)}, drawn('title', {}, `margin ${number(value)}`)));
     }));
-    for (const [a, b, c, d] of map.boxes) plot.svg.append(drawn('rect', {class: 'tile-edge', x: plot.x(a), y: plot.y(d), width: plot.x(c) - plot.x(a), height: plot.y(b) - plot.y(d)}));
-    for (const kind of ['ring', 'ring-in']) plot.svg.append(drawn('circle', {class: kind, cx: plot.x(worst[0]), cy: plot.y(worst[1]), r: kind === 'ring' ? 7 : 8.6}));
+    const rings = ['ring', 'ring-in'].map((kind) => drawn('circle', {class: kind, r: kind === 'ring' ? 7 : 8.6}));
+    plot.svg.append(...rings);
+    let now = [first.low, second.low];
+    plot.cursor = (values) => { now = values.slice(); for (const ring of rings) fill(ring, {cx: plot.x(now[0]), cy: plot.y(now[1])}, []); };
+    const clamp = (value, {low, high}) => Math.min(Math.max(value, low), high);
+    pressed(plot.svg, (x, y) => on.picked(clamp(first.low + ((x - plot.left) / (plot.right - plot.left)) * (first.high - first.low), first), clamp(second.low + ((plot.bottom - y) / (plot.bottom - plot.top)) * (second.high - second.low), second)));
+    plot.svg.addEventListener('keydown', (event) => {
+      const move = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1]}[event.key];
+      if (!move) return;
+      event.preventDefault();
+      event.stopPropagation();
+      on.picked(...[first, second].map((each, k) => clamp(now[k] + (move[k] * (each.high - each.low)) / steps, each)));
+    });
+    on.ready(plot);
     return plot.svg;
   };
 }

@@ -8,7 +8,7 @@ const fanScale = regression ? (() => {
   return {angle: (value) => ((value - least) / half - 1) * 1.1, text: `Needles show the first output from ${number(least)} (left) to ${number(most)} (right).`};
 })() : null;
 
-function fan(k) {
+function fan(k, now = data.prediction[k][0]) {
   const length = 92, tip = (value, reach) => {
     const angle = Math.min(Math.max(fanScale.angle(value), -1.48), 1.48);
     return [100 + reach * Math.sin(angle), 100 - reach * Math.cos(angle)];
@@ -21,16 +21,16 @@ function fan(k) {
   }
   const needle = (value, reach, color) => svg.append(drawn('path', {d: path([[100, 100], tip(value, reach)]), stroke: color, 'stroke-width': '2', 'stroke-linecap': 'round'}));
   if (data.values[k]) needle(data.values[k][0], 74, '#2fbf5b');
-  needle(data.prediction[k][0], 83, '#4d8dff');
+  if (now !== null) needle(now, 83, '#4d8dff');
   return svg;
 }
 function rangeText(k) {
-  const wide = data.widths[k] === null ? 'no bound was proved' : `${number(data.widths[k])} wide at most`;
+  const wide = data.widths[k] === null ? 'no bound was proved' : `${above(data.widths[k])} wide at most`;
   return `Proved: for every parameter of the range the outputs stay inside the ranges below, ${wide}; ${number(data.innerWidths[k])} of that is reached for certain.${data.complete[k] ? '' : ' The budget ended before the range was as tight as asked for.'}`;
 }
 function outputTable(k) {
   const names = ['output', 'prediction', 'proved lowest', 'proved highest', 'reached lowest', 'reached highest', 'right answer'];
-  return plainTable(names, data.prediction[k].map((_, j) => [String(j), ...['prediction', 'lower', 'upper', 'inner_lower', 'inner_upper'].map((name) => number(data[name][k][j], 5)), data.values[k] ? number(data.values[k][j], 5) : 'not given']));
+  return plainTable(names, data.prediction[k].map((_, j) => [String(j), ...['prediction', 'lower', 'upper', 'inner_lower', 'inner_upper'].map((name) => ({lower: below, upper: above}[name] || number)(data[name][k][j], 5)), data.values[k] ? number(data.values[k][j], 5) : 'not given']));
 }
 function film() {
   const many = Math.min(12, data.count, data.thumbnails.length);
@@ -40,29 +40,31 @@ function film() {
   byId('film-legend').append(element('ul', {class: 'legend'}, key('range', 'certified range'), key('predicted', 'prediction'), data.values.some((each) => each) ? key('true', 'right answer') : ''));
   for (let step = 0; step < many; step += 1) {
     const k = Math.floor((step * data.count) / many);
-    const block = detailed.has(k) ? JSON.parse(byId(`detail-${k}`).textContent).image : thumbnail(k);
-    const words = `${number(data.prediction[k][0])}, certified ${number(data.lower[k][0])} to ${number(data.upper[k][0])}`;
-    byId('film-frames').append(element('li', {}, element('button', {type: 'button', 'aria-label': `Open image ${data.first + k}: predicted ${words}`, onclick: () => openImage(k)},
+    const block = (blockOf(k) || {}).image || thumbnail(k);
+    const words = rangeWords(k);
+    byId('film-frames').append(element('li', {}, element('button', {type: 'button', 'aria-label': `Open image ${data.first + k}: ${words}`, onclick: () => openImage(k)},
       element('div', {class: 'frame'}, element('img', {src: block, alt: ''}), fan(k)), element('small', {class: 'fine'}, `Image ${data.first + k}: ${words}`))));
   }
 }
 
-function shares() {
-  const totals = data.verdictNames.map((_, k) => data.verdicts.filter((verdict) => verdict === k).length);
-  const bar = element('div', {class: 'shares', 'aria-hidden': 'true'});
-  totals.forEach((total, k) => {
-    if (!total) return;
-    const piece = element('span', {class: `fill-${data.verdictNames[k]}`});
-    piece.style.flex = `${total} 0 0`;
-    bar.append(piece);
-  });
-  byId('shares').append(bar, element('ul', {class: 'legend'}, totals.map((total, k) => element('li', {}, verdictMark(data.verdictNames[k]), ` ${count(total)}`))));
+/* The first screen's picture: the image that matters most, turning. */
+function hero() {
+  const k = rows.filter((each) => detailed.has(each)).sort((a, b) => places[a] - places[b])[0];
+  if (k === undefined) return;
+  const block = blockOf(k), kind = regression ? '' : data.verdictNames[data.verdicts[k]];
+  const broken = !regression && data.counterexamples[k];
+  const title = regression ? 'The widest range' : broken ? 'The worst image' : kind === 'certified' ? 'The closest call' : 'The worst image';
+  const answer = regression ? '' : `label ${data.labels[k]}${block.worstAnswer === data.labels[k] ? '' : `, answers ${block.worstAnswer} at ${point(block.worst)}`}`;
+  byId('hero').replaceChildren(
+    element('div', {class: 'hero-head'}, element('h2', {id: 'hero-heading'}, `${title}: image ${data.first + k}`), regression ? '' : verdictMark(kind), element('span', {class: 'fine'}, answer)),
+    turntable(k, {...block, map: null}, {play: true}),
+    element('p', {class: 'hero-foot'}, element('button', {type: 'button', class: 'quiet', onclick: () => openImage(k)}, 'Bounds and details'), element('a', {href: '#images', class: 'fine'}, 'all images ↓')));
 }
 function curve() {
   if (!data.curve) return;
   byId('curve').hidden = false;
   chart(byId('curve-chart'), curveChart);
-  byId('curve-chart').after(element('ul', {class: 'legend'}, key('proved', 'certified'), key('unfalsified', 'unfalsified: no counterexample found')));
+  byId('curve-chart').after(element('ul', {class: 'legend'}, key('proved', 'certified: at least this share'), key('unfalsified', 'at most this share: no counterexample found in the next smaller range')));
   const lines = data.curve.map((each) => [each.transform, `${number(100 * each.share)} %`, ...each.counts.map(count), percent(each.counts[0], data.count)]);
   byId('curve-table').append(plainTable(['range', 'size', ...data.verdictNames, 'certified share'], lines));
 }
@@ -73,13 +75,15 @@ function copying() {
   button.addEventListener('click', () => navigator.clipboard.writeText(byId('quote').textContent).then(() => { byId('copied').textContent = 'Copied.'; }, () => { byId('copied').textContent = 'The browser did not allow it.'; }));
 }
 
-if (regression) film(); else { shares(); curve(); }
+hero();
+if (regression) film(); else curve();
 filters();
+views();
 refresh();
 copying();
 byId('detail').addEventListener('close', closed);
 byId('detail').addEventListener('click', (event) => { if (event.target === byId('detail')) byId('detail').close(); });
 byId('detail').addEventListener('keydown', (event) => {
   const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
-  if (step && !event.target.closest('input, select, .scroll')) { event.preventDefault(); moveBy(step); }
+  if (step && !event.target.closest('input, select, .scroll, svg')) { event.preventDefault(); moveBy(step); }
 });

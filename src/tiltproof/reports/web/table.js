@@ -1,16 +1,31 @@
 /* The table: filtered and sorted over all images, drawn a page at a time, so that ten thousand rows cost what fifty do. */
 const ROWS = 50;
 const rows = Array.from({length: data.count}, (_, k) => k);
-const state = {shown: rows, page: 0, sort: regression ? 'width' : 'image', descending: regression};
+const state = {shown: rows, page: 0, sort: 'matters', descending: false};
+/* What matters first: broken images, then undecided and wrong ones, then the smallest proved margins; of a regression the widest ranges. */
+const places = (() => {
+  const rank = regression ? (k) => (data.widths[k] === null ? -Infinity : -data.widths[k]) : (k) => ['falsified', 'unknown', 'misclassified', 'certified'].indexOf(data.verdictNames[data.verdicts[k]]);
+  const margin = (k) => (regression || data.margins[k] === null ? -Infinity : data.margins[k]);
+  const found = [];
+  rows.slice().sort((a, b) => rank(a) - rank(b) || margin(a) - margin(b) || a - b).forEach((k, place) => { found[k] = place; });
+  return found;
+})();
+function marginText(k) {
+  const value = data.margins[k];
+  return {certified: `≥ ${below(value)}`, unknown: value === null ? 'no bound' : `≥ ${below(value)}`, falsified: `≤ ${above(value)}`, misclassified: number(value)}[data.verdictNames[data.verdicts[k]]];
+}
+function rangeWords(k) {
+  return `output ${number(data.prediction[k][0])}, certified ${below(data.lower[k][0])} to ${above(data.upper[k][0])}`;
+}
 const thumbnail = (k) => data.thumbnails[k];
 
 const columns = regression ? [
   {key: 'image', name: 'Image', value: (k) => k},
   {key: 'thumbnail', name: 'Thumbnail', skip: data.thumbnails.length === 0},
   {key: 'prediction', name: 'Prediction', number: true, value: (k) => data.prediction[k][0], text: (k) => data.prediction[k].slice(0, 3).map((value) => number(value)).join(', ')},
-  {key: 'lower', name: 'Lowest', number: true, value: (k) => data.lower[k][0], text: (k) => number(data.lower[k][0])},
-  {key: 'upper', name: 'Highest', number: true, value: (k) => data.upper[k][0], text: (k) => number(data.upper[k][0])},
-  {key: 'width', name: 'Proved width', number: true, value: (k) => data.widths[k], text: (k) => number(data.widths[k])},
+  {key: 'lower', name: 'Lowest', number: true, value: (k) => data.lower[k][0], text: (k) => below(data.lower[k][0])},
+  {key: 'upper', name: 'Highest', number: true, value: (k) => data.upper[k][0], text: (k) => above(data.upper[k][0])},
+  {key: 'width', name: 'Proved width', number: true, value: (k) => data.widths[k], text: (k) => above(data.widths[k])},
   {key: 'reached', name: 'Reached width', number: true, wide: true, value: (k) => data.innerWidths[k], text: (k) => number(data.innerWidths[k])},
   {key: 'boxes', name: 'Boxes', number: true, wide: true, value: (k) => data.boxes[k], text: (k) => count(data.boxes[k])},
 ] : [
@@ -18,7 +33,7 @@ const columns = regression ? [
   {key: 'thumbnail', name: 'Thumbnail', skip: data.thumbnails.length === 0},
   {key: 'label', name: 'Label', number: true, wide: true, value: (k) => data.labels[k], text: (k) => String(data.labels[k])},
   {key: 'verdict', name: 'Verdict', value: (k) => data.verdicts[k], text: (k) => verdictMark(data.verdictNames[data.verdicts[k]])},
-  {key: 'margin', name: 'Margin', number: true, value: (k) => data.margins[k], text: (k) => number(data.margins[k])},
+  {key: 'margin', name: 'Margin', number: true, value: (k) => data.margins[k], text: marginText},
   {key: 'boxes', name: 'Boxes', number: true, wide: true, value: (k) => data.boxes[k], text: (k) => count(data.boxes[k])},
   {key: 'seconds', name: 'Seconds', number: true, wide: true, value: (k) => data.seconds[k], text: (k) => number(data.seconds[k], 3)},
 ];
@@ -56,7 +71,7 @@ function wanted() {
     (least === null || (property[k] !== null && property[k] >= least)) && (most === null || (property[k] === null ? !regression : property[k] <= most));
 }
 function refresh() {
-  const value = columns.find((column) => column.key === state.sort).value;
+  const value = state.sort === 'matters' ? (k) => places[k] : columns.find((column) => column.key === state.sort).value;
   const sign = state.descending ? -1 : 1;
   /* nothing proved sorts below every number */
   const rank = (k) => { const found = value(k); return found === null ? -Infinity : found; };
@@ -64,6 +79,8 @@ function refresh() {
   state.page = 0;
   heads();
   showPage();
+  drawnPictures = PICTURES;
+  showGrid();
 }
 function showPage() {
   const start = state.page * ROWS;
