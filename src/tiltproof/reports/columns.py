@@ -9,6 +9,7 @@ from tiltproof.reports.sentences import parameter_name
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import LETTERS, Spatial, Transform, parse
 from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict
+from tiltproof.verify.shares import scaled
 
 IN_THE_PAGE = frozenset(
     ["R", "Roll", "Tu", "Tv", "Sc", "Scu", "Scv", "Sh", "Shv", "Yaw", "Pitch", "C", "B", "G", "S", "H"]
@@ -77,7 +78,15 @@ def _verdicts(run: FinishedRun, results: list[ImageResult]) -> dict[str, Any]:
         "reasons": {k: _reason(result.reason) for k, result in enumerate(results) if result.reason},
         "openBoxes": {k: result.open_box for k, result in enumerate(results) if result.open_box},
         "curve": _curve(run),
+        **({"radii": [_radius(run, result) for result in results]} if run.radii else {}),
     }
+
+
+def _radius(run: FinishedRun, result: Any) -> list[list[float]]:
+    """Return the ends of each parameter's range within which an image is proved."""
+    return [
+        [scaled(result.share, end) for end in ends] for ends in zip(run.transform.low, run.transform.high, strict=True)
+    ]
 
 
 def _reason(reason: Reason) -> str:

@@ -17,9 +17,11 @@ from tiltproof.transforms.noise import from_text, perturbed
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
+from tiltproof.verify.radius_results import RadiusResult
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
 from tiltproof.verify.rule_prover import prover_for
 from tiltproof.verify.rules import OwnRule, Rule
+from tiltproof.verify.shares import scaled
 from tiltproof.verify.state import Boxes, Tiling, leaves
 
 Tiles = tuple[Tensor, Tensor]
@@ -249,6 +251,9 @@ class ClassDetails(Details):
         if closely:
             detail |= self.images(row, worst, self._box(result, tiles, worst), result.perturbation)
             self.add_frames(detail["lines"], row, worst)
+        if isinstance(result, RadiusResult) and result.share > 0 and len(worst) == 1:
+            ends = (self.range.low[0], self.range.high[0])
+            detail["lines"][0]["proved"] = [scaled(result.share, float(end)) for end in ends]
         if closely and len(worst) == 2:
             detail["map"] = {
                 "margins": [[digits(x, 4) for x in each] for each in margins.view(MAP_POINTS, MAP_POINTS).T.tolist()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tiltproof.errors import shown
-from tiltproof.reports.encoding import digits_above
+from tiltproof.reports.encoding import digits_above, digits_below
 from tiltproof.runs.manifest import TENSORS
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Part, Transform
@@ -80,8 +80,16 @@ def quote(run: FinishedRun) -> str:
     ending = "" if run.keep is None else ","
     return (
         f"For {certified:,} of the {count} ({percent(certified, images)}), it is proved that {network} {what}{ending} "
-        f"for every {in_words(run.transform)}."
+        f"for every {in_words(run.transform)}.{_radius(run)}"
     )
+
+
+def _radius(run: FinishedRun) -> str:
+    """State how far the proofs of a run reach that looked for the largest range of each image."""
+    median = run.summary.get("median_radius") if run.radii else None
+    if median is None:
+        return ""
+    return f" Half of the images that are right are proved up to {digits_below(median, 4):g} {run.summary['unit']} or further."
 
 
 MEANINGS = {

@@ -166,8 +166,10 @@ def read_finished(folder: str | Path) -> FinishedRun:
 
 def _proved_and_broken(regression: bool, results: list[Any]) -> tuple[int, int]:
     """How many images a complete check proves again, and how many counterexamples it evaluates."""
-    verdicts = [result.verdict for result in results]
-    return (len(results), 0) if regression else (verdicts.count(Verdict.CERTIFIED), verdicts.count(Verdict.FALSIFIED))
+    if regression:
+        return len(results), 0
+    proved = [r.share > 0 if isinstance(r, RadiusResult) else r.verdict is Verdict.CERTIFIED for r in results]
+    return sum(proved), sum(result.verdict is Verdict.FALSIFIED for result in results)
 
 
 def _date(text: Any) -> str:

@@ -54,6 +54,7 @@ function detailBody(k) {
   const parts = [element('p', {class: 'lead'}, regression ? rangeText(k) : said(k))];
   const broken = regression ? null : data.counterexamples[k];
   if (broken) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Counterexample: '), point(broken), block ? `. The network answers ${block.worstAnswer}.` : '.'));
+  if (data.radii && data.verdictNames[data.verdicts[k]] !== 'misclassified') parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Largest proved range: '), data.radii[k].map(([low, high], axis) => `${shortName(axis)} ${bounded(low, 5, true)} to ${bounded(high, 5, false)}${unit(axis)}`).join(', '), '.'));
   if (!regression && data.reasons[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Why: '), data.reasons[k]));
   if (!regression && data.openBoxes[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
   if (!block) {

@@ -153,6 +153,7 @@ function lineChart(line, parameter, mark, on) {
       for (const level of regression ? [a, b] : [a]) plot.svg.append(drawn('path', {class: proved ? 'proved' : 'open-step', d: path([[left, level], [right, level]])}));
       if (proved) strips.push(strip('certified', low, high));
     }
+    if (line.proved) strips.push(strip('certified', ...line.proved));
     if (!regression) {
       line.sampled.forEach((value, k) => {
         if (value !== null && value > 0) return;

@@ -8,7 +8,7 @@ function known(line, axis, value) {
   const {low, high} = data.parameters[axis];
   const nearest = Math.round(((value - low) / (high - low)) * (line.sampled.length - 1));
   const box = line.boxes.find((each) => each[0] <= value && value <= each[1]) || null;
-  return {at: low + ((high - low) * nearest) / (line.sampled.length - 1), sampled: line.sampled[nearest], answer: line.answers ? line.answers[nearest] : null, box};
+  return {at: low + ((high - low) * nearest) / (line.sampled.length - 1), sampled: line.sampled[nearest], answer: line.answers ? line.answers[nearest] : null, box, within: Boolean(line.proved) && line.proved[0] <= value && value <= line.proved[1]};
 }
 /* The same on the map of two parameters. */
 function knownOnMap(map, values) {
@@ -21,7 +21,7 @@ function knownOnMap(map, values) {
 }
 function stateOf(found) {
   if (regression) return found.box && found.box[2] !== null && found.box[3] !== null ? 'certified' : 'unknown';
-  if (found.box && found.box[2] > 0) return 'certified';
+  if (found.within || (found.box && found.box[2] > 0)) return 'certified';
   return found.sampled !== null && found.sampled > 0 ? 'unknown' : 'falsified';
 }
 function words(found, axis) {
@@ -29,7 +29,7 @@ function words(found, axis) {
   if (regression) return [`output ${number(found.sampled)} ${at}`, found.box ? `proved: ${below(found.box[2])} to ${above(found.box[3])}` : 'no proved range'];
   const answer = found.answer === null ? '' : `, answer ${found.answer}`;
   const sample = `margin ${number(found.sampled)} ${at}${answer}`;
-  return [sample, {certified: `proved: at least ${below(found.box && found.box[2])}`, falsified: 'broken', unknown: 'not proved here'}[stateOf(found)]];
+  return [sample, {certified: found.box && found.box[2] > 0 ? `proved: at least ${below(found.box[2])}` : 'proved', falsified: 'broken', unknown: 'not proved here'}[stateOf(found)]];
 }
 
 /* `options.play`: turn once when it appears; `options.compact`: the charts of the other parameters are not drawn. */
