@@ -68,7 +68,7 @@ function detailBody(k) {
 
 /* What is there for an image that was looked at: always its margins, and closely its pixel bounds too. */
 function looked(k, block) {
-  const parts = [turntable(k, block), lineLegend(block)];
+  const parts = [turntable(k, block), block.lines.length ? lineLegend(block) : ''];
   if (block.lower) {
     const worst = point(block.worst), box = boxText(...block.box);
     const answers = regression ? ['', ''] : [`the network answers ${block.answer}`, `${worst}; margin ${number(block.worstMargin)}, answer ${block.worstAnswer}`];
@@ -80,7 +80,7 @@ function looked(k, block) {
       figure(block.width, 'width of the bounds', `dark 0, yellow ${above(block.widest, 3)}`, `Width of the pixel bounds, at most ${above(block.widest, 3)}`, null));
     const first = figures.querySelector('img');
     first.addEventListener('load', () => { if (first.naturalWidth > 1.6 * first.naturalHeight) figures.classList.add('wide'); });
-    parts.push(element('h3', {}, 'Pixel bounds'), figures, element('p', {class: 'fine'}, `Over ${regression || !data.openBoxes[k] ? 'the box' : 'the box that stayed open:'} ${box}.`));
+    parts.push(element('h3', {}, 'Pixel bounds'), figures, box ? element('p', {class: 'fine'}, `Over ${regression || !data.openBoxes[k] ? 'the box' : 'the box that stayed open:'} ${box}.`) : '');
   } else parts.push(element('p', {class: 'fine'}, `Of this image the page has the sampled margins and the bound of the whole range. Boxes and pixel bounds: tiltproof report DIR --images ${data.first + k}`));
   block.lines.forEach((line, axis) => { if (line.boxes.length > 1) parts.push(lineTable(line, axis)); });
   return parts;

@@ -54,7 +54,7 @@ function hero() {
   const block = blockOf(k), kind = regression ? '' : data.verdictNames[data.verdicts[k]];
   const broken = !regression && data.counterexamples[k];
   const title = regression ? 'The widest range' : broken ? 'The worst image' : kind === 'certified' ? 'The closest call' : 'The worst image';
-  const answer = regression ? '' : `label ${data.labels[k]}${block.worstAnswer === data.labels[k] ? '' : `, answers ${block.worstAnswer} at ${point(block.worst)}`}`;
+  const answer = regression ? '' : `label ${data.labels[k]}${block.worstAnswer === data.labels[k] ? '' : `, answers ${block.worstAnswer} at ${point(block.worst) || 'its worst'}`}`;
   byId('hero').replaceChildren(
     element('div', {class: 'hero-head'}, element('h2', {id: 'hero-heading'}, `${title}: image ${data.first + k}`), regression ? '' : verdictMark(kind), element('span', {class: 'fine'}, answer)),
     turntable(k, {...block, map: null}, {play: true}),

@@ -32,8 +32,15 @@ function words(found, axis) {
   return [sample, {certified: found.box && found.box[2] > 0 ? `proved: at least ${below(found.box[2])}` : 'proved', falsified: 'broken', unknown: 'not proved here'}[stateOf(found)]];
 }
 
+/* An image as it is and at its worst. */
+function stills(k, block) {
+  const still = (picture, name, note) => element('figure', {}, element('img', {src: picture, alt: ''}), element('figcaption', {}, name, regression ? '' : element('small', {}, `answers ${note}`)));
+  const worst = regression ? 'at its extreme' : data.counterexamples[k] ? 'counterexample' : 'at its worst';
+  return element('div', {class: 'stills'}, still(block.image || thumbnail(k), 'as it is', block.answer), block.turned ? still(block.turned, worst, block.worstAnswer) : '');
+}
 /* `options.play`: turn once when it appears; `options.compact`: the charts of the other parameters are not drawn. */
 function turntable(k, block, options = {}) {
+  if (!block.lines.length) return stills(k, block);
   const values = block.worst.slice();
   let axis = 0, source = null, strip = null, plot = null, playing = 0, onMap = false, mapPlot = null;
   const canvas = element('canvas', {class: 'turning', role: 'img', width: 1, height: 1});
@@ -120,9 +127,7 @@ function turntable(k, block, options = {}) {
   const tabs = data.parameters.length < 2 ? '' : element('fieldset', {class: 'axes'}, element('legend', {class: 'hidden'}, 'Parameter that the slider moves'),
     data.parameters.map((_, each) => element('label', {class: 'toggle'}, element('input', {type: 'radio', name: `axis-${k}-${options.play ? 'first' : 'more'}`, checked: each === 0, onchange: () => { stop(); choose(each); }}), shortName(each))));
   const shown = data.stages || block.lines[0].frames ? frame : element('img', {src: block.turned, alt: `Image ${data.first + k} with ${point(block.worst)}`});
-  const still = (picture, name, note) => element('figure', {}, element('img', {src: picture, alt: ''}), element('figcaption', {}, name, note === null ? '' : element('small', {}, `answers ${note}`)));
-  const stills = options.play && block.turned ? element('div', {class: 'stills'}, still(block.image, 'as it is', regression ? null : block.answer), still(block.turned, regression ? 'at its extreme' : data.counterexamples[k] ? 'counterexample' : 'at its worst', regression ? null : block.worstAnswer)) : '';
-  body.append(element('div', {class: 'turning-side'}, shown, stills), element('div', {class: 'turning-main'}, tabs, chartPlace, element('div', {class: 'under'}, slider), element('div', {class: 'controls'}, button, said)));
+  body.append(element('div', {class: 'turning-side'}, shown, options.play && block.turned ? stills(k, block) : ''), element('div', {class: 'turning-main'}, tabs, chartPlace, element('div', {class: 'under'}, slider), element('div', {class: 'controls'}, button, said)));
   if (values.length > 1) body.append(element('p', {class: 'fine'}, `The slider moves one parameter; the others stay at ${point(block.worst)}.`));
   if (data.noise) body.append(element('p', {class: 'fine'}, `What is proved includes every change of pixels by up to ${number(data.noise)}; samples and the turning picture are without it.`));
   if (block.map) {
