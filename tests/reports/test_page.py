@@ -393,6 +393,7 @@ def test_the_page_transforms_what_it_knows():
 
     assert stages(Compose(Own(1, 2))) is None
     assert stages(parse("Bl(1)")) is None
+    assert stages(parse("R(5); interpolation=nearest")) is None
     assert stages(parse("Yaw(5@30), B(0.1)")) == [["spatial", [[0, "Yaw", 30.0]]], ["values", [[1, "B", None]]]]
 
 

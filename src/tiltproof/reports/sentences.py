@@ -123,6 +123,6 @@ def scope(run: FinishedRun) -> str:
     outside = OUTSIDE.get(run.transform.padding, run.transform.padding)
     return (
         f"The statement is about {meaning_of(run)[0]} and the exact transformation with {run.transform.interpolation} "
-        f"interpolation; outside the image lies {outside}. {noise}It is a proof for the closed range, not a test of samples. The proof accounts for "
-        "every rounding error of the prover."
+        f"interpolation; outside the image lies {outside}. {noise}It is a proof for the closed range, not a test of samples. "
+        "The proof accounts for every rounding error of the prover."
     )
