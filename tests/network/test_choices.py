@@ -34,7 +34,8 @@ MASKED = {
 @pytest.mark.parametrize("name", MASKED)
 def test_minus_infinity_elsewhere_is_refused(name):
     model = Function(lambda _, x: MASKED[name](x).flatten(1))
-    with pytest.raises(InputError):
+    why = {"nothing left": "takes out every entry", "a tensor of infinity": "NaN or infinity"}.get(name, "")
+    with pytest.raises(InputError, match=why):
         read_network(model.eval(), SHAPE, torch.rand(1, *SHAPE))
     rows = torch.zeros(3, 2, *SHAPE, dtype=torch.float64)
     with (
@@ -52,6 +53,8 @@ def test_a_masked_softmax_is_no_head_of_the_checker():
     assert hasattr(F.softmax(form, 1), "call")
     scores = form.masked_fill(mask, -math.inf)
     assert isinstance(scores, Scores)
+    with pytest.raises(UnsupportedOperation, match="softmax alone"):
+        F.relu(scores)
     result = F.softmax(scores, 1)
     assert not hasattr(result, "call")
     assert result.rows[0, 0, 0] == 0

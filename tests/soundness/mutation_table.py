@@ -1352,6 +1352,8 @@ MUTATIONS = [
              "a softmax of nothing is no number", (CHECKER_FORMS,)),
     Mutation("checker: a mask for each image", "checker/attention.py", "or (mask.ndim == len(shape) and mask.shape[0] != 1)", "or False",
              "other batches of images get other masks", (CHECKER_FORMS,)),
+    Mutation("outputs that it was too late for", "verify/prover.py", "ends = torch.full((2, count, outputs), torch.nan,",
+             "ends = torch.full((2, count, outputs), 0.0,", "their bounds are those of the forward pass", ("verify/test_many_outputs.py",)),
     Mutation("checker: where a mask takes out results", "checker/attention.py", "~taking.movedim(-1, dim) &", "~taking &",
              "the mask's last dimension is the softmax's", (CHOSEN,)),
     Mutation("minus infinity for any operation", "network/tracing.py", "if kind not in READS_MASKED:", "if False:",

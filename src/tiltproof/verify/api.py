@@ -294,6 +294,7 @@ def _run(
     plan = plan_batches(len(inputs.images), job.pairs(inputs), execution)
     if workers is not None:
         workers.connect()
+    job = replace(job, reading=(time.perf_counter() - began) / len(inputs.images))
     with closing(_open_run(folder, inputs, job, plan, about)) as run, reported(progress) as callback:
         reporter = Reporter(len(inputs.images), callback, job.ranges, began)
         reporter.resumed(run.results)

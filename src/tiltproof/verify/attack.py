@@ -542,20 +542,32 @@ class OutputSampler:
         with torch.no_grad():
             known.widen(rows, parameters, self.batch.run(work).double())
 
-    def search(self, known: InnerRange, samples: int, steps: int, until: float | None = None) -> None:
+    def search(
+        self,
+        known: InnerRange,
+        samples: int,
+        steps: int,
+        until: float | None = None,
+        report: Callable[[], None] = lambda: None,
+    ) -> None:
         """Try corners, a grid and random parameters, then signed gradient steps from each output's lowest and highest.
 
-        ``until``: no more gradient steps from this time of `time.perf_counter` on; with many outputs they take long.
+        ``until``: from this time of `time.perf_counter` on no more than the first corners; with many outputs gradient
+        steps take long. ``report`` is called from time to time.
         """
         units = candidates(samples, len(self.low), self.generator)
         everything = torch.arange(len(known.low))
-        for chunk in units.split(32):
+        for number, chunk in enumerate(units.split(32)):
+            if number and until is not None and time.perf_counter() >= until:
+                return
             rows, points = everything.repeat_interleave(len(chunk)), chunk.repeat(len(everything), 1)
             self.evaluate(known, rows, self._at(points))
+            report()
         for number in range(steps):
             for output in range(known.low.shape[1]):
                 if until is not None and time.perf_counter() >= until:
                     return
+                report()
                 for at, sign in ((known.lowest_at, 1), (known.highest_at, -1)):
                     step = 0.2 * 0.5 ** (number // 3) * (self.high - self.low) / 2
                     slope = self.gradients.run(functools.partial(self._slopes, at[:, output], output))
@@ -582,23 +594,27 @@ class OutputSampler:
         """Return the confirmed inner range, [N, K] each: by float64 bounds of single points, the exact outputs at the
         recorded parameters lie below the first and above the second number."""
         count, outputs = known.low.shape
-        images, output = torch.arange(count).repeat_interleave(outputs), torch.arange(outputs).repeat(count)
-        points = self.inputs.points(CONFIRMED_AT_ONCE)
-        _, low = points.run(functools.partial(self._ends, images, known.lowest_at.flatten(0, 1), output))
-        high, _ = points.run(functools.partial(self._ends, images, known.highest_at.flatten(0, 1), output))
-        return low.view(count, outputs), high.view(count, outputs)
+        images = torch.arange(count).repeat_interleave(2 * outputs).unsqueeze(1)
+        parameters = torch.cat([known.lowest_at, known.highest_at], 1).flatten(0, 1)
+        # many outputs are lowest or highest at the same parameters
+        points, which = torch.cat([images, parameters], 1).unique(dim=0, return_inverse=True)
+        ends = which.view(count, 2, outputs)
+        confirmed = self.inputs.points(CONFIRMED_AT_ONCE)
+        return confirmed.run(functools.partial(self._ends, points[:, 0].long(), points[:, 1:], ends))
 
-    def _ends(self, images: Tensor, parameters: Tensor, outputs: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Bound one output of an image at its own parameters, for each row; ``size`` rows at a time."""
+    def _ends(self, images: Tensor, parameters: Tensor, ends: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Bound the outputs at points, ``size`` at a time: upper bounds [N, K] at points number ``ends[:, 0]``, and lower
+        bounds at points number ``ends[:, 1]``."""
         inputs, network, device = self.inputs, self.inputs.network_as(torch.float64), self.inputs.images.device
-        lower, upper = [], []
+        low, high = torch.full((2, *ends[:, 0].shape), torch.nan, dtype=torch.float64)
         for rows in torch.arange(len(images)).split(size):
-            point, own = parameters[rows].to(device), outputs[rows, None].to(device)
+            point = parameters[rows].to(device)
             pixels = pair_bounds(inputs.images64, images[rows].to(device), inputs.transform, "affine", point, point)
             form = run(network, pixels)[network.output]
-            lower.append(form.lower.gather(1, own).flatten().cpu())
-            upper.append(form.upper.gather(1, own).flatten().cpu())
-        return torch.cat(lower), torch.cat(upper)
+            for result, bound, at in ((low, form.upper, ends[:, 0]), (high, form.lower, ends[:, 1])):
+                image, output = ((at >= rows[0]) & (at <= rows[-1])).nonzero(as_tuple=True)
+                result[image, output] = bound.cpu()[at[image, output] - rows[0], output]
+        return low, high
 
 
 def ensure_finite(outputs: Tensor, first: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -70,6 +70,8 @@ class Job:
     batch_size: int | None = None
     answers: Tensor | None = None
     rule: Rule | None = None
+    reading: float = 0.0
+    """Seconds from the call on for each image until the first batch; they count for its budget."""
 
     @property
     def ranges(self) -> bool:
@@ -121,14 +123,18 @@ class Job:
         reporter = reporter or Reporter(len(inputs.images))
         reporter.attacking()
         if self.ranges and grid is None:
-            grid = self._range_grid(inputs, pairs)
-        began = time.perf_counter()
+            grid = self._range_grid(inputs, pairs, reporter.attacking)
+        began = time.perf_counter() - self.reading * len(inputs.images)
         search: Search
         if self.radii:
             search, grid = self._radii(inputs, grid, pairs)
         else:
-            search, grid = self._ranges(inputs, grid) if self.ranges and grid else self._classes(inputs, grid, pairs)
-        if self.settings.search.max_seconds is not None:  # which the attack has spent a part of
+            search, grid = (
+                self._ranges(inputs, grid, reporter.attacking)
+                if self.ranges and grid
+                else self._classes(inputs, grid, pairs)
+            )
+        if self.settings.search.max_seconds is not None:  # of which reading and attack have spent a part
             search.state.seconds += (time.perf_counter() - began) / len(inputs.images)
         reporter.proving(search)
         search.work(pairs, reporter.report)
@@ -229,29 +235,38 @@ class Job:
         tiling, start = Tiling(inputs.transform, (1,) * axes), 0 if precise else PRECISE_FROM
         return RadiusSearch(spec, tiling, state, settings.search, rays, pieces or (1,) * axes, start), pieces
 
-    def _ranges(self, inputs: Inputs, grid: Grid) -> tuple[BranchingSearch, Grid]:
+    def _ranges(
+        self, inputs: Inputs, grid: Grid, report: Callable[[], None] = lambda: None
+    ) -> tuple[BranchingSearch, Grid]:
         settings = self.settings
         sampler = OutputSampler(inputs, self.seed)
         known = sampler.begin(self.first)
         seconds = settings.search.max_seconds
-        share = None if seconds is None else time.perf_counter() + ATTACK_SHARE * seconds * len(inputs.images)
-        sampler.search(known, settings.attack.samples, ASCENT_STEPS, share)
+        share = None
+        if seconds is not None:
+            share = time.perf_counter() + ATTACK_SHARE * max(0.0, seconds - self.reading) * len(inputs.images)
+        sampler.search(known, settings.attack.samples, ASCENT_STEPS, share, report)
         tolerance = settings.tolerance if settings.search.grid is None else None
         spec = RangeSpec(
-            RangeProver(inputs, settings.bounds.method), sampler, tolerance, known.prediction.shape, self.answers
+            RangeProver(inputs, settings.bounds.method),
+            sampler,
+            tolerance,
+            known.prediction.shape,
+            self.answers,
+            seconds,
         )
         device = inputs.images.device
         state = SearchState.start(spec, known, BackwardPolicy.on(device), device)
         return BranchingSearch(spec, Tiling(inputs.transform, grid), state, settings.search), grid
 
-    def _range_grid(self, inputs: Inputs, pairs: AdaptiveBatchSize) -> Grid:
+    def _range_grid(self, inputs: Inputs, pairs: AdaptiveBatchSize, report: Callable[[], None] = lambda: None) -> Grid:
         """Return the grid from which the first images would have needed the fewest bounds."""
         axes = len(inputs.transform.parts)
         coarse = (FIRST_GRID,) * axes
         if self.settings.search.grid or len(inputs.images) < 4 * PILOTS:
             return self.settings.search.grid or coarse
-        search, _ = self._ranges(inputs.part(slice(0, PILOTS)), coarse)
-        search.work(pairs, lambda: None)
+        search, _ = self._ranges(inputs.part(slice(0, PILOTS)), coarse, report)
+        search.work(pairs, report)
         most = 2 * PILOTS * self.settings.search.max_boxes
         trees, _ = search.state.splits.trees(coarse)
         depths = [sum(node[axes:]) for tree in trees for node in leaves(coarse, tree, most) or ()]

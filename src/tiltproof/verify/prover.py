@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -40,6 +41,8 @@ NOISE_BYTES = 2**30
 """Most memory for the forms of a box whose pixels have symbols of their own."""
 
 MARGINS_PER_PASS = 64
+ENTRIES_PER_PASS = 2**22
+"""Most entries of the directions of a backward pass from outputs."""
 """Bounds of outputs per backward pass, where there are fewer pairs than that."""
 
 
@@ -202,9 +205,12 @@ class RangeProver:
         self.network = inputs.network_as(torch.float64, inputs.semantics)
 
     @torch.no_grad()
-    def bound(self, images: Tensor, low: Tensor, high: Tensor) -> Outcome:
+    def bound(self, images: Tensor, low: Tensor, high: Tensor, until: float | None = None) -> Outcome:
         """Return lower bounds [P, 2 K] of outputs and negated outputs. ``images`` [P] are indices; ``low``, ``high``
-        [P, d] float64."""
+        [P, d] float64.
+
+        ``until``: from this time of `time.perf_counter` on, outputs keep the bounds of the forward pass.
+        """
         network = self.network
         pixels = pair_bounds(self.images64, images, self.transform, self.method, low, high, quadratic=True)
         forms = run(network, pixels, lasting=low.shape[1])
@@ -212,7 +218,7 @@ class RangeProver:
         lower, upper = output.lower, output.upper
         shares = torch.zeros(len(images), low.shape[1], dtype=torch.float64, device=low.device)
         if self.method != "fgv":  # the paper's verifier knows the forward pass alone
-            more, less, shares = self._backward(network, forms, shares)
+            more, less, shares = self._backward(network, forms, shares, until)
             # the better of two proved bounds; a NaN never replaces a number
             lower = torch.where(more > lower, more, lower)
             upper = torch.where(less < upper, less, upper)
@@ -223,21 +229,25 @@ class RangeProver:
         return Outcome(torch.cat([lower, -upper], 1), shares)
 
     def _backward(
-        self, network: Network, forms: dict[str, AffineForm], shares: Tensor
+        self, network: Network, forms: dict[str, AffineForm], shares: Tensor, until: float | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return lower and upper bounds of every output, several per pass if pairs are few, and branching scores."""
+        """Return lower and upper bounds of the outputs, several per pass if pairs are few, and branching scores; NaN for
+        outputs that it was too late for."""
         count, outputs = forms[network.output].shape
-        units = torch.eye(outputs, dtype=torch.float64, device=shares.device)
         pairs = torch.arange(count, device=shares.device)
         if shares.shape[1] > 1 and forms[network.input].symbols > 1:
             shares = forward_shares(network, forms)
-        ends = []
-        for directions in (units, -units):
-            bounds = []
-            for some in directions.split(max(1, MARGINS_PER_PASS // count)):
-                rows, each = pairs.repeat(len(some)), some.repeat_interleave(count, 0)
-                bounds.append(refine_outputs(network, forms, rows, each)[0].view(len(some), count).mT)
-            ends.append(torch.cat(bounds, 1))
+        ends = torch.full((2, count, outputs), torch.nan, dtype=torch.float64, device=shares.device)
+        together = max(1, min(MARGINS_PER_PASS // count, ENTRIES_PER_PASS // (count * outputs)))
+        for some in torch.arange(outputs, device=shares.device).split(together):
+            units = torch.zeros(len(some), outputs, dtype=torch.float64, device=shares.device)
+            units.scatter_(1, some.unsqueeze(1), 1.0)
+            rows, each = pairs.repeat(len(some)), units.repeat_interleave(count, 0)
+            for end, directions in zip(ends, (each, -each), strict=True):
+                if until is not None and time.perf_counter() >= until:
+                    return ends[0], -ends[1], shares
+                bound = refine_outputs(network, forms, rows, directions)[0]
+                end.index_copy_(1, some, bound.view(len(some), count).mT)
         return ends[0], -ends[1], shares
 
 

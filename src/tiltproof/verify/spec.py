@@ -6,6 +6,7 @@ negation. It is immutable; the results of a search are in the `SearchState` that
 
 from __future__ import annotations
 
+import time
 from typing import Any, Protocol
 
 import torch
@@ -285,9 +286,11 @@ class RangeSpec:
         tolerance: Tolerance | None,
         shape: tuple[int, ...],
         answers: Tensor | None = None,
+        max_seconds: float | None = None,
     ) -> None:
-        """``shape``: images and outputs; ``answers``: the target values, if known."""
+        """``shape``: images and outputs; ``answers``: the target values, if known; ``max_seconds``: what an image may take."""
         self.prover, self.sampler, self.tolerance, self.answers = prover, sampler, tolerance, answers
+        self.max_seconds = max_seconds
         self.images, self.objectives, self.cost = shape[0], 2 * shape[1], CostModel(1, 1.0)
 
     def __len__(self) -> int:
@@ -296,7 +299,11 @@ class RangeSpec:
     def bound(
         self, state: SearchState, rows: Tensor, low: Tensor, high: Tensor, precise: Tensor | None = None, size: int = 0
     ) -> Outcome:
-        return self.prover.bound(rows, low, high)
+        until = None
+        if self.max_seconds is not None:  # what these images have left together
+            left = (self.max_seconds - state.seconds[rows.unique()]).clamp(min=0)
+            until = time.perf_counter() + float(left.sum())
+        return self.prover.bound(rows, low, high, until)
 
     def inherit(self, bound: Tensor, parent: Tensor) -> Tensor:
         return torch.maximum(bound, parent)
