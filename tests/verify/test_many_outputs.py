@@ -77,7 +77,7 @@ def test_bounds_hold_where_time_ran_out_between_outputs(monkeypatch):
     made = []
 
     def noted(self, rows, low, high, _until=None):
-        full, part = bounds(self, rows, low, high), bounds(self, rows, low, high, next(calls) + 4.5)
+        full, part = bounds(self, rows, low, high), bounds(self, rows, low, high, next(calls) + 2.5)
         made.append((full.bound, part.bound, bounds(self, rows, low, high, 0.0).bound))
         return full
 

@@ -240,12 +240,12 @@ class RangeProver:
         ends = torch.full((2, count, outputs), torch.nan, dtype=torch.float64, device=shares.device)
         together = max(1, min(MARGINS_PER_PASS // count, ENTRIES_PER_PASS // (count * outputs)))
         for some in torch.arange(outputs, device=shares.device).split(together):
+            if until is not None and time.perf_counter() >= until:
+                break
             units = torch.zeros(len(some), outputs, dtype=torch.float64, device=shares.device)
             units.scatter_(1, some.unsqueeze(1), 1.0)
             rows, each = pairs.repeat(len(some)), units.repeat_interleave(count, 0)
             for end, directions in zip(ends, (each, -each), strict=True):
-                if until is not None and time.perf_counter() >= until:
-                    return ends[0], -ends[1], shares
                 bound = refine_outputs(network, forms, rows, directions)[0]
                 end.index_copy_(1, some, bound.view(len(some), count).mT)
         return ends[0], -ends[1], shares
