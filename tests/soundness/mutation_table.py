@@ -946,9 +946,6 @@ MUTATIONS = [
     Mutation("the largest bound as the margin", TIGHTENED, 'pairs.bound[:, 0], "amin"',
              'pairs.bound[:, 0], "amax", include_self=False',
              "the margin holds for all of the range", (TIGHT,)),
-    Mutation("a box that is lost while margins are tightened", TIGHTENED,
-             "state.proved[rows, 0], state.covered[rows] = least[rows], covered[rows]", "state.proved[rows, 0] = least[rows]",
-             "its bound may be the least", (TIGHT,)),
     Mutation("checker: the margin that is reached", "checker/verdicts.py", "if not lower <= (record.reached or 0.0) or not", "if not",
              "the least margin is not above it", (TIGHT,)),
     # output ranges

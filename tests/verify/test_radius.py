@@ -111,7 +111,7 @@ def test_no_range_may_leave_the_identity_out():
 @pytest.mark.parametrize("text", ["B(0.001), Linf(0.3)", "Linf(0.01)"])
 def test_noise_is_refused(text):
     """A search outward proves nothing about noise."""
-    with pytest.raises(InputError, match="does not support noise"):
+    with pytest.raises(InputError, match="the largest proved range does not support noise"):
         run(text)
 
 

@@ -22,6 +22,8 @@ from tiltproof import (
     check,
     export,
 )
+from tiltproof.reports.columns import page_data
+from tiltproof.reports.page import order
 from tiltproof.runs.reader import read_finished
 from tiltproof.verify.state import leaves
 from tiltproof.verify.tighten import TighteningSearch
@@ -111,6 +113,16 @@ def test_exports_name_both_margins(digits):
     assert read_finished(folder).tightened
     for row, result in zip(export.result_rows(folder), after.results, strict=True):
         assert (row["proved_at_least"], row["reached_at_most"]) == (result.margin, result.reached)
+
+
+def test_a_report_ranks_by_margins_only_if_they_were_tightened(digits, tmp_path):
+    case, _, _, folder = digits
+    certify(*case, TRANSFORM, run=RunFolder(tmp_path / "run"))
+    loose, tight = read_finished(tmp_path / "run"), read_finished(folder)
+    assert order(loose) == [0, 1]
+    assert order(tight) == sorted([0, 1], key=lambda k: tight.results[k].margin)
+    for finished, tightened in ((loose, False), (tight, True)):
+        assert page_data(finished, [], [])["tightened"] is tightened
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, math.nan, "5 %"])

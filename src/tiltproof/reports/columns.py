@@ -73,6 +73,7 @@ def _verdicts(run: FinishedRun, results: list[ImageResult]) -> dict[str, Any]:
         **({} if run.keep is None else {"keep": run.keep.words}),
         "labels": [result.label for result in results],
         "verdicts": [VERDICTS.index(str(result.verdict)) for result in results],
+        "tightened": run.tightened,
         "margins": [_margin(result) for result in results],
         "counterexamples": {k: result.counterexample for k, result in enumerate(results) if result.counterexample},
         "reasons": {k: _reason(result.reason) for k, result in enumerate(results) if result.reason},

@@ -121,7 +121,8 @@ def report(
 def _left_out(run: FinishedRun, blocks: dict[int, str], close: list[int]) -> list[str]:
     """Say which images the page shows less of."""
     images, full = len(run.results), sum(row in blocks for row in close)
-    which = "the widest ranges" if run.regression else "those that are not certified first, then the smallest margins"
+    which = "the widest ranges" if run.regression else "those that are not certified first"
+    which += ", then the smallest margins" if run.tightened else ""
     said = []
     if full < images:
         said.append(f"Pixel bounds and bounds box by box are shown for {full:,} of the {images:,} images: {which}.")
@@ -149,14 +150,15 @@ RANKS = {Verdict.FALSIFIED: 0, Verdict.UNKNOWN: 1, Verdict.MISCLASSIFIED: 2, Ver
 
 
 def order(run: FinishedRun) -> list[int]:
-    """Rank images: falsified ones first, then unknown and misclassified ones, then the smallest proved margins; the widest
-    ranges of a regression."""
+    """Rank images: falsified ones first, then unknown and misclassified ones, then the smallest margins, if they were
+    tightened; the widest ranges of a regression."""
     if run.regression:
         return sorted(range(len(run.results)), key=lambda k: -run.results[k].width)
 
     def urgency(k: int) -> tuple[int, float]:
         result: ImageResult = run.results[k]
-        return RANKS[result.verdict], result.margin
+        # how early a proof succeeded ranks nothing: only margins that were tightened do
+        return RANKS[result.verdict], result.margin if run.tightened else 0.0
 
     return sorted(range(len(run.results)), key=urgency)
 

@@ -2,10 +2,10 @@
 const ROWS = 50;
 const rows = Array.from({length: data.count}, (_, k) => k);
 const state = {shown: rows, page: 0, sort: 'matters', descending: false};
-/* What matters first: broken images, then undecided and wrong ones, then the smallest proved margins; of a regression the widest ranges. */
+/* What matters first: broken images, then undecided and wrong ones, then the smallest margins, if they were tightened; of a regression the widest ranges. */
 const places = (() => {
   const rank = regression ? (k) => (data.widths[k] === null ? -Infinity : -data.widths[k]) : (k) => ['falsified', 'unknown', 'misclassified', 'certified'].indexOf(data.verdictNames[data.verdicts[k]]);
-  const margin = (k) => (regression || data.margins[k] === null ? -Infinity : data.margins[k]);
+  const margin = (k) => (regression || !data.tightened || data.margins[k] === null ? 0 : data.margins[k]);
   const found = [];
   rows.slice().sort((a, b) => rank(a) - rank(b) || margin(a) - margin(b) || a - b).forEach((k, place) => { found[k] = place; });
   return found;
@@ -33,7 +33,8 @@ const columns = regression ? [
   {key: 'thumbnail', name: 'Thumbnail', skip: data.thumbnails.length === 0},
   {key: 'label', name: 'Label', number: true, wide: true, value: (k) => data.labels[k], text: (k) => String(data.labels[k])},
   {key: 'verdict', name: 'Verdict', value: (k) => data.verdicts[k], text: (k) => verdictMark(data.verdictNames[data.verdicts[k]])},
-  {key: 'margin', name: 'Margin', number: true, value: (k) => data.margins[k], text: marginText},
+  /* how early a proof succeeded ranks nothing: without --tighten the column does not sort */
+  {key: 'margin', name: data.tightened ? 'Margin' : 'Proved at least', number: true, value: data.tightened && ((k) => data.margins[k]), text: marginText},
   {key: 'boxes', name: 'Boxes', number: true, wide: true, value: (k) => data.boxes[k], text: (k) => count(data.boxes[k])},
   {key: 'seconds', name: 'Seconds', number: true, wide: true, value: (k) => data.seconds[k], text: (k) => number(data.seconds[k], 3)},
 ];
