@@ -11,6 +11,8 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 
+MOST_THREADS = 1024
+
 
 def choose_device(wanted: str | torch.device) -> torch.device:
     """Resolve ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:N``; refuse a device that is not available.
@@ -52,6 +54,15 @@ def launch_bound(x: Tensor) -> bool:
     If so, one operation over a whole tensor is best; if not, several operations over parts that stay in the caches.
     """
     return x.is_cuda
+
+
+def use_threads(count: int | None) -> None:
+    """Compute with this many CPU threads from now on; None: as many as torch takes by itself."""
+    if count is None:
+        return
+    if not 1 <= count <= MOST_THREADS:
+        raise InputError("--threads is the number of CPU threads", got=count, do="1 on a busy machine, or one per core")
+    torch.set_num_threads(count)
 
 
 def batch_entries(x: Tensor, on_cpu: int, on_gpu: int | None = None) -> int:

@@ -44,4 +44,18 @@ def _begin() -> None:
         signal.signal(signal.SIGINT, _end)
 
 
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables by which a user says how OpenMP's threads wait; libgomp, which torch's wheels hold, reads the first two."""
+
+
+def wait_passively() -> None:
+    """Let torch's threads sleep while they wait for each other, unless the user says how they wait.
+
+    By default they spin. Beside other busy processes that takes the very core for which the thread that they wait for
+    is waiting, and a proof then takes many times as long as with one thread. OpenMP reads this when torch is imported.
+    """
+    if not any(name in os.environ for name in WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
 _begin()

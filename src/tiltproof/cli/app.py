@@ -22,7 +22,7 @@ from tiltproof.cli import attack, bound, certify, check, demo, export, inspect, 
 from tiltproof.cli.messages import say
 from tiltproof.cli.options import LETTERS_HELP, Command, epilog
 from tiltproof.errors import InputError, shown
-from tiltproof.startup import INTERRUPTED
+from tiltproof.startup import INTERRUPTED, wait_passively
 from tiltproof.version import __version__
 
 BAD_INPUT, INTERNAL_ERROR, PIPE_CLOSED, TERMINATED = 2, 70, 141, 143
@@ -193,4 +193,5 @@ for name, module in COMMANDS.items():
 
 def main() -> None:
     """The entry point of the installed program."""
+    wait_passively()
     app(prog_name="tiltproof")

@@ -44,6 +44,7 @@ def command(
     samples: options.Samples = None,
     steps: Annotated[int | None, option("Gradient steps from the worst sample.", EFFORT, "N")] = None,
     device: options.Device = "auto",
+    threads: options.Threads = None,
     json_file: options.JsonFile = None,
     quiet: options.Quiet = False,
     padding: options.Padding = None,
@@ -57,9 +58,10 @@ def command(
     Every counterexample is confirmed in double precision. Finding none proves
     nothing; use tiltproof certify for that.
     """
-    from tiltproof.device import choose_device
+    from tiltproof.device import choose_device, use_threads
     from tiltproof.verify.attack import attack
 
+    use_threads(threads)
     place = choose_device(device)
     check_text_file(json_file)
     choice = ModelChoice.of(model, files)

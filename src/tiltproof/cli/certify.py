@@ -69,6 +69,7 @@ def command(
         float | None, option("Halve boxes until margins are this tight, e.g. 0.05.", EFFORT, "SHARE")
     ] = None,
     device: options.Device = "auto",
+    threads: options.Threads = None,
     memory: options.MemoryLimit = None,
     ray: Annotated[str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER")] = None,
     out: Annotated[Path | None, option("Keep the evidence, for tiltproof check and report.", RESULTS, "FOLDER")] = None,
@@ -95,7 +96,7 @@ def command(
     Verdicts: certified (proved), falsified (a transformation changes the answer),
     unknown (not decided) or misclassified (wrong from the start).
     """
-    from tiltproof.device import choose_device
+    from tiltproof.device import choose_device, use_threads
     from tiltproof.distributed import RayWorkers
     from tiltproof.runs.curve import check_curve_file
 
@@ -115,6 +116,7 @@ def command(
             raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
         check_curve_file(out)
     workers = None if ray is None else RayWorkers(ray, device)
+    use_threads(threads)
     place = choose_device("cpu" if ray is not None else device)  # with Ray this process only prepares the run
     settings: dict[str, Any] = {
         "semantics": semantics,

@@ -36,6 +36,7 @@ def command(
         option("Re-prove N random images only; hashes, covering and counts are checked for all.", EFFORT, "N"),
     ] = None,
     device: options.Device = "auto",
+    threads: options.Threads = None,
     quiet: options.Quiet = False,
     files: options.Files = options.NO_FILES,
     by: Annotated[str, option("Who checks; the report then says so.", RARE, "NAME")] = "",
@@ -53,9 +54,10 @@ def command(
     """
     from tiltproof.checker import CheckFailed
     from tiltproof.checker import check as check_run
-    from tiltproof.device import choose_device
+    from tiltproof.device import choose_device, use_threads
     from tiltproof.runs.checked import COUNTS, Checked, run_digest
 
+    use_threads(threads)
     place = choose_device(device)
     notes = notes_of(folder)
     chosen_data = DataChoice.of(data, files).noted(notes)

@@ -143,6 +143,7 @@ Method = Annotated[str, choice("Pixel bounds: affine, hull or fgv.", EFFORT, "af
 Samples = Annotated[int | None, option("Parameters the attack samples per image.", EFFORT, "N")]
 SPLITS_HELP = "grid of N equal boxes, or per parameter: 10,20."
 Device = Annotated[str, choice("auto, cpu or cuda.", MACHINE, "auto", "cpu", "cuda")]
+Threads = Annotated[int | None, option("CPU threads [OMP_NUM_THREADS, else one per core].", MACHINE, "N")]
 MemoryLimit = Annotated[str | None, option("Size batches for this much, e.g. 2GB; no hard limit.", MACHINE, "SIZE")]
 JsonFile = Annotated[Path | None, option("Write all results as JSON; - is standard output.", RESULTS, "FILE", "--json")]
 Quiet = Annotated[bool, flag("Print errors and notices only.", RESULTS, "--quiet", "-q")]

@@ -61,6 +61,7 @@ def command(
     method: options.Method = "affine",
     samples: Annotated[int | None, option("Rays that the attack samples per image.", EFFORT, "N")] = None,
     device: options.Device = "auto",
+    threads: options.Threads = None,
     memory: options.MemoryLimit = None,
     ray: Annotated[str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER")] = None,
     out: Annotated[Path | None, option("Keep the evidence, for tiltproof check and report.", RESULTS, "FOLDER")] = None,
@@ -82,7 +83,7 @@ def command(
     transformation changes the answer (proved), and one at which a
     counterexample lies (at most).
     """
-    from tiltproof.device import choose_device
+    from tiltproof.device import choose_device, use_threads
     from tiltproof.distributed import RayWorkers
     from tiltproof.verify.api import certified_radius
 
@@ -90,6 +91,7 @@ def command(
         raise InputError("there is nothing to resume without a run folder", do="give --out FOLDER as well")
     kept = KeepChoice(keep_own, top_k, allow, forbid)
     workers = None if ray is None else RayWorkers(ray, device)
+    use_threads(threads)
     place = choose_device("cpu" if ray is not None else device)
     settings: dict[str, Any] = {
         "gap": gap,
