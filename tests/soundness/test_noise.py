@@ -235,6 +235,22 @@ def test_certified_images_withstand_sampled_noise_and_are_proved_again(text, opt
     assert checked.certified == certificate.summary()["certified"]
 
 
+@pytest.mark.parametrize("options", [{}, {"bounds": IntervalHull()}, {"bounds": FGV()}, {"semantics": "float32"}])
+@pytest.mark.parametrize("text", ["Linf(0.3)", "B(0.01), Linf(0.3)", "R(5), Linf(0.3)"])
+def test_what_no_attack_finds_is_not_certified(text, options):
+    """Class 1 wins where one pixel is brighter than another; the gradient is zero until it is."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(9, 1), nn.ReLU(), nn.Linear(1, 2)).eval()
+    with torch.no_grad():
+        model[1].weight.zero_()[0, 3:5] = torch.tensor([1.0, -1.0])
+        model[1].bias.fill_(-0.3)
+        model[3].weight.copy_(torch.tensor([[0.0], [10.0]]))
+        model[3].bias.copy_(torch.tensor([1.0, 0.0]))
+    images = torch.full((2, 1, 3, 3), 0.5)
+    certificate = certify(model, images, torch.zeros(2, dtype=torch.int64), text, **options)
+    assert [str(verdict) for verdict in certificate.verdicts] == ["unknown"] * 2
+    assert {str(result.reason) for result in certificate.results} <= {"noise", "splits"}
+
+
 def test_more_noise_proves_less():
     model, images, labels = problem()
     margins = []

@@ -84,6 +84,7 @@ def command(
         float | None, option("Regression: accepted share beyond the inner range [0.05]", RARE, "SHARE")
     ] = None,
     width: Annotated[float | None, option("Regression: accept ranges narrower than this.", RARE, "X")] = None,
+    sequence: Annotated[bool, flag("Regression: one statement about all frames.", RARE, "--sequence")] = False,
     padding: options.Padding = None,
     end: options.End = None,
     files: options.Files = options.NO_FILES,
@@ -99,13 +100,14 @@ def command(
     from tiltproof.device import choose_device, use_threads
     from tiltproof.distributed import RayWorkers
     from tiltproof.runs.curve import check_curve_file
+    from tiltproof.verify.sequence import sequence_statement
 
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InputError("--fail-under is a percentage", got=fail_under, do="choose 0 to 100")
     kept = KeepChoice(keep_own, top_k, allow, forbid)
     _check_task(
         task,
-        only_regression={"--excess": excess, "--width": width},
+        only_regression={"--excess": excess, "--width": width, "--sequence": sequence or None},
         only_classes={"--tighten": tighten, "--fail-under": fail_under, "--curve": curve or None} | kept.given,
     )
     tolerance = Tolerance(**without_none(relative=excess, absolute=width))
@@ -138,6 +140,7 @@ def command(
     images, labels, first = load_selection(chosen_data, start, end, limit, task if task == "regression" else kept.task)
     problem = (network.to(place), images.to(place), labels.to(place), chosen)
     notes = {"model": model, "arch": files.arch, "data": data} | choice.notes() | chosen_data.notes() | kept.notes()
+    notes |= {"sequence": True} if sequence else {}
     folder = None if out is None else RunFolder(out, resume, overwrite, notes)
     evidence = {"run": folder, "first": first}
     points: list[CurvePoint] = []
@@ -146,8 +149,13 @@ def command(
         if curve and out is not None and isinstance(certificate, Certificate):
             points = _curve(problem, certificate, settings, out, quiet)
     summary = certificate.summary() | {"model": model, "data": data}
+    statement = sequence_statement(certificate.results) if sequence else None
+    if statement is not None:
+        summary["sequence"] = statement.record()
     if not quiet:
         (print_ranges if task == "regression" else print_summary)(summary)
+        if statement is not None:
+            typer.echo(f"sequence: {statement.sentence}")
         print_not_certified(certificate, show)
         print_curve(points)
         selection = {"--start": start or None, "--end": end, "--limit": limit}
