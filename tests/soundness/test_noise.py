@@ -42,6 +42,7 @@ from tiltproof.runs.curve import certified_curve
 from tiltproof.training import pixel_widths
 from tiltproof.transforms import Compose, Linf, Rotation
 from tiltproof.transforms.noise import as_text, from_text, perturbed
+from tiltproof.verify.shares import nested
 
 EPSILONS = (0.3, 0.01, 1e-9, 1.0)
 
@@ -405,8 +406,10 @@ def test_what_does_not_know_noise_refuses_it():
         pixel_widths(images, "R(2), Linf(0.01)", (1.0,))
     with pytest.raises(InputError, match="splits"):
         certify(model, images, labels, "Linf(0.01)", search=UniformGrid(16))
-    with pytest.raises(InputError, match="a radius does not support noise"):
+    with pytest.raises(InputError, match="does not support noise"):
         certified_radius(model, images, labels, "R(2), Linf(0.01)")
+    with pytest.raises(InputError, match="does not support noise"):
+        nested(parse("R(2), Linf(0.01)"), 0.5)
     certificate = certify(model, images, labels, "R(2), Linf(0.01)")
     with pytest.raises(InputError, match="a curve does not support noise"):
         certified_curve(model, images, labels, "R(2), Linf(0.01)", certificate)
