@@ -163,9 +163,14 @@ def like_reference(
 
 def _few(form: AffineForm, far: float) -> Tensor:
     """A radius may be rounded to an adjacent number, and a center likewise. In float32 the kernel's roundings are relative to the pixels
-    around a box, which may be 0, and the reference's 24 of float64 to the largest pixel."""
+    around a box, which may be 0, and the reference's 24 of float64 to the largest pixel.
+
+    The extrema of a wide box lie at its ends, and kernel and reference may round these positions to adjacent numbers: 2^-45 apart at
+    column 200, a quarter of which a steep pixel makes of it. With the pixels grows the number of cases, and so the worst: at 224 x 224
+    it was 100 roundings of 64, in nine of 150,528 pixels of one box. A point's radius has 1,200 there, which is what a kernel would lose
+    that forgot them."""
     stack = form.stack.double().abs()
-    few = FEW * far * UNIT[torch.float64] * (1 + stack[1:].sum(0))
+    few = FEW * far**1.5 * UNIT[torch.float64] * (1 + stack[1:].sum(0))
     if form.radius.dtype == torch.float64:
         return few
     return 4 * few + 2 * UNIT[form.radius.dtype] * form.radius.double()
