@@ -944,4 +944,72 @@ ARGUED: list[Argued] = [
         ROUNDS,
     ),
     Argued("pixels/range_extrema.py", "MOST_CELLS = 12", ("12 -> 13",), CHOICE),
+    Argued(
+        "network/ops/attention.py",
+        "precision = PRECISION + (length + 64) * 2.0**-52",
+        ("52 -> 51",),
+        MORE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "slack = precision * (last + chord * (low.abs() + high.abs()))",
+        ("chord * (low.abs() + high.abs()) -> chord / (low.abs() + high.abs())",),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "above = torch.maximum(first - chord * low, last - chord * high) + slack",
+        ("chord * low -> chord / low",),
+        EQUAL,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "rest = rest + precision * (chord * sizes + above.abs() + below.abs()).sum(3)",
+        ("chord * sizes + above.abs() -> chord * sizes - above.abs()",),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "inward, outward = (1 - 4 * precision), (1 + 4 * precision)",
+        ("4 * precision -> 4 / precision #2",),
+        MORE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "least = torch.maximum((middle - spread) - 4 * precision * (middle.abs() + spread), first.sum(3) * inward)",
+        ("4 -> 3",),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "least.clamp(min=1.0),",
+        ("1.0 -> 0.0",),
+        MORE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "precision = PRECISION + (length + 64) * 2.0**-52",
+        ("52 -> 53 #2",),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "parts = torch.where(b > 0, here * (1 + e.at.abs()), e.high.exp() + e.chord * (e.low.abs() + e.high.abs()))",
+        (
+            "torch.where(b > 0, here * (1 + e.at.abs()), e.high.exp() ... -> torch.where(b > 0, e.high.exp() + e.chord * (e.low.abs() ...",
+        ),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "shares, sizes = shares + share.sum(2), sizes + share.abs().sum(2)",
+        ("share.abs() -> share",),
+        PRECISE,
+    ),
+    Argued(
+        "network/ops/attention.py",
+        "parts = torch.where(b > 0, here * (1 + e.at.abs()), e.high.exp() + e.chord * (e.low.abs() + e.high.abs()))",
+        ("e.high.exp() + e.chord * (e.low.abs() + e.high.abs()) -> e.high.exp()",),
+        PRECISE,
+    ),
 ]
