@@ -85,7 +85,7 @@ def test_batch_size_changes_nothing(small, method):
             *small,
             "R(4), B(0.02)",
             bounds=BOUNDS[method],
-            search=tiltproof.BranchAndBound(max_boxes=400),
+            search=tiltproof.BranchAndBound(max_boxes=100),
             execution=tiltproof.Execution(batch_size=size),
         )
         for size in (1, 7, 1000)
