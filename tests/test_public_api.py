@@ -152,7 +152,8 @@ def test_both_functions_take_the_same_options_in_the_same_order():
     assert [each.name for each in first[:4]] == ["model", "images", "labels", "transform"]
     assert [each.name for each in second[:4]] == ["model", "images", "targets", "transform"]
     assert (first[4].name, second[4].name) == ("keep", "tolerance")
-    assert second[5:] == first[5:]  # names, kinds, defaults and annotations
+    assert [each.name for each in first[4:6]] == ["keep", "tolerance"]
+    assert second[5:] == first[6:]  # names, kinds, defaults and annotations
     assert all(each.kind is each.KEYWORD_ONLY for each in second[4:])
     assert len(second) <= 14
 

@@ -125,7 +125,7 @@ def test_a_function_of_the_current_directory():
         ("my_small_nets:nothing", "function of --model .*not found"),
         ("my_small_nets:number", "did not return a torch.nn.Module.*int"),
         ("my_small_nets:fails", "OSError: no weights"),
-        ("my_small_nets:needs", "takes no arguments"),
+        ("my_small_nets:needs", "takes arguments.*--semantics uint8"),
         ("my_broken_nets:build", "importing the module .*SyntaxError"),
         (":build", "module of --model :build"),
     ],

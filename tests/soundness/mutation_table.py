@@ -65,6 +65,9 @@ SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py
 POLYNOMIAL, CENTERED = "enclosures/polynomial.py", "enclosures/centered.py"
 PIXEL_POLYNOMIALS, CROSSINGS = "pixels/polynomial.py", "pixels/crossings.py"
 DEGREES = "pixels/test_polynomial.py"
+PICTURES, CHOSEN, SEARCHED = "verify/eight_bits.py", "pixels/chosen.py", "verify/eight_bit_search.py"
+EIGHT_BITS = "verify/test_eight_bits.py"
+CHECKER_PICTURES, SINGLE, PICTURED = "checker/pictures.py", "checker/single_pixels.py", "checker/test_pictures.py"
 CHECKER_POLYNOMIALS, CHECKER_DEGREES = "checker/polynomials.py", "checker/test_polynomials.py"
 
 
@@ -1799,4 +1802,54 @@ MUTATIONS = [
              "return torch.where(~up, torch.minimum(limit, 1 - x), -torch.minimum(limit, x))", "1 means up", (OF_NOISE,)),
     Mutation("checker: noise in ranges", "checker/folder.py", 'not transform.noise or task == "classification"', "True",
              "ranges and radii do not know noise", (OF_NOISE,)),
+    # pictures of 8 bits
+    Mutation("8 bits: threshold off by one", PICTURES, "(low * 255 - (0.5 + SLACK)).ceil()", "(low * 255 + (0.5 - SLACK)).ceil()",
+             "255 p - 1/2 is where the lower number begins", (EIGHT_BITS,)),
+    Mutation("8 bits: ties down alone", PICTURES, "high * 255 + (0.5 + SLACK)", "high * 255 + (0.5 - SLACK)",
+             "half-open on the wrong side: a tie may be rounded up", (EIGHT_BITS,)),
+    Mutation("8 bits: ties up alone", PICTURES, "low * 255 - (0.5 + SLACK)", "low * 255 - (0.5 - SLACK)",
+             "half-open on the wrong side: a tie may be rounded down, or to even", (EIGHT_BITS,)),
+    Mutation("8 bits: unknown bounds", PICTURES, "lower.nan_to_num(nan=0.0)", "lower.nan_to_num(nan=1.0)",
+             "a pixel of which nothing is known may be dark", (EIGHT_BITS,)),
+    Mutation("8 bits: equal in one place", PICTURES, "(pictures[order[1:]] != pictures[order[:-1]]).any(1)",
+             "(pictures[order[1:]] != pictures[order[:-1]]).all(1)", "different pictures share pixels", (EIGHT_BITS,)),
+    Mutation("8 bits: three values", PICTURES, "(entries.count <= most) & ~wide &", "(entries.count <= most) &",
+             "a pixel that straddles two thresholds has more than two values", (EIGHT_BITS,)),
+    Mutation("8 bits: a combination left out", PICTURES, "choice = torch.arange(combinations)",
+             "choice = torch.arange(combinations) & (combinations - 2)", "the first open pixel has two values as well", (EIGHT_BITS,)),
+    Mutation("8 bits: an open channel", PICTURES, "left = open_.any(1)", "left = open_.all(1)",
+             "a pixel is known only if all its channels are", (EIGHT_BITS,)),
+    Mutation("8 bits: a gap between halves", PICTURES, "torch.cat([self.low, middle]), torch.cat",
+             "torch.cat([self.low, middle + 1e-6]), torch.cat", "halves share their end", (EIGHT_BITS,)),
+    Mutation("8 bits: pictures not known for sure", PICTURES, "if bool((first == last).all()) else None", "if True else None",
+             "a picture that no rounding may give is no counterexample", (EIGHT_BITS,)),
+    Mutation("8 bits: centers for bounds", CHOSEN, "form.lower.flatten(1), form.upper", "form.center.flatten(1), form.upper",
+             "a pixel may be darker than at the middle of its box", (EIGHT_BITS,)),
+    Mutation("8 bits: values across channels", CHOSEN, "isinstance(part, BY_VALUE)", "isinstance(part, Photometric)",
+             "a blur looks at the neighbors too", (EIGHT_BITS,)),
+    Mutation("8 bits: rows for columns", COORDINATES, "u.flatten()[pixels % width]", "u.flatten()[pixels // height]",
+             "pixels are numbered row by row", (EIGHT_BITS,)),
+    Mutation("8 bits: noise between batches", SEARCHED, "OTHER_SIZES = (1, 3)", "OTHER_SIZES = ()",
+             "a program may answer otherwise in another batch", (EIGHT_BITS,)),
+    Mutation("checker: 8 bits, ties down alone", SINGLE, "(255 * upper + 0.5 + TIE)", "(255 * upper + 0.5 - TIE)",
+             "a tie may be rounded up", (PICTURED,)),
+    Mutation("checker: 8 bits, ties up alone", SINGLE, "(255 * lower - 0.5 - TIE)", "(255 * lower - 0.5 + TIE)",
+             "a tie may be rounded down", (PICTURED,)),
+    Mutation("checker: 8 bits, the next cell", SINGLE, "torch.where(place <= 1, first, second)", "first",
+             "a box may reach into the next cell", (PICTURED,)),
+    Mutation("checker: 8 bits, no mixed difference", SINGLE, "+ mixed.rows[:, :, None] * d", "",
+             "bilinear is not linear", (PICTURED,)),
+    Mutation("checker: 8 bits, a combination", CHECKER_PICTURES, "itertools.product((0, 1), repeat=size)",
+             "itertools.product((0, 0), repeat=size)", "open numbers have two values", (PICTURED,)),
+    Mutation("checker: 8 bits, three values", CHECKER_PICTURES, "(self.many <= few) & ~self.wide", "self.many <= few",
+             "a number of three values is not done", (PICTURED,)),
+    Mutation("checker: 8 bits, margins", CHECKER_PICTURES, "(pictures.flatten(0, 1))) > needed", "(pictures.flatten(0, 1))) > -9",
+             "every picture must keep the margin", (PICTURED,)),
+    Mutation("checker: 8 bits, noise", CHECKER_PICTURES, "<= record.tolerance + 1e-300", "<= math.inf",
+             "a tolerance must cover what batches change", (PICTURED,)),
+    Mutation("checker: 8 bits, a forged margin", CHECKER_PICTURES,
+             "max(record.tolerance / 2, (record.margin or 0.0) - record.tolerance)", "record.tolerance / 2",
+             "the claimed margin is the least one", (PICTURED,)),
+    Mutation("checker: 8 bits, uncertain counterexample", CHECKER_PICTURES, "if not torch.equal(least, greatest):", "if False:",
+             "its picture must be certain", (PICTURED,)),
 ]  # fmt: skip

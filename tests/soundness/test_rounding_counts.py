@@ -372,7 +372,7 @@ IMAGE_KINDS = (
 @pytest.mark.parametrize("padding", ["zeros", "border"])
 @pytest.mark.parametrize("name", IMAGE_KINDS)
 def test_one_cell(name, padding):
-    """Compare the form's possible error with `_Table.floor`, 24 times the reach, and the factor, in total.
+    """Compare the form's possible error with `Table.floor`, 24 times the reach, and the factor, in total.
 
     Any slopes will do, as long as the same ones are used throughout: with slopes that are off by s and s', the residual
     p - g_u (u - u_c) - g_v (v - v_c) is off by at most s t + s' y, where t and y are the distances along the box from the first
@@ -387,13 +387,13 @@ def test_one_cell(name, padding):
         x, y = wrapped(*across), wrapped(*down)
         return Coordinates(AffineForm(*x[:2]), AffineForm(*y[:2]), Interval(*x[2:]), Interval(*y[2:]))
 
-    table = single_cell._Table(image, padding)
+    table = single_cell.Table(image, padding)
     spots = single_cell._Places.of(place(lambda *each: list(each)), table, 5, 6)
     _, a, b, d = (plane[spots.index] for plane in table.planes[0])
     m, n, *_ = spots.numbers
     slopes = [torch.addcmul(a, d, n), torch.addcmul(b, d, m)]
     with Counting(free=[m.view(shape), n.view(shape), *slopes]) as mode:
-        table = single_cell._Table(counted(image), padding)
+        table = single_cell.Table(counted(image), padding)
         spots = single_cell._Places.of(place(counted), table, 5, 6)
         index = spots.index.flatten()
         result = single_cell._form(

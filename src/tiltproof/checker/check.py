@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from tiltproof.checker.failed import CheckFailed
 from tiltproof.checker.folder import Run, image_digest, read_run, weights_digest
 from tiltproof.checker.network import evaluation
+from tiltproof.checker.pictures import PictureProver, as_module
 from tiltproof.checker.prover import Progress
 from tiltproof.checker.ranges import RangeProver
 from tiltproof.checker.verdicts import VerdictProver
@@ -60,7 +62,7 @@ class CheckReport:
 
 def check(
     folder: str | Path,
-    model: nn.Module,
+    model: nn.Module | Callable[[Tensor], Any],
     images: Tensor,
     labels: Answers,
     *,
@@ -76,7 +78,7 @@ def check(
     folder : str or Path
         The run folder.
     model : torch.nn.Module
-        The network of the run.
+        The network of the run; for uint8 semantics, the program.
     images : Tensor
         The images of the run [n, C, H, W], in order.
     labels : Tensor, sequence or None
@@ -106,6 +108,7 @@ def check(
     """
     begin = time.perf_counter()
     run = read_run(Path(folder))
+    model = as_module(model)
     images = same_inputs(run, model, images)
     same_answers(run, labels)
     if sample is not None and sample < 1:
@@ -120,8 +123,11 @@ def check(
     most = extra_splits if extra_splits is not None else EXTRA_SPLITS[task]
     with evaluation(model, device):
         inputs = (run, model, images.to(device, torch.float64), most)
-        prover: VerdictProver | RangeProver
-        if run.ranges:
+        prover: VerdictProver | RangeProver | PictureProver
+        if run.semantics == "uint8":
+            prover = PictureProver(*inputs[:3])
+            prover.check(verdicts, progress)
+        elif run.ranges:
             prover = RangeProver(*inputs)
             prover.check(ranges, progress)
         else:

@@ -104,7 +104,17 @@ def read_run(folder: Path) -> Run:
     text, semantics = get(claim, "transform", str), get(claim, "semantics", str)
     transform, first = read_transform(text), natural(claim, "first")
     shape, digests = get(claim, "shape", list), get(claim, "images_sha256", list)
-    ensure(semantics in ("real", "float32"), "the semantics is neither real nor float32")
+    ensure(semantics in ("real", "float32", "uint8"), "the semantics is not real, float32 or uint8")
+    pictures = semantics == "uint8"
+    ensure(not pictures or len(transform.low) == 1, "uint8 semantics are claimed for more than one parameter")
+    ensure(not pictures or not transform.noise, "uint8 semantics are claimed for noise")
+    ensure(
+        not pictures or transform.interpolation == "bilinear", "uint8 semantics are claimed for another interpolation"
+    )
+    ensure(
+        not pictures or ("task" not in claim and "head" not in claim),
+        "uint8 semantics are claimed for ranges or scores",
+    )
     ensure(get(claim, "dtype", str) in ("float32", "float64"), "the images' dtype is neither float32 nor float64")
     ensure(
         len(shape) == 3 and all(type(n) is int and 0 < n <= 2**20 for n in shape), "the images' shape is not [C, H, W]"
@@ -142,7 +152,9 @@ def read_run(folder: Path) -> Run:
         labels = read_labels(claim, len(digests))
         keep = read_keep(claim, labels)
         ensure(keep is None or keep.rule != "linear" or not head, "a claim about rows of outputs takes off a head")
-        verdicts = [read_verdict(record, first + k, labels[k], transform, radius) for k, record in enumerate(found)]
+        verdicts = [
+            read_verdict(record, first + k, labels[k], transform, radius, pictures) for k, record in enumerate(found)
+        ]
         check_counts(summary, verdicts)
     check_batches(files["verdicts.jsonl"], files["batches.jsonl"])
     ensure(summary.get("task") == claim.get("task"), "the summary's task is not the manifest's")

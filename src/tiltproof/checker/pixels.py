@@ -68,13 +68,21 @@ def as_float32(x: Form) -> Form:
 
 
 def source(
-    steps: Sequence[tuple[str, Form, float]], normals: Sequence[tuple[float, ...]], height: int, width: int
+    steps: Sequence[tuple[str, Form, float]],
+    normals: Sequence[tuple[float, ...]],
+    height: int,
+    width: int,
+    at: tuple[Form, Form] | None = None,
 ) -> tuple[Form, Form]:
-    """Return source column and row, [P, 1, H, W], of every output pixel, applying the last transformation's inverse first."""
+    """Return source column and row, [P, 1, H, W], of every output pixel, applying the last transformation's inverse first. ``at``: u and v
+    of a single pixel for each of the P boxes instead, [P, 1, 1, 1]."""
     like = steps[0][1].rows
     zero = steps[0][1] * 0
-    u = zero + (torch.arange(width).to(like) - (width - 1) / 2).view(1, 1, 1, width)
-    v = zero + ((height - 1) / 2 - torch.arange(height).to(like)).view(1, 1, height, 1)
+    if at is None:
+        u = zero + (torch.arange(width).to(like) - (width - 1) / 2).view(1, 1, 1, width)
+        v = zero + ((height - 1) / 2 - torch.arange(height).to(like)).view(1, 1, height, 1)
+    else:
+        u, v = at
     w = zero + 1.0
     turned = False
     for (letter, value, f), normal in zip(reversed(steps), reversed(normals), strict=True):

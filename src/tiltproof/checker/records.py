@@ -12,7 +12,7 @@ from tiltproof.checker.strict_json import ensure, finite, flag, get, natural, sa
 from tiltproof.checker.tiling import Tiled, Transform, read_tiling
 
 VERDICTS = ("certified", "falsified", "unknown", "misclassified")
-REASONS = ("boxes", "seconds", "splits", "rounding", "open", "noise")
+REASONS = ("boxes", "seconds", "splits", "rounding", "open", "noise", "tolerance", "ties")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class VerdictRecord(Tiled):
     """The margin is at most this ..."""
     reached_at: tuple[float, ...] = ()
     """... at these parameters."""
+    tolerance: float = 0.0
+    """uint8 semantics: what margins are said to exceed."""
 
 
 def read_labels(claim: dict[str, Any], count: int) -> list[int]:
@@ -41,11 +43,22 @@ def read_labels(claim: dict[str, Any], count: int) -> list[int]:
 
 
 def read_verdict(
-    record: dict[str, Any], number: int, label: int, transform: Transform, radius: bool = False
+    record: dict[str, Any],
+    number: int,
+    label: int,
+    transform: Transform,
+    radius: bool = False,
+    pictures: bool = False,
 ) -> VerdictRecord:
-    """Read the record of image ``number``. ``radius``: it says which share of the range was proved."""
+    """Read the record of image ``number``. ``radius``: it says which share of the range was proved; ``pictures``: of a run with uint8
+    semantics."""
     parts = len(transform.low)
     try:
+        tolerance = 0.0
+        if pictures:
+            natural(record, "pictures")
+            tolerance = finite(record, "tolerance")
+            ensure(tolerance >= 0, "its tolerance is negative")
         ensure(
             natural(record, "image") == number, f"its record is missing or out of order: found image {record['image']}"
         )
@@ -86,7 +99,10 @@ def read_verdict(
         if verdict == "certified":
             reached, at = read_reached(record, margin, transform) if "reached" in record else (None, ())
             return VerdictRecord(
-                *(number, *read_tiling(record, parts), label, verdict, margin, []), reached=reached, reached_at=at
+                *(number, *read_tiling(record, parts), label, verdict, margin, []),
+                tolerance=tolerance,
+                reached=reached,
+                reached_at=at,
             )
         tiling: tuple[list[int], str, int] = ([], "", 0)
         if radius and share > 0:
@@ -106,7 +122,7 @@ def read_verdict(
                 ),
                 "its open box is not a box inside the range",
             )
-        return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0, push)
+        return VerdictRecord(number, *tiling, label, verdict, margin, point, share if radius else 0.0, push, tolerance)
     except CheckFailed as error:
         raise CheckFailed(error.what, number) from None
 

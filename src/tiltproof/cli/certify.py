@@ -26,7 +26,16 @@ from tiltproof.cli.next_step import as_lines, next_steps
 from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS, choice, flag, option
 from tiltproof.cli.tables import SHOWN, print_curve, print_not_certified, print_ranges, print_summary
 from tiltproof.errors import InputError
-from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, Tolerance, bounds_for, search_for
+from tiltproof.verify.options import (
+    EIGHT_BITS,
+    Attack,
+    BranchAndBound,
+    Execution,
+    RunFolder,
+    Tolerance,
+    bounds_for,
+    search_for,
+)
 from tiltproof.verify.results import Certificate, RangeCertificate, Verdict
 
 if TYPE_CHECKING:
@@ -37,7 +46,6 @@ if TYPE_CHECKING:
 
 EPILOG = options.epilog(
     'tiltproof certify --model mnist-r30 --data mnist-sample --transform "R(10)"',
-    'tiltproof certify --model net.onnx --data photos/ --transform "C(5)"',
     code_1="below --fail-under",
 )
 
@@ -50,7 +58,7 @@ def command(
     data: options.Data,
     transform: options.OptionalTransformText = None,
     task: Annotated[str, choice("classification (default) or regression.", PROBLEM, *TASKS)] = "classification",
-    semantics: options.Semantics = "real",
+    semantics: options.AnySemantics = "real",
     start: options.Start = 0,
     limit: options.Limit = None,
     keep_own: KeepOwnFlag = False,
@@ -85,6 +93,7 @@ def command(
     ] = None,
     width: Annotated[float | None, option("Regression: accept ranges narrower than this.", RARE, "X")] = None,
     sequence: Annotated[bool, flag("Regression: one statement about all frames.", RARE, "--sequence")] = False,
+    tolerance: Annotated[float | None, option("uint8: margins must exceed this. [measured]", RARE, "X")] = None,
     padding: options.Padding = None,
     end: options.End = None,
     files: options.Files = options.NO_FILES,
@@ -108,12 +117,22 @@ def command(
     _check_task(
         task,
         only_regression={"--excess": excess, "--width": width, "--sequence": sequence or None},
-        only_classes={"--tighten": tighten, "--fail-under": fail_under, "--curve": curve or None} | kept.given,
+        only_classes={
+            "--tighten": tighten,
+            "--fail-under": fail_under,
+            "--curve": curve or None,
+            "--tolerance": tolerance,
+        }
+        | kept.given,
     )
-    tolerance = Tolerance(**without_none(relative=excess, absolute=width))
+    accepted = Tolerance(**without_none(relative=excess, absolute=width))
     if resume and out is None:
         raise InputError("there is nothing to resume without a run folder", do="give --out FOLDER as well")
     if curve:
+        if semantics == EIGHT_BITS:
+            raise InputError(
+                "--curve has no meaning for --semantics uint8", got="both", do="leave it out, or certify smaller ranges"
+            )
         if out is None:
             raise InputError("the curve is kept in the run folder", got="--curve without --out", do="add --out FOLDER")
         check_curve_file(out)
@@ -134,7 +153,9 @@ def command(
     quiet = quiet or json_file == STDOUT
     choice = ModelChoice.of(model, files)
     chosen_data = DataChoice.of(data, files)
-    network, chosen = model_and_transform(choice, transform, padding, chosen_data)
+    network, chosen = model_and_transform(choice, transform, padding, chosen_data, program=semantics == EIGHT_BITS)
+    if tolerance is not None:
+        settings["tolerance"] = tolerance
     if kept.given:
         settings["keep"] = kept.keep(chosen_data)
     images, labels, first = load_selection(chosen_data, start, end, limit, task if task == "regression" else kept.task)
@@ -145,7 +166,7 @@ def command(
     evidence = {"run": folder, "first": first}
     points: list[CurvePoint] = []
     with kept_after_interruption(lambda: kept_batches(out)):
-        certificate = _prove(problem, task, tolerance, settings | evidence, quiet)
+        certificate = _prove(problem, task, accepted, settings | evidence, quiet)
         if curve and out is not None and isinstance(certificate, Certificate):
             points = _curve(problem, certificate, settings, out, quiet)
     summary = certificate.summary() | {"model": model, "data": data}

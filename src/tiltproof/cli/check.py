@@ -10,7 +10,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.inputs import DataChoice, ModelChoice, notes_of
+from tiltproof.cli.inputs import DataChoice, ModelChoice, is_program, notes_of
 from tiltproof.cli.options import EFFORT, RARE, option
 from tiltproof.errors import shown
 
@@ -62,7 +62,7 @@ def command(
     notes = notes_of(folder)
     chosen_data = DataChoice.of(data, files).noted(notes)
     choice = ModelChoice.of(model, files)
-    network = choice.noted(notes).load(chosen_data).to(place)
+    network = choice.noted(notes).load(chosen_data, is_program(folder)).to(place)
     source = chosen_data.open(task_of(folder))
     start, end, without_answers = selection(folder, len(source))
     images, labels = source.read(range(start, end))

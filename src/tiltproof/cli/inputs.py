@@ -13,6 +13,7 @@ import typer
 from tiltproof.cli.options import Files
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.atomic_io import replace_bytes
+from tiltproof.verify.options import EIGHT_BITS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -81,10 +82,12 @@ class ModelChoice(NamedTuple):
         """Take the options of a command."""
         return cls(name, *(getattr(files, option) for option in cls._fields[1:]))
 
-    def load(self, data: DataChoice | None) -> nn.Module:
-        """Load the network. A file that leaves the size of images open is asked with those of ``data``."""
+    def load(self, data: DataChoice | None, program: bool = False) -> nn.Module:
+        """Load the network. A file that leaves the size of images open is asked with those of ``data``. ``program``: for uint8 semantics,
+        as what is evaluated."""
 
         from tiltproof.models import load, normalized
+        from tiltproof.models.loading import load_as_program
 
         def of_data() -> tuple[int, ...]:
             if data is None:
@@ -92,7 +95,8 @@ class ModelChoice(NamedTuple):
             return tuple(data.open("any").pixels(range(1)).shape[1:])
 
         shape = of_data if self.shape is None else parse_shape(self.shape)
-        network = load(self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output)
+        read = load_as_program if program else load
+        network = read(self.name, self.arch, self.allow_pickle, shape=shape, layout=self.layout, output=self.output)
         wanted = self.mean, self.std, self.scale
         return network if wanted == (None, None, None) else normalized(network, *wanted)
 
@@ -133,6 +137,15 @@ def notes_of(folder: Path) -> dict[str, Any]:
     return notes if isinstance(notes, dict) else {}
 
 
+def is_program(folder: Path) -> bool:
+    """Whether the run in a folder is about a program, by its claim; what cannot be read is left for others to refuse."""
+    try:
+        claim = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["claim"]
+        return bool(claim["semantics"] == EIGHT_BITS)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
+
+
 def parse_shape(text: str) -> tuple[int, ...]:
     """Parse an image's shape: channels, height and width.
 
@@ -146,7 +159,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def model_and_transform(
-    choice: ModelChoice, transform: str | None, padding: str | None, data: DataChoice | None
+    choice: ModelChoice, transform: str | None, padding: str | None, data: DataChoice | None, program: bool = False
 ) -> tuple[nn.Module, Transform]:
     """The network, and the transformation given or else the one on the model's card.
 
@@ -156,7 +169,7 @@ def model_and_transform(
     from tiltproof.transforms import parse
 
     asked = None if transform is None else parse(transform, padding)
-    network = choice.load(data)
+    network = choice.load(data, program)
     return network, parse(_of_card(choice.name), padding) if asked is None else asked
 
 

@@ -138,6 +138,9 @@ Start = Annotated[int, option("Index of the first image.", PROBLEM, "N")]
 End = Annotated[int | None, option("Index after the last image.", RARE, "N")]
 Limit = Annotated[int | None, option("At most this many images.", PROBLEM, "N")]
 Semantics = Annotated[str, choice("real (default) or float32 (every evaluation in it).", PROBLEM, "real", "float32")]
+AnySemantics = Annotated[
+    str, choice("real (default), float32, or uint8 (8 bits, any program).", PROBLEM, "real", "float32", "uint8")
+]
 RunFolder = Annotated[Path, argument("The folder that certify --out wrote.", "DIR")]
 Method = Annotated[str, choice("Pixel bounds: affine, hull or fgv.", EFFORT, "affine", "hull", "fgv")]
 Samples = Annotated[int | None, option("Parameters the attack samples per image.", EFFORT, "N")]

@@ -10,7 +10,7 @@ import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.display import kept_after_interruption, live_count
-from tiltproof.cli.inputs import DataChoice, ModelChoice, check_writable, images_of_run
+from tiltproof.cli.inputs import DataChoice, ModelChoice, check_writable, images_of_run, is_program
 from tiltproof.cli.options import EFFORT, RESULTS, option
 from tiltproof.errors import InputError
 from tiltproof.models.cards import models
@@ -69,7 +69,7 @@ def command(
     network = (
         _noted(lambda: _noted_model(run), "model", notices)
         if model is None
-        else ModelChoice.of(model, files).noted(run.notes).load(chosen_data)
+        else ModelChoice.of(model, files).noted(run.notes).load(chosen_data, is_program(folder))
     )
     of_run = (
         _noted(lambda: _noted_data(run, files.data_root), "data", notices)

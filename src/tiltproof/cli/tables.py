@@ -54,7 +54,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 def print_cost(console: Console, summary: Mapping[str, Any]) -> None:
     """Print boxes and seconds."""
     each = f"{summary['seconds'] / summary['images']:.3g} s per image"
-    console.print(f"{summary['boxes']:,} boxes in {summary['seconds']:.1f} s ({each})", highlight=False)
+    pictures = f"{summary['pictures']:,} pictures, " if "pictures" in summary else ""
+    console.print(f"{pictures}{summary['boxes']:,} boxes in {summary['seconds']:.1f} s ({each})", highlight=False)
 
 
 def print_unknown_reasons(console: Console, summary: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from tiltproof.models import cards
 from tiltproof.models.architectures import ARCHITECTURES
 from tiltproof.models.weights_file import PICKLES, build, check_file, read_bytes
 from tiltproof.onnx import load_onnx
+from tiltproof.onnx.program import load_program
+from tiltproof.program import as_program
 from tiltproof.tflite import load_tflite
 
 KERAS = (".keras", ".h5", ".hdf5")
@@ -103,6 +106,39 @@ def load(
     return _call(model) if ":" in model else load_bundled(model)
 
 
+def load_as_program(
+    model: str,
+    arch: str | None = None,
+    allow_pickle: bool = False,
+    *,
+    shape: Sequence[int] | Callable[[], Sequence[int]] | None = None,
+    layout: str | None = None,
+    output: str | None = None,
+) -> nn.Module:
+    """Load what uint8 semantics evaluate; arguments as in `load`. An ``.onnx`` file is run by onnxruntime, whatever its operations;
+    ``package.module:function`` may be a function from images [N, C, H, W] to scores [N, K], or return one."""
+    path = Path(model)
+    if path.suffix.lower() == ".onnx" and arch is None:
+        return load_program(path, shape=shape, layout=layout, output=output)
+    if ":" in model and not path.suffix and arch is None:
+        function = _function(model)
+        return as_program(_made(model, function) if _takes_nothing(function) else function)
+    return load(model, arch, allow_pickle, shape=shape, layout=layout, output=output)
+
+
+def _takes_nothing(function: Callable[..., object]) -> bool:
+    """Whether a function can be called without arguments, as those that make a network are."""
+    if isinstance(function, nn.Module):
+        return False
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # of a built-in function that does not tell
+        return False
+    return True
+
+
 def load_bundled(name: str, folder: Path | None = None) -> nn.Module:
     """Load a bundled network and check its weights against the digest on its card."""
     bundled = {card.name: card for card in cards.models(folder)}
@@ -158,7 +194,31 @@ def card_of(model: str) -> cards.CardSummary | None:
 
 
 def _call(spec: str) -> nn.Module:
-    """Import ``package.module:function`` (also from the current directory) and call the function."""
+    """Import ``package.module:function`` and call the function, which makes the network."""
+    function = _function(spec)
+    if not _takes_nothing(function):
+        raise InputError(
+            f"the function of --model {spec} takes arguments",
+            got=f"{function!r}"[:200],
+            why="a program, from images to scores, instead of a function that makes a network",
+            do="use --semantics uint8, which evaluates any program, or give a function without arguments that returns the network",
+        )
+    model = _made(spec, function)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{spec} did not return a torch.nn.Module", got=type(model).__name__)
+    return model
+
+
+def _made(spec: str, function: Callable[..., object]) -> object:
+    try:
+        return function()
+    except Exception as error:
+        do = "give a function that takes no arguments and returns the model"
+        raise InputError(f"{spec} failed", got=raised(error), do=do) from error
+
+
+def _function(spec: str) -> Callable[..., object]:
+    """Import the function of ``package.module:function``, also from the current directory."""
     module_name, _, function_name = spec.partition(":")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -177,11 +237,7 @@ def _call(spec: str) -> nn.Module:
         raise InputError(f"the function of --model {spec} was not found", got=error) from None
     except Exception as error:
         raise InputError(f"importing the module of --model {spec} failed", got=raised(error)) from error
-    try:
-        model = function()
-    except Exception as error:
-        do = "give a function that takes no arguments and returns the model"
-        raise InputError(f"{spec} failed", got=raised(error), do=do) from error
-    if not isinstance(model, nn.Module):
-        raise InputError(f"{spec} did not return a torch.nn.Module", got=type(model).__name__)
-    return model
+    if not callable(function):
+        raise InputError(f"--model {spec} is no function", got=type(function).__name__)
+    found: Callable[..., object] = function
+    return found

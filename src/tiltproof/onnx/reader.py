@@ -100,7 +100,7 @@ def _read(
     graph, version = message.graph, opset(message)
     for tensor in [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]:
         bring_in(tensor, path.parent)
-    result = _chosen(graph, output)
+    result = chosen_output(graph, output)
     nodes = [Node(proto, version) for proto in _needed(graph, result)]
     refused = _without_rule(nodes)
     if refused:
@@ -119,7 +119,7 @@ def _read(
     refuse_inner_heads(draft, value.place)
     place = merge_biases(draft, draft.without(draft.unread(value.place), value.place))
     steps = dict(zip(draft.labels, draft.steps, strict=True))
-    model = OnnxModule(steps, place, entry.shape, _identity(content, entry, result, graph), entry.text).eval()
+    model = OnnxModule(steps, place, entry.shape, identity(content, entry, result, graph), entry.text).eval()
     if result not in {given.name for given in graph.output}:
         graph.output.add().name = result
     model.file = compare(message.SerializeToString(), model, entry, result, draft.half)
@@ -206,7 +206,7 @@ def _inferred(message: Any) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _identity(content: bytes, entry: Entry, result: str, graph: Any) -> bytes:
+def identity(content: bytes, entry: Entry, result: str, graph: Any) -> bytes:
     """What the file's digest in the module is taken of: its content and, where there was a choice, how it was read."""
     plain = len(graph.output) == 1 and result == graph.output[0].name
     reading = {
@@ -218,7 +218,7 @@ def _identity(content: bytes, entry: Entry, result: str, graph: Any) -> bytes:
     return content + hashlib.sha256(json.dumps(chosen).encode()).digest() if chosen else content
 
 
-def _chosen(graph: Any, output: str | None) -> str:
+def chosen_output(graph: Any, output: str | None) -> str:
     """The name of the value that is the network's output."""
     names = [str(entry.name) for entry in graph.output]
     inner = {str(name) for node in graph.node for name in node.output if name}

@@ -145,6 +145,31 @@ def coordinates(
     return Coordinates(column, row, columns, rows, cells)
 
 
+def coordinates_of_chosen(
+    transform: Transform, low: Tensor, high: Tensor, box_of: Tensor, pixels: Tensor, height: int, width: int
+) -> Coordinates:
+    """Return the coordinates of chosen pixels as images of one pixel, [Q, 1, 1]: of number ``pixels[q]`` over the box [B, d] of
+    number ``box_of[q]``. All parts of the transformation are spatial. A box is the range of its form alone."""
+    forms = symbols(low, high)
+    matrix = transform.composed_inverse(list(range(len(forms))), forms)
+    u, v = centered_grid(height, width, low)
+    u, v = u.flatten()[pixels % width].view(-1, 1, 1), v.flatten()[pixels // width].view(-1, 1, 1)
+    like, middle = forms[0][box_of], ((width - 1) / 2, (height - 1) / 2)
+
+    def combined(line: int, sign: int, offset: float) -> AffineForm:
+        entries = [entry[box_of] if isinstance(entry, AffineForm) else entry for entry in matrix[line]]
+        return combine((entries[0], entries[1], entries[2]), u, v, like, sign, offset)
+
+    if keeps_plane(matrix):
+        column, row = combined(0, 1, middle[0]), combined(1, -1, middle[1])
+        return Coordinates(column, row, Interval(column.lower, column.upper), Interval(row.lower, row.upper))
+    x, y, w = (combined(line, 1, 0.0) for line in range(3))
+    unbounded = Interval(torch.full_like(x.center, -torch.inf), torch.full_like(x.center, torch.inf))
+    column, columns = _projected(x.over(w) + middle[0], unbounded, width)
+    row, rows = _projected(-y.over(w) + middle[1], unbounded, height)
+    return Coordinates(column, row, columns, rows)
+
+
 def _projected(form: AffineForm, interval: Interval, size: int) -> tuple[AffineForm, Interval]:
     """A position and its box, where the form, the interval or both may be unbounded."""
     known = torch.isfinite(form.stack).all(0) & torch.isfinite(form.reach())

@@ -77,7 +77,7 @@ def single_cell_form(
     (channels, height, width), count, symbols = images.shape[1:], len(rows_of), place.column.symbols
     mine, image = rows_of.unique(return_inverse=True)
     images, area = images[mine], height * width
-    table = _Table(images, padding)
+    table = Table(images, padding)
     places = _Places.of(place, table, height, width)
     cells = int(places.cells.ceil().amax().clamp(1, MOST_FLAT))
     flat, size = table.flat(cells), max(1, CACHED_PIXELS // area)
@@ -88,8 +88,7 @@ def single_cell_form(
         index, met = (some(each, boxes_of(box_of, rows)) for each in (places.index, places.cells))
         at = (index + (image[rows] * table.area).unsqueeze(1)).flatten()
         met = met.flatten()
-        holds = (met <= 1) | (flat.index_select(0, at) & (met <= cells))
-        return at, (~holds).nonzero().flatten() + rows.start * area
+        return at, _elsewhere(flat, at, met, cells) + rows.start * area
 
     looks, left = zip(*map(looked_at, chunks), strict=True)
     pixels = torch.cat(left)
@@ -113,7 +112,33 @@ def single_cell_form(
     return AffineForm(stack.view(1 + symbols, *shape), radius.view(shape))
 
 
-class _Table:
+def _elsewhere(flat: Tensor, at: Tensor, met: Tensor, cells: int) -> Tensor:
+    """Return the pixels for which the formula does not hold: those of more than one cell, and not of a single value."""
+    holds = (met <= 1) | (flat.index_select(0, at) & (met <= cells))
+    return (~holds).nonzero().flatten()
+
+
+def chosen_pixels_form(
+    images: Tensor, table: Table, place: Coordinates, otherwise: Callable[[Tensor, Tensor, Coordinates], AffineForm]
+) -> AffineForm:
+    """The same form for chosen pixels of one image [1, C, H, W], whose ``place`` has them as images of one pixel: [Q, C, 1, 1]. ``table``:
+    of this image."""
+    places = _Places.of(place, table, *images.shape[-2:])
+    at, met = places.index.flatten(), places.cells.flatten()
+    flat, cells = table.flat_within(int(met.ceil().amax().clamp(1, MOST_FLAT)) if len(met) else 1)
+    left = _elsewhere(flat, at, met, cells)
+    forms = [
+        _form([plane.index_select(0, at).view(-1, 1) for plane in planes], places.numbers, table.floor)
+        for planes in table.planes
+    ]
+    stack, radius = torch.stack([form.stack for form in forms], 2), torch.stack([form.radius for form in forms], 1)
+    if len(left):
+        form = otherwise(images, torch.zeros_like(left), place.of(left))
+        stack[:, left], radius[left] = form.stack.flatten(3), form.radius.flatten(2)
+    return AffineForm(stack.unsqueeze(-1), radius.unsqueeze(-1))
+
+
+class Table:
     """Of each image, at every grid line: ``planes`` q, a, b, d of each channel, flat over images, rows and columns; and a ``floor`` for
     all roundings that are relative to pixels."""
 
@@ -132,6 +157,13 @@ class _Table:
         largest, spread = torch.maximum(-low, high), high - low
         self.floor = (4 * largest + 40 * spread) * UNIT[torch.float64] + SMALLEST[torch.float64]
         self.same = ((right == 0) & (below == 0)).all(0)
+        self.known: dict[int, Tensor] = {}
+
+    def flat_within(self, cells: int) -> tuple[Tensor, int]:
+        """Return `flat` for this many cells, and that number; for each number it is worked out once."""
+        if cells not in self.known:
+            self.known[cells] = self.flat(cells)
+        return self.known[cells], cells
 
     def flat(self, cells: int) -> Tensor:
         """Return where all pixels of this many cells in each direction are equal; beyond the last line they equal those on it."""
@@ -154,7 +186,7 @@ class _Places:
     numbers: Tensor  # for the formula, [7 + 2 d, B, HW]
 
     @classmethod
-    def of(cls, place: Coordinates, table: _Table, height: int, width: int) -> _Places:
+    def of(cls, place: Coordinates, table: Table, height: int, width: int) -> _Places:
         shape, symbols = place.column.shape, place.column.symbols
         m, n, center, aside, sides, cost_u, cost_v, *_ = numbers = place.column.stack.new_empty(7 + 2 * symbols, *shape)
         first_x, end_x, half_x = _axis(place.column, place.columns, width, m, center, cost_u)

@@ -16,6 +16,7 @@ from tiltproof.transforms import Transform
 from tiltproof.transforms.noise import from_text, perturbed
 from tiltproof.verify.attack import candidates, margin_of
 from tiltproof.verify.inputs import Inputs
+from tiltproof.verify.program import pictures_dtype, rounded, shades
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
 from tiltproof.verify.radius_results import RadiusResult
 from tiltproof.verify.results import ImageResult, RangeResult, Verdict
@@ -226,7 +227,7 @@ class ClassDetails(Details):
 
     def of(self, row: int, result: ImageResult, closely: bool = True, mapped: bool = True) -> dict[str, Any]:
         """Return plain values, ready for JSON, for the image in row ``row`` of the inputs."""
-        prover = prover_for(self.inputs, self.method, self.rule)
+        prover = self.prover()
         self.policy = BackwardPolicy.on(self.device)  # one per image: what it learns must not depend on their order
         points = self.range.points()
         margins, _ = self.margins(row, points)
@@ -240,13 +241,17 @@ class ClassDetails(Details):
         certified = result.verdict is Verdict.CERTIFIED
         if closely and certified and result.grid is not None and result.tree is not None:
             tiles = self.range.tiles(result.grid, result.tree)
-        line = self._line if closely else self._outline
         detail: dict[str, Any] = {
             "worst": [digits(x, 9) for x in worst.tolist()],
             "worstMargin": digits(float(worst_margin)),
             "answer": int(clean.argmax()),
             "worstAnswer": int(answers[0]),
-            "lines": [line(prover, row, result, tiles, worst, axis) for axis in range(len(worst))],
+            "lines": [
+                self._line(prover, row, result, tiles, worst, axis)
+                if closely and prover is not None
+                else self._outline(row, result, worst, axis)
+                for axis in range(len(worst))
+            ],
         }
         if closely:
             detail |= self.images(row, worst, self._box(result, tiles, worst), result.perturbation)
@@ -254,12 +259,16 @@ class ClassDetails(Details):
         if isinstance(result, RadiusResult) and result.share > 0 and len(worst) == 1:
             ends = (self.range.low[0], self.range.high[0])
             detail["lines"][0]["proved"] = [scaled(result.share, float(end)) for end in ends]
-        if closely and len(worst) == 2:
+        if closely and len(worst) == 2 and prover is not None:
             detail["map"] = {
                 "margins": [[digits(x, 4) for x in each] for each in margins.view(MAP_POINTS, MAP_POINTS).T.tolist()],
                 "boxes": self._map(prover, row, result, tiles, mapped),
             }
         return detail
+
+    def prover(self) -> Prover | None:
+        """Return what bounds margins over boxes, if anything does."""
+        return prover_for(self.inputs, self.method, self.rule)
 
     def margins(self, row: int, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return margins and predicted classes at parameters [Q, d]."""
@@ -287,9 +296,7 @@ class ClassDetails(Details):
         ends = zip(low[:, axis].tolist(), high[:, axis].tolist(), bounds, strict=True)
         return _line_of(margins, answers, [[digits(a, 7), digits(b, 7), digits_below(bound)] for a, b, bound in ends])
 
-    def _outline(
-        self, prover: Prover, row: int, result: ImageResult, tiles: Tiles | None, worst: Tensor, axis: int
-    ) -> dict[str, Any]:
+    def _outline(self, row: int, result: ImageResult, worst: Tensor, axis: int) -> dict[str, Any]:
         """Return margins along one parameter, and what the run itself proved of the whole range."""
         margins, answers = self.margins(row, self.line(worst, axis))
         whole = [float(self.range.low[axis]), float(self.range.high[axis]), digits_below(result.margin)]
@@ -343,6 +350,18 @@ class ClassDetails(Details):
 
 def _line_of(margins: Tensor, answers: Tensor, boxes: list[list[float | None]]) -> dict[str, Any]:
     return {"sampled": [digits(margin) for margin in margins.tolist()], "answers": answers.tolist(), "boxes": boxes}
+
+
+class PictureDetails(ClassDetails):
+    """The same of a program that is evaluated on pictures of 8 bits; nothing bounds it between them."""
+
+    def prover(self) -> None:
+        """Return nothing."""
+        return
+
+    def outputs(self, images: Tensor) -> Tensor:
+        pictures = shades(pictures_dtype(self.inputs.model))[rounded(images).long()]
+        return super().outputs(pictures.to(images.device))
 
 
 class RangeDetails(Details):

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError
 from tiltproof.names import REPORT_DETAILS
+from tiltproof.program import as_program
 from tiltproof.reports import assessment
 from tiltproof.reports.columns import page_data
-from tiltproof.reports.details import ClassDetails, Details, RangeDetails
+from tiltproof.reports.details import ClassDetails, Details, PictureDetails, RangeDetails
 from tiltproof.reports.encoding import thumbnail_data
 from tiltproof.reports.sentences import quote, scope
 from tiltproof.runs.atomic_io import replace_bytes
 from tiltproof.runs.manifest import package_version
 from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_finished
 from tiltproof.verify.inputs import check_claimed, check_model_and_images, proof_on
+from tiltproof.verify.options import EIGHT_BITS
 from tiltproof.verify.results import ImageResult, Verdict
 
 REPORT = "report.html"
@@ -41,7 +43,7 @@ SCRIPTS = ("format.js", "plot.js", "warp.js", "turn.js", "table.js", "grid.js", 
 
 def report(
     folder: str | Path,
-    model: nn.Module | None = None,
+    model: nn.Module | Callable[[Tensor], Any] | None = None,
     images: Tensor | None = None,
     labels: Tensor | None = None,
     *,
@@ -58,7 +60,7 @@ def report(
     folder : str or Path
         The run folder of `certify` or `certify_range`.
     model : torch.nn.Module, optional
-        The run's network; without it the page shows no margins and no pixel bounds.
+        The run's network or program; without it the page shows no margins and no pixel bounds.
     images, labels : Tensor, optional
         The run's images, in its order, and their labels; without images the page shows none.
     out : str or Path, optional
@@ -88,8 +90,9 @@ def report(
         raise InputError("the number of images with details must not be negative", got=details)
     run = read_finished(folder)
     rows = chosen_rows(run, details, only)
-    if model is not None:
-        check_model(run, model)
+    network = None if model is None else as_program(model)
+    if network is not None:
+        check_model(run, network)
     if images is not None:
         images = check_images(run, images, labels)
     remarks = [*run.notices, *notices]
@@ -97,11 +100,11 @@ def report(
     blocks: dict[int, str] = {}
     if images is None:
         remarks.append("No data was given, so this report has no images.")
-    elif model is None:
+    elif network is None:
         remarks.append("No model was given, so this report shows no margins over parameters and no pixel bounds.")
     else:
         room = MAX_BYTES - sum(map(len, thumbnails)) - 200 * len(run.results)
-        for row, detail in _details(run, model, images, *rows, progress):
+        for row, detail in _details(run, network, images, *rows, progress):
             text = _json(detail)
             room -= len(text)
             if room < 0:
@@ -205,7 +208,8 @@ def _details(
             keep = None if run.keep is None else run.keep.of_images(rows)
             inputs, rule = check_claimed(model, images[rows], labels, run.transform, semantics, keep)
         with inputs.eval_mode():
-            source: Details = RangeDetails(inputs, method) if run.regression else ClassDetails(inputs, method, rule)
+            kind = PictureDetails if semantics == EIGHT_BITS else ClassDetails
+            source: Details = RangeDetails(inputs, method) if run.regression else kind(inputs, method, rule)
             for k, row in enumerate(rows):
                 yield row, source.of(k, run.results[row], closely=k < len(close), mapped=k < MAPS)
                 if progress is not None:

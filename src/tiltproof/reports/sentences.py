@@ -10,6 +10,7 @@ from tiltproof.runs.manifest import TENSORS
 from tiltproof.runs.reader import FinishedRun
 from tiltproof.transforms import Part, Transform
 from tiltproof.transforms.base import number_text
+from tiltproof.verify.options import EIGHT_BITS
 
 OUTSIDE = {"zeros": "black", "border": "its border continued", "reflect": "its reflection"}
 
@@ -97,6 +98,11 @@ MEANINGS = {
         "the network as a real-valued function of its stored weights",
         "Nothing about rounding where the network is evaluated: a float32 evaluation may differ in its last digits "
         "(--semantics float32 covers those).",
+    ),
+    EIGHT_BITS: (
+        "this program, as it was evaluated, on every picture of 8 bits that remains when pixels are rounded, ties either way,",
+        "Nothing about pictures that are not rounded, nor about other evaluations of the program than those whose differences "
+        "the tolerance covers.",
     ),
     "float32": (
         "the real-valued network and every float32 evaluation of it, in any order of summation",

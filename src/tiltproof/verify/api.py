@@ -20,10 +20,12 @@ from tiltproof.verify.batch import Job, Run, plan_batches
 from tiltproof.verify.inputs import Inputs, check_kept, check_model_and_images, check_splits, proof_on
 from tiltproof.verify.keep import Keep, words_of
 from tiltproof.verify.options import (
+    EIGHT_BITS,
     FGV,
     AffineBounds,
     Attack,
     BranchAndBound,
+    EightBits,
     Execution,
     IntervalHull,
     Limits,
@@ -43,12 +45,13 @@ DEFAULT_GAP, SMALLEST_GAP = 1e-3, 1e-12
 
 
 def certify(
-    model: nn.Module,
+    model: nn.Module | Callable[[Tensor], Any],
     images: Tensor,
     labels: Tensor | None,
     transform: Transform | str,
     *,
     keep: Keep | None = None,
+    tolerance: float | None = None,
     semantics: str = "real",
     bounds: AffineBounds | IntervalHull | FGV = AffineBounds(),
     search: BranchAndBound | UniformGrid = BranchAndBound(),
@@ -77,8 +80,12 @@ def certify(
         What must hold for every parameter instead: the network's own answer, the label among the largest outputs, an
         answer from a set of classes or outside of one, or rows C y > d of the outputs. An image for which it does not
         hold without any transformation is misclassified.
-    semantics : {"real", "float32"}
-        Certify the real-valued network, or also every float32 evaluation of it, in any order of summation.
+    tolerance : float, optional
+        With uint8 semantics: margins must exceed it. By default it is measured for each image.
+    semantics : {"real", "float32", "uint8"}
+        Certify the real-valued network, or also every float32 evaluation of it, in any order of summation; or this program
+        itself, on transformed images that are rounded to 8 bits. Then the transformation has one parameter, and the model may
+        be any function from images to scores [N, K].
     bounds : AffineBounds or IntervalHull or FGV
         The pixel bounds: affine forms, the tightest; the exact interval hull; or the paper's verifier.
     search : BranchAndBound or UniformGrid
@@ -109,8 +116,11 @@ def certify(
         If an operation of the network has no bound rule.
     """
     began = time.perf_counter()
-    settings = Settings(bounds, search, attack, seed)
+    eight_bits = _eight_bits(semantics, tolerance, search)
+    settings = Settings(bounds, search, attack, seed, eight_bits=eight_bits)
     check_kinds(execution=execution, run=run)
+    if eight_bits is not None and execution.batch_images is None:
+        execution = replace(execution, batch_images=1)  # an image takes seconds to minutes
     with proof_on(images):
         inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
         if search.excess is not None:
@@ -121,6 +131,29 @@ def certify(
             about["keep"] = keep.record()
         certificate: Certificate = _run(job, inputs, execution, run, progress, began, about)
         return certificate
+
+
+def _eight_bits(semantics: str, tolerance: float | None, search: object) -> EightBits | None:
+    """Return the options of uint8 semantics, or None for others."""
+    if semantics != EIGHT_BITS:
+        if tolerance is not None:
+            raise InputError(
+                "a tolerance belongs to uint8 semantics: bounds need none",
+                got=f"tolerance {tolerance!r}",
+                do="leave it out",
+            )
+        return None
+    if isinstance(search, UniformGrid):
+        raise InputError(
+            "uint8 semantics choose their boxes themselves", got=repr(search), do="leave the splits out (--splits)"
+        )
+    if getattr(search, "excess", None) is not None:
+        raise InputError(
+            "uint8 semantics see every picture, whose least margin is exact",
+            got=repr(search),
+            do="leave tighten out (--tighten)",
+        )
+    return EightBits(tolerance)
 
 
 def certify_range(
@@ -173,6 +206,12 @@ def certify_range(
     settings = Settings(bounds, search, attack, seed, tolerance)
     _refuse_tightening(search, "a range has a tolerance of its own", "tolerance=Tolerance(relative=0.05) (--excess)")
     check_kinds(execution=execution, run=run)
+    if semantics == EIGHT_BITS:
+        raise InputError(
+            "uint8 semantics are for classes",
+            got=f"semantics={semantics!r}",
+            do="use real or float32 for output ranges",
+        )
     with proof_on(images):
         inputs = check_model_and_images(model, images, transform, semantics)
         inputs.transform.refuse_noise("regression")
@@ -238,6 +277,12 @@ def certified_radius(
         )
     check_kinds(execution=execution, run=run)
     _refuse_tightening(search, "a radius is no margin", "gap=... (--gap), for both ends of a radius")
+    if semantics == EIGHT_BITS:
+        raise InputError(
+            "uint8 semantics are for a whole range",
+            got=f"semantics={semantics!r}",
+            do="use real or float32 for radii and curves",
+        )
     with proof_on(images):
         inputs, rule = check_kept(model, images, labels, transform, semantics, keep, first)
         inputs.transform.refuse_noise("the largest proved range")  # a radius has no place for it

@@ -32,6 +32,7 @@ from tiltproof.verify.branch_and_bound import (
     sensitivity,
     starting_grid,
 )
+from tiltproof.verify.eight_bit_search import eight_bit_search
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Execution, Settings
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
@@ -86,7 +87,7 @@ class Job:
     @property
     def needs_grid(self) -> bool:
         """Whether a batch without an initial grid determines one, for itself and later batches."""
-        return self.settings.search.grid is None
+        return self.settings.search.grid is None and self.settings.eight_bits is None
 
     @property
     def seed(self) -> int:
@@ -128,6 +129,8 @@ class Job:
         search: Search
         if self.radii:
             search, grid = self._radii(inputs, grid, pairs)
+        elif self.settings.eight_bits is not None:
+            search = self._pictures(inputs, self.settings.eight_bits.tolerance)
         else:
             search, grid = (
                 self._ranges(inputs, grid, reporter.attacking)
@@ -145,6 +148,10 @@ class Job:
         search.spec.finish(search.state)
         shared = max(0.0, time.perf_counter() - began - float(search.state.seconds.sum())) / len(inputs.images)
         return search.spec.results(search.state, search.tiling, self.first, shared), grid
+
+    def _pictures(self, inputs: Inputs, tolerance: float | None) -> Search:
+        limits, samples = self.settings.search, self.settings.attack.samples
+        return eight_bit_search(inputs, self.rule, limits, samples, self.seed, tolerance, self.first)
 
     def _classes(self, inputs: Inputs, grid: Grid | None, pairs: AdaptiveBatchSize) -> tuple[Search, Grid | None]:
         settings, axes = self.settings, len(inputs.transform.parts)

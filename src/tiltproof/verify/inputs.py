@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +18,17 @@ from tiltproof.errors import InputError, raised, shown
 from tiltproof.network import Network, as_rows, check_labels, eval_mode, proof_arithmetic, read_network, without_head
 from tiltproof.pixels.api import check_images
 from tiltproof.pixels.coordinates import check_camera_depth
+from tiltproof.program import as_program
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, Memory, image_bytes, pair_bytes
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.keep import Keep, Linear, is_own
+from tiltproof.verify.options import EIGHT_BITS
+from tiltproof.verify.program import pictures_dtype, rounded, shades, stand_in
 from tiltproof.verify.rules import Rule
 
 MOST_PARAMETERS = 26  # one letter each in a tiling's text
 SEMANTICS = {"real": 0.0, "float32": 2.0**-24}
-"""Unit roundoff of the evaluations that are certified."""
+"""Unit roundoff of the evaluations that are certified by bounds."""
 
 
 @dataclass
@@ -89,6 +93,8 @@ class Inputs:
 
     def network_as(self, dtype: torch.dtype, semantics: str = "real") -> Network:
         """Return the network with weights in ``dtype``, for bounds of real or float32 evaluations."""
+        if self.semantics == EIGHT_BITS:
+            return self.network
         key = dtype, SEMANTICS[semantics]
         if key not in self.networks:
             self.networks[key] = self.network.network_as(*key)
@@ -108,7 +114,11 @@ def proof_on(images: Tensor) -> AbstractContextManager[None]:
 
 
 def check_inputs(
-    model: nn.Module, images: Tensor, labels: Tensor, transform: Transform | str, semantics: str = "real"
+    model: nn.Module | Callable[[Tensor], Any],
+    images: Tensor,
+    labels: Tensor,
+    transform: Transform | str,
+    semantics: str = "real",
 ) -> Inputs:
     """Inputs of a classifier, whose final softmax, sigmoid or argmax is taken off."""
     inputs = check_model_and_images(model, images, transform, semantics, classes=True)
@@ -127,7 +137,7 @@ def check_keep(keep: object) -> Keep | None:
 
 
 def check_kept(
-    model: nn.Module,
+    model: nn.Module | Callable[[Tensor], Any],
     images: Tensor,
     labels: Tensor | None,
     transform: Transform | str,
@@ -175,8 +185,12 @@ def check_claimed(
 def _own_answers(inputs: Inputs, first: int) -> Tensor:
     """Return the network's answers to the untransformed images, as it is evaluated; a proof confirms them."""
 
+    images = inputs.images
+    if inputs.semantics == EIGHT_BITS:
+        images = shades(pictures_dtype(inputs.model))[rounded(images).long()].to(images.device)
+
     def work(size: int) -> Tensor:
-        return torch.cat([inputs.answers(part) for part in inputs.images.split(size)])
+        return torch.cat([inputs.answers(part) for part in images.split(size)])
 
     with eval_mode(inputs.model):
         outputs = inputs.evaluations(256).run(work)
@@ -188,13 +202,25 @@ def _own_answers(inputs: Inputs, first: int) -> Tensor:
 
 
 def check_model_and_images(
-    model: nn.Module, images: Tensor, transform: Transform | str, semantics: str = "real", classes: bool = False
+    model: nn.Module | Callable[[Tensor], Any],
+    images: Tensor,
+    transform: Transform | str,
+    semantics: str = "real",
+    classes: bool = False,
 ) -> Inputs:
     """Inputs without labels (an empty tensor stands for them). ``classes``: only which output is largest matters."""
-    if semantics not in SEMANTICS:
-        raise InputError("unknown semantics", got=repr(semantics), do=f"use one of {', '.join(SEMANTICS)}")
+    if semantics not in (*SEMANTICS, EIGHT_BITS):
+        raise InputError(
+            "unknown semantics", got=repr(semantics), do=f"use one of {', '.join([*SEMANTICS, EIGHT_BITS])}"
+        )
+    if semantics == EIGHT_BITS:
+        model = as_program(model)
     if not isinstance(model, nn.Module):
-        raise InputError("the model must be a torch.nn.Module", got=type(model).__name__)
+        raise InputError(
+            "the model must be a torch.nn.Module",
+            got=type(model).__name__,
+            do=f'a function of images can be certified with semantics="{EIGHT_BITS}"' if callable(model) else None,
+        )
     transform = parse(transform) if isinstance(transform, str) else transform
     if not isinstance(transform, Transform):
         raise InputError(
@@ -223,6 +249,10 @@ def check_model_and_images(
             raise InputError(
                 "the model's weights contain NaN or infinity", why="training that diverged, or a damaged file"
             )
+    if semantics == EIGHT_BITS:
+        check_one_parameter(transform)
+        network = stand_in(model, images)
+        return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics)
     kinds = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
     if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
         raise InputError(
@@ -250,6 +280,23 @@ def check_model_and_images(
         model, head = without_head(model, images[:2])
     network = read_network(model, tuple(images.shape[1:]), images, _transformed(images[:2], transform))
     return Inputs(model, network, images, images.new_empty(0, dtype=torch.int64), transform, semantics, head)
+
+
+def check_one_parameter(transform: Transform) -> None:
+    """Raise unless a transformation has one parameter, and no noise."""
+    transform.refuse_noise(f"{EIGHT_BITS} semantics")
+    if transform.interpolation != "bilinear":
+        raise InputError(
+            f"{EIGHT_BITS} semantics are for bilinear interpolation",
+            got=str(transform),
+            do="leave the interpolation out",
+        )
+    if len(transform.parts) != 1:
+        raise InputError(
+            f"{EIGHT_BITS} semantics evaluates every picture, which are too many for more than one parameter",
+            got=f"{transform}, with {len(transform.parts)} parameters",
+            do=f'certify one at a time, e.g. "{transform.parts[0].text}", or use the semantics real or float32',
+        )
 
 
 def _transformed(images: Tensor, transform: Transform) -> Tensor:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tiltproof.verify.batch import Workers
 
 
+EIGHT_BITS = "uint8"
+"""Semantics of the program itself, of which nothing but its answers is known, on images of 8 bits."""
+
+
 class _Option:
     """Base class of all options."""
 
@@ -261,6 +265,22 @@ class Tolerance(_Option):
         return {"excess": self.relative, "width": self.absolute}
 
 
+@dataclass(frozen=True)
+class EightBits:
+    """What uint8 semantics need: the ``tolerance`` that margins must exceed, by default measured for each image."""
+
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        given = self.tolerance
+        if given is not None and not (isinstance(given, (int, float)) and 0 <= given < math.inf):
+            raise InputError(
+                "a tolerance is a finite number, and not negative",
+                got=f"tolerance {given!r}",
+                do="e.g. tolerance=1e-3 (--tolerance), or leave it out to have it measured",
+            )
+
+
 @dataclass(frozen=True, repr=False)
 class Execution(_Option):
     """Where and how a run is computed; results depend on it by rounding at most.
@@ -369,7 +389,8 @@ def check_kinds(**options: object) -> None:
 @dataclass(frozen=True)
 class Settings:
     """What determines the results of a run, besides its images, network and claim; ``tolerance``: None for classes;
-    ``gap``: if the largest proved range is looked for, the difference of the shares of both its ends."""
+    ``gap``: if the largest proved range is looked for, the difference of the shares of both its ends;
+    ``eight_bits``: None for other semantics."""
 
     bounds: AffineBounds | IntervalHull | FGV = BOUNDS["affine"]
     search: BranchAndBound | UniformGrid = BranchAndBound()
@@ -377,6 +398,7 @@ class Settings:
     seed: int = 0
     tolerance: Tolerance | None = None
     gap: float | None = None
+    eight_bits: EightBits | None = None
 
     def __post_init__(self) -> None:
         check_kinds(bounds=self.bounds, search=self.search, attack=self.attack, tolerance=self.tolerance)
@@ -384,7 +406,8 @@ class Settings:
     def record(self) -> dict[str, Any]:
         """Return plain values for the manifest of a run."""
         grid = self.search.grid
-        return {
+        more = {} if self.eight_bits is None else {"tolerance": self.eight_bits.tolerance}
+        return more | {
             "method": self.bounds.method,
             "splits": None if grid is None else list(grid),
             "budget_boxes": self.search.max_boxes,

@@ -32,6 +32,8 @@ class Reason(StrEnum):
     ROUNDING = "rounding"
     OPEN = "open"
     NOISE = "noise"
+    TOLERANCE = "tolerance"
+    TIES = "ties"
 
     @property
     def meaning(self) -> str:
@@ -58,6 +60,14 @@ REASONS = {
     Reason.NOISE: (
         "bounds of the noise stay open at a single parameter, and noise is never divided into parts",
         "a smaller Linf, or a network trained for noise; no budget helps",
+    ),
+    Reason.TOLERANCE: (
+        "the margin of an 8-bit picture is not above the tolerance of evaluations, or is not a number",
+        "a smaller --tolerance, if the program always computes the same; a smaller range",
+    ),
+    Reason.TIES: (
+        "too many pixels change their 8-bit value at the same parameter, or lie between two values, to try all combinations",
+        "a range without that parameter, e.g. on either side of it; images of 8 bits",
     ),
 }
 """Meaning of each reason, and what would help."""
@@ -175,6 +185,10 @@ class ImageResult:
     """certified, if margins were tightened: an upper bound of the margin at ..."""
     reached_at: tuple[float, ...] | None = None
     """... these parameters."""
+    pictures: int | None = None
+    """uint8 semantics: the 8-bit pictures that were evaluated."""
+    tolerance: float | None = None
+    """uint8 semantics: all margins of a certified image exceed it."""
 
     def record(self) -> dict[str, Any]:
         """Return a plain dictionary for JSON."""
@@ -185,6 +199,8 @@ class ImageResult:
             del values["reached"], values["reached_at"]
         reason = None if self.reason is None else str(self.reason)
         margin = self.margin if math.isfinite(self.margin) else None
+        if self.pictures is None:
+            del values["pictures"], values["tolerance"]
         return values | {"verdict": str(self.verdict), "margin": margin, "reason": reason}
 
     @classmethod
@@ -341,7 +357,7 @@ class Certificate(Results):
         dict
             The claim (``transform``, ``method``, ``semantics``, ``keep`` unless it is the label), the number of ``images``
             and of each verdict, ``correct`` (not misclassified), ``unfalsified`` (certified or unknown), ``certified_percent``, ``boxes``,
-            ``boxes_per_image``, ``seconds`` and the ``settings``.
+            ``boxes_per_image``, ``pictures`` (uint8 semantics), ``seconds`` and the ``settings``.
         """
         counts = Counter(str(result.verdict) for result in self.results)
         images, certified, boxes = len(self.results), counts["certified"], sum(self.boxes)
@@ -358,9 +374,15 @@ class Certificate(Results):
             "certified_percent": 100 * certified / images,
             "boxes": boxes,
             "boxes_per_image": boxes / images,
+            **self._pictures(),
             "seconds": self.seconds,
             "settings": self.settings,
         }
+
+    def _pictures(self) -> dict[str, int]:
+        """Return how many pictures were evaluated, with uint8 semantics."""
+        counts = [result.pictures for result in self.results if result.pictures is not None]
+        return {"pictures": sum(counts)} if counts else {}
 
 
 # Regression: for each image a range that no output leaves, and how tight it is known to be.

@@ -261,7 +261,8 @@ class ClassificationSpec:
             columns["reached_at"] = [
                 tuple(at) if yes else None for at, yes in zip(state.slack.at.tolist(), claimed, strict=True)
             ]
-        return [*map(ImageResult, *(columns[name] for name in ImageResult.__dataclass_fields__))]
+        names = [name for name in ImageResult.__dataclass_fields__ if name in columns]  # in the order of its arguments
+        return [*map(ImageResult, *(columns[name] for name in names))]
 
     def _reasons(self, state: SearchState) -> dict[int, Reason]:
         """Return why images are unknown; an own answer that is not proved is a matter of rounding, or a tie."""
