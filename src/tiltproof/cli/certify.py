@@ -170,7 +170,8 @@ def command(
         if curve and out is not None and isinstance(certificate, Certificate):
             points = _curve(problem, certificate, settings, out, quiet)
     summary = certificate.summary() | {"model": model, "data": data}
-    statement = sequence_statement(certificate.results) if sequence else None
+    ranges = certificate.results if isinstance(certificate, RangeCertificate) else None
+    statement = sequence_statement(ranges) if sequence and ranges is not None else None
     if statement is not None:
         summary["sequence"] = statement.record()
     if not quiet:
