@@ -65,7 +65,7 @@ SMOOTH_RULES, CHECKER_CURVES = "network/test_smooth.py", "checker/test_curves.py
 POLYNOMIAL, CENTERED = "enclosures/polynomial.py", "enclosures/centered.py"
 PIXEL_POLYNOMIALS, CROSSINGS = "pixels/polynomial.py", "pixels/crossings.py"
 DEGREES = "pixels/test_polynomial.py"
-PICTURES, CHOSEN, SEARCHED = "verify/eight_bits.py", "pixels/chosen.py", "verify/eight_bit_search.py"
+PICTURES, CHOSEN_PIXELS, SEARCHED = "verify/eight_bits.py", "pixels/chosen.py", "verify/eight_bit_search.py"
 EIGHT_BITS = "verify/test_eight_bits.py"
 CHECKER_PICTURES, SINGLE, PICTURED = "checker/pictures.py", "checker/single_pixels.py", "checker/test_pictures.py"
 CHECKER_POLYNOMIALS, CHECKER_DEGREES = "checker/polynomials.py", "checker/test_polynomials.py"
@@ -1823,9 +1823,9 @@ MUTATIONS = [
              "torch.cat([self.low, middle + 1e-6]), torch.cat", "halves share their end", (EIGHT_BITS,)),
     Mutation("8 bits: pictures not known for sure", PICTURES, "if bool((first == last).all()) else None", "if True else None",
              "a picture that no rounding may give is no counterexample", (EIGHT_BITS,)),
-    Mutation("8 bits: centers for bounds", CHOSEN, "form.lower.flatten(1), form.upper", "form.center.flatten(1), form.upper",
+    Mutation("8 bits: centers for bounds", CHOSEN_PIXELS, "form.lower.flatten(1), form.upper", "form.center.flatten(1), form.upper",
              "a pixel may be darker than at the middle of its box", (EIGHT_BITS,)),
-    Mutation("8 bits: values across channels", CHOSEN, "isinstance(part, BY_VALUE)", "isinstance(part, Photometric)",
+    Mutation("8 bits: values across channels", CHOSEN_PIXELS, "isinstance(part, BY_VALUE)", "isinstance(part, Photometric)",
              "a blur looks at the neighbors too", (EIGHT_BITS,)),
     Mutation("8 bits: rows for columns", COORDINATES, "u.flatten()[pixels % width]", "u.flatten()[pixels // height]",
              "pixels are numbered row by row", (EIGHT_BITS,)),
