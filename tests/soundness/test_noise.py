@@ -348,9 +348,13 @@ def test_the_checkers_own_noise_holds_exactly():
         for share in (-1, 0, 1):
             for k, x in enumerate(members(form, share)):
                 where = 0, k, 0, 0
+                c, g, r = (exact(row[where]) for row in wide.rows)
+                symbol = exact(form.slopes[0, 0, k]) + exact(form.radius[0, k])
+                inside = exact(form.center[0, k]) + symbol * share == x  # not clamped to [0, 1]
                 for d in (-Fraction(1, 10), Fraction(1, 10), Fraction(0.1)):
                     y = min(max(x + d, Fraction(0)), Fraction(1))
                     assert exact(wide.lower()[where]) <= y <= exact(wide.upper()[where])
+                    assert not inside or abs(y - c - g * share) <= r
                 step = Fraction(0.1) if up[where] else -Fraction(0.1)
                 y = min(max(x + step, Fraction(0)), Fraction(1))
                 assert exact(one.lower()[where]) <= y <= exact(one.upper()[where])
