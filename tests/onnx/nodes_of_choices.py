@@ -83,7 +83,7 @@ def masked_scores():
         node("Mul", "my_sub", "other"),
     ]
     numbers = {name: number(value) for name, value in (("z", 0), ("six", 6), ("five", 5), ("one", 1))}
-    return with_head(nodes, 60, {**numbers, **LOW, "axes": ints(1), "half": np.float32(0.5), "h": random(5)})
+    return with_head(nodes, 60, {**numbers, **LOW, "axes": ints(1), "half": random(5, seed=4), "h": random(5)})
 
 
 def expanded():
