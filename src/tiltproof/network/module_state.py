@@ -481,5 +481,6 @@ def other_calls(got: str) -> InputError:
         got=got,
         why="code in forward that depends on being exported, on the type of tensors, on what fails while tracing, or on the "
         "batch size; or numbers taken out of tensors",
-        do="take that branch out of forward",
+        do="take that branch out of forward; instead of weight.tolist() or weight.item() compute with the weight itself, or take "
+        "the numbers once in __init__",
     )
