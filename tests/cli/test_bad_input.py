@@ -150,6 +150,19 @@ def test_outputs_that_are_not_finite(tiltproof, command):
     assert tiltproof(command, *network, "--start", 4).exit_code == 0
 
 
+def test_a_run_that_cannot_begin_leaves_no_folder(certify, workspace):
+    """Even if that shows only when the first images are evaluated."""
+    options = ("--out", "runs/first", "--start", 2, "--transform", "B(0.01)")
+    assert refused(certify(*options, model="photo_networks:overflowing"), "outputs for image 2 are not finite")
+    assert not (workspace / "runs").exists()
+    (workspace / "runs" / "first").mkdir(parents=True)
+    assert refused(certify(*options, model="photo_networks:overflowing"), "not finite")
+    assert list((workspace / "runs" / "first").iterdir()) == []
+    assert certify(*options, "--quiet").exit_code == 0
+    assert refused(certify(*options, "--resume", model="photo_networks:overflowing"))
+    assert (workspace / "runs" / "first" / "summary.json").exists()
+
+
 def test_weight_files(certify, workspace):
     weights = workspace / "net.safetensors"
     save_file(mnist_cnn().state_dict(), weights)

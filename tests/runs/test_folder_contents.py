@@ -171,14 +171,27 @@ def test_links_and_what_is_no_file(tmp_path, name, option, whole):
 
 
 class Broken:
-    """Workers of a cluster that goes away."""
+    """Workers of a cluster that goes away; meanwhile somebody writes a log into the run folder."""
+
+    def __init__(self, log=None):
+        self.log = log
 
     def connect(self):
         pass
 
     def work(self, *_):
+        if self.log is not None:
+            self.log.write_text("beside it")
         raise InputError("no cluster can be reached")
         yield
+
+
+def test_a_start_that_failed_leaves_nothing(tmp_path):
+    model, images, labels = problem()
+    execution, run = Execution(workers=Broken()), RunFolder(tmp_path / "more" / "run")
+    with pytest.raises(InputError, match="no cluster"):
+        certify(model, images[:2], labels[:2], "R(1)", execution=execution, run=run)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_corrected_command_accepts_the_folder_of_a_start_that_failed(tmp_path):
@@ -189,11 +202,10 @@ def test_the_corrected_command_accepts_the_folder_of_a_start_that_failed(tmp_pat
             images[:2],
             labels[:2],
             "R(1)",
-            execution=Execution(workers=Broken()),
+            execution=Execution(workers=Broken(tmp_path / "run" / "log.txt")),
             run=RunFolder(tmp_path / "run"),
         )
-    assert contents(tmp_path / "run").keys() == {"manifest.json", "verdicts.jsonl", "batches.jsonl"}
-    (tmp_path / "run" / "log.txt").write_text("beside it")
+    assert contents(tmp_path / "run").keys() == {"manifest.json", "verdicts.jsonl", "batches.jsonl", "log.txt"}
     assert len(certify(model, images[:2], labels[:2], "R(2)", run=RunFolder(tmp_path / "run")).results) == 2
     assert (tmp_path / "run" / "log.txt").read_text() == "beside it"
 

@@ -253,4 +253,6 @@ def kept_batches(out: Path | None) -> str:
     """Say what became of the results of an interrupted run."""
     if out is None:
         return "nothing was kept (--out keeps finished batches)"
+    if not (out / "manifest.json").exists():
+        return "no batch was finished, so nothing was kept"
     return f"finished batches are kept in {out}; repeat the command with --resume to go on"

@@ -163,6 +163,8 @@ class StoredRun(Run):
         """``about``: the claim (`claim`); ``kind``: the class of one image's result."""
         super().__init__(settings, plan)
         self.folder, self.batches, self.kind = folder, 0, kind
+        self.new = False  # whether this process began the run
+        self.made = [path for path in (folder, *folder.parents) if not path.exists()]
         settings = settings | {"graph_sha256": graph_digest(inputs.network_as(inputs.images.dtype))}
         self.manifest: dict[str, Any] = {
             "format": FORMAT,
@@ -192,6 +194,7 @@ class StoredRun(Run):
                 for stream in (self.journal, self.verdicts):
                     stream.truncate(0)
                 replace_bytes(folder / MANIFEST, document(self.manifest))
+                self.new = True
         except OSError as error:
             raise _cannot_write(folder, error) from None
 
@@ -348,9 +351,24 @@ class StoredRun(Run):
             raise _cannot_write(self.folder, error) from None
 
     def close(self) -> None:
+        if self.new and not self.batches:
+            self._withdraw()
         for stream in (self.verdicts, self.journal):
             with suppress(OSError):  # of a full disk once more: whatever is torn has no valid line in batches.jsonl
                 stream.close()
+
+    def _withdraw(self) -> None:
+        """Delete a run that failed before its first batch was done, under its lock, and the folders made for it."""
+        with suppress(OSError):  # what stays counts as an empty folder
+            for stream, name in ((self.verdicts, VERDICTS), (self.journal, BATCHES)):
+                if not os.path.samestat(os.fstat(stream.fileno()), (self.folder / name).stat()):
+                    return  # another run's
+            if any(path.name not in RUN_FILES for path in self.folder.iterdir()):
+                return  # without its manifest, the folder would be one that is not empty
+            for name in (MANIFEST, BATCHES, VERDICTS):
+                (self.folder / name).unlink()
+            for path in self.made:
+                path.rmdir()
 
 
 def _differs_in_time_alone(path: Path, content: bytes) -> bool:
