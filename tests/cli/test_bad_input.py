@@ -108,6 +108,7 @@ def test_models(certify, model, words):
 WITH_MODEL = {
     "certify": ["certify", "--data", "photos"],
     "attack": ["attack", "--data", "photos"],
+    "radius": ["radius", "--data", "photos"],
     "export": ["export", "--vnnlib", "--data", "photos", "--out", "properties"],
     "check": ["check", "run", "--data", "photos"],
     "report": ["report", "run", "--data", "photos"],
