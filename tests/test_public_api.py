@@ -17,6 +17,7 @@ import tiltproof
 import tiltproof.training as training
 from tests.support.processes import environment
 from tiltproof import names
+from tiltproof.models.normalization import MEANS
 
 PUBLIC = {
     "AffineBounds",
@@ -209,6 +210,7 @@ def test_help_and_completion_import_neither_torch_nor_numpy():
 
 def test_names_are_those_of_what_they_name():
     assert tuple(tiltproof.models.ARCHITECTURES) == names.ARCHITECTURE_NAMES
+    assert set(names.NORMALIZATIONS) == set(MEANS)
 
 
 @pytest.mark.parametrize("package", [tiltproof, tiltproof.models, tiltproof.training])

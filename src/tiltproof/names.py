@@ -9,6 +9,8 @@ ARCHITECTURE_NAMES = (
     "driving_cnn_dropout",
 )
 PADDINGS = ("zeros", "border", "reflect")
+NORMALIZATIONS = ("imagenet", "cifar10", "mnist")
+CLUSTERS = ("auto", "local")
 
 REPORT_DETAILS = 100
 """Images with details in a report."""

@@ -283,6 +283,8 @@ def test_version(tiltproof):
         ("tiltproof certify --model mnist-r3", "mnist-r30"),
         ("tiltproof check run --data mnist-s", "mnist-sample"),
         ("tiltproof train mnist-tu2-tv2-p", "mnist-tu2-tv2-paper"),
+        ("tiltproof certify --mean image", "imagenet"),
+        ("tiltproof radius --ray loc", "local"),
     ],
 )
 def test_a_shell_completes(typed, offered):

@@ -23,7 +23,7 @@ from tiltproof.cli.inputs import (
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.next_step import as_lines, next_steps
-from tiltproof.cli.options import EFFORT, MACHINE, PROBLEM, RARE, RESULTS, choice, flag, option
+from tiltproof.cli.options import EFFORT, PROBLEM, RARE, RESULTS, choice, flag, option
 from tiltproof.cli.tables import SHOWN, print_curve, print_not_certified, print_ranges, print_summary
 from tiltproof.errors import InputError
 from tiltproof.verify.options import (
@@ -79,7 +79,7 @@ def command(
     device: options.Device = "auto",
     threads: options.Threads = None,
     memory: options.MemoryLimit = None,
-    ray: Annotated[str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER")] = None,
+    ray: options.RayCluster = None,
     out: Annotated[Path | None, option("Keep the evidence, for tiltproof check and report.", RESULTS, "FOLDER")] = None,
     resume: Annotated[bool, flag("Continue the run in --out, or start it.", RESULTS, "--resume")] = False,
     overwrite: Annotated[bool, flag("Replace the run in --out.", RESULTS, "--overwrite")] = False,

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from tiltproof.models.cards import models
-from tiltproof.names import ARCHITECTURE_NAMES, DATA_NAMES, PADDINGS
+from tiltproof.names import ARCHITECTURE_NAMES, CLUSTERS, DATA_NAMES, NORMALIZATIONS, PADDINGS
 from tiltproof.startup import finish_start
 
 PROBLEM, EFFORT, MACHINE, RESULTS = "The problem", "How hard to try", "Where it runs", "Results and evidence"
@@ -168,9 +168,15 @@ DataRoot = Annotated[Path | None, option("Folder of mnist/, cifar10/ [default: $
 Resize = Annotated[str | None, option("Resize images: shorter side, or height x width.", FILES, "N or HxW", "--resize")]
 Crop = Annotated[str | None, option("Keep the center of images.", FILES, "N or HxW", "--crop")]
 Rgb = Annotated[bool, flag("Give gray images three equal channels.", FILES, "--rgb")]
-Mean = Annotated[str | None, option("Normalize inputs: X, X,X,X, imagenet, cifar10 or mnist.", FILES, "MEAN")]
+Mean = Annotated[
+    str | None,
+    option("Normalize inputs: X, X,X,X, imagenet, cifar10 or mnist.", FILES, "MEAN", names=lambda: NORMALIZATIONS),
+]
 Std = Annotated[str | None, option("With --mean: the network takes (x - mean) / std.", FILES, "STD")]
 Scale = Annotated[float | None, option("The network wants pixels times this, e.g. 255.", FILES, "X")]
+RayCluster = Annotated[
+    str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER", names=lambda: CLUSTERS)
+]
 BatchSize = Annotated[int | None, option("Boxes per batch [default: what fits]", RARE, "N")]
 Seed = Annotated[int, option("Seed of the attack's samples.", RARE, "N")]
 

@@ -25,7 +25,7 @@ from tiltproof.cli.inputs import (
     write_json,
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
-from tiltproof.cli.options import EFFORT, MACHINE, RARE, RESULTS, flag, option
+from tiltproof.cli.options import EFFORT, RARE, RESULTS, flag, option
 from tiltproof.cli.tables import print_cost, print_unknown_reasons, run_title
 from tiltproof.errors import InputError
 from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, bounds_for
@@ -63,7 +63,7 @@ def command(
     device: options.Device = "auto",
     threads: options.Threads = None,
     memory: options.MemoryLimit = None,
-    ray: Annotated[str | None, option("Use Ray workers: auto, local or HOST:PORT.", MACHINE, "CLUSTER")] = None,
+    ray: options.RayCluster = None,
     out: Annotated[Path | None, option("Keep the evidence, for tiltproof check and report.", RESULTS, "FOLDER")] = None,
     resume: Annotated[bool, flag("Continue the run in --out, or start it.", RESULTS, "--resume")] = False,
     overwrite: Annotated[bool, flag("Replace the run in --out.", RESULTS, "--overwrite")] = False,
