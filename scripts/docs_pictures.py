@@ -5,6 +5,7 @@ python scripts/docs_pictures.py [FOLDER]
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -166,6 +167,52 @@ def bounds() -> Sheet:
     return sheet
 
 
+RIBBON, CELLS = 90.0, 360
+"""Degrees to either side, and cells in which the margin is bounded."""
+PICTURE = 4
+
+
+def margin_ribbon() -> Sheet:
+    """A digit at seven angles, and its margin over all angles: proved from below cell by cell, and evaluated."""
+    images, labels = tiltproof.data.load("mnist-sample")
+    model, image, label = (
+        tiltproof.models.load("mnist-r30").double(),
+        images[PICTURE, None].double(),
+        labels[PICTURE, None],
+    )
+    ends = torch.linspace(-RIBBON, RIBBON, CELLS + 1, dtype=torch.float64)
+    form = tiltproof.bound_pixels(
+        image.expand(CELLS, -1, -1, -1), f"R({RIBBON:g})", "affine", ends[:-1, None], ends[1:, None]
+    )
+    others = torch.arange(10) != label
+    proved = tiltproof.bound_network(model, form, label.expand(CELLS)).lower[:, others].amin(1).detach()
+    moved = tiltproof.parse(f"R({RIBBON:g})").apply(image.expand(CELLS + 1, -1, -1, -1), ends[:, None])
+    scores = model(moved).detach()
+    reached = scores[:, label].squeeze(1) - scores[:, others].amax(1)
+    low, high = math.floor(float(reached.min())), math.ceil(float(reached.max())) + 1
+    sheet = Sheet(760, 360)
+    place = 60.0, 118.0, 680.0, 190.0
+    chart = Chart(sheet, place, (-RIBBON, RIBBON), (low, high), ("angle in degrees", "margin of the label"))
+    for cells, color in ((proved, PROVED), (torch.minimum(reached[1:], reached[:-1]), OPEN)):
+        shown = cells > 0 if color == PROVED else cells < 0
+        steps = [
+            (x, float(y) * bool(on)) for y, on, *xs in zip(cells, shown, ends[:-1], ends[1:], strict=True) for x in xs
+        ]
+        chart.area([(-RIBBON, 0), *((float(x), y) for x, y in steps), (RIBBON, 0)], color, 0.6)
+    chart.line([(-RIBBON, 0), (RIBBON, 0)], INK, 1)
+    chart.line(list(zip(ends.tolist(), reached.tolist(), strict=True)), SAMPLED, 2)
+    for k in range(7):
+        angle = -RIBBON + k * RIBBON / 3
+        picture = moved[round((angle + RIBBON) * CELLS / (2 * RIBBON)), 0].numpy()
+        across, _ = chart.at(angle * 0.93, 0)
+        sheet.bitmap(across - 32, 12, 64, (picture * 255).round().astype(np.uint8))
+        sheet.text(across, 90, f"{angle:+.0f}°" if angle else "0°", 11, "middle", FAINT)
+    for k, (color, text) in enumerate(((PROVED, "proved: at least this"), (SAMPLED, "evaluated"), (OPEN, "wrong"))):
+        sheet.add("rect", x=400 + 140 * k, y=101, width=12, height=12, fill=color)
+        sheet.text(417 + 140 * k, 111, text, 11)
+    return sheet
+
+
 GALLERY = {"R": 20.0, "Tu": 4.0, "Tv": 4.0, "Sc": 30.0, "Sh": 40.0, "C": -50.0, "B": 0.3}
 
 
@@ -183,6 +230,7 @@ def gallery() -> Sheet:
 
 
 PICTURES = {
+    "margin-ribbon": margin_ribbon,
     "one-pixel": one_pixel,
     "second-order": second_order,
     "cells": cells,
