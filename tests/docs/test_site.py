@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from types import ModuleType
 
 import docs_pages
 import docs_pictures
@@ -40,6 +41,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
         assert "fonts.googleapis" not in html
     reference = (tmp_path / "python.html").read_text(encoding="utf-8")
     for name in tiltproof.__all__:
+        if isinstance(getattr(tiltproof, name), ModuleType):
+            continue  # shown by what it holds
         assert re.search(rf'id="[\w.]*\b{name}"', reference), name
 
 
