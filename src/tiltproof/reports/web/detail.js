@@ -56,13 +56,13 @@ function detailBody(k) {
   if (broken) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Counterexample: '), point(broken), block ? `. The network answers ${block.worstAnswer}.` : '.'));
   if (data.radii && data.verdictNames[data.verdicts[k]] !== 'misclassified') parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Largest proved range: '), data.radii[k].map(([low, high], axis) => `${shortName(axis)} ${bounded(low, 5, true)} to ${bounded(high, 5, false)}${unit(axis)}`).join(', '), '.'));
   if (!regression && data.reasons[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Why: '), data.reasons[k]));
-  if (!regression && data.openBoxes[k]) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
+  if (!regression && data.openBoxes[k] && data.parameters.length) parts.push(element('p', {class: 'lead'}, element('strong', {}, 'Stayed open: '), boxText(...data.openBoxes[k])));
   if (!block) {
     if (thumbnail(k)) parts.push(element('ul', {class: 'figures'}, figure(thumbnail(k), 'the image', '', `Image ${data.first + k}`, regression ? k : null)));
     parts.push(element('p', {class: 'fine'}, `Margins over the parameters are not part of this report for this image. To see them: tiltproof report DIR --images ${data.first + k}`));
   } else parts.push(...looked(k, block));
   if (regression) parts.push(element('h3', {}, 'Outputs'), element('div', {class: 'scroll'}, outputTable(k)));
-  parts.push(element('p', {class: 'fine'}, `${count(data.boxes[k])} boxes, ${number(data.seconds[k], 3)} s.`));
+  parts.push(element('p', {class: 'fine'}, `${count(data.boxes[k])} ${data.boxes[k] === 1 ? 'box' : 'boxes'}, ${number(data.seconds[k], 3)} s.`));
   return parts;
 }
 
@@ -71,7 +71,7 @@ function looked(k, block) {
   const parts = [turntable(k, block), block.lines.length ? lineLegend(block) : ''];
   if (block.lower) {
     const worst = point(block.worst), box = boxText(...block.box);
-    const answers = regression ? ['', ''] : [`the network answers ${block.answer}`, `${worst}; margin ${number(block.worstMargin)}, answer ${block.worstAnswer}`];
+    const answers = regression ? ['', ''] : [`the network answers ${block.answer}`, `${worst ? `${worst}; ` : ''}margin ${number(block.worstMargin)}, answer ${block.worstAnswer}`];
     const figures = element('ul', {class: 'figures'},
       figure(block.image, 'the image', answers[0], 'The image, untransformed', regression ? k : null),
       figure(block.turned, regression ? 'transformed to its extreme' : data.counterexamples[k] ? 'the counterexample' : 'worst transformation found', regression ? worst : answers[1], `The image transformed with ${worst}`, null),

@@ -49,7 +49,7 @@ function turntable(k, block, options = {}) {
   const button = element('button', {type: 'button', class: 'play', onclick: () => { if (playing) stop(); else play(false); }});
   const said = element('output', {class: 'said'});
   const chartPlace = element('div', {class: 'chart ribbon'});
-  const body = element('div', {class: 'turntable'});
+  const body = element('div', {class: data.size[1] > 1.6 * data.size[0] ? 'turntable wide' : 'turntable'});
 
   function place(value, second = null) {
     onMap = second !== null;
