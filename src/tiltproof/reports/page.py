@@ -110,7 +110,7 @@ def report(
             if room < 0:
                 break
             blocks[row] = text
-        remarks += _left_out(run, blocks, rows[0])
+        remarks += _left_out(run, blocks, rows[0], only is not None)
     path = Path(out) if out is not None else run.folder / REPORT
     content = _page(run, page_data(run, thumbnails, sorted(blocks)), blocks, remarks).encode()
     try:
@@ -121,11 +121,12 @@ def report(
     return path
 
 
-def _left_out(run: FinishedRun, blocks: dict[int, str], close: list[int]) -> list[str]:
+def _left_out(run: FinishedRun, blocks: dict[int, str], close: list[int], asked: bool) -> list[str]:
     """Say which images the page shows less of."""
     images, full = len(run.results), sum(row in blocks for row in close)
     which = "the widest ranges" if run.regression else "those that are not certified first"
     which += ", then the smallest margins" if run.tightened else ""
+    which = "those asked for" if asked else which
     said = []
     if full < images:
         said.append(f"Pixel bounds and bounds box by box are shown for {full:,} of the {images:,} images: {which}.")

@@ -52,11 +52,10 @@ function hero() {
   const k = rows.filter((each) => detailed.has(each)).sort((a, b) => places[a] - places[b])[0];
   if (k === undefined) return;
   const block = blockOf(k), kind = regression ? '' : data.verdictNames[data.verdicts[k]];
-  const broken = !regression && data.counterexamples[k];
-  const title = regression ? 'The widest range' : broken ? 'The worst image' : kind === 'certified' ? 'The closest call' : 'The worst image';
+  const title = {certified: data.tightened ? 'The closest call: image' : 'Image', falsified: 'A counterexample: image', unknown: 'Not decided: image', misclassified: 'Image'}[kind] || 'The widest range: image';
   const answer = regression ? '' : `label ${data.labels[k]}${block.worstAnswer === data.labels[k] ? '' : `, answers ${block.worstAnswer} at ${point(block.worst) || 'its worst'}`}`;
   byId('hero').replaceChildren(
-    element('div', {class: 'hero-head'}, element('h2', {id: 'hero-heading'}, `${title}: image ${data.first + k}`), regression ? '' : verdictMark(kind), element('span', {class: 'fine'}, answer)),
+    element('div', {class: 'hero-head'}, element('h2', {id: 'hero-heading'}, `${title} ${data.first + k}`), regression ? '' : verdictMark(kind), element('span', {class: 'fine'}, answer)),
     turntable(k, {...block, map: null}, {play: true}),
     element('p', {class: 'hero-foot'}, element('button', {type: 'button', class: 'quiet', onclick: () => openImage(k)}, 'Bounds and details'), element('a', {href: '#images', class: 'fine'}, 'all images ↓')));
 }
