@@ -83,6 +83,13 @@ def test_semantics_bounds_and_grids(name, options):
     assert check(3, KEPT[name], "R(20)", **limits, **options).total() == 6
 
 
+@pytest.mark.parametrize("name", ["allow", "rows"])
+def test_intervals_of_several_parameters(name):
+    """They have no symbols, and so no slopes to choose a parameter by."""
+    found = check(0, KEPT[name], "R(4), B(0.02)", bounds=tp.IntervalHull(), search=tp.BranchAndBound(max_boxes=40))
+    assert found["certified"] > 0
+
+
 def verdict(
     lines: list[tuple[float, float]], keep: object, label: int, mean: float = 0.25, transform: str = "B(0:0.5)"
 ):

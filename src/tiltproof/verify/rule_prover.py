@@ -31,6 +31,11 @@ def prover_for(inputs: Inputs, method: str, rule: Rule | None) -> Prover:
     return RowRuleProver(inputs, method, rule) if isinstance(rule, RowRule) else Prover(inputs, method)
 
 
+def _several(network: Network, forms: Forms, shares: Tensor) -> bool:
+    """Whether there are parameters to choose from, and pixels that are known by their slopes; intervals have none."""
+    return shares.shape[1] > 1 and forms[network.input].symbols > 1
+
+
 class Table:
     """Lower bounds of single differences, and what a backward pass may make of them: float64 [P, T, K], for allowed
     class t against class k (of rows of a matrix: [P, 1, R]). NaN counts as minus infinity: never proved."""
@@ -79,7 +84,7 @@ class RuleProver(Prover):
         self, network: Network, forms: Forms, bound: Tensor, forward: Tensor, passes: Tensor, shares: Tensor
     ) -> MarginOutcome:
         """Return the outcome, with branching scores for open boxes that have none."""
-        if shares.shape[1] > 1 and forms[network.input].symbols > 1 and self.method != "fgv":
+        if _several(network, forms, shares) and self.method != "fgv":
             rows = (~(bound > 0) & (shares.sum(1) == 0)).nonzero().flatten()
             if len(rows):
                 shares[rows] = forward_shares(network, GatheredForms(forms, rows)).to(shares)
@@ -169,7 +174,7 @@ class ClassRuleProver(RuleProver):
         """Take differences of the boxes ``rows`` through backward passes: the decisive ones; where these are proved, the
         rest with their likeliest allowed classes; then, class by class, with the next ones."""
         classes = table.lower.shape[2]
-        several = shares.shape[1] > 1
+        several = _several(network, forms, shares)
 
         def refine(boxes: Tensor, own: Tensor, other: Tensor, shared: bool) -> None:
             most = max(self.cost.least_margins, len(images))
@@ -250,7 +255,7 @@ class RowRuleProver(RuleProver):
     ) -> None:
         matrix, bounds = self.rule.of(images)
         box, row = (~(lower[rows] > 0)).nonzero(as_tuple=True)
-        box, most, several = rows[box], max(self.cost.least_margins, len(images)), shares.shape[1] > 1
+        box, most, several = rows[box], max(self.cost.least_margins, len(images)), _several(network, forms, shares)
         for part in torch.arange(len(box), device=box.device).split(most):
             b, r, cost = box[part], row[part], BackwardCost()
             found, share = refine_outputs(network, forms, b, matrix[b, r], None, several, cost)
