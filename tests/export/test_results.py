@@ -55,7 +55,7 @@ def test_the_three_words(run):
 def misclassified(tmp_path):
     """Return a network and a run that calls five images misclassified: one by 1e-3, one by nothing, and one is right."""
 
-    def make(transform):
+    def make(transform, semantics="real"):
         layer = nn.Linear(16, 2)
         with torch.no_grad():
             layer.weight.copy_(torch.stack([torch.full((16,), 1 / 16), torch.zeros(16)]))
@@ -63,7 +63,7 @@ def misclassified(tmp_path):
         model = nn.Sequential(nn.Flatten(), layer).eval()
         images = torch.tensor([0.0, 0.499, 0.5, 0.75, 0.25]).view(5, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
         records = [record(k, 0, "misclassified", margin=-0.5) for k in range(5)]
-        write_run(tmp_path / "run", manifest_of(model, images, [0] * 5, transform), records)
+        write_run(tmp_path / "run", manifest_of(model, images, [0] * 5, transform, semantics=semantics), records)
         return tmp_path / "run", model, images
 
     return make
@@ -94,6 +94,11 @@ def test_an_image_outside_the_range_is_no_counterexample(misclassified):
     folder, model, images = misclassified("R(0.05:1)")
     for row in result_rows(folder, model=model, images=images):
         assert (row["verdict"], row["result"], row["counterexample"]) == ("misclassified", "unknown", "")
+
+
+def test_a_rounded_image_is_not_confirmed_by_the_image_itself(misclassified):
+    folder, model, images = misclassified("R(1)", "uint8")
+    assert {row["result"] for row in result_rows(folder, model=model, images=images)} == {"unknown"}
 
 
 def kinds(rows):

@@ -243,3 +243,12 @@ def test_rows_cannot_be_written(tmp_path):
     with pytest.raises(InputError, match="cannot be written as VNN-LIB"):
         export_run(tmp_path / "run", model, images, labels, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_rounded_pictures_cannot_be_written(tmp_path):
+    """The pixel 0.3 becomes 76 / 255 or 77 / 255, which do not lie within [0.3, 0.301]."""
+    model, images, labels = Mean((1.0, -0.25), (-1.0, 0.25)).eval(), torch.full((1, 1, 2, 2), 0.3), torch.tensor([0])
+    tp.certify(model, images, labels, "B(0:0.001)", semantics="uint8", run=tp.RunFolder(tmp_path / "run"))
+    with pytest.raises(InputError, match="rounded to 8 bits"):
+        export_run(tmp_path / "run", model, images, labels, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -34,6 +34,7 @@ from tiltproof.runs.reader import FinishedRun, check_images, check_model, read_f
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.inputs import Inputs, check_claimed, check_splits, proof_on
 from tiltproof.verify.keep import Keep
+from tiltproof.verify.options import EIGHT_BITS
 from tiltproof.verify.results import Verdict
 from tiltproof.verify.rules import ClassRule, RowRule, Rule
 from tiltproof.verify.state import DEEPEST, Boxes, Tiling, leaves
@@ -460,6 +461,12 @@ def export_run(
     if run.regression:
         raise InputError(
             "the run proves ranges of outputs, not classes", got=str(folder), do="export it with --csv or --jsonl"
+        )
+    if run.claim["semantics"] == EIGHT_BITS:
+        raise InputError(
+            "the run is about pictures rounded to 8 bits, which need not lie within the pixel bounds of a property",
+            got=str(folder),
+            do="export it with --csv or --jsonl, or certify with the semantics real",
         )
     check_model(run, model)
     stored = check_images(run, images, labels)
