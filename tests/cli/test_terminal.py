@@ -200,8 +200,8 @@ INTERRUPTED = [
     (("certify", *NETWORK, *TRANSFORM), ("proving", 0), "proving", "nothing was kept (--out keeps finished batches)"),
     (
         ("certify", *NETWORK, *TRANSFORM, "--batch-images", "1", "--out", "kept"),
-        ("proving", 1),
-        "1/5",
+        ("proving", 2),  # a batch is shown before it is on disk, so the first is kept by now
+        "2/5",
         "finished batches are kept in kept; repeat the command with --resume to go on",
     ),
     (
