@@ -234,7 +234,7 @@ def _check_run(transform: Transform, run: list[int], low: Tensor, high: Tensor, 
         worst = int(least.argmin())
         if not float(least[worst]) >= LEAST_DEPTH or len(low) > MOST_BOXES or not bool((moves.amax(1) > 0).all()):
             raise InputError(
-                f"the camera turns too far for an image of {width} x {height} pixels: its depth reaches zero for some of them",
+                f"the camera turns or moves too far for an image of {width} x {height} pixels: its depth reaches zero for some of them",
                 got=f"{transform}; at {', '.join(f'{x:.6g}' for x in middle[worst].tolist())} the least depth is {float(least[worst]):.3g}",
                 why="a range too wide for the focal length, or a focal length that is not in pixels of these images",
                 do=f"choose a smaller range or a longer focal length, so that the depth w stays above {LEAST_DEPTH:g}",
