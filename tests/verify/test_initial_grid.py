@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.checker.test_deep import Plain
 from tiltproof import certify, parse
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
 from tiltproof.verify.branch_and_bound import PilotRun, PilotRuns, backward_pays, precision_pays, starting_grid
@@ -76,6 +77,16 @@ def test_a_deep_network_is_proved():
     assert certificate.summary()["unknown"] == 0
     assert certificate.summary()["certified"] >= 1
     assert certificate.summary()["boxes"] < 3_000  # 13,076 when float32 is tried first on every box
+
+
+def test_a_narrow_range_is_not_halved_for_what_float32_rounds():
+    """Around an angle of zero, where all pixels cross grid lines, float64 does not prove the whole range either."""
+    model, image = Plain().eval(), torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        label = model(image).argmax(1)
+    certificate = certify(model, image, label, "R(0.001)")
+    assert certificate.summary()["certified"] == 1
+    assert certificate.summary()["boxes"] < 10  # 511 when halves are tried in float32
 
 
 def test_a_half_of_a_box_that_failed_passes_less_often_than_any():

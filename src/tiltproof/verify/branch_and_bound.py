@@ -226,6 +226,8 @@ FINE = 10
 """Networks that seem deep: number of grids up to that on which forms without balls are tried (512 boxes)."""
 DEEP_COLUMNS = 256
 """Deep networks: most columns of a box on average, counted as in `DeepPass.columns`."""
+FINEST = 1e-4
+"""How far a box of the finest grid tried moves pixel values."""
 PIXEL_CONTRAST = 0.2
 """Typical difference of neighboring pixel values."""
 
@@ -255,7 +257,7 @@ def candidate_grids(effect: Tensor, most: int) -> list[tuple[int, ...]]:
     """Return grids from one box upwards; each halves the axis of the one before that moves pixels most."""
     splits = torch.ones(len(effect), dtype=torch.int64)
     grids = [tuple(splits.tolist())]
-    while len(effect) and math.prod(grids[-1]) * 2 <= most and float((effect / splits).max()) > 1e-4:
+    while len(effect) and math.prod(grids[-1]) * 2 <= most and float((effect / splits).max()) > FINEST:
         grids.append(finer(effect, grids[-1]))
         splits = torch.tensor(grids[-1])
     return grids
@@ -445,6 +447,9 @@ def precision_pays(pilots: PilotRuns, grid: tuple[int, ...]) -> bool:
     if prover.dtype == torch.float64 or (len(grid) > 1 and max(finer_grids, default=0.0) >= ENOUGH):
         return False
     plain = pilots.run(grid, prover.dtype)
+    effect = sensitivity(prover.transform, *prover.images64.shape[-2:])
+    if len(effect) and not plain.passed and float((effect / torch.tensor(grid)).max()) <= FINEST:
+        return True  # pixels hardly move: what keeps all of these boxes open is rounding, and would keep their halves
     if plain.cost <= PRECISE_COST * plain.passed**2:  # float64 costs no less than that, and proves all at best
         return False
     precise = pilots.run(grid, torch.float64)
