@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import tiltproof
 from tests.soundness.test_balls import Block, within
+from tests.support.processes import ROOT
 from tests.support.run_folder import manifest_of, record, write_run
 from tests.support.small_networks import settle
 from tiltproof.checker import CheckFailed, check, deep
@@ -22,6 +23,8 @@ from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.spectral import conv2d_sigma
 from tiltproof.checker.tiling import read_transform
 from tiltproof.checker.verdicts import differences
+
+NETWORKS = ROOT.parent / "shared" / "networks"
 
 
 @pytest.fixture(autouse=True)
@@ -536,3 +539,21 @@ def test_margins_of_sampled_transformations(low, high, seed):
     assert lower - 1e-12 <= float(ahead.min())
     assert float(ahead.max()) <= upper + 1e-12
     assert upper - lower < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not NETWORKS.is_dir(), reason="no ../shared/networks")
+def test_a_run_of_a_resnet_20(folder):
+    """Four boxes of 0.03 degrees hold; merged with their neighbours until one has 0.5 degrees, they do not."""
+    model = tiltproof.models.load(str(NETWORKS / "resnet20-cifar10.safetensors"), "cifar10_resnet20")
+    images, labels = (each[:1] for each in tiltproof.data.load("cifar10-sample"))
+
+    def checked(transform: str, grid: int):
+        claim = {"margin": 0.001, "grid": [grid], "tree": f"{grid}.", "boxes": grid}
+        manifest = manifest_of(model, images, labels, transform)
+        write_run(folder, manifest, [record(0, int(labels), "certified", **claim)])
+        return check(folder, model, images, labels, extra_splits=0)
+
+    assert checked("R(0.0625)", 4).sub_boxes == 4
+    with pytest.raises(CheckFailed, match="could not be re-proved"):
+        checked("R(0.5)", 2)
