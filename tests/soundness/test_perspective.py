@@ -303,3 +303,10 @@ def test_boxes_past_the_horizon_see_the_whole_image(method, padding):
                 truth = torch.tensor(transformed(image.numpy(), letters, theta, padding).floats())
                 assert (form.lower[0] <= truth + 1e-12).all()
                 assert (truth - 1e-12 <= form.upper[0]).all()
+
+
+@pytest.mark.parametrize("method", ["affine", "hull", "fgv"])
+def test_a_box_in_which_the_camera_reaches_the_plane_is_refused(method):
+    """Positions are not defined there; bounds that are no numbers would be bounds of nothing."""
+    with pytest.raises(InputError, match="in front of the plane"):
+        bound_pixels(torch.rand(1, 1, 4, 4), "Tx(0.1@6@1:0:0)", method, low=[-0.5], high=[1.5])

@@ -27,6 +27,7 @@ from tiltproof.pixels.quadratic import quadratic_pixels
 from tiltproof.pixels.range_extrema import MOST_CELLS, too_wide, wide_hull
 from tiltproof.transforms.base import Photometric, Pixelwise, Spatial, Transform, parse
 from tiltproof.transforms.blur import Filter
+from tiltproof.transforms.camera import CameraMove
 from tiltproof.transforms.geometric import Scaling
 from tiltproof.transforms.photometric import Gamma
 
@@ -145,7 +146,7 @@ def bound_pixels(
     if bool((box[0] > box[1]).any()):
         raise InputError("a parameter box has low above high", got=f"low {low}, high {high}")
     for k, part in enumerate(transform.parts):
-        if isinstance(part, (Scaling, Gamma, Filter)):
+        if isinstance(part, (Scaling, Gamma, Filter, CameraMove)):
             part.check(float(box[0][:, k].min()), float(box[1][:, k].max()))
     low, high = box
     check_camera_depth(transform, images.shape[-2], images.shape[-1], low, high)
