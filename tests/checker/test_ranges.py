@@ -45,6 +45,15 @@ def test_what_certify_range_writes_holds(tmp_path, name):
         assert report.boxes == sum(result.boxes for result in certificate.results)
 
 
+def test_outputs_that_do_not_move_have_inner_ranges_of_no_width(tmp_path):
+    """The nearest pixels stay the same, and both inner ends are rounded away from the only output."""
+    torch.manual_seed(0)
+    model, images = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval(), torch.rand(2, 1, 4, 4)
+    certificate = certify_range(model, images, None, "Tu(0.2); interpolation=nearest", run=RunFolder(tmp_path))
+    assert certificate.summary()["mean_inner_width"] == 0
+    assert check(tmp_path, model, images, None).certified == 2
+
+
 def test_values_are_compared_exactly(tmp_path):
     model, images, values = network(1), some_images(), [0.1, -0.2, 0.3]  # not float32 numbers
     doubles = torch.tensor(values, dtype=torch.float64)

@@ -89,7 +89,9 @@ def means(records: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"images": len(records)}
     with suppress(TypeError, ValueError, LookupError, OverflowError, ZeroDivisionError):
         found["complete"] = sum(one["complete"] for one in records)
-        inner = [max(b - a for a, b in zip(one["inner_lower"], one["inner_upper"], strict=True)) for one in records]
+        inner = [
+            max(0.0, *(b - a for a, b in zip(one["inner_lower"], one["inner_upper"], strict=True))) for one in records
+        ]
         found["mean_inner_width"] = sum(inner) / len(inner)
         allowed, errors, widths = [], [], []
         for one in records:
