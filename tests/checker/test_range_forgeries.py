@@ -288,7 +288,7 @@ def test_a_task_that_is_removed_or_renamed(case):
         (case.folder / "manifest.json").write_text(json.dumps(case.manifest))
         seal(case.folder, case.manifest | {"claim": case.manifest["claim"] | {"task": "regression"}}, case.records)
         case.fails("task|labels")
-    case.manifest["claim"] = {"task": "regression"} | case.manifest["claim"] | {"labels": [0, 0, 0]}
+    case.manifest["claim"] |= {"task": "regression", "labels": [0, 0, 0]}
     case.fails_sealed("task|labels")
 
 

@@ -1416,6 +1416,10 @@ MUTATIONS = [
     Mutation("a class not asked about", PROPERTIES, "for other in range(classes) if other != label]",
              "for other in range(classes) if other not in (label, 1)]",
              "unsat would not rule class 1 out", ("export/test_vnnlib_folder.py",)),
+    Mutation("properties of rounded pictures", PROPERTIES, 'run.claim["semantics"] == EIGHT_BITS', "False",
+             "pictures of 8 bits lie outside of the pixel bounds", (WRITTEN,)),
+    Mutation("boxes beyond a camera's plane", "pixels/api.py", "(Scaling, Gamma, Filter, CameraMove)", "(Scaling, Gamma, Filter)",
+             "bounds that are not numbers bound nothing", (PERSPECTIVE,)),
     # Keras files
     Mutation("keras: the odd zero before the image", "keras/layers.py", "return (total[0] // 2, total[1] // 2),",
              "return (-(-total[0] // 2), -(-total[1] // 2)),",
