@@ -26,12 +26,12 @@ from tiltproof.cli.inputs import (
 )
 from tiltproof.cli.kept import AllowOption, ForbidOption, KeepChoice, KeepOwnFlag, TopKOption
 from tiltproof.cli.options import EFFORT, RARE, RESULTS, flag, option
-from tiltproof.cli.tables import print_cost, print_unknown_reasons, run_title
+from tiltproof.cli.tables import print_cost, print_unknown_reasons, run_title, share_bar
 from tiltproof.errors import InputError
 from tiltproof.verify.options import Attack, BranchAndBound, Execution, RunFolder, bounds_for
 
-ROWS, WIDTH = 10, 30
-"""Radii in the printed table, and characters of a bar for all images."""
+ROWS = 10
+"""Steps of the radius in the printed table."""
 EPILOG = options.epilog(
     'tiltproof radius --model mnist-r30 --data mnist-sample --transform "R(90)"',
     'tiltproof radius --model net.onnx --data photos/ --transform "R(9), Sc(9)"',
@@ -125,21 +125,20 @@ def command(
 def print_radii(summary: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> None:
     """Print the share of images that are certified at a few radii, with both ends, and how close these are."""
     images, unit = summary["images"], summary["unit"]
-    table = Table(title=run_title(summary), title_justify="left")
-    table.add_column(f"{unit}", justify="right")
-    table.add_column("proved", justify="right")
-    table.add_column("at most", justify="right")
-    table.add_column("images certified at this radius, of all", no_wrap=True)
+    console = Console()
+    table = Table(title=run_title(summary), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    table.add_column(unit, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("proved", justify="right", no_wrap=True)
+    table.add_column("at most", justify="right", no_wrap=True)
     for k in range(ROWS + 1):
         radius = summary["reach"] * k / ROWS
         proved = next(each["certified"] for each in curve if each["radius"] >= radius)
         most = next(each["possible"] for each in reversed(curve) if each["radius"] <= radius)
-        full, light = round(WIDTH * proved / images), round(WIDTH * most / images)
-        bar = "█" * full + "░" * (light - full)
         # rounded down and up
         low, high = math.floor(10_000 * proved / images) / 100, math.ceil(10_000 * most / images) / 100
-        table.add_row(f"{radius:g}", f"{low:.2f} %", f"{high:.2f} %", bar)
-    console = Console()
+        bar = share_bar(console, proved, most, images)
+        table.add_row(f"{radius:g}", bar, f"{low:.2f} %", f"{high:.2f} %")
     console.print(table)
     if summary.get("keep"):
         console.print(f"proved: the network {summary['keep']}", highlight=False)

@@ -159,21 +159,31 @@ def print_curve(points: Sequence[CurvePoint]) -> None:
     if not points:
         return
     console = Console()
-    plain = console.encoding.lower() not in ("utf-8", "utf8")
-    full, open_ = ("#", ".") if plain else ("\u2588", "\u2591")
+    full, open_ = bar_characters(console)
     table = Table(title="certified over smaller ranges", title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("range", overflow="fold")
     table.add_column("", no_wrap=True)
     table.add_column("certified", justify="right", no_wrap=True)
     for point in points:
         images = point.certified + point.falsified + point.unknown + point.misclassified
-        first = BAR * point.certified // images  # rounded down, as every proved number
-        second = BAR * (point.certified + point.unknown) // images - first
-        bar = Text(full * first, "green") + Text(open_ * second, "yellow")
+        bar = share_bar(console, point.certified, point.certified + point.unknown, images)
         table.add_row(point.transform, bar, f"{math.floor(1e4 * point.certified / images) / 100:.2f} %")
     console.print(table)
     if any(point.unknown for point in points):
         console.print(f"{full} certified  {open_} not decided", highlight=False)
+
+
+def bar_characters(console: Console) -> tuple[str, str]:
+    """What bars are made of: certified, and not decided."""
+    return ("\u2588", "\u2591") if console.encoding.lower() in ("utf-8", "utf8") else ("#", ".")
+
+
+def share_bar(console: Console, certified: int, possible: int, images: int) -> Text:
+    """A bar of the certified images, and of those that may be, both rounded down."""
+    full, open_ = bar_characters(console)
+    first = BAR * certified // images
+    second = BAR * possible // images - first
+    return Text(full * first, "green") + Text(open_ * second, "yellow")
 
 
 def _titled(summary: Mapping[str, Any]) -> Table:
