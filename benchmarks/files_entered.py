@@ -54,6 +54,8 @@ def entered(call: Callable[[], Any]) -> dict[str, list[str]]:
 
 def measured(case: str, count: int) -> dict[str, list[str]]:
     """What one case enters, on the first ``count`` images."""
+    for name in tiltproof.__all__:
+        getattr(tiltproof, name)  # modules are imported when a name is first used
     model, (images, labels) = load_model("mnist-r30"), load_data("mnist-sample")
     job = (model, images[:count], labels[:count], "R(30)")
     if case == "certify":

@@ -7,7 +7,7 @@ import shared_lines
 
 from tests.support.processes import ROOT
 
-ARGUMENT = re.compile(r"(def|class) \w+\(|self,|\*,|\w+: .+,|\) -> .+:")
+ARGUMENT = re.compile(r"@[\w.]+\(\)|(def|class) \w+\(|self,|\*,|\w+: .+,|\) -> .+:")
 
 
 def code(folder):

@@ -48,7 +48,7 @@ def test_within_so_many_seconds_figures_are_of_the_images_reached(program, monke
         asked.append((rows.start, len(labels[rows]), search.max_seconds))
         clock[0] += 25
         results = [
-            SimpleNamespace(verdict="certified" if k % 5 else "falsified", boxes=1, reason=None)
+            SimpleNamespace(verdict="certified" if k % 5 else "falsified", boxes=1, reason=None, pictures=None)
             for k in range(len(labels[rows]))
         ]
         return Certificate("R(1)", "affine", "real", results, 25.0)

@@ -81,7 +81,6 @@ def test_batches_fit_any_limit(method, room):
         ("12345", 12345),
         ("7B", 7),
         (10**9, 10**9),
-        (None, None),
     ],
 )
 def test_sizes(text, size):

@@ -102,10 +102,9 @@ def command(
         "execution": Execution(memory, workers, batch_size, batch_images),
         "seed": seed,
     }
+    choice, chosen_data = ModelChoice.of(model, files), DataChoice.of(data, files)
     check_text_file(json_file)
     quiet = quiet or json_file == STDOUT
-    choice = ModelChoice.of(model, files)
-    chosen_data = DataChoice.of(data, files)
     network, chosen = model_and_transform(choice, transform, padding, chosen_data)
     keep = kept.keep(chosen_data) if kept.given else None
     images, labels, first = load_selection(chosen_data, start, end, limit, kept.task)

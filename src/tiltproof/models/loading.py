@@ -117,10 +117,10 @@ def load_as_program(
 ) -> nn.Module:
     """Load what uint8 semantics evaluate; arguments as in `load`. An ``.onnx`` file is run by onnxruntime, whatever its operations;
     ``package.module:function`` may be a function from images [N, C, H, W] to scores [N, K], or return one."""
-    path = Path(model)
-    if path.suffix.lower() == ".onnx" and arch is None:
-        return load_program(path, shape=shape, layout=layout, output=output)
-    if ":" in model and not path.suffix and arch is None:
+    file = Path(model)
+    if file.suffix.lower() == ".onnx" and arch is None:
+        return load_program(file, shape=shape, layout=layout, output=output)
+    if ":" in model and not file.suffix and arch is None:
         function = _function(model)
         return as_program(_made(model, function) if _takes_nothing(function) else function)
     return load(model, arch, allow_pickle, shape=shape, layout=layout, output=output)

@@ -1,7 +1,7 @@
 """A model as a list of operations, and one rule per operation: forward (affine form; interval is its case d = 0) and
 backward."""
 
-from tiltproof.network.agreement import WithoutHead, read_network, without_head
+from tiltproof.network.agreement import WithoutHead, read_network, users_code, without_head
 from tiltproof.network.arithmetic import proof_arithmetic
 from tiltproof.network.backward import (
     BackwardCost,
@@ -40,5 +40,6 @@ __all__ = [
     "run",
     "separate_margins",
     "shallow_share",
+    "users_code",
     "without_head",
 ]

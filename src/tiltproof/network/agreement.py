@@ -173,21 +173,30 @@ def _answers(model: nn.Module, images: Tensor) -> list[Tensor]:
     return [together, alone, again]
 
 
-def _answer(model: nn.Module, images: Tensor) -> Tensor:
-    """The module's outputs; an exception in its code is the user's."""
+@contextmanager
+def users_code(failure: str) -> Iterator[None]:
+    """An exception in the module's own code is an `InputError` that says ``failure``; running out of memory is not."""
     try:
-        outputs = model(images)
+        yield
     except InputError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             raise
         raise InputError(
-            f"the model failed on {len(images)} images, though not on the {TRACE_BATCH} that it was traced with",
+            failure,
             got=raised(error),
             why="code in forward that depends on the values of images, or on how many there are",
             do="try model(images) with batches of other sizes",
         ) from error
+
+
+def _answer(model: nn.Module, images: Tensor) -> Tensor:
+    """The module's outputs."""
+    with users_code(
+        f"the model failed on {len(images)} images, though not on the {TRACE_BATCH} that it was traced with"
+    ):
+        outputs = model(images)
     if not isinstance(outputs, Tensor) or not outputs.ndim:
         raise _other_function("no row of outputs for each image")
     return as_rows(outputs)

@@ -59,13 +59,13 @@ def load_program(
     output: str | None = None,
 ) -> nn.Module:
     """Read an ONNX file for onnxruntime; arguments as in `load_onnx`. No operation needs a bound rule."""
-    path = Path(path)
+    file = Path(path)
     package("onnxruntime")
-    content = read_file(path)
-    message = parse(content, path)
+    content = read_file(file)
+    message = parse(content, file)
     graph = message.graph
     for tensor in [*graph.initializer, *(a.t for node in graph.node for a in node.attribute if a.HasField("t"))]:
-        bring_in(tensor, path.parent)
+        bring_in(tensor, file.parent)
     result = chosen_output(graph, output)
     constants = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     inputs = [entry for entry in graph.input if entry.name not in constants]

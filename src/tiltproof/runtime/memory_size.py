@@ -14,14 +14,12 @@ UNITS = {"": 1, "B": 1} | {
 }
 
 
-def parse_memory(size: int | str | None) -> int | None:
+def parse_memory(size: int | str) -> int:
     """A limit in bytes: a whole number, or text such as 500MB (1000s), 1.5GiB (1024s).
 
     >>> parse_memory("1.5GiB"), parse_memory("500MB"), parse_memory("2 GB")
     (1610612736, 500000000, 2000000000)
     """
-    if size is None:
-        return None
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*([a-zA-Z]*)\s*", str(size))
     unit = UNITS.get(found[2].upper()) if found else None
     if found is None or unit is None or isinstance(size, bool) or not isinstance(size, (int, str)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -340,7 +340,8 @@ def _run(
     if workers is not None:
         workers.connect()
     job = replace(job, reading=(time.perf_counter() - began) / len(inputs.images))
-    with closing(_open_run(folder, inputs, job, plan, about)) as run, reported(progress) as callback:
+    showing = nullcontext() if progress is None else reported(progress)
+    with closing(_open_run(folder, inputs, job, plan, about)) as run, showing as callback:
         reporter = Reporter(len(inputs.images), callback, job.ranges, began)
         reporter.resumed(run.results)
         earlier = run.seconds

@@ -13,9 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tiltproof.device import is_out_of_memory
-from tiltproof.errors import InputError, raised, shown
-from tiltproof.network import Network, as_rows, check_labels, eval_mode, proof_arithmetic, read_network, without_head
+from tiltproof.errors import InputError, shown
+from tiltproof.network import (
+    Network,
+    as_rows,
+    check_labels,
+    eval_mode,
+    proof_arithmetic,
+    read_network,
+    users_code,
+    without_head,
+)
 from tiltproof.pixels.api import check_images
 from tiltproof.pixels.coordinates import check_camera_depth
 from tiltproof.program import as_program
@@ -58,19 +66,8 @@ class Inputs:
 
     def answers(self, images: Tensor) -> Tensor:
         """Run the module on images [N, C, H, W]; an exception in its code becomes an `InputError`."""
-        try:
+        with users_code("the model failed on transformed images, though not on the one that it was traced with"):
             outputs: Tensor = as_rows(self.model(images))
-        except InputError:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            raise InputError(
-                "the model failed on transformed images, though not on the one that it was traced with",
-                got=raised(error),
-                why="code in forward that depends on the values of images, or on how many there are",
-                do="try model(images) with batches of other sizes",
-            ) from error
         return outputs
 
     @property

@@ -309,7 +309,8 @@ class Execution(_Option):
     batch_images: int | None = None
 
     def __post_init__(self) -> None:
-        parse_memory(self.memory)
+        if self.memory is not None:
+            parse_memory(self.memory)
         if self.workers is not None and not hasattr(self.workers, "work"):
             raise InputError(
                 "workers is an object such as RayWorkers",
@@ -327,7 +328,7 @@ class Execution(_Option):
     @property
     def memory_bytes(self) -> int | None:
         """``memory`` in bytes."""
-        return parse_memory(self.memory)
+        return None if self.memory is None else parse_memory(self.memory)
 
 
 @dataclass(frozen=True, repr=False)
