@@ -300,6 +300,6 @@ def test_code_of_the_models_own_that_fails_is_not_our_defect():
         lambda: tiltproof.attack(Fussy().eval(), images, labels, "R(5)"),
     ):
         with pytest.raises(
-            InputError, match=r"model failed on transformed images.*LookupError: no table.*test_certify\.py:\d+"
+            InputError, match=r"model failed on transformed images.*LookupError: no table.*test_certify\.py, line \d+"
         ):
             work()
