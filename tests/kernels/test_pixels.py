@@ -9,9 +9,9 @@ import torch
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of
 from tiltproof import kernel_registry as registry
+from tiltproof.names import PADDINGS
 from tiltproof.pixels import api
 from tiltproof.pixels.api import pair_bounds
-from tiltproof.transforms import interpolation
 from tiltproof.transforms.base import parse
 
 pytest.importorskip("triton")
@@ -46,7 +46,7 @@ def test_a_cpu_uses_the_reference(monkeypatch):
 
 def test_launchers_and_kernels_agree_on_constants():
     """The kernels know paddings and operations by number, and repeat some constants of the reference."""
-    assert set(fused.PADDINGS) == set(interpolation.PADDINGS)
+    assert set(fused.PADDINGS) == set(PADDINGS)
     assert len({*fused.PADDINGS.values()}) == len(fused.PADDINGS)
     for name, number in fused.PADDINGS.items():
         assert number == getattr(bilinear, name.upper()).value

@@ -13,7 +13,7 @@ import torch
 from tests.support.digits import IMAGES, evidence, problem, run
 from tiltproof import BranchAndBound, Execution, InputError, RunFolder, UniformGrid, Verdict, certify
 from tiltproof.checker import check
-from tiltproof.reports.sentences import facts
+from tiltproof.reports.assessment import facts
 from tiltproof.runs import folder as run_folder
 from tiltproof.runs.atomic_io import lock
 from tiltproof.runs.reader import read_finished

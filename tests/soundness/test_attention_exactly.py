@@ -107,7 +107,10 @@ def test_softmax_holds(symbols, size, dtype, chunk, scale, mask, monkeypatch):
     form = some_form((4,), symbols, size, dtype, 4, scale)
     taking = None if mask is None else torch.tensor(mask)
     operation, rule = Operation("y", "softmax", ("x",), {"dim": 1, "mask": taking}, (4,)), REGISTRY["softmax"]
-    result, other = rule.forward(operation, [form]), as_affine(softmax_among(checked(form), 1, taking))
+    result, other = (
+        rule.forward(operation, [form]),
+        as_affine(softmax_among(checked(form), 1, None if taking is None else taking.unsqueeze(0))),
+    )
     assert result.radius.isfinite().all()
     backs = []
     for seed in range(4):

@@ -15,7 +15,7 @@ from tiltproof.enclosures.interval import Interval
 from tiltproof.kernels import pixels as kernel_pixels
 from tiltproof.pixels import bilinear, range_extrema
 from tiltproof.transforms import interpolation
-from tiltproof.transforms.base import PADDINGS
+from tiltproof.transforms.base import OPTIONS, PADDINGS
 
 NEW = "wrap"
 IMAGES = torch.rand(1, 1, 6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -25,7 +25,7 @@ TEXTS = ("R(40)", "Tu(3)", "Sc(5), R(5)", "Yaw(2@300)", "Bl(0:2)", "Mb(2@30)", "
 @pytest.fixture
 def added(monkeypatch):
     """As if somebody had added the name, and nothing else."""
-    monkeypatch.setattr("tiltproof.transforms.base.PADDINGS", (*PADDINGS, NEW))
+    monkeypatch.setitem(OPTIONS, "padding", (*PADDINGS, NEW))
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -48,7 +48,7 @@ BOX = Interval(torch.full((1, 2, 2), -3.0, dtype=torch.float64), torch.full((1, 
 FORM = Form(torch.zeros(2, 1, 1, 6, 6, dtype=torch.float64))
 FUNCTIONS = {
     "ring_index": lambda: interpolation.ring_index(LINE, 6, NEW),
-    "positions in reach": lambda: interpolation._in_reach(LINE.double(), 6, NEW),
+    "positions in reach": lambda: interpolation.in_reach(LINE.double(), 6, NEW),
     "axis": lambda: bilinear.axis(BOX, 6, NEW),
     "wide boxes": lambda: range_extrema.too_wide(BOX, BOX, 6, 6, NEW),
     "hulls of wide boxes": lambda: range_extrema.wide_hull(IMAGES, torch.zeros(1).long(), BOX, BOX, NEW),

@@ -48,7 +48,7 @@ class ChosenPixels:
         self.image = image.unsqueeze(0)
         self.channels, self.height, self.width = image.shape
         self.count = self.height * self.width
-        plain = self.spatial and transform.padding != "reflect" and self.channels <= single_cell.MOST_CHANNELS
+        plain = self.spatial and transform.padding in ("zeros", "border") and self.channels <= single_cell.MOST_CHANNELS
         self.table = single_cell.Table(self.image, transform.padding) if plain else None
 
     def pictures(self, values: Tensor) -> Tensor:
