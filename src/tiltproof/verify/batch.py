@@ -19,7 +19,7 @@ from torch import Tensor
 from tiltproof.device import few_threads
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory, pair_bytes, pairs_at_a_time
 from tiltproof.transforms import Transform
-from tiltproof.verify.attack import Attacker, Counterexamples, OutputSampler
+from tiltproof.verify.attack import Attacker, Counterexamples
 from tiltproof.verify.branch_and_bound import (
     PRECISE_FROM,
     BranchingSearch,
@@ -33,6 +33,7 @@ from tiltproof.verify.branch_and_bound import (
     starting_grid,
 )
 from tiltproof.verify.eight_bit_search import eight_bit_search
+from tiltproof.verify.inner_range import OutputSampler
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Execution, Settings
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
