@@ -943,7 +943,7 @@ ARGUED: list[Argued] = [
         ("32 -> 31",),
         ROUNDS,
     ),
-    Argued("pixels/range_extrema.py", "MOST_CELLS = 12", ("12 -> 13",), CHOICE),
+    Argued("pixels/bilinear.py", "MOST_CELLS = 12", ("12 -> 13",), CHOICE),
     Argued(
         "network/ops/attention.py",
         "precision = PRECISION + (length + 64) * 2.0**-52",

@@ -96,7 +96,7 @@ PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_vnnlib_folder.py"
 BENT_KERNEL, SINGLE_KERNEL = "kernels/triton/quadratic.py", "kernels/triton/pixels_float32.py"
 RELU_ON_CPU = "enclosures/test_relu.py"
 ONE_CELL, IN_CELLS = "pixels/single_cell.py", "pixels/test_single_cell.py"
-WIDE, WIDE_BOXES = "pixels/range_extrema.py", "pixels/test_range_extrema.py"
+WIDE_BOXES = "pixels/test_range_extrema.py"
 ALGORITHM_1, PAIRS = "pixels/fgv.py", "pixels/test_fgv.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
 ONEDNN, BY_ONEDNN = "network/arithmetic.py", "network/test_products.py"
@@ -126,13 +126,13 @@ MUTATIONS = [
              "widen(self.radius, 0.0,",
              "the symbols move the value too", (CAMPAIGN,)),
     # boxes that span many cells
-    Mutation("narrow for wide", WIDE, "wide |= last - first > MOST_CELLS", "wide |= last - first > MOST_CELLS + 1",
+    Mutation("narrow for wide", CELLS, "wide |= last - first > MOST_CELLS", "wide |= last - first > MOST_CELLS + 1",
              "the last cell of a box of one more cell is not visited", (WIDE_BOXES,)),
-    Mutation("reflection cut off", WIDE, "if reflects(padding):  # a", "if False:  # a",
+    Mutation("reflection cut off", CELLS, "if reflects(padding):  # a", "if False:  # a",
              "outside of the image a reflection goes on, and a box there may be wide", (WIDE_BOXES,)),
-    Mutation("half of a rectangle", WIDE, "for x in (left[here], right[here] - sides[1])", "for x in (left[here],)",
+    Mutation("half of a rectangle", CELLS, "for x in (left[here], right[here] - sides[1])", "for x in (left[here],)",
              "a window of 2^j <= b columns covers b of them only together with another", (WIDE_BOXES,)),
-    Mutation("last grid line", WIDE, "high.ceil().long()", "high.floor().long()",
+    Mutation("last grid line", CELLS, "high.ceil().long()", "high.floor().long()",
              "the pixels beyond the box's edge take part in the interpolation before it", (WIDE_BOXES,)),
     # quadratic forms
     Mutation("quadratic product", AFFINE, "first.abs() * others + mine * other.deviation()", "mine * other.deviation()",
