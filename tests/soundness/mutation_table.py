@@ -1697,7 +1697,7 @@ MUTATIONS = [
              "        self.next_number = count\n        return torch.arange(self.next_number)", "each kink is another one", (BALLS,)),
     Mutation("average: its column sums", POOLING, "math.sqrt(float(rows.max()) * float(columns.max())) * slack",
              "float(columns.max()) * slack", "the root of the product of both", (BALLS,)),
-    Mutation("concatenation: the longest alone", "network/ops/reshape.py", "balls.square().sum(0).sqrt()", "balls.amax(0)",
+    Mutation("concatenation: the longest alone", "network/ops/linear.py", "balls.square().sum(0).sqrt()", "balls.amax(0)",
              "lengths of parts add up as their squares do", (BALLS,)),
     Mutation("lines: the wrong row of the copies", ARITHMETIC, "flat[:, :, line // down * width : (line // down + height) * width]",
              "flat[:, :, : height * width]", "each line of the kernel reads the next row", (BALLS,)),

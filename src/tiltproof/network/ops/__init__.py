@@ -17,7 +17,6 @@ from tiltproof.network.ops import (
     pooling,
     products,
     quantize,
-    reshape,
     smooth,
 )
 from tiltproof.network.ops.base import REGISTRY, BackwardResult, Rule
@@ -42,6 +41,5 @@ __all__ = [
     "pooling",
     "products",
     "quantize",
-    "reshape",
     "smooth",
 ]
