@@ -19,7 +19,7 @@ from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.tiling import read_transform
 from tiltproof.kernels.matrix_program import trace
 from tiltproof.pixels.polynomial import supported
-from tiltproof.transforms.resampling import INTERPOLATIONS, cubic_weights, resampled
+from tiltproof.transforms.interpolation import INTERPOLATIONS, cubic_weights, resampled
 from tiltproof.verify.shares import nested
 
 OTHERS = INTERPOLATIONS[1:]

@@ -21,8 +21,14 @@ from torch import Tensor
 
 from tiltproof.errors import InputError
 from tiltproof.names import PADDINGS
-from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, sample_each
-from tiltproof.transforms.resampling import INTERPOLATIONS, resampled
+from tiltproof.transforms.interpolation import (
+    INTERPOLATIONS,
+    Matrix,
+    multiply,
+    pixel_coordinates,
+    resampled,
+    sample_each,
+)
 
 LETTERS: dict[str, type[Part]] = {}
 """The classes the text notation knows, by letter. A class of this package registers itself when it is defined.
