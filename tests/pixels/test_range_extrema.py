@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiltproof
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.names import PADDINGS
 from tiltproof.pixels import bilinear as wide
 from tiltproof.pixels.api import bound_pixels, hull

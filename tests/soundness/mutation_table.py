@@ -82,7 +82,7 @@ class Mutation:
 
 
 AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py", "enclosures/relu.py"
-CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/api.py", "enclosures/interval.py"
+CELLS, RESAMPLE = "pixels/bilinear.py", "pixels/api.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
 SMOOTH, CURVES, ONNX_CURVES = "network/ops/smooth.py", "checker/curves.py", "onnx/curves.py"
 POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/state.py"
@@ -265,7 +265,7 @@ MUTATIONS = [
     Mutation("vanished product of scales", "network/graph.py", " and _ordinary(before, operation)", "",
              "what it is multiplied with may be huge", ("network/test_folding.py",)),
     # coordinates
-    Mutation("camera depth zero", INTERVAL, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
+    Mutation("camera depth zero", AFFINE, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),
     Mutation("part of the image out of sight", COORDINATES, "interval.upper, size + 1.0)", "interval.upper, size / 2)",
              "an unbounded position may show any part of the image", (PERSPECTIVE,)),
@@ -595,10 +595,10 @@ MUTATIONS = [
     Mutation("checker: remainder of a blurred image", "checker/photometric.py", "data[-1] += radius * (1", "data[-1] += 0 * radius * (1",
              "the image's remainder is averaged", (CHECKER_PIXELS,)),
     # interval arithmetic and Algorithm 1
-    Mutation("turning points of the cosine", INTERVAL, "torch.where(holds_odd, -1.0, lower.clamp(min=-1.0))",
+    Mutation("turning points of the cosine", AFFINE, "torch.where(holds_odd, -1.0, lower.clamp(min=-1.0))",
              "lower.clamp(min=-1.0)",
              "the least cosine may be inside", (CAMPAIGN,)),
-    Mutation("signs of a product", INTERVAL, "lower, upper = products.amin(0), products.amax(0)",
+    Mutation("signs of a product", AFFINE, "lower, upper = products.amin(0), products.amax(0)",
              "lower, upper = products[0], products[3]",
              "a negative factor swaps the ends", (CAMPAIGN,)),
     Mutation("hat above its line", "pixels/fgv.py", "near = torch.where((low <= 0) & (high >= 0), 0.0,",
@@ -1149,11 +1149,11 @@ MUTATIONS = [
              "sines are off by a few units in the last place", (COUNTS,)),
     Mutation("allowance: degrees", AFFINE, "widen(self.radius.deg2rad(), absolute_sum(stack), 4, self.unit)",
              "widen(self.radius.deg2rad(), absolute_sum(stack), 1, self.unit)", "the constant is rounded, too", (COUNTS,)),
-    Mutation("allowance: interval arithmetic", INTERVAL, "roundings: int = 2", "roundings: int = 1",
+    Mutation("allowance: interval arithmetic", AFFINE, "roundings: int = 2", "roundings: int = 1",
              "an end is rounded when it is computed, and when it is moved", (COUNTS,)),
-    Mutation("allowance: multiples of pi", INTERVAL, "slack = 64 * UNIT[ends.dtype]", "slack = 0 * UNIT[ends.dtype]",
+    Mutation("allowance: multiples of pi", AFFINE, "slack = 64 * UNIT[ends.dtype]", "slack = 0 * UNIT[ends.dtype]",
              "an extreme at the very end of an interval may be missed", (COUNTS,)),
-    Mutation("allowance: sines of intervals", INTERVAL, "ends.amin(0) - 16 * UNIT[ends.dtype]", "ends.amin(0) - 4 * UNIT[ends.dtype]",
+    Mutation("allowance: sines of intervals", AFFINE, "ends.amin(0) - 16 * UNIT[ends.dtype]", "ends.amin(0) - 4 * UNIT[ends.dtype]",
              "the library's error, and another rounding", (COUNTS,)),
     Mutation("allowance: parameters", COORDINATES, "center.abs() + half, 2, 2.0**-53", "center.abs() + half, 0, 2.0**-53",
              "half the width is a difference of rounded numbers", (COUNTS,)),

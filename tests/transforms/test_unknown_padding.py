@@ -11,7 +11,7 @@ from tiltproof import FGV, AffineBounds, IntervalHull, UnsupportedOperation, par
 from tiltproof.checker import photometric as checker_photometric
 from tiltproof.checker import pixels as checker_pixels
 from tiltproof.checker.form import Form
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.kernels import pixels as kernel_pixels
 from tiltproof.pixels import bilinear
 from tiltproof.transforms import interpolation

@@ -18,8 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.rounding import UNIT
 from tiltproof.pixels.api import affine_by_points, hull
 from tiltproof.pixels.bilinear import too_wide

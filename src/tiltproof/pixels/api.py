@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import batch_entries, launch_bound
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import UNIT, widen
 from tiltproof.errors import InputError

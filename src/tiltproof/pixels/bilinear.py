@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.pixels.coordinates import Coordinates
 from tiltproof.transforms.interpolation import pixels_at, reflects, ring_index, with_ring
 

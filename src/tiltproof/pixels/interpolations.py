@@ -21,8 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import widen
 from tiltproof.pixels.bilinear import FAR
