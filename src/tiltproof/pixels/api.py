@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tiltproof.device import batch_entries, launch_bound
+from tiltproof.device import batch_entries, has_kernel, launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import UNIT, widen
 from tiltproof.errors import InputError
-from tiltproof.kernel_registry import has_kernel
 from tiltproof.pixels import single_cell
 from tiltproof.pixels.bilinear import MOST_CELLS, PatchExtrema, boxes_of, some, too_wide, wide_hull
 from tiltproof.pixels.coordinates import Coordinates, check_camera_depth, coordinates, symbols
