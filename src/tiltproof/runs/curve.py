@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import document, replace_bytes
-from tiltproof.runs.folder import VERDICTS, size_of_file
+from tiltproof.runs.folder import RECORDS, size_of_file
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.api import certified_radius, certify
 from tiltproof.verify.options import BranchAndBound
@@ -226,7 +226,7 @@ def write_curve(folder: Path, points: Sequence[CurvePoint], began: float) -> Non
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "verdicts_sha256": hashlib.sha256((folder / VERDICTS).read_bytes()).hexdigest(),
+        "verdicts_sha256": hashlib.sha256((folder / RECORDS).read_bytes()).hexdigest(),
         "points": [asdict(point) for point in points],
         "seconds": time.perf_counter() - began,
     }
