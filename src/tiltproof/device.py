@@ -72,7 +72,7 @@ def launch_bound(x: Tensor) -> bool:
 
 
 def use_threads(count: int | None) -> None:
-    """Compute with this many CPU threads from now on; None: as many as torch takes by itself."""
+    """Compute with this many CPU threads from now on; None: as many as torch chooses."""
     if count is None:
         return
     if not 1 <= count <= MOST_THREADS:

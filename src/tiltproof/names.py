@@ -1,4 +1,4 @@
-"""Names that users type, and defaults that ``--help`` shows, apart from the code behind them, which imports torch."""
+"""Names that users type, and defaults that ``--help`` shows, separate from the code that uses them, which imports torch."""
 
 DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "gtsrb", "mnist-sample", "cifar10-sample")
 SIGNED_LABELS = ("driving",)

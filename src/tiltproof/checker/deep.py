@@ -26,7 +26,7 @@ from tiltproof.errors import InputError, UnsupportedOperation
 
 MOST_SYMBOLS = 1500
 MOST_BYTES = 2**29
-"""Of one form; a larger one is given up."""
+"""Of one form; a box that needs more is not proved."""
 UP = 1 + 2.0**-40  # covers a dozen roundings of numbers >= 0
 DEEP: dict[Any, Callable[..., Any]] = {}
 """A torch function -> its rule for deep forms."""

@@ -240,7 +240,7 @@ class AffineForm:
     def _taylor(self, value: Tensor, slope: Tensor, bend: Tensor, second: Tensor, third: Tensor) -> AffineForm:
         """f(c + D) = f(c) + f'(c) D + remainder, |remainder| <= second D^2, where second >= max|f''| / 2 (method, section 1).
 
-        Bent: f(c + D) = f(c) + f'(c) D + bend D^2 + remainder, |remainder| <= third |D|^3, where bend = f''(c) / 2 and
+        Quadratic: f(c + D) = f(c) + f'(c) D + bend D^2 + remainder, |remainder| <= third |D|^3, where bend = f''(c) / 2 and
         6 third is at least the largest third derivative. 16 roundings cover library functions that are accurate to a few units
         in the last place.
         """

@@ -281,7 +281,7 @@ def same(shape: tuple[int, ...], window: Window) -> tuple[tuple[int, int], tuple
 
 
 def _padded(draft: Draft, x: Value, window: Window, padding: str, group: str) -> tuple[Value, tuple[int, int]]:
-    """The image with the zeros that torch's layers cannot add by themselves, and the padding that they can."""
+    """The image with the zeros that torch's layers cannot add, and the padding that they can."""
     if padding == "valid":
         return x, (0, 0)
     before, after = same(x.shape, window)

@@ -661,7 +661,9 @@ def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Value:
         raise node.refusal("divides by zero")
     whole = len(x.shape) + 1
     if constant.ndim > whole or (constant.ndim == whole and constant.shape[0] != 1):
-        raise node.refusal(f"has a constant of shape {list(constant.shape)}, which would tell images of a batch apart")
+        raise node.refusal(
+            f"has a constant of shape {list(constant.shape)}, which differs between the images of a batch"
+        )
     made = with_constant if x is first else constant_over if node.op == "Div" else constant_with
     result = draft.add(node, made, (x,), {"constant": constant}, operation=function)
     if result.shape != x.shape:

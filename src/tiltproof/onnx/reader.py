@@ -162,7 +162,7 @@ def _steps(
 
 
 class _StandIns:
-    """Values in the place of those that refused nodes would give, to look at the nodes behind them; nothing runs them."""
+    """Values in the place of those that refused nodes would give, so that the nodes after them are read too; nothing runs them."""
 
     def __init__(self, message: Any, draft: Draft) -> None:
         self.message, self.draft = message, draft

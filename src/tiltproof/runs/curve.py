@@ -1,7 +1,7 @@
 """The curve of a run: the certified share over nested ranges, from a tenth of the transformation to all of it.
 
 A proof for a range holds for every range inside it, and a counterexample that lies inside a smaller range falsifies
-that one too. Of the images that the whole range left open, the largest proved range is looked for, as `certified_radius`
+that one too. Of the images that the whole range left open, the largest proved range is searched for, as `certified_radius`
 does. With a uniform grid, or a range that leaves out the untransformed image, they are certified again instead, from the
 largest nested range to the smallest. The result is stored with a run as ``curve.json`` (docs/run-folder.md); it is not part of the
 sealed evidence.

@@ -4,7 +4,7 @@ A *part* has one parameter. It is `Spatial` (it moves pixels), `Pixelwise` (cont
 or `Photometric` (gamma, colors, blurs: a separate stage on images with values in [0, 1]). Except for gamma and blurs, a
 part writes its formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal``. The same formula runs on
 torch tensors (concrete parameters, differentiable), on `Interval` and on `AffineForm` (all parameters of a box), so that
-the three cannot drift apart.
+the three cannot come to differ.
 """
 
 from __future__ import annotations

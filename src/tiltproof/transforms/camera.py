@@ -33,7 +33,7 @@ MIN_FOCAL, MAX_FOCAL = 0.01, 1e6
 MAX_DEGREES = 85.0
 """Largest yaw or pitch."""
 GROUND = (0.0, -1.0, 0.0)
-"""The normal of the ground below a camera that looks at the horizon; the unit of length is the camera's height."""
+"""The normal of the ground below a camera whose line of sight is level; the unit of length is the camera's height."""
 MAX_NORMAL = 1e3
 LEAST_DISTANCE = Fraction(1, 16)
 """A camera keeps at least this share of its distance from the plane."""
@@ -295,12 +295,12 @@ def _normal(name: str, normal: Sequence[float]) -> tuple[float, float, float]:
         raise InputError(
             f"{name}'s plane is given by three numbers: right, up, forward",
             got=repr(normal),
-            do="use normal=(0, -1, 0) for the ground below a camera that looks at the horizon",
+            do="use normal=(0, -1, 0) for the ground below a camera whose line of sight is level",
         ) from None
     if not all(abs(entry) <= MAX_NORMAL for entry in (x, y, z)) or not (x or y or z):
         raise InputError(
             f"{name}'s plane needs a normal of entries up to {MAX_NORMAL:g}, not all 0",
             got=":".join(map(number_text, (x, y, z))),
-            do="use 0:-1:0 for the ground below a camera that looks at the horizon, 0:0:1 for a wall in front of it",
+            do="use 0:-1:0 for the ground below a camera whose line of sight is level, 0:0:1 for a wall in front of it",
         )
     return x, y, z

@@ -91,7 +91,7 @@ def pixel_coordinates(matrix: Matrix, height: int, width: int, like: Tensor) -> 
 def reflects(padding: str) -> bool:
     """Return whether the image goes on outside as its reflection, for ever; by the other paddings it is constant there.
 
-    All code that tells paddings apart asks here, or names all that it knows, so that a new one is refused and not taken for one of these.
+    All code that distinguishes paddings asks here, or names all that it knows, so that a new one is refused and not taken for one of these.
     """
     if padding not in ("zeros", "border", "reflect"):
         raise UnsupportedOperation(f"no rule for padding {padding!r}")

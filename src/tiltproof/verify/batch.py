@@ -164,7 +164,7 @@ class Job:
         precise = self._steered(pilots, start)
         state = SearchState.start(spec, known, pilots.policy, inputs.images.device)
         if inputs.transform.noise:
-            state.next_look.fill_(1)  # a look at a single point costs no more than a box that stays open
+            state.next_look.fill_(1)  # bounding a single point costs no more than a box that stays open
         return BranchingSearch(spec, tiling, state, settings.search, 0 if precise else PRECISE_FROM), grid
 
     @staticmethod
