@@ -84,7 +84,8 @@ class Mutation:
 AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py", "enclosures/relu.py"
 CELLS, RESAMPLE = "pixels/bilinear.py", "pixels/api.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
-SMOOTH, CURVES, ONNX_CURVES = "network/ops/smooth.py", "checker/curves.py", "onnx/curves.py"
+SMOOTH, SMOOTH_CURVES = "network/ops/smooth.py", "network/ops/curves.py"
+CURVES, ONNX_CURVES = "checker/curves.py", "onnx/curves.py"
 POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/state.py"
 LEDGER, TREE = "verify/state.py", "verify/state.py"
 SPEC, BENDS, BOWS = "verify/spec.py", "pixels/quadratic.py", "enclosures/relu.py"
@@ -773,27 +774,28 @@ MUTATIONS = [
              "between two points a concave graph is above both", (SMOOTH_RULES,)),
     Mutation("tangents of a smooth function", SMOOTH, "first = y[:-1] + steep[:-1] * (meet - x[:-1])", "first = y[:-1] + 0 * meet",
              "the tangent, not the value, bounds a convex function", (SMOOTH_RULES,)),
-    Mutation("inflection points of GELU", SMOOTH, "ends = (-math.sqrt(2), math.sqrt(2))", "ends = (-1.0, 1.0)",
+    Mutation("inflection points of GELU", SMOOTH_CURVES, "ends = (-math.sqrt(2), math.sqrt(2))", "ends = (-1.0, 1.0)",
              "between -sqrt(2) and -1 it is convex already", (SMOOTH_RULES,)),
-    Mutation("inflection points of Mish", SMOOTH, "1.4905711794854284593)", "1.3)",
+    Mutation("inflection points of Mish", SMOOTH_CURVES, "1.4905711794854284593)", "1.3)",
              "between 1.3 and 1.49 it is convex still", (SMOOTH_RULES,)),
-    Mutation("zeros of a sine", SMOOTH, "for k in range(4)]", "for k in range(1)]",
+    Mutation("zeros of a sine", SMOOTH_CURVES, "for k in range(4)]", "for k in range(1)]",
              "an interval of 3 pi has three of them", (SMOOTH_RULES,)),
-    Mutation("long intervals of a sine", SMOOTH, "upper - lower > 9.4", "upper - lower > 940",
+    Mutation("long intervals of a sine", SMOOTH_CURVES, "upper - lower > 9.4", "upper - lower > 940",
              "the parts end after four zeros", (SMOOTH_RULES,)),
-    Mutation("the side of a kink", SMOOTH, "torch.where(inside.abs() < 3, x / 3 + 0.5", "torch.where(x.abs() < 3, x / 3 + 0.5",
+    Mutation("the side of a kink", SMOOTH_CURVES, "torch.where(inside.abs() < 3, x / 3 + 0.5", "torch.where(x.abs() < 3, x / 3 + 0.5",
              "at a kink each part has a slope of its own", (SMOOTH_RULES,)),
-    Mutation("softplus's threshold", SMOOTH, "/ beta * (1 + 2.0**-10)", "/ beta * 0.0",
+    Mutation("softplus's threshold", SMOOTH_CURVES, "/ beta * (1 + 2.0**-10)", "/ beta * 0.0",
              "beyond the threshold torch returns x", (SMOOTH_RULES,)),
-    Mutation("the end of a logarithm's domain", SMOOTH, "least, most = (lower > 2.0**-200)", "least, most = (upper > 2.0**-200)",
+    Mutation("the end of a logarithm's domain", SMOOTH_CURVES, "least, most = (lower > 2.0**-200)", "least, most = (upper > 2.0**-200)",
              "the range may reach beyond 0", (SMOOTH_RULES,)),
-    Mutation("numbers next to zero in float32", SMOOTH, "(form.lower > UNDERFLOW) | (form.upper < -UNDERFLOW)", "form.lower < torch.inf",
+    Mutation("numbers next to zero in float32", SMOOTH_CURVES, "(form.lower > UNDERFLOW) | (form.upper < -UNDERFLOW)",
+             "form.lower < torch.inf",
              "an evaluation may flush them to zero", (SMOOTH_RULES,)),
     Mutation("precision of smooth functions", SMOOTH, "PRECISION = 2.0**-44", "PRECISION = 0.0",
              "library functions round", (SMOOTH_RULES,)),
-    Mutation("evaluations of GELU", SMOOTH, "return self.steps * _reach(lower, upper)", "return 0 * _reach(lower, upper)",
+    Mutation("evaluations of GELU", SMOOTH_CURVES, "return self.steps * _reach(lower, upper)", "return 0 * _reach(lower, upper)",
              "a float32 evaluation takes several steps", (SMOOTH_RULES,)),
-    Mutation("evaluations of exp", SMOOTH, "return LIBRARY * upper.exp()", "return 0 * upper.exp()",
+    Mutation("evaluations of exp", SMOOTH_CURVES, "return LIBRARY * upper.exp()", "return 0 * upper.exp()",
              "library functions round", (SMOOTH_RULES,)),
     Mutation("overflow of exp", SMOOTH, "torch.where(sizes < OVERFLOW, error, torch.inf)", "error",
              "a float32 evaluation may overflow", (SMOOTH_RULES,)),
