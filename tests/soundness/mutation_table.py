@@ -1384,7 +1384,7 @@ MUTATIONS = [
              "0 / 0 is no number", (ONNX_NODES,)),
     Mutation("onnx: which way a comparison goes", "onnx/choices.py", "first, second, function = second, first, OTHER_WAY[function]",
              "first, second = second, first", "a constant above the image is an image below the constant", (ONNX_NODES,)),
-    Mutation("onnx: numbers beside a mask's infinity", "onnx/ops.py", "more = added.masked_fill(added == -math.inf, 0.0)",
+    Mutation("onnx: numbers beside a mask's infinity", "onnx/arithmetic.py", "more = added.masked_fill(added == -math.inf, 0.0)",
              "more = torch.zeros_like(added)", "a mask of numbers is added", (ONNX_NODES,)),
     Mutation("checker: windows of padding alone", CHECKER_OPERATIONS, "*window).amin(1) > 0).any():", "*window).amin(1) > 1).any():",
              "their largest entry is minus infinity", (CHECKER_FORMS,)),

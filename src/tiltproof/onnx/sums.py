@@ -12,7 +12,8 @@ from torch import Tensor
 from tiltproof.onnx.attention import product
 from tiltproof.onnx.curves import length, log_sum_exp
 from tiltproof.onnx.module import Draft, Image, Value
-from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products, write_products
+from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products
+from tiltproof.onnx.pooling import write_products
 from tiltproof.onnx.protobuf import INTEGERS, TEXT, Node
 from tiltproof.onnx.registry import (
     GraphDraft,
