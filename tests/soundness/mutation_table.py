@@ -1433,7 +1433,7 @@ MUTATIONS = [
              "if False:", "a layer would get another one's weights", (KERAS,)),
     Mutation("keras: arrays that no layer uses", "keras/reader.py", "    if weights.groups:", "    if False:",
              "a layer may be missing", (KERAS,)),
-    Mutation("keras: settings not understood", "keras/layers.py", "        if self.values:\n", "        if False:\n",
+    Mutation("keras: settings not understood", "keras/settings.py", "        if self.values:\n", "        if False:\n",
              "they may change what the layer computes", (KERAS,)),
     Mutation("keras: a layer of one's own class", "keras/reader.py", "if kind not in LAYERS or not own or entry.get",
              "if kind not in LAYERS or entry.get", "an operation may share a layer's name", (KERAS,)),
