@@ -180,7 +180,7 @@ MUTATIONS = [
              "beyond its cell a path meets another function", (DEGREES,)),
     Mutation("kinks forgotten", PIXEL_POLYNOMIALS, "values[left].abs() * (1 + 8 * U)", "values[left].abs() * 0",
              "what gets no symbol goes into the radius", (DEGREES,)),
-    Mutation("remainder of a crossing", CROSSINGS, "parabola + bent / 2 + rest + slack", "parabola + slack",
+    Mutation("remainder of a crossing", CROSSINGS, "parabola + higher / 2 + rest + slack", "parabola + slack",
              "the path to the line is not straight", (DEGREES,)),
     Mutation("one function for two crossings", CROSSINGS, "cost = jump.abs() * apart.unsqueeze(1)", "cost = jump.abs() * 0",
              "crossings that are taken together differ", (DEGREES,)),

@@ -264,7 +264,7 @@ def with_kinks(x: DeepForm) -> DeepForm:
     chosen = (half > x.radius).flatten()
     count = int(chosen.sum())
     if len(x.rows) - 2 + count > MOST_SYMBOLS:
-        raise no_rule("relu", "with so many kinks in a box")
+        raise no_rule("relu", "with this many kinks in a box")
     rows = torch.cat([x.rows[:-1] * s, x.rows.new_zeros(count, *x.shape)])
     rows[0] += half
     where = chosen.nonzero().flatten()

@@ -1,4 +1,4 @@
-"""Largest values and averages, of windows or of whole dimensions; as in `ops`, each with its rounding, reader and writer."""
+"""Largest values and averages of windows or of whole images; as in `ops`, each with its rounding, reader and writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from tiltproof.onnx.registry import (
     rounds,
     writes,
 )
-from tiltproof.onnx.reshape import axes_of, spread
 
 
 def _pooling(node: Node, x: Image) -> Sliding:
@@ -163,25 +162,3 @@ def write_adaptive_avg_pool2d(draft: GraphDraft, operation: Operation, inputs: l
     else:
         window = [whole // part for whole, part in zip(size, result, strict=True)]
         draft.add("AveragePool", inputs, output, kernel_shape=window, strides=window)
-
-
-@rounds(sum_of_products)
-def mean(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.mean(x, axes, keep)
-
-
-@reads("ReduceMean")
-def reduce_mean(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(1, 2)
-    x, keep = image(node, values[0]), node.flag("keepdims", True)
-    node.only(noop_with_empty_axes=0)
-    axes = axes_of(node, values, 1)
-    if not axes:
-        raise node.refusal("averages over the batch too")
-    return draft.add(node, mean, (x,), axes=tuple(spread(node, axes, len(x.shape) + 1)), keep=keep)
-
-
-@writes("mean")
-def write_mean(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    keep = int(operation.settings["keepdim"])
-    draft.add("ReduceMean", inputs, output, axes=list(operation.settings["dim"]), keepdims=keep)
