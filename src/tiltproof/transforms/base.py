@@ -20,15 +20,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.names import PADDINGS
-from tiltproof.transforms.interpolation import (
-    INTERPOLATIONS,
-    Matrix,
-    multiply,
-    pixel_coordinates,
-    resampled,
-    sample_each,
-)
+from tiltproof.names import INTERPOLATIONS, PADDINGS
+from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, resampled, sample_each
 
 LETTERS: dict[str, type[Part]] = {}
 """The classes the text notation knows, by letter. A class of this package registers itself when it is defined.

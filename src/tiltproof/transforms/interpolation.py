@@ -178,7 +178,6 @@ def _cells(
 # at the place t in [0, 1] between the middle two. They add up to 1, the outer ones are negative, and the result is clamped to [0, 1].
 # Pixels outside the image are the padding's.
 
-INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 SHARPNESS = -0.75
 """The number a of cubic convolution: the slope of its kernel at distance 1."""
 
