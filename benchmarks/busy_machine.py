@@ -2,8 +2,8 @@
 
 python benchmarks/busy_machine.py [--busy 2] [--repeats 3] [--json FILE]
 
-"passive" is how the program waits by itself. "spinning" is libgomp's default, which the program leaves alone if a user asks
-for it (GOMP_SPINCOUNT). The machine should do nothing else; the load average at the start is printed to tell.
+"passive" is how the program waits by default. "spinning" is libgomp's default, which the program does not change if a user
+asks for it (GOMP_SPINCOUNT). The machine should do nothing else; the load average at the start is printed to tell.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SPIN = "while True: pass"
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Run so many processes that do nothing but spin."""
+    """Run this many processes that do nothing but spin."""
     others = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(count)]
     try:
         yield
@@ -46,7 +46,7 @@ def seconds(way: str, command: list[str]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--busy", type=int, default=2, help="spinning processes")
-    parser.add_argument("--repeats", type=int, default=3, help="the least time of so many counts")
+    parser.add_argument("--repeats", type=int, default=3, help="number of runs; the shortest counts")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--json")
     parser.add_argument("command", nargs="*", default=["demo"])

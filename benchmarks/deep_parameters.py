@@ -3,9 +3,9 @@
     python benchmarks/deep_parameters.py --networks DIR [--data-root DIR] [--transform TRANSFORM] [--images 3] [--json FILE]
 
 DIR holds v21_resnet_2b.onnx and v22_sri_resnet_a.onnx. For each network, and ranges cut into 1, 2, 4, ... parts along every parameter: one
-random box for each of the first images that the network gets right; the median over them of the
-bound, the boxes proved, and CPU seconds a box: by forms with radii, then with a backward pass, and by the pass for deep networks with a
-ball alone, and with symbols too, for kinks and the 64 largest radii of the pixels.
+random box for each of the first images that the network classifies correctly. Prints the median bound, the number of boxes proved, and
+CPU seconds per box: of forms with radii, of these with a backward pass, of the pass for deep networks with a ball alone, and of that with
+symbols for kinks and for the 64 largest radii of the pixels.
 """
 
 from __future__ import annotations

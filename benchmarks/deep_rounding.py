@@ -5,8 +5,8 @@
 DIR holds resnet20-cifar10.safetensors. Deeper networks of the same growth are made of it: ResNet-32, -44 and -56 have 5, 7 and 9 blocks a
 stage, of which all after the third repeat the trained ones. Their outputs mean nothing; how their layers magnify roundings is that of a
 trained network, and their means and variances are those of the sample images. Prints, for each: the product of the layers' norms, branches
-added; the margin; how far float64's roundings let the bound reach below it; and whether boxes of no width are given up, because roundings
-alone make too many kinks (the bound is then that without symbols).
+added; the margin; how far float64's roundings let the bound reach below it; and whether boxes of no width are abandoned, because
+roundings alone make too many kinks (the bound is then that without symbols).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def at_a_point(model: nn.Module, image: Tensor) -> dict[str, Any]:
         began = time.process_time()
         point = AffineForm.constant(inputs.images64)
         forms = DeepPass(network).run(point)
-        given_up = forms is None
+        abandoned = forms is None
         if forms is None:  # roundings alone make more kinks than a box may have: none gets a symbol
             forms = DeepPass(network, tolerance=1e300).run(point)
         assert forms is not None
@@ -71,7 +71,7 @@ def at_a_point(model: nn.Module, image: Tensor) -> dict[str, Any]:
         "log10 of norms": math.log10(growth),
         "margin": float(center),
         "below": float(center - lower),
-        "given up": given_up,
+        "abandoned": abandoned,
         "CPU seconds": seconds,
     }
 

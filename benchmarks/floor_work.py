@@ -1,6 +1,6 @@
 """What bounds cost at the least, counted from the network, and what a device can do at most, measured; shared by `floor.py`.
 
-No program by itself. Formulae, for a pair of an image and a box; d: symbols, so a form has d + 2 planes (center, d
+Not a program. Formulae, for a pair of an image and a box; d: symbols, so a form has d + 2 planes (center, d
 slopes, radius); b: bytes of a number in the dtype of the bounds (float32: 4, float64: 8); n_out, n_in: entries of an
 operation's output and inputs:
 

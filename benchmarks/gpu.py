@@ -48,7 +48,7 @@ TRANSFORMS = ("R(10)", "R(2), Sh(2)", "Sc(5), R(5), C(5), B(0.01)")
 def self_checks(size: int) -> dict[str, Any]:
     """Use every kernel once on images of this size: the warnings, and the self-checks made and failed of each kernel."""
     import tiltproof
-    from tiltproof import kernel_registry as registry
+    from tiltproof import device as registry
     from tiltproof.pixels.api import pair_bounds
     from tiltproof.transforms.base import parse
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.base import parse

@@ -31,7 +31,7 @@ from tiltproof.verify.results import Certificate
 
 STEPS = [2**k for k in range(15)]
 PART = 2_500
-"""Images between two looks at the clock."""
+"""Images after which the time limit is checked."""
 
 
 def within(

@@ -118,7 +118,7 @@ __all__ = [
     # the bounds behind a proof
     "bound_pixels",
     "bound_network",
-    # look at a network before a proof
+    # analyze a network before a proof
     "inspect",
     # train a network that can be proved
     "train",

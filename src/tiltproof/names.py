@@ -1,4 +1,4 @@
-"""Names that users type, and defaults that ``--help`` shows, apart from the code behind them, which imports torch."""
+"""Names that users type, and defaults that ``--help`` shows, separate from the code that uses them, which imports torch."""
 
 DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "gtsrb", "mnist-sample", "cifar10-sample")
 SIGNED_LABELS = ("driving",)
@@ -9,6 +9,7 @@ ARCHITECTURE_NAMES = (
     "driving_cnn_dropout",
 )
 PADDINGS = ("zeros", "border", "reflect")
+INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 NORMALIZATIONS = ("imagenet", "cifar10", "mnist")
 CLUSTERS = ("auto", "local")
 

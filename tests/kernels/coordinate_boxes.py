@@ -4,8 +4,8 @@ import torch
 
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import UNIT
+from tiltproof.pixels.bilinear import too_wide
 from tiltproof.pixels.coordinates import coordinates, symbols
-from tiltproof.pixels.range_extrema import too_wide
 from tiltproof.transforms import Spatial
 
 
@@ -25,7 +25,7 @@ def agree(found, wanted, place, padding):
     """Return where two forms of pixels in [0, 1] differ by roundings only, for which both have allowances (`triton/pixels.py`).
 
     Where the reference dropped slopes because of other pixels' boxes, there is nothing to compare; where a box has too many points
-    for the reference to examine (`pixels.range_extrema`), the kernel may be tighter.
+    for the reference to examine (`pixels.bilinear.wide_hull`), the kernel may be tighter.
     """
     allowance = 64 * UNIT[found.stack.dtype]
     mine, theirs = (torch.cat([form.stack, form.radius[None]]) for form in (found, wanted))

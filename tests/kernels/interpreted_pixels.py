@@ -15,9 +15,8 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from tests.kernels.coordinate_boxes import agree, coordinates_of, padded
-from tiltproof import kernel_registry as registry
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof import device as registry
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.kernels import pixels as fused
 from tiltproof.kernels.matrix_program import trace
 from tiltproof.pixels import coordinates, single_cell

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tests.kernels.interpreted_pixels import compare, kernel, prepare
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.kernels import pixels as fused
 from tiltproof.kernels.matrix_program import trace

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.network.backward import concretized, relaxation_shares
 from tiltproof.network.ops.activations import relu_backward
@@ -22,7 +22,7 @@ from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.affine_form import GatheredForm
 from tiltproof.network import proof_arithmetic, read_network, refine, run
 from tiltproof.network.backward import relaxation_shares
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.kernels import backward as fused
 
 ALL = ["backward:relu_backward", "backward:concretized", "backward:relaxation_shares"]

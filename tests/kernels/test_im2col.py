@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.network.arithmetic import Reach, im2col
 
 pytest.importorskip("triton")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.network.ops.base import shift_and_widen
 
 pytest.importorskip("triton")
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network import proof_arithmetic, read_network, run
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.kernels import linear_epilogue as fused_shift
 
 warnings.filterwarnings("ignore", category=RuntimeWarning)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.kernels.child import needs_triton, run
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.transforms.base import Pixelwise, parse
 
@@ -16,7 +16,7 @@ import warnings
 from fractions import Fraction
 import torch
 from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.kernels import photometric as fused
 from tiltproof.pixels.api import affine_pixelwise, pair_bounds
 from tiltproof.kernels.photometric import _reference as reference, changes_of

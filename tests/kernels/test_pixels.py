@@ -8,7 +8,7 @@ import torch
 
 from tests.kernels.child import COMPILE, needs_triton, run
 from tests.kernels.coordinate_boxes import agree, coordinates_of
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.names import PADDINGS
 from tiltproof.pixels import api
 from tiltproof.pixels.api import pair_bounds

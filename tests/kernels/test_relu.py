@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.relu import kinked, relax_relu, zonotope_relu
 
@@ -16,7 +16,7 @@ from fractions import Fraction
 import torch
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.relu import kinked
-from tiltproof import kernel_registry as registry
+from tiltproof import device as registry
 from tiltproof.enclosures.relu import zonotope_relu
 from tiltproof.kernels.relu import relu
 

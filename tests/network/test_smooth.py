@@ -14,7 +14,7 @@ from tiltproof import BranchAndBound, UnsupportedOperation, Verdict, bound_netwo
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops import REGISTRY
-from tiltproof.network.ops.smooth import Gate
+from tiltproof.network.ops.curves import Gate
 
 UNIT = 2.0**-24
 

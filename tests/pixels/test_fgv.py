@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tiltproof import InputError, bound_pixels, parse
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 
 fgv = importlib.import_module("tiltproof.pixels.fgv")
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiltproof
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.names import PADDINGS
-from tiltproof.pixels import range_extrema as wide
+from tiltproof.pixels import bilinear as wide
 from tiltproof.pixels.api import bound_pixels, hull
 from tiltproof.pixels.bilinear import PatchExtrema
 from tiltproof.pixels.coordinates import Coordinates

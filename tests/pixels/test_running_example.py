@@ -3,7 +3,7 @@
 import torch
 
 from tiltproof import bound_pixels, parse
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.pixels.coordinates import interval_coordinates
 from tiltproof.pixels.fgv import interpolate, make_grid
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.pixels import api as resample
 from tiltproof.pixels import single_cell
 from tiltproof.pixels.api import distinct, pair_bounds

@@ -82,9 +82,10 @@ class Mutation:
 
 
 AFFINE, COORDINATES, RELAX = "enclosures/affine_form.py", "pixels/coordinates.py", "enclosures/relu.py"
-CELLS, RESAMPLE, INTERVAL = "pixels/bilinear.py", "pixels/api.py", "enclosures/interval.py"
+CELLS, RESAMPLE = "pixels/bilinear.py", "pixels/api.py"
 RULES, LINEAR, ACTIVATIONS = "network/ops/base.py", "network/ops/linear.py", "network/ops/activations.py"
-SMOOTH, CURVES, ONNX_CURVES = "network/ops/smooth.py", "checker/curves.py", "onnx/curves.py"
+SMOOTH, SMOOTH_CURVES = "network/ops/smooth.py", "network/ops/curves.py"
+CURVES, ONNX_CURVES = "checker/curves.py", "onnx/curves.py"
 POOLING, SCALES, TILES = "network/ops/pooling.py", "network/ops/arithmetic.py", "verify/state.py"
 LEDGER, TREE = "verify/state.py", "verify/state.py"
 SPEC, BENDS, BOWS = "verify/spec.py", "pixels/quadratic.py", "enclosures/relu.py"
@@ -96,7 +97,7 @@ PRINTED, WRITTEN = "export/test_vnnlib_text.py", "export/test_vnnlib_folder.py"
 BENT_KERNEL, SINGLE_KERNEL = "kernels/triton/quadratic.py", "kernels/triton/pixels_float32.py"
 RELU_ON_CPU = "enclosures/test_relu.py"
 ONE_CELL, IN_CELLS = "pixels/single_cell.py", "pixels/test_single_cell.py"
-WIDE, WIDE_BOXES = "pixels/range_extrema.py", "pixels/test_range_extrema.py"
+WIDE_BOXES = "pixels/test_range_extrema.py"
 ALGORITHM_1, PAIRS = "pixels/fgv.py", "pixels/test_fgv.py"
 ARITHMETIC, PRODUCTS = "network/arithmetic.py", "network/test_arithmetic.py"
 ONEDNN, BY_ONEDNN = "network/arithmetic.py", "network/test_products.py"
@@ -126,13 +127,13 @@ MUTATIONS = [
              "widen(self.radius, 0.0,",
              "the symbols move the value too", (CAMPAIGN,)),
     # boxes that span many cells
-    Mutation("narrow for wide", WIDE, "wide |= last - first > MOST_CELLS", "wide |= last - first > MOST_CELLS + 1",
+    Mutation("narrow for wide", CELLS, "wide |= last - first > MOST_CELLS", "wide |= last - first > MOST_CELLS + 1",
              "the last cell of a box of one more cell is not visited", (WIDE_BOXES,)),
-    Mutation("reflection cut off", WIDE, "if reflects(padding):  # a", "if False:  # a",
+    Mutation("reflection cut off", CELLS, "if reflects(padding):  # a", "if False:  # a",
              "outside of the image a reflection goes on, and a box there may be wide", (WIDE_BOXES,)),
-    Mutation("half of a rectangle", WIDE, "for x in (left[here], right[here] - sides[1])", "for x in (left[here],)",
+    Mutation("half of a rectangle", CELLS, "for x in (left[here], right[here] - sides[1])", "for x in (left[here],)",
              "a window of 2^j <= b columns covers b of them only together with another", (WIDE_BOXES,)),
-    Mutation("last grid line", WIDE, "high.ceil().long()", "high.floor().long()",
+    Mutation("last grid line", CELLS, "high.ceil().long()", "high.floor().long()",
              "the pixels beyond the box's edge take part in the interpolation before it", (WIDE_BOXES,)),
     # quadratic forms
     Mutation("quadratic product", AFFINE, "first.abs() * others + mine * other.deviation()", "mine * other.deviation()",
@@ -179,7 +180,7 @@ MUTATIONS = [
              "beyond its cell a path meets another function", (DEGREES,)),
     Mutation("kinks forgotten", PIXEL_POLYNOMIALS, "values[left].abs() * (1 + 8 * U)", "values[left].abs() * 0",
              "what gets no symbol goes into the radius", (DEGREES,)),
-    Mutation("remainder of a crossing", CROSSINGS, "parabola + bent / 2 + rest + slack", "parabola + slack",
+    Mutation("remainder of a crossing", CROSSINGS, "parabola + higher / 2 + rest + slack", "parabola + slack",
              "the path to the line is not straight", (DEGREES,)),
     Mutation("one function for two crossings", CROSSINGS, "cost = jump.abs() * apart.unsqueeze(1)", "cost = jump.abs() * 0",
              "crossings that are taken together differ", (DEGREES,)),
@@ -265,7 +266,7 @@ MUTATIONS = [
     Mutation("vanished product of scales", "network/graph.py", " and _ordinary(before, operation)", "",
              "what it is multiplied with may be huge", ("network/test_folding.py",)),
     # coordinates
-    Mutation("camera depth zero", INTERVAL, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
+    Mutation("camera depth zero", AFFINE, "torch.where(self.lower > 0, self.lower.reciprocal(), torch.inf)", "self.lower.reciprocal()",
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),
     Mutation("part of the image out of sight", COORDINATES, "interval.upper, size + 1.0)", "interval.upper, size / 2)",
              "an unbounded position may show any part of the image", (PERSPECTIVE,)),
@@ -595,10 +596,10 @@ MUTATIONS = [
     Mutation("checker: remainder of a blurred image", "checker/photometric.py", "data[-1] += radius * (1", "data[-1] += 0 * radius * (1",
              "the image's remainder is averaged", (CHECKER_PIXELS,)),
     # interval arithmetic and Algorithm 1
-    Mutation("turning points of the cosine", INTERVAL, "torch.where(holds_odd, -1.0, lower.clamp(min=-1.0))",
+    Mutation("turning points of the cosine", AFFINE, "torch.where(holds_odd, -1.0, lower.clamp(min=-1.0))",
              "lower.clamp(min=-1.0)",
              "the least cosine may be inside", (CAMPAIGN,)),
-    Mutation("signs of a product", INTERVAL, "lower, upper = products.amin(0), products.amax(0)",
+    Mutation("signs of a product", AFFINE, "lower, upper = products.amin(0), products.amax(0)",
              "lower, upper = products[0], products[3]",
              "a negative factor swaps the ends", (CAMPAIGN,)),
     Mutation("hat above its line", "pixels/fgv.py", "near = torch.where((low <= 0) & (high >= 0), 0.0,",
@@ -773,27 +774,28 @@ MUTATIONS = [
              "between two points a concave graph is above both", (SMOOTH_RULES,)),
     Mutation("tangents of a smooth function", SMOOTH, "first = y[:-1] + steep[:-1] * (meet - x[:-1])", "first = y[:-1] + 0 * meet",
              "the tangent, not the value, bounds a convex function", (SMOOTH_RULES,)),
-    Mutation("inflection points of GELU", SMOOTH, "ends = (-math.sqrt(2), math.sqrt(2))", "ends = (-1.0, 1.0)",
+    Mutation("inflection points of GELU", SMOOTH_CURVES, "ends = (-math.sqrt(2), math.sqrt(2))", "ends = (-1.0, 1.0)",
              "between -sqrt(2) and -1 it is convex already", (SMOOTH_RULES,)),
-    Mutation("inflection points of Mish", SMOOTH, "1.4905711794854284593)", "1.3)",
+    Mutation("inflection points of Mish", SMOOTH_CURVES, "1.4905711794854284593)", "1.3)",
              "between 1.3 and 1.49 it is convex still", (SMOOTH_RULES,)),
-    Mutation("zeros of a sine", SMOOTH, "for k in range(4)]", "for k in range(1)]",
+    Mutation("zeros of a sine", SMOOTH_CURVES, "for k in range(4)]", "for k in range(1)]",
              "an interval of 3 pi has three of them", (SMOOTH_RULES,)),
-    Mutation("long intervals of a sine", SMOOTH, "upper - lower > 9.4", "upper - lower > 940",
+    Mutation("long intervals of a sine", SMOOTH_CURVES, "upper - lower > 9.4", "upper - lower > 940",
              "the parts end after four zeros", (SMOOTH_RULES,)),
-    Mutation("the side of a kink", SMOOTH, "torch.where(inside.abs() < 3, x / 3 + 0.5", "torch.where(x.abs() < 3, x / 3 + 0.5",
+    Mutation("the side of a kink", SMOOTH_CURVES, "torch.where(inside.abs() < 3, x / 3 + 0.5", "torch.where(x.abs() < 3, x / 3 + 0.5",
              "at a kink each part has a slope of its own", (SMOOTH_RULES,)),
-    Mutation("softplus's threshold", SMOOTH, "/ beta * (1 + 2.0**-10)", "/ beta * 0.0",
+    Mutation("softplus's threshold", SMOOTH_CURVES, "/ beta * (1 + 2.0**-10)", "/ beta * 0.0",
              "beyond the threshold torch returns x", (SMOOTH_RULES,)),
-    Mutation("the end of a logarithm's domain", SMOOTH, "least, most = (lower > 2.0**-200)", "least, most = (upper > 2.0**-200)",
+    Mutation("the end of a logarithm's domain", SMOOTH_CURVES, "least, most = (lower > 2.0**-200)", "least, most = (upper > 2.0**-200)",
              "the range may reach beyond 0", (SMOOTH_RULES,)),
-    Mutation("numbers next to zero in float32", SMOOTH, "(form.lower > UNDERFLOW) | (form.upper < -UNDERFLOW)", "form.lower < torch.inf",
+    Mutation("numbers next to zero in float32", SMOOTH_CURVES, "(form.lower > UNDERFLOW) | (form.upper < -UNDERFLOW)",
+             "form.lower < torch.inf",
              "an evaluation may flush them to zero", (SMOOTH_RULES,)),
     Mutation("precision of smooth functions", SMOOTH, "PRECISION = 2.0**-44", "PRECISION = 0.0",
              "library functions round", (SMOOTH_RULES,)),
-    Mutation("evaluations of GELU", SMOOTH, "return self.steps * _reach(lower, upper)", "return 0 * _reach(lower, upper)",
+    Mutation("evaluations of GELU", SMOOTH_CURVES, "return self.steps * _reach(lower, upper)", "return 0 * _reach(lower, upper)",
              "a float32 evaluation takes several steps", (SMOOTH_RULES,)),
-    Mutation("evaluations of exp", SMOOTH, "return LIBRARY * upper.exp()", "return 0 * upper.exp()",
+    Mutation("evaluations of exp", SMOOTH_CURVES, "return LIBRARY * upper.exp()", "return 0 * upper.exp()",
              "library functions round", (SMOOTH_RULES,)),
     Mutation("overflow of exp", SMOOTH, "torch.where(sizes < OVERFLOW, error, torch.inf)", "error",
              "a float32 evaluation may overflow", (SMOOTH_RULES,)),
@@ -1149,11 +1151,11 @@ MUTATIONS = [
              "sines are off by a few units in the last place", (COUNTS,)),
     Mutation("allowance: degrees", AFFINE, "widen(self.radius.deg2rad(), absolute_sum(stack), 4, self.unit)",
              "widen(self.radius.deg2rad(), absolute_sum(stack), 1, self.unit)", "the constant is rounded, too", (COUNTS,)),
-    Mutation("allowance: interval arithmetic", INTERVAL, "roundings: int = 2", "roundings: int = 1",
+    Mutation("allowance: interval arithmetic", AFFINE, "roundings: int = 2", "roundings: int = 1",
              "an end is rounded when it is computed, and when it is moved", (COUNTS,)),
-    Mutation("allowance: multiples of pi", INTERVAL, "slack = 64 * UNIT[ends.dtype]", "slack = 0 * UNIT[ends.dtype]",
+    Mutation("allowance: multiples of pi", AFFINE, "slack = 64 * UNIT[ends.dtype]", "slack = 0 * UNIT[ends.dtype]",
              "an extreme at the very end of an interval may be missed", (COUNTS,)),
-    Mutation("allowance: sines of intervals", INTERVAL, "ends.amin(0) - 16 * UNIT[ends.dtype]", "ends.amin(0) - 4 * UNIT[ends.dtype]",
+    Mutation("allowance: sines of intervals", AFFINE, "ends.amin(0) - 16 * UNIT[ends.dtype]", "ends.amin(0) - 4 * UNIT[ends.dtype]",
              "the library's error, and another rounding", (COUNTS,)),
     Mutation("allowance: parameters", COORDINATES, "center.abs() + half, 2, 2.0**-53", "center.abs() + half, 0, 2.0**-53",
              "half the width is a difference of rounded numbers", (COUNTS,)),
@@ -1382,7 +1384,7 @@ MUTATIONS = [
              "0 / 0 is no number", (ONNX_NODES,)),
     Mutation("onnx: which way a comparison goes", "onnx/choices.py", "first, second, function = second, first, OTHER_WAY[function]",
              "first, second = second, first", "a constant above the image is an image below the constant", (ONNX_NODES,)),
-    Mutation("onnx: numbers beside a mask's infinity", "onnx/ops.py", "more = added.masked_fill(added == -math.inf, 0.0)",
+    Mutation("onnx: numbers beside a mask's infinity", "onnx/arithmetic.py", "more = added.masked_fill(added == -math.inf, 0.0)",
              "more = torch.zeros_like(added)", "a mask of numbers is added", (ONNX_NODES,)),
     Mutation("checker: windows of padding alone", CHECKER_OPERATIONS, "*window).amin(1) > 0).any():", "*window).amin(1) > 1).any():",
              "their largest entry is minus infinity", (CHECKER_FORMS,)),
@@ -1431,7 +1433,7 @@ MUTATIONS = [
              "if False:", "a layer would get another one's weights", (KERAS,)),
     Mutation("keras: arrays that no layer uses", "keras/reader.py", "    if weights.groups:", "    if False:",
              "a layer may be missing", (KERAS,)),
-    Mutation("keras: settings not understood", "keras/layers.py", "        if self.values:\n", "        if False:\n",
+    Mutation("keras: settings not understood", "keras/settings.py", "        if self.values:\n", "        if False:\n",
              "they may change what the layer computes", (KERAS,)),
     Mutation("keras: a layer of one's own class", "keras/reader.py", "if kind not in LAYERS or not own or entry.get",
              "if kind not in LAYERS or entry.get", "an operation may share a layer's name", (KERAS,)),
@@ -1697,7 +1699,7 @@ MUTATIONS = [
              "        self.next_number = count\n        return torch.arange(self.next_number)", "each kink is another one", (BALLS,)),
     Mutation("average: its column sums", POOLING, "math.sqrt(float(rows.max()) * float(columns.max())) * slack",
              "float(columns.max()) * slack", "the root of the product of both", (BALLS,)),
-    Mutation("concatenation: the longest alone", "network/ops/reshape.py", "balls.square().sum(0).sqrt()", "balls.amax(0)",
+    Mutation("concatenation: the longest alone", "network/ops/linear.py", "balls.square().sum(0).sqrt()", "balls.amax(0)",
              "lengths of parts add up as their squares do", (BALLS,)),
     Mutation("lines: the wrong row of the copies", ARITHMETIC, "flat[:, :, line // down * width : (line // down + height) * width]",
              "flat[:, :, : height * width]", "each line of the kernel reads the next row", (BALLS,)),

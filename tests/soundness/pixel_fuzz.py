@@ -525,8 +525,7 @@ def spots(kind: int, padding: str, rng: np.random.Generator, *, d: int = 1, coun
     def function() -> Bounds:
         import torch
 
-        from tiltproof.enclosures.affine_form import AffineForm
-        from tiltproof.enclosures.interval import Interval
+        from tiltproof.enclosures.affine_form import AffineForm, Interval
         from tiltproof.pixels.api import affine_of_exact
         from tiltproof.pixels.coordinates import Coordinates
 
@@ -845,7 +844,7 @@ def intervals(name: str, rng: np.random.Generator) -> Case:
     def operate() -> Bounds:
         import torch
 
-        from tiltproof.enclosures.interval import Interval
+        from tiltproof.enclosures.affine_form import Interval
 
         made = [Interval(torch.tensor(low[k]), torch.tensor(high[k])) for k in range(operands)]
         return of_interval(function(*made))

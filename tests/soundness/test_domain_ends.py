@@ -20,8 +20,7 @@ from tests.support.cases import PADDINGS, make_part, make_thetas
 from tests.support.exactly import symbols, violations
 from tests.support.oracle import exact_image, transformed
 from tiltproof import InputError, bound_pixels
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.pixels.photometric import power_form, power_interval
 from tiltproof.transforms import Compose
 

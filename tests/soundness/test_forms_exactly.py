@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from tests.support.planted import fractions
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.relu import clamp01, relax_relu
 from tiltproof.pixels.coordinates import combine
 

@@ -31,8 +31,7 @@ from tiltproof.checker.form import Form
 from tiltproof.checker.noise import followed, noisy, pushed, read_perturbation
 from tiltproof.checker.pixels import transformed
 from tiltproof.checker.tiling import read_transform
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.losses import Certified
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.noise import noisy_form, noisy_interval, pushed_form

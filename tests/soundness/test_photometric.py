@@ -30,8 +30,7 @@ from tests.support.exactly import symbols, violations
 from tests.support.oracle import exact_image, transformed
 from tests.support.pixel_check import DTYPES, SIZES, assert_sound, random_box
 from tiltproof import FGV, InputError, attack, bound_pixels, certify, parse
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.pixels.photometric import enclose, power_form, power_interval
 from tiltproof.transforms import GaussianBlur, MotionBlur
 

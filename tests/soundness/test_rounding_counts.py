@@ -25,8 +25,7 @@ from tests.soundness.rounding_counts import (
 )
 from tiltproof.enclosures import affine_form as affine
 from tiltproof.enclosures import relu as relax
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.rounding import gamma, widen
 from tiltproof.network.arithmetic import PROOF, Window, proof_arithmetic
 from tiltproof.network.backward import refine

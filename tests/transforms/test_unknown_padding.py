@@ -11,9 +11,9 @@ from tiltproof import FGV, AffineBounds, IntervalHull, UnsupportedOperation, par
 from tiltproof.checker import photometric as checker_photometric
 from tiltproof.checker import pixels as checker_pixels
 from tiltproof.checker.form import Form
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.kernels import pixels as kernel_pixels
-from tiltproof.pixels import bilinear, range_extrema
+from tiltproof.pixels import bilinear
 from tiltproof.transforms import interpolation
 from tiltproof.transforms.base import OPTIONS, PADDINGS
 
@@ -50,8 +50,8 @@ FUNCTIONS = {
     "ring_index": lambda: interpolation.ring_index(LINE, 6, NEW),
     "positions in reach": lambda: interpolation.in_reach(LINE.double(), 6, NEW),
     "axis": lambda: bilinear.axis(BOX, 6, NEW),
-    "wide boxes": lambda: range_extrema.too_wide(BOX, BOX, 6, 6, NEW),
-    "hulls of wide boxes": lambda: range_extrema.wide_hull(IMAGES, torch.zeros(1).long(), BOX, BOX, NEW),
+    "wide boxes": lambda: bilinear.too_wide(BOX, BOX, 6, 6, NEW),
+    "hulls of wide boxes": lambda: bilinear.wide_hull(IMAGES, torch.zeros(1).long(), BOX, BOX, NEW),
     "copies for kernels": lambda: kernel_pixels._prepare(IMAGES, NEW, True),
     "the checker's index": lambda: checker_photometric.endless(LINE, 6, NEW),
     "the checker's blur": lambda: checker_photometric.shifted(FORM.rows, 1.5, 0.5, NEW),

@@ -13,9 +13,10 @@ from tiltproof import Attack, BranchAndBound
 from tiltproof.errors import InputError
 from tiltproof.network import proof_arithmetic
 from tiltproof.runtime.batch_size import AdaptiveBatchSize
-from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler
+from tiltproof.verify.attack import Attacker, Counterexamples
 from tiltproof.verify.batch import Job
 from tiltproof.verify.branch_and_bound import BranchingSearch
+from tiltproof.verify.inner_range import InnerRange, OutputSampler
 from tiltproof.verify.inputs import check_inputs, check_model_and_images
 from tiltproof.verify.options import Settings, Tolerance, search_for
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver

@@ -11,7 +11,7 @@ import tiltproof
 from tests.support.building_blocks import Function
 from tests.verify.test_reasons import deep
 from tiltproof import InputError, UnsupportedOperation, Verdict, certify, inspect
-from tiltproof.keras.layers import LAYERS
+from tiltproof.keras.reader import LAYERS
 from tiltproof.models import load
 from tiltproof.network.ops.base import CONVERTERS
 from tiltproof.onnx.choices import OF_CONSTANTS

@@ -22,7 +22,7 @@ from tiltproof import (
 )
 from tiltproof.verify import prover
 from tiltproof.verify.api import certify_range
-from tiltproof.verify.attack import InnerRange, OutputSampler
+from tiltproof.verify.inner_range import InnerRange, OutputSampler
 from tiltproof.verify.options import BOUNDS
 
 TRANSFORMS = ["R(10)", "R(5), Sc(5)", "Tu(1), Tv(1)", "C(10), R(4)", "Sh(2), R(2), Sc(2), C(2), B(0.001)"]

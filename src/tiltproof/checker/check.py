@@ -83,7 +83,7 @@ def check(
         The images of the run [n, C, H, W], in order.
     labels : Tensor, sequence or None
         The labels of the run [n]; of a regression run its target values [n] or [n, K], or None if it had none. Of a
-        run that kept the network's own answers they are not looked at.
+        run that kept the network's own answers they are ignored.
     sample : int, optional
         Prove only this number of images again, chosen at random; digests, tilings and counts are checked for all.
     seed : int

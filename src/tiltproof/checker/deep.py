@@ -26,7 +26,7 @@ from tiltproof.errors import InputError, UnsupportedOperation
 
 MOST_SYMBOLS = 1500
 MOST_BYTES = 2**29
-"""Of one form; a larger one is given up."""
+"""Of one form; a box that needs more is not proved."""
 UP = 1 + 2.0**-40  # covers a dozen roundings of numbers >= 0
 DEEP: dict[Any, Callable[..., Any]] = {}
 """A torch function -> its rule for deep forms."""
@@ -264,7 +264,7 @@ def with_kinks(x: DeepForm) -> DeepForm:
     chosen = (half > x.radius).flatten()
     count = int(chosen.sum())
     if len(x.rows) - 2 + count > MOST_SYMBOLS:
-        raise no_rule("relu", "with so many kinks in a box")
+        raise no_rule("relu", "with this many kinks in a box")
     rows = torch.cat([x.rows[:-1] * s, x.rows.new_zeros(count, *x.shape)])
     rows[0] += half
     where = chosen.nonzero().flatten()

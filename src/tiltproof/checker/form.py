@@ -222,8 +222,23 @@ class Form:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Condition:
+class Unvalued:
+    """What has no single value to compare or branch on."""
+
+    no_value: str
+
+    def _value(self, *_: Any) -> Any:
+        raise UnsupportedOperation(f"the forward pass depends on values: {self.no_value} no single value")
+
+    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
+    __eq__ = __ne__ = _value
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Condition(Unvalued):
     """Truth values as a form of numbers from 0 to 1; nothing but a choice or a product reads them."""
+
+    no_value = "a condition on a form has"
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -237,16 +252,11 @@ class Condition:
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return Form.__torch_function__(function, types, args, kwargs)
 
-    def _value(self, *_: Any) -> Any:
-        raise UnsupportedOperation("the forward pass depends on values: a condition on a form has no single value")
 
-    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
-    __eq__ = __ne__ = _value
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Scores:
+class Scores(Unvalued):
     """A form, and the entries of it that are its numbers; the others are minus infinity. Nothing but a softmax reads it."""
+
+    no_value = "masked scores have"
 
     def __init__(self, form: Form, taking: Tensor) -> None:
         self.form, self.taking = form, taking
@@ -263,13 +273,6 @@ class Scores:
         if function not in READS_SCORES:
             raise no_rule(getattr(function, "__name__", str(function)), "of minus infinity; softmax alone has one")
         return Form.__torch_function__(function, types, args, kwargs)
-
-    def _value(self, *_: Any) -> Any:
-        raise UnsupportedOperation("the forward pass depends on values: masked scores have no single value")
-
-    __bool__ = __float__ = __int__ = __index__ = __len__ = __iter__ = _value
-    __eq__ = __ne__ = _value
-    __hash__ = None  # type: ignore[assignment]
 
 
 READS_SCORES: set[Callable[..., Any]] = set()

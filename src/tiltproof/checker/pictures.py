@@ -26,9 +26,9 @@ from tiltproof.checker.tiling import boxes, edges
 from tiltproof.errors import InputError
 
 BOXES, PICTURES, PIECES = 32, 512, 4096
-"""Boxes of a tiling that are looked at together, pictures in a batch, and pieces that are bounded together."""
+"""Boxes of a tiling that are examined together, pictures in a batch, and pieces that are bounded together."""
 FEW, MANY, LAST = 2, 12, 52
-"""Pixels of two numbers that a piece may have; at most so many where several cuts have not made them fewer; and the last cut."""
+"""Pixels of two numbers that a piece may have; the most where several cuts have not reduced their number; and the last cut."""
 
 
 class Called(nn.Module):

@@ -173,7 +173,7 @@ class Path(NamedTuple):
     powers: Tensor  # of e: [5, P, H, W]; the first is in [0, 1]
     error: Tensor
     side: Tensor  # 1 if the path crosses the next line, -1 if it crosses that line, else 0
-    outside: Tensor  # how far it may be outside of the cells that are looked at
+    outside: Tensor  # how far it may be outside of the cells that are examined
 
 
 def path(lines: Sequence[Line], sign: int, height: int, width: int, offset: float, like: Tensor) -> Path | None:

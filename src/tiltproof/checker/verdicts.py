@@ -23,9 +23,9 @@ from tiltproof.checker.records import VerdictRecord
 from tiltproof.checker.tiling import Box, cell, edges, within
 
 FAR = 30.0
-"""Bounds of a box so many times a margin below zero are those of a network too deep for radii."""
+"""If a box has a bound this many times a margin below zero, the network is too deep for radii."""
 NEAR = 0.1
-"""So are those of a point that are further apart."""
+"""Likewise if the two bounds of a point differ by more than this."""
 MOST_CROSSINGS = 64
 MOST_BYTES = 2**31
 """Of the largest form of a box whose pixels have symbols of their own."""

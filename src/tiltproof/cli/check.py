@@ -88,7 +88,7 @@ def command(
 
 
 def _keep(folder: Path, run_sha256: str, found: Checked) -> None:
-    """Keep the result in the folder; whoever cannot write there still learns it."""
+    """Keep the result in the folder, if that can be written; it is printed in any case."""
     from tiltproof.runs.checked import write_checked
 
     if run_sha256 and (problem := write_checked(folder, run_sha256, found)) is not None:

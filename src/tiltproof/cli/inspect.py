@@ -45,7 +45,7 @@ def command(
     padding: options.Padding = None,
     files: options.Files = options.NO_FILES,
 ) -> None:
-    """Look at a network before a proof is begun.
+    """Analyze a network before a proof.
 
     Lists its layers and, in powers of ten, how far bounds grow from layer to
     layer; every operation without a bound rule, and what to do about each; and

@@ -1,4 +1,4 @@
-"""How a message looks at a terminal: what, got, why and do on lines of their own, wrapped between words; elsewhere it is one line."""
+"""The layout of a message on a terminal: what, got, why and do on lines of their own, wrapped between words; elsewhere it is one line."""
 
 from __future__ import annotations
 

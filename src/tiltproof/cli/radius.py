@@ -55,9 +55,9 @@ def command(
     ] = None,
     boxes: Annotated[
         int | None,
-        option(f"Boxes per image before it is given up [default: {BranchAndBound().max_boxes:,}]", EFFORT, "N"),
+        option(f"Most boxes per image [default: {BranchAndBound().max_boxes:,}]", EFFORT, "N"),
     ] = None,
-    seconds: Annotated[float | None, option("Seconds per image before it is given up.", EFFORT, "S")] = None,
+    seconds: Annotated[float | None, option("Most seconds per image.", EFFORT, "S")] = None,
     method: options.Method = "affine",
     samples: Annotated[int | None, option("Rays that the attack samples per image.", EFFORT, "N")] = None,
     device: options.Device = "auto",

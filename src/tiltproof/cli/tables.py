@@ -22,13 +22,6 @@ SHOWN = 10
 BAR = 30
 """Most characters of a bar of the curve."""
 
-VERDICTS = {
-    "certified": "proved for every parameter of the range",
-    "falsified": "a transformation breaks the answer",
-    "unknown": "not decided within the budget or the splits",
-    "misclassified": "wrong before any transformation",
-}
-
 
 def print_summary(summary: Mapping[str, Any]) -> None:
     """Print the number of images per verdict, and the cost."""
@@ -38,8 +31,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     table.add_column("images", justify="right")
     table.add_column("percent", justify="right")
     table.add_column("meaning", style="dim")
-    for word, meaning in VERDICTS.items():
-        table.add_row(word, f"{summary[word]:,}", f"{100 * summary[word] / images:.2f}", meaning)
+    for verdict in Verdict:
+        count = summary[verdict]
+        table.add_row(verdict, f"{count:,}", f"{100 * count / images:.2f}", verdict.meaning)
     table.add_section()
     table.add_row("all", f"{images:,}", "100.00", f"{summary['correct']:,} {_right(summary)} before any transformation")
     console = Console()

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.device import launch_bound
+from tiltproof.device import has_kernel, launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForm, absolute_sum
 from tiltproof.enclosures.rounding import SMALLEST
-from tiltproof.kernel_registry import has_kernel
 
 
 def relu_chord(form: AffineForm) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,4 @@
-"""One reader for each Keras layer: from its settings to the torch functions that compute the same on [N, C, H, W].
-
-A reader takes every setting that can change what the layer computes; one that is left over refuses the layer. Values keep Keras's shapes
-but for images, whose channels stand first here: Keras's axes 1, 2, 3 of an image are 2, 3, 1.
-"""
+"""One reader for each Keras layer: from its settings to the torch functions that compute the same on [N, C, H, W]."""
 
 from __future__ import annotations
 
@@ -15,245 +11,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import UnsupportedOperation, shown
+from tiltproof.keras.activations import activation
 from tiltproof.keras.archive import Weights
 from tiltproof.keras.module import Draft, Value
-from tiltproof.refusals import Refusal
+from tiltproof.keras.settings import (
+    MOST,
+    Build,
+    Settings,
+    axis_here,
+    layer,
+    only_image,
+    only_value,
+)
 from tiltproof.step_module import convolve
 
-Build = Callable[[Draft, tuple[Value, ...], Weights, str], Value]
-"""(draft, what the layer reads, the file's weights, the layer's group in them) -> what the layer gives."""
-LAYERS: dict[str, Callable[[Settings], Build]] = {}
-"""Keras class -> the reader of its settings."""
-NO_EFFECT = {
-    "name", "trainable", "dtype", "batch_size", "batch_input_shape", "momentum", "synchronized", "renorm_clipping",
-    "renorm_momentum", "seed", "autocast",
-    "kernel_initializer", "bias_initializer", "kernel_regularizer", "bias_regularizer", "activity_regularizer",
-    "kernel_constraint", "bias_constraint", "depthwise_initializer", "depthwise_regularizer", "depthwise_constraint",
-    "pointwise_initializer", "pointwise_regularizer", "pointwise_constraint", "beta_initializer", "gamma_initializer",
-    "moving_mean_initializer", "moving_variance_initializer", "beta_regularizer", "gamma_regularizer", "beta_constraint",
-    "gamma_constraint", "quantization_config",
-}  # fmt: skip
-"""Settings of training, and of how weights began."""
 ONLY_IN_TRAINING = (
     "Dropout", "SpatialDropout1D", "SpatialDropout2D", "GaussianNoise", "GaussianDropout", "AlphaDropout", "ActivityRegularization",
     "RandomFlip", "RandomRotation", "RandomZoom", "RandomTranslation", "RandomContrast", "RandomBrightness",
 )  # fmt: skip
 """Layers that do nothing when a network answers."""
-MOST = 2**15
-
-
-class Settings:
-    """A layer's settings, to be taken one by one."""
-
-    def __init__(self, name: str, kind: str, values: dict[str, Any]) -> None:
-        self.name, self.kind, self.values = name, kind, {k: v for k, v in values.items() if k not in NO_EFFECT}
-        policy = values.get("dtype", "float32")
-        policy = policy["config"].get("name") if isinstance(policy, dict) else policy
-        if policy not in ("float32", None):
-            raise self.refusal(f"computes in {policy!r}; float32 has a rule")
-
-    def refusal(self, why: str) -> UnsupportedOperation:
-        what = f"{shown(self.kind, 60)} at layer {shown(self.name, 80)!r} {why}"
-        return UnsupportedOperation(what, refusals=(Refusal(self.kind, self.name, why, part="layer"),))
-
-    def take(self, name: str, default: Any = None) -> Any:
-        return self.values.pop(name, default)
-
-    def only(self, **allowed: Any) -> None:
-        """Settings with one value alone that has a rule."""
-        for name, wanted in allowed.items():
-            value = self.take(name, wanted)
-            if value != wanted:
-                raise self.refusal(f"has {name} = {shown(value, 40)}; only {wanted} has a rule")
-
-    def flag(self, name: str, default: bool = True) -> bool:
-        value = self.take(name, default)
-        if type(value) is not bool:
-            raise self.refusal(f"has {name} = {shown(value, 40)}")
-        return value
-
-    def number(self, name: str, default: float) -> float:
-        value = self.take(name, default)
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise self.refusal(f"has {name} = {shown(value, 40)}")
-        return float(value)
-
-    def pair(self, name: str, default: Any = 1) -> tuple[int, int]:
-        value = self.take(name, default)
-        values = [value, value] if type(value) is int else value
-        if (
-            not isinstance(values, (list, tuple))
-            or len(values) != 2
-            or not all(type(n) is int and 1 <= n <= MOST for n in values)
-        ):
-            raise self.refusal(f"has {name} = {shown(value, 40)}")
-        return values[0], values[1]
-
-    def finish(self) -> None:
-        if self.values:
-            raise self.refusal(f"has settings that are not understood: {shown(', '.join(self.values), 120)}")
-
-
-def layer(*kinds: str) -> Callable[[Callable[[Settings], Build]], Callable[[Settings], Build]]:
-    """Decorator: the function reads layers of these classes."""
-
-    def register(function: Callable[[Settings], Build]) -> Callable[[Settings], Build]:
-        LAYERS.update(dict.fromkeys(kinds, function))
-        return function
-
-    return register
-
-
-def elementwise(function: Callable[..., Tensor], **settings: Any) -> Build:
-    return lambda draft, values, weights, group: draft.add(group, function, _one(values), **settings)
-
-
-def _one(values: tuple[Value, ...]) -> tuple[Value]:
-    if len(values) != 1:
-        raise UnsupportedOperation("a Keras layer of one input is given several", got=len(values))
-    return (values[0],)
-
-
-def _image(values: tuple[Value, ...], group: str) -> Value:
-    (value,) = _one(values)
-    if len(value.shape) != 3:
-        raise UnsupportedOperation(f"layer {shown(group, 80)!r} takes images", got=f"shape {list(value.shape)}")
-    return value
-
-
-def axis_here(axis: int, shape: tuple[int, ...]) -> int:
-    """The dimension of [N, C, H, W] (or of [N, ...] in Keras's order) that Keras calls ``axis``."""
-    axis = axis + len(shape) + 1 if axis < 0 else axis
-    if not 1 <= axis <= len(shape):
-        raise UnsupportedOperation("a Keras layer works across the batch", got=f"axis {axis}")
-    return (0, 2, 3, 1)[axis] if len(shape) == 3 else axis
-
-
-# Activations
-
-
-def identity(x: Tensor) -> Tensor:
-    return x
-
-
-def hard_swish(x: Tensor) -> Tensor:
-    return F.hardswish(x)
-
-
-ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
-    "linear": (identity, {}),
-    "relu": (F.relu, {}),
-    "relu6": (F.hardtanh, {"min_val": 0.0, "max_val": 6.0}),
-    "leaky_relu": (F.leaky_relu, {"negative_slope": 0.2}),
-    "sigmoid": (torch.sigmoid, {}),
-    "tanh": (torch.tanh, {}),
-    "elu": (F.elu, {}),
-    "selu": (F.selu, {}),
-    "softplus": (F.softplus, {}),
-    "exponential": (torch.exp, {}),
-    "gelu": (F.gelu, {}),
-    "silu": (F.silu, {}),
-    "swish": (F.silu, {}),
-    "mish": (F.mish, {}),
-    "hard_silu": (hard_swish, {}),
-    "hard_swish": (hard_swish, {}),
-    "softsign": (F.softsign, {}),
-    "log_sigmoid": (F.logsigmoid, {}),
-    "hard_shrink": (F.hardshrink, {}),
-    "soft_shrink": (F.softshrink, {}),
-    "tanh_shrink": (F.tanhshrink, {}),
-    "celu": (F.celu, {}),
-}
-"""Keras's names. ``hard_sigmoid`` is not among them: it means two functions, by the version that wrote the file."""
-
-
-def softmax(x: Tensor) -> Tensor:
-    return torch.softmax(x, 1)
-
-
-def over_channels(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-    """The softmax of Keras's last axis, which of an image are the channels."""
-    (x,) = _one(values)
-    if len(x.shape) not in (1, 3):
-        raise UnsupportedOperation(
-            f"layer {shown(group, 80)!r} has a softmax along axis 2", got=f"shape {list(x.shape)}"
-        )
-    return draft.add(group, softmax, (x,))
-
-
-def activation(settings: Settings, name: Any) -> Build:
-    """An activation by its name in the file; softmax is over the channels."""
-    if isinstance(name, dict) and name.get("module") in ("keras.activations", "builtins", "keras.src.activations"):
-        name = name.get("config")
-    if name == "softmax":
-        return over_channels
-    if name is None or name == "linear":
-        return lambda draft, values, weights, group: _one(values)[0]
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise settings.refusal(f"has the activation {shown(name, 60)}, which has no rule")
-    function, more = ACTIVATIONS[name]
-    return elementwise(function, **more)
-
-
-@layer("Activation")
-def activation_layer(settings: Settings) -> Build:
-    return activation(settings, settings.take("activation"))
-
-
-@layer("Softmax")
-def softmax_layer(settings: Settings) -> Build:
-    settings.only(axis=-1)
-    return over_channels
-
-
-@layer("ReLU")
-def relu(settings: Settings) -> Build:
-    settings.only(threshold=0.0)
-    most, slope = settings.take("max_value"), settings.number("negative_slope", 0.0)
-    if most is None:
-        return elementwise(F.leaky_relu, negative_slope=slope) if slope else elementwise(F.relu)
-    if slope or type(most) not in (int, float) or not 0 < most < math.inf:
-        raise settings.refusal(f"has max_value = {shown(most, 40)} and negative_slope = {slope}")
-    return elementwise(F.hardtanh, min_val=0.0, max_val=float(most))
-
-
-@layer("LeakyReLU")
-def leaky_relu(settings: Settings) -> Build:
-    """Keras 2 called the slope alpha."""
-    slope = settings.number("alpha", 0.3) if "alpha" in settings.values else settings.number("negative_slope", 0.3)
-    return elementwise(F.leaky_relu, negative_slope=slope)
-
-
-def prelu(x: Tensor, alpha: Tensor) -> Tensor:
-    return F.prelu(x, alpha)
-
-
-@layer("PReLU")
-def prelu_layer(settings: Settings) -> Build:
-    """One slope for each channel, shared along rows and columns."""
-    shared = settings.take("shared_axes")
-    settings.values.pop("alpha_initializer", None)
-
-    def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        (x,) = _one(values)
-        alpha = weights.take(group, ["alpha"])["alpha"]
-        if alpha.numel() != x.shape[0] or (len(x.shape) == 3 and list(shared or []) != [1, 2]):
-            raise settings.refusal(f"has slopes of shape {list(alpha.shape)}; one for each channel has a rule")
-        return draft.add(group, prelu, (x,), {"alpha": alpha.reshape(-1)})
-
-    return build
-
-
-@layer("ELU")
-def elu(settings: Settings) -> Build:
-    settings.only(alpha=1.0)
-    return elementwise(F.elu)
 
 
 @layer(*ONLY_IN_TRAINING)
 def only_in_training(settings: Settings) -> Build:
     settings.values.clear()
-    return lambda draft, values, weights, group: _one(values)[0]
+    return lambda draft, values, weights, group: only_value(values)[0]
 
 
 # Layers with weights
@@ -281,7 +63,7 @@ def same(shape: tuple[int, ...], window: Window) -> tuple[tuple[int, int], tuple
 
 
 def _padded(draft: Draft, x: Value, window: Window, padding: str, group: str) -> tuple[Value, tuple[int, int]]:
-    """The image with the zeros that torch's layers cannot add by themselves, and the padding that they can."""
+    """The image with the zeros that torch's layers cannot add, and the padding that they can."""
     if padding == "valid":
         return x, (0, 0)
     before, after = same(x.shape, window)
@@ -313,7 +95,7 @@ def convolution(settings: Settings) -> Build:
     names = [first, *(["pointwise_kernel"] if kind == "SeparableConv2D" else []), *(["bias"] if use_bias else [])]
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        x, given = _image(values, group), weights.take(group, names, also)
+        x, given = only_image(values, group), weights.take(group, names, also)
         channels, kernel, parts = x.shape[0], given[first], groups
         if kind == "Conv2D":
             expected = (*window[0], channels // groups, filters)
@@ -349,7 +131,7 @@ def dense(settings: Settings) -> Build:
     names = ["kernel", *(["bias"] if use_bias else [])]
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        (x,), given = _one(values), weights.take(group, names)
+        (x,), given = only_value(values), weights.take(group, names)
         weight, bias = given["kernel"].t().contiguous(), {"bias": given["bias"]} if use_bias else {}
         if len(x.shape) == 3:
             result = draft.add(
@@ -384,7 +166,7 @@ def batch_norm(settings: Settings) -> Build:
     names = [*(["gamma"] if scale else []), *(["beta"] if center else []), "moving_mean", "moving_variance"]
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        (x,) = _one(values)
+        (x,) = only_value(values)
         if type(axis) is not int or axis_here(axis, x.shape) != 1 or len(x.shape) == 2:
             raise settings.refusal(f"normalizes along axis {shown(axis, 20)} of {list(x.shape)}")
         given = weights.take(group, names)
@@ -433,7 +215,7 @@ def rescaling(settings: Settings) -> Build:
     scale, offset = _numbers(settings, "scale", 1.0), _numbers(settings, "offset", 0.0)
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        (x,) = _one(values)
+        (x,) = only_value(values)
         if len(scale) == len(offset) == 1:
             return draft.add(group, scale_and_shift, (x,), scale=scale[0], offset=offset[0])
         constants = {"scale": _by_channel(scale, x.shape), "offset": _by_channel(offset, x.shape)}
@@ -452,7 +234,7 @@ def normalization(settings: Settings) -> Build:
         raise settings.refusal(f"has axis {shown(axis, 20)} and invert = {invert}")
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        (x,) = _one(values)
+        (x,) = only_value(values)
         if axis_here(axis, x.shape) != 1:
             raise settings.refusal(f"normalizes along axis {axis} of {list(x.shape)}")
         if mean is None:
@@ -545,7 +327,7 @@ def max_pooling(settings: Settings) -> Build:
     window, padding = _pooling(settings)
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        x = _image(values, group)
+        x = only_image(values, group)
         before, after = same(x.shape, window) if padding == "same" else ((0, 0), (0, 0))
         if any(2 * after[i] > window[0][i] for i in (0, 1)):
             raise settings.refusal("pads by more than half of its kernel")
@@ -564,7 +346,7 @@ def average_pooling(settings: Settings) -> Build:
     window, padding = _pooling(settings)
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        x = _image(values, group)
+        x = only_image(values, group)
         before, after = same(x.shape, window) if padding == "same" else ((0, 0), (0, 0))
         geometry: dict[str, Any] = {"kernel": window[0], "stride": window[1]}
         if before == after == (0, 0):
@@ -586,7 +368,9 @@ def mean_of_image(x: Tensor, *, keep: bool) -> Tensor:
 def global_average(settings: Settings) -> Build:
     settings.only(data_format="channels_last")
     keep = settings.flag("keepdims", False)
-    return lambda draft, values, weights, group: draft.add(group, mean_of_image, (_image(values, group),), keep=keep)
+    return lambda draft, values, weights, group: draft.add(
+        group, mean_of_image, (only_image(values, group),), keep=keep
+    )
 
 
 @layer("GlobalMaxPooling2D", "GlobalMaxPool2D")
@@ -595,7 +379,7 @@ def global_max(settings: Settings) -> Build:
     keep = settings.flag("keepdims", False)
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        x = _image(values, group)
+        x = only_image(values, group)
         size = (x.shape[1], x.shape[2])
         result = draft.add(group, largest, (x,), kernel=size, stride=size, padding=(0, 0))
         return result if keep else draft.add(group, reshaped, (result,), shape=(x.shape[0],))
@@ -629,7 +413,9 @@ def _reshape(draft: Draft, x: Value, shape: tuple[int, ...], group: str) -> Valu
 @layer("Flatten")
 def flatten(settings: Settings) -> Build:
     settings.only(data_format="channels_last")
-    return lambda draft, values, weights, group: _reshape(draft, _one(values)[0], (math.prod(values[0].shape),), group)
+    return lambda draft, values, weights, group: _reshape(
+        draft, only_value(values)[0], (math.prod(values[0].shape),), group
+    )
 
 
 @layer("Reshape")
@@ -637,7 +423,7 @@ def reshape(settings: Settings) -> Build:
     target = settings.take("target_shape")
 
     def build(draft: Draft, values: tuple[Value, ...], weights: Weights, group: str) -> Value:
-        (x,) = _one(values)
+        (x,) = only_value(values)
         shape, total = list(target), math.prod(x.shape)
         if any(type(size) is not int for size in shape) or shape.count(-1) > 1 or not 1 <= len(shape) <= 4:
             raise settings.refusal(f"has the target {shown(target, 60)}")
@@ -662,4 +448,4 @@ def zero_padding(settings: Settings) -> Build:
     ):
         raise settings.refusal(f"has padding {shown(value, 40)}")
     pad = (*pads[1], *pads[0])
-    return lambda draft, values, weights, group: draft.add(group, pad_zeros, (_image(values, group),), pad=pad)
+    return lambda draft, values, weights, group: draft.add(group, pad_zeros, (only_image(values, group),), pad=pad)

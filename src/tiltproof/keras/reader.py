@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import nn
 
+import tiltproof.keras.layers  # noqa: F401  (it fills the table)
 from tiltproof.errors import InputError, UnsupportedOperation, shown
+from tiltproof.keras.activations import softmax
 from tiltproof.keras.archive import SAVE_AGAIN, Weights, counted, read_archive
-from tiltproof.keras.layers import LAYERS, Build, Settings, softmax
 from tiltproof.keras.module import Draft, KerasModule, Value
+from tiltproof.keras.settings import LAYERS, Build, Settings
 from tiltproof.refusals import Refusal, all_refused, refusals_of
 
 Shape = Sequence[int] | Callable[[], Sequence[int]] | None

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.device import accelerates
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForm
 from tiltproof.enclosures.relu import relu_chord, relu_gap
 from tiltproof.enclosures.rounding import UNIT
-from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.relu import MOST_SYMBOLS, factors
 from tiltproof.kernels.triton.rows import meet, pull, share
 from tiltproof.network import backward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tiltproof.kernel_registry import accelerates
+from tiltproof.device import accelerates
 from tiltproof.kernels.triton.im2col import spread, spread_few
 from tiltproof.network import arithmetic
 from tiltproof.network.arithmetic import Reach

@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from tiltproof.kernel_registry import accelerates
+from tiltproof.device import accelerates
 from tiltproof.kernels.im2col import power_of_two
 from tiltproof.kernels.triton.rows import shifted
 from tiltproof.network.ops import base

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.device import accelerates
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import SMALLEST, UNIT
-from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.matrix_program import OPERATIONS, Entries, Tape, Traced, constants
 from tiltproof.kernels.relu import factors, relu
 from tiltproof.kernels.triton.matrix_entries import entries as entries_kernel

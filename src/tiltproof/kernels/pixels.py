@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tiltproof.device import is_recording
+from tiltproof.device import accelerates, is_recording
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.rounding import UNIT
-from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.matrix_program import Entries, trace
 from tiltproof.kernels.selfcheck import agrees, is_batch_invariant
 from tiltproof.kernels.triton.bilinear import BORDER, REFLECT, ZEROS

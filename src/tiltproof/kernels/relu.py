@@ -10,10 +10,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from tiltproof.device import accelerates
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.relu import kinked, zonotope_relu
 from tiltproof.enclosures.rounding import SMALLEST
-from tiltproof.kernel_registry import accelerates
 from tiltproof.kernels.triton.relu import relu as relu_kernel
 
 BLOCK = 1024

@@ -6,7 +6,7 @@ Images of noise, and boxes from the transform's whole range down to a single poi
   2 e^2 - 1 for the second symbol and any one number of [-1, 1] for the hinge, but the same for all pixels;
 - be the reference's, with a radius that is nowhere smaller by more than roundings that are certainly covered; or, without slopes, be
   the reference's hull; over the boxes of the forms alone, or where those meet the intervals', as the kernels decide. Where the reference
-  evaluates no single points (`pixels.range_extrema`) it may be less; and where one pixel makes it drop all slopes of a
+  evaluates no single points (`pixels.bilinear.wide_hull`) it may be less; and where one pixel makes it drop all slopes of a
   box, a form with slopes has the samples alone to answer to;
 - be the same, bit for bit, when other pairs share its box, or nearly do.
 """
@@ -18,12 +18,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.rounding import UNIT
 from tiltproof.pixels.api import affine_by_points, hull
+from tiltproof.pixels.bilinear import too_wide
 from tiltproof.pixels.coordinates import Coordinates, coordinates, symbols
-from tiltproof.pixels.range_extrema import too_wide
 from tiltproof.transforms.base import Transform
 from tiltproof.transforms.interpolation import pixel_coordinates, sample
 

@@ -461,7 +461,7 @@ class WithoutHead(nn.Module):
 def head_of(model: nn.Module, images: Tensor) -> tuple[str, ...]:
     """Names of the functions that make the model's outputs of scores, the last one first.
 
-    A model that fails has none: whoever reads it says why.
+    A model that fails has none; tracing reports why.
     """
     watch = _Watch()
     try:

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tiltproof.device import has_kernel, matches_reference
 from tiltproof.errors import InputError
-from tiltproof.kernel_registry import has_kernel, matches_reference
 from tiltproof.process_lock import exclusive
 
 UNFOLD_BYTES = 2**31

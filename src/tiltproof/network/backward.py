@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tiltproof.device import launch_bound
+from tiltproof.device import has_kernel, launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForms
 from tiltproof.enclosures.relu import least
 from tiltproof.enclosures.rounding import gamma
-from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.forward import MOST_CLASSES
 from tiltproof.network.graph import Network, Operation
 from tiltproof.network.ops import REGISTRY

@@ -23,7 +23,7 @@ from tiltproof.network.ops import REGISTRY
 from tiltproof.network.ops.base import evaluated
 
 MOST_SYMBOLS = 1024
-"""Symbols beyond which a box is given up: a smaller one costs less."""
+"""Symbols beyond which a box gets no bound: a smaller one costs less."""
 MOST_BYTES = 2**28
 """The same, as bytes of the largest form of a box."""
 TOLERANCE = 0.2

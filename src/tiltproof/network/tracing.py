@@ -23,7 +23,7 @@ from torch.fx import Graph, Node
 from tiltproof.errors import InputError, UnsupportedOperation, raised
 from tiltproof.network.arithmetic import tracing_settings
 from tiltproof.network.graph import Network, Operation, Reference
-from tiltproof.network.moved import REARRANGING, Moved, along_last, rearranged, standing
+from tiltproof.network.moved_batch import REARRANGING, Moved, along_last, rearranged, standing
 from tiltproof.network.ops.base import (
     CONDITIONS,
     CONVERTERS,

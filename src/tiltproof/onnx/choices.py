@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tiltproof.onnx.arithmetic import BINARY, constant_with, fitted_constant, infinite, with_constant
 from tiltproof.onnx.module import MOST_NUMBERS, Draft, Image, Masked, Sizes, Truth, Value
-from tiltproof.onnx.ops import BINARY, constant_with, fitted_constant, infinite, with_constant
 from tiltproof.onnx.piecewise import EXTREMES, jump
 from tiltproof.onnx.protobuf import Node, package
 from tiltproof.onnx.registry import STEPPED, constant, image, reads, rounds

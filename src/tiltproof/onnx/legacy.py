@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from tiltproof.onnx.arithmetic import BINARY, with_constant
 from tiltproof.onnx.module import Draft, Image, Value
-from tiltproof.onnx.ops import BINARY, FUNCTIONS, clip, largest, with_constant
+from tiltproof.onnx.ops import FUNCTIONS, clip
+from tiltproof.onnx.pooling import largest
 from tiltproof.onnx.protobuf import FLOATING, Node
 from tiltproof.onnx.registry import image, reads
 from tiltproof.onnx.reshape import cut, in_shape, pad_lowest, pad_zeros, side_by_side, turned

@@ -1,4 +1,4 @@
-"""Operations that compute: layers, normalization, activations, pooling and arithmetic.
+"""Operations that compute: layers, normalization and activations; see also `pooling` and `arithmetic`.
 
 Each stands with the torch function that a node becomes, the rounding of that function, its reader and its writer.
 """
@@ -17,9 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.errors import shown
-from tiltproof.onnx.constants import folded
-from tiltproof.onnx.curves import gate
-from tiltproof.onnx.module import Draft, Image, Masked, Value
+from tiltproof.onnx.module import Draft, Image, Value
 from tiltproof.onnx.protobuf import INTEGERS, NUMBER, TEXT, Node
 from tiltproof.onnx.registry import (
     ErrorRule,
@@ -30,12 +28,11 @@ from tiltproof.onnx.registry import (
     gamma,
     image,
     reads,
-    rearranged,
     rounds,
     writes,
     writes_one_node,
 )
-from tiltproof.onnx.reshape import MOST, axes_of, pad_zeros, spread
+from tiltproof.onnx.reshape import MOST, pad_zeros
 from tiltproof.step_module import Step, convolve
 
 MOST_PRODUCTS = 2**36
@@ -118,7 +115,7 @@ def _terms(step: Step, x: Tensor) -> int:
     """How many products an output sums up, at most."""
     if "weight" in step.names:
         return step.constants["weight"][0].numel()
-    if step.function is average:
+    if "kernel" in step.settings:  # of a pooled window
         return math.prod(step.settings["kernel"])
     axes = step.settings.get("axes", (2, 3))
     return math.prod(x.shape[axis] for axis in axes)
@@ -392,288 +389,3 @@ def plain(draft: Draft, node: Node, values: list[Value | None]) -> Image:
 
 writes_one_node("sigmoid", "Sigmoid")
 writes_one_node("tanh", "Tanh")
-
-
-def _pooling(node: Node, x: Image) -> Sliding:
-    window = sliding(node, kernel_shape(node), x.shape)
-    if not window.even or any(2 * p > k for p, k in zip(window.begin, window.kernel, strict=True)):
-        raise node.refusal(
-            f"pads by {list(window.begin + window.end)}; only equal padding of at most half the kernel is supported"
-        )
-    return window
-
-
-def _attributes(operation: Operation) -> dict[str, Any]:
-    s = operation.settings
-    return {"kernel_shape": list(s["kernel_size"]), "strides": list(s["stride"]), "pads": list(s["padding"]) * 2}
-
-
-@rounds(rearranged)
-def largest(
-    x: Tensor,
-    *,
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    dilation: tuple[int, int],
-    ceil: bool = False,
-) -> Tensor:
-    return F.max_pool2d(x, kernel, stride, padding, dilation, ceil)
-
-
-@reads("MaxPool")
-def max_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(1)
-    x = image(node, values[0])
-    node.only(storage_order=0)
-    w, ceil = _pooling(node, x), node.flag("ceil_mode")
-    return draft.add(
-        node, largest, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, dilation=w.dilation, ceil=ceil
-    )
-
-
-@writes("max_pool2d")
-def write_max_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    more = {"dilations": list(operation.settings["dilation"])} if operation.settings["dilation"] != (1, 1) else {}
-    draft.add("MaxPool", inputs, output, **_attributes(operation), **more)
-
-
-@rounds(sum_of_products)
-def average(
-    x: Tensor,
-    *,
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    padding: tuple[int, int],
-    include: bool,
-    ceil: bool = False,
-) -> Tensor:
-    return F.avg_pool2d(x, kernel, stride, padding, ceil, include)
-
-
-@reads("AveragePool")
-def average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(1)
-    x = image(node, values[0])
-    w, include = _pooling(node, x), node.flag("count_include_pad")
-    ceil = node.flag("ceil_mode")
-    if w.dilation != (1, 1):
-        raise node.refusal("has dilations")
-    include = include or w.begin == (0, 0)
-    return draft.add(node, average, (x,), kernel=w.kernel, stride=w.stride, padding=w.begin, include=include, ceil=ceil)
-
-
-@writes("avg_pool2d")
-def write_avg_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    s = operation.settings
-    if s["ceil_mode"]:  # which tools read in different ways
-        _write_averages(draft, inputs, output, lambda x, axis: _averaged(x, axis, s))
-        return
-    if s["divisor"] is None:
-        draft.add(
-            "AveragePool", inputs, output, count_include_pad=int(s["count_include_pad"]), **_attributes(operation)
-        )
-        return
-    area = s["kernel_size"][0] * s["kernel_size"][1]  # with its padding every window has as many entries
-    draft.add("AveragePool", inputs, f"{output}.mean", count_include_pad=1, **_attributes(operation))
-    factor = draft.constant(f"{output}.factor", torch.tensor(area / s["divisor"], dtype=torch.float64))
-    draft.add("Mul", [f"{output}.mean", factor], output)
-
-
-def _averaged(x: Tensor, axis: int, settings: dict[str, Any]) -> Tensor:
-    """Average over windows along one axis alone. What the windows are, and what a sum is divided by, are products over both axes."""
-    alone = [[settings[name][k] if k == axis else n for k in (0, 1)] for name, n in LENGTHS.items()]
-    divisor = settings["divisor"] if axis or settings["divisor"] is None else 1
-    kernel, stride, padding = alone
-    return F.avg_pool2d(x, kernel, stride, padding, settings["ceil_mode"], settings["count_include_pad"], divisor)
-
-
-LENGTHS = {"kernel_size": 1, "stride": 1, "padding": 0}
-"""Settings of a window along each axis, and what they are of one that leaves an axis as it is."""
-
-
-def _write_averages(
-    draft: GraphDraft, inputs: list[str], output: str, averaged: Callable[[Tensor, int], Tensor]
-) -> None:
-    """Both products with the matrices of averages along one axis each."""
-    height, width = draft.shapes[inputs[0]][-2:]
-    rows = averaged(torch.eye(height, dtype=torch.float64).view(height, 1, height, 1), 0).flatten(1).t()
-    columns = averaged(torch.eye(width, dtype=torch.float64).view(width, 1, 1, width), 1).flatten(1)
-    write_products(draft, inputs, output, rows, columns)
-
-
-def write_products(draft: GraphDraft, inputs: list[str], output: str, rows: Tensor, columns: Tensor) -> None:
-    """rows @ x @ columns."""
-    draft.add("MatMul", [*inputs, draft.constant(f"{output}.columns", columns)], f"{output}.wide")
-    draft.add("MatMul", [draft.constant(f"{output}.rows", rows), f"{output}.wide"], output)
-
-
-@rounds(sum_of_products)
-def average_all(x: Tensor) -> Tensor:
-    return F.adaptive_avg_pool2d(x, (1, 1))
-
-
-@reads("GlobalAveragePool")
-def global_average_pool(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(1)
-    x = image(node, values[0])
-    if len(x.shape) != 3:
-        raise node.refusal(f"averages {list(x.shape)}; only images [C, H, W] are supported")
-    return draft.add(node, average_all, (x,))
-
-
-@writes("adaptive_avg_pool2d")
-def write_adaptive_avg_pool2d(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    size, result = draft.shapes[inputs[0]][-2:], operation.shape[-2:]
-    if any(whole % part for whole, part in zip(size, result, strict=True)):  # windows of unequal size
-        lengths = [(result[0], 1), (1, result[1])]
-        _write_averages(draft, inputs, output, lambda x, axis: F.adaptive_avg_pool2d(x, lengths[axis]))
-    elif tuple(result) == (1, 1):
-        draft.add("GlobalAveragePool", inputs, output)
-    else:
-        window = [whole // part for whole, part in zip(size, result, strict=True)]
-        draft.add("AveragePool", inputs, output, kernel_shape=window, strides=window)
-
-
-@rounds(sum_of_products)
-def mean(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.mean(x, axes, keep)
-
-
-@reads("ReduceMean")
-def reduce_mean(draft: Draft, node: Node, values: list[Value | None]) -> Image:
-    node.count(1, 2)
-    x, keep = image(node, values[0]), node.flag("keepdims", True)
-    node.only(noop_with_empty_axes=0)
-    axes = axes_of(node, values, 1)
-    if not axes:
-        raise node.refusal("averages over the batch too")
-    return draft.add(node, mean, (x,), axes=tuple(spread(node, axes, len(x.shape) + 1)), keep=keep)
-
-
-@writes("mean")
-def write_mean(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    keep = int(operation.settings["keepdim"])
-    draft.add("ReduceMean", inputs, output, axes=list(operation.settings["dim"]), keepdims=keep)
-
-
-def scaled_or_shifted(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    operation, constant = step.settings["operation"], step.constants["constant"].abs()
-    factor = (
-        constant if operation is torch.mul else 1 / constant if operation is torch.div else torch.ones_like(constant)
-    )
-    error = factor * errors[0]
-    return error + 2 * unit * (result.abs() + error)
-
-
-@rounds(scaled_or_shifted)
-def with_constant(x: Tensor, constant: Tensor, *, operation: Any) -> Tensor:
-    return operation(x, constant)
-
-
-@rounds(scaled_or_shifted)
-def constant_with(x: Tensor, constant: Tensor, *, operation: Any) -> Tensor:
-    return operation(constant, x)
-
-
-def branches(_step: Step, _read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    error = errors[0] + errors[1]
-    return error + 2 * unit * (result.abs() + error)
-
-
-def quotient_of_branches(_step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    """Infinite where the divisor may be 0."""
-    least = read[1].abs() - errors[1]
-    error = torch.where(least > 0, (errors[0] + result.abs() * errors[1]) / least, math.inf)
-    return error + 2 * unit * (result.abs() + error)
-
-
-@rounds(quotient_of_branches)
-def quotient(x: Tensor, other: Tensor) -> Tensor:
-    return x / other
-
-
-def over_branch(step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    ahead = step.constants["constant"].expand_as(result)
-    return quotient_of_branches(step, [ahead, read[0]], [torch.zeros_like(result), errors[0]], result, unit)
-
-
-@rounds(over_branch)
-def constant_over(x: Tensor, constant: Tensor, *, operation: Any) -> Tensor:
-    return constant / x
-
-
-def product_of_branches(_step: Step, read: list[Tensor], errors: list[Tensor], result: Tensor, unit: float) -> Tensor:
-    error = read[0].abs() * errors[1] + read[1].abs() * errors[0] + errors[0] * errors[1]
-    return error + 2 * unit * (result.abs() + error)
-
-
-BINARY: dict[str, Callable[..., Tensor]] = {
-    "Add": rounds(branches)(torch.add),
-    "Sub": rounds(branches)(torch.sub),
-    "Mul": rounds(product_of_branches)(torch.mul),
-    "Div": torch.div,
-}
-
-
-def infinite(value: Value | None) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all())
-
-
-def with_mask(draft: Draft, node: Node, values: list[Value | None]) -> Masked:
-    """A value and a constant with minus infinity where it takes entries out of a softmax, and other numbers elsewhere."""
-    x, added = values if isinstance(values[0], Image) else values[::-1]
-    x = image(node, x)
-    assert isinstance(added, Tensor)
-    taking = fitted_constant(node, (added > -math.inf).to(draft.dtype), x.shape)
-    more = added.masked_fill(added == -math.inf, 0.0)
-    result = x if not bool(more.any()) else arithmetic(draft, node, [x, more])
-    assert isinstance(result, Image)
-    return Masked(result, taking)
-
-
-def fitted_constant(node: Node, value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A constant spread to [1, ...], the same for every image."""
-    whole = (1, *shape)
-    if value.ndim > len(whole) or any(a not in (1, b) for a, b in zip(value.shape[::-1], whole[::-1], strict=False)):
-        raise node.refusal(f"has a constant of shape {list(value.shape)} for {list(shape)}")
-    return value.expand(whole).clone()
-
-
-@reads(*BINARY)
-def arithmetic(draft: Draft, node: Node, values: list[Value | None]) -> Value:
-    node.count(2)
-    function = BINARY[node.op]
-    first, second = values
-    if node.op == "Add" and any(infinite(value) for value in values):
-        return with_mask(draft, node, values)
-    if isinstance(first, Image) and isinstance(second, Image):
-        joined = gate(draft, node, first, second) if node.op == "Mul" else None
-        if joined is not None:
-            return joined
-        if len(first.shape) != len(second.shape):
-            raise node.refusal(f"joins branches of shapes {list(first.shape)} and {list(second.shape)}")
-        return draft.add(node, quotient if node.op == "Div" else function, (first, second))
-    x, constant = (first, second) if isinstance(first, Image) else (second, first)
-    if not isinstance(x, Image) or not isinstance(constant, Tensor):
-        return folded(node, first, second, function)
-    if node.op == "Div" and x is first and bool((constant == 0).any()):
-        raise node.refusal("divides by zero")
-    whole = len(x.shape) + 1
-    if constant.ndim > whole or (constant.ndim == whole and constant.shape[0] != 1):
-        raise node.refusal(f"has a constant of shape {list(constant.shape)}, which would tell images of a batch apart")
-    made = with_constant if x is first else constant_over if node.op == "Div" else constant_with
-    result = draft.add(node, made, (x,), {"constant": constant}, operation=function)
-    if result.shape != x.shape:
-        raise node.refusal(f"spreads {list(x.shape)} to {list(result.shape)}")
-    return result
-
-
-writes_one_node("add", "Add")
-writes_one_node("sub", "Sub")
-writes_one_node("product", "Mul")
-
-
-@writes("square")
-def write_square(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
-    draft.add("Mul", inputs * 2, output)

@@ -190,7 +190,7 @@ def extreme(draft: Draft, node: Node, values: list[Value | None]) -> Image:
         whole = len(result.shape) + 1
         if number.ndim > whole or (number.ndim == whole and number.shape[0] != 1):
             raise node.refusal(
-                f"has a constant of shape {list(number.shape)}, which would tell images of a batch apart"
+                f"has a constant of shape {list(number.shape)}, which differs between the images of a batch"
             )
         shape = result.shape
         result = draft.add(node, with_constant, (result,), {"constant": number})

@@ -77,7 +77,7 @@ def parse(content: bytes, path: Path) -> Any:
 
 
 def opset(model: Any) -> int:
-    """The opset of ONNX's own operations. Entries for other domains are not looked at: their nodes have no reader."""
+    """The opset of ONNX's own operations. Entries for other domains are ignored: their nodes have no reader."""
     versions = {int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     newest = package("onnx").defs.onnx_opset_version()
     if len(versions) != 1 or min(versions) < OLDEST:

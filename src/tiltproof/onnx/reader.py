@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tiltproof.errors import InputError, UnsupportedOperation, shown
-from tiltproof.onnx import choices, norms, rearranging, sums  # noqa: F401  (they fill the table)
+from tiltproof.onnx import arithmetic, choices, norms, pooling, rearranging, sums  # noqa: F401  (they fill the table)
 from tiltproof.onnx.crosscheck import compare
 from tiltproof.onnx.entry import Entry, entry_of
 from tiltproof.onnx.heads import refuse_inner_heads
@@ -162,7 +162,7 @@ def _steps(
 
 
 class _StandIns:
-    """Values in the place of those that refused nodes would give, to look at the nodes behind them; nothing runs them."""
+    """Values in the place of those that refused nodes would give, so that the nodes after them are read too; nothing runs them."""
 
     def __init__(self, message: Any, draft: Draft) -> None:
         self.message, self.draft = message, draft

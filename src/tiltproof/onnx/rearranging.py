@@ -53,7 +53,7 @@ def single(node: Node, value: Tensor, batch: int | None, rank: int) -> Tensor:
     if value.ndim != rank or (
         len(value) > 1 and not (len(value) == batch and torch.equal(value, value[:1].expand_as(value)))
     ):
-        raise node.refusal(f"has a constant of shape {list(value.shape)}, which would tell images of a batch apart")
+        raise node.refusal(f"has a constant of shape {list(value.shape)}, which differs between the images of a batch")
     return value[:1].clone()
 
 

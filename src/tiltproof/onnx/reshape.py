@@ -238,7 +238,7 @@ def flatten(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     node.count(1)
     x, axis = image(node, values[0]), node.integer("axis", 1)
     if axis not in (1, -len(x.shape)):
-        raise node.refusal(f"flattens from axis {axis} on; axis 1 keeps the images of a batch apart")
+        raise node.refusal(f"flattens from axis {axis} on; axis 1 keeps the images of a batch separate")
     return draft.add(node, in_shape, (x,), shape=(math.prod(x.shape),))
 
 

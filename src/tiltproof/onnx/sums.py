@@ -1,4 +1,4 @@
-"""Sums and products with constants along any axes, transposed convolutions, and the largest entry along axes."""
+"""Sums, means, lengths and largest entries along any axes, products with constants, and transposed convolutions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from tiltproof.onnx.attention import product
 from tiltproof.onnx.curves import length, log_sum_exp
 from tiltproof.onnx.module import Draft, Image, Value
-from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products, write_products
+from tiltproof.onnx.ops import MOST_PRODUCTS, kernel_shape, linear, sum_of_products
+from tiltproof.onnx.pooling import write_products
 from tiltproof.onnx.protobuf import INTEGERS, TEXT, Node
 from tiltproof.onnx.registry import (
     GraphDraft,
@@ -141,8 +142,14 @@ def lowest(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
     return torch.amin(x, axes, keep)
 
 
+@rounds(sum_of_products)
+def mean(x: Tensor, *, axes: tuple[int, ...], keep: bool) -> Tensor:
+    return torch.mean(x, axes, keep)
+
+
 REDUCTIONS = {
     "ReduceSum": total,
+    "ReduceMean": mean,
     "ReduceMax": highest,
     "ReduceMin": lowest,
     "ReduceL2": length,
@@ -159,6 +166,12 @@ def reduce(draft: Draft, node: Node, values: list[Value | None]) -> Image:
     if not axes:
         raise node.refusal("works over the batch too")
     return draft.add(node, REDUCTIONS[node.op], (x,), axes=tuple(spread(node, axes, len(x.shape) + 1)), keep=keep)
+
+
+@writes("mean")
+def write_mean(draft: GraphDraft, operation: Operation, inputs: list[str], output: str) -> None:
+    keep = int(operation.settings["keepdim"])
+    draft.add("ReduceMean", inputs, output, axes=list(operation.settings["dim"]), keepdims=keep)
 
 
 @reads("GlobalMaxPool")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, UnsupportedOperation, shown
 from tiltproof.network import Network, eval_mode, proof_arithmetic, read_network, run
-from tiltproof.onnx import norms, ops, reshape  # noqa: F401  (they fill the table)
+from tiltproof.onnx import arithmetic, norms, ops, pooling, reshape  # noqa: F401  (they fill the table)
 from tiltproof.onnx.ops import LIBRARY
 from tiltproof.onnx.protobuf import package
 from tiltproof.onnx.registry import WRITERS, GraphDraft

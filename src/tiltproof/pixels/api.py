@@ -9,22 +9,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tiltproof.device import batch_entries, launch_bound
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.device import batch_entries, has_kernel, launch_bound
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import UNIT, widen
 from tiltproof.errors import InputError
-from tiltproof.kernel_registry import has_kernel
 from tiltproof.pixels import single_cell
-from tiltproof.pixels.bilinear import PatchExtrema, boxes_of, some
+from tiltproof.pixels.bilinear import MOST_CELLS, PatchExtrema, boxes_of, some, too_wide, wide_hull
 from tiltproof.pixels.coordinates import Coordinates, check_camera_depth, coordinates, symbols
 from tiltproof.pixels.fgv import fgv
 from tiltproof.pixels.interpolations import resampled_form, resampled_interval
 from tiltproof.pixels.noise import noisy_form, noisy_interval
 from tiltproof.pixels.photometric import changed_form, changed_interval
 from tiltproof.pixels.quadratic import quadratic_pixels
-from tiltproof.pixels.range_extrema import MOST_CELLS, too_wide, wide_hull
 from tiltproof.transforms.base import Photometric, Pixelwise, Spatial, Transform, parse
 from tiltproof.transforms.blur import Filter
 from tiltproof.transforms.camera import CameraMove
@@ -343,7 +340,7 @@ CACHED_ENTRIES = 2**14
 
 def hull(images: Tensor, rows_of: Tensor, place: Coordinates, padding: str) -> Interval:
     """Return the exact minimum and maximum of the image over each pixel's coordinate box, [P, C, H, W]; for a box of
-    many cells slightly wider bounds (`pixels.range_extrema`)."""
+    many cells slightly wider bounds (`pixels.bilinear.wide_hull`)."""
     wide = _too_wide(images, place, padding)
     if wide is not None:
         place = replace(place, cells=MOST_CELLS)

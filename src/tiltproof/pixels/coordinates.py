@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.rounding import widen
 from tiltproof.errors import InputError
 from tiltproof.transforms.base import Spatial, Transform

@@ -99,11 +99,11 @@ def positive_part(x: Polynomial, highest: Tensor) -> Polynomial:
     Where |x_0| >= |x_1|, or where it is less, the middle of [0, highest] is taken.
     """
     (c, g), rest = x.stack[:2], x.radius
-    bent = x.stack[2:].abs().sum(0)
+    higher = x.stack[2:].abs().sum(0)
     kinked = c.abs() < g.abs()
     shift, tilt, curvature, parabola = absolute_parabola(torch.where(kinked, c, 0.0), torch.where(kinked, g, 1.0))
-    slack = (c.abs() + g.abs() + bent + rest) * (ROUNDINGS * U) + ROUNDINGS * SMALLEST[torch.float64]
-    left = parabola + bent / 2 + rest + slack
+    slack = (c.abs() + g.abs() + higher + rest) * (ROUNDINGS * U) + ROUNDINGS * SMALLEST[torch.float64]
+    left = parabola + higher / 2 + rest + slack
     stack = x.stack / 2
     stack[:3] += torch.stack([shift, tilt, curvature])
     half = highest.clamp(min=0) / 2 * (1 + 4 * U)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.device import batch_entries, launch_bound
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import Interval
 from tiltproof.enclosures.rounding import UNIT
 from tiltproof.errors import InputError
 from tiltproof.pixels.coordinates import interval_coordinates

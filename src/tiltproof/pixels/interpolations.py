@@ -1,4 +1,4 @@
-"""Bounds of images resampled by nearest or bicubic interpolation (`transforms/resampling.py`) over coordinate boxes.
+"""Bounds of images resampled by nearest or bicubic interpolation (`transforms/interpolation.py`) over coordinate boxes.
 
 The pixel nearest to a position in [a, b] is one of those on the lines ceil(a - 1/2) ... floor(b + 1/2), both of two that are
 equally near. A bilinear image over a box whose ends are grid lines is extreme at pixels, and takes the value of each there: so
@@ -21,14 +21,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.relu import clamp01
 from tiltproof.enclosures.rounding import widen
 from tiltproof.pixels.bilinear import FAR
 from tiltproof.pixels.coordinates import Coordinates
-from tiltproof.transforms.interpolation import pixels_at, ring_index, with_ring
-from tiltproof.transforms.resampling import SHARPNESS, cubic_weights
+from tiltproof.transforms.interpolation import SHARPNESS, cubic_weights, pixels_at, ring_index, with_ring
 
 Hull = Callable[[Tensor, Tensor, Coordinates, str], Interval]
 """`pixels.api.hull`: the extremes of bilinear images over boxes."""

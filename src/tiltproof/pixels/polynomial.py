@@ -180,7 +180,7 @@ class Axis:
     position: Polynomial  # from the cell's first line on
     first: Tensor  # that line: at or below the position in the middle of the box
     side: Tensor  # 1: the path crosses the next line, -1: that line, 0: neither
-    outside: Tensor  # how far the path may leave the cells that are looked at
+    outside: Tensor  # how far the path may leave the cells that are examined
     known: Tensor  # whether it leaves them by next to nothing
 
     @classmethod
@@ -305,7 +305,7 @@ def smooth(source: Source, x: Axis, y: Axis) -> tuple[Tensor, Tensor]:
     Roundings in units of u, with D = |a| + |b| + |d|, at least any difference of two neighbors; t and s, in [0, 1],
     are off by 1. a, b: D; d: 4 D; g_u, g_v: 10 D; a t: 3 D; s g_v: 12 D; the sums 2 (|q| + D), and |q| + D more for
     the one with d (U V)_0. The other coefficients: 10 D of g_u and g_v, 4 D of d, and 5 for products and sums, of the
-    polynomials' coefficients. Where the path leaves the cells that are looked at, both the image and the function
+    polynomials' coefficients. Where the path leaves the cells that are examined, both the image and the function
     change by at most 2 max|p| a pixel along each axis.
     """
     start = source.start.view(-1, 1, 1)

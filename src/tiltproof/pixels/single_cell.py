@@ -35,8 +35,7 @@ import torch
 from torch import Tensor
 
 from tiltproof.device import launch_bound
-from tiltproof.enclosures.affine_form import AffineForm
-from tiltproof.enclosures.interval import Interval
+from tiltproof.enclosures.affine_form import AffineForm, Interval
 from tiltproof.enclosures.rounding import SMALLEST, UNIT
 from tiltproof.pixels.bilinear import boxes_of, clipped, known_ends, some
 from tiltproof.pixels.coordinates import Coordinates

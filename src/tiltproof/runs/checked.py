@@ -1,7 +1,7 @@
 """What `tiltproof check` found, kept beside a run: who proved it again, and when.
 
 This is a note, not evidence: no digest covers it, the checker never reads it, and anybody could write one. It names the
-run it is about by digest and the checker by the digest of its code, and whoever shows it leaves out one that does not
+run it is about by digest and the checker by the digest of its code, and a report omits one that does not
 fit both, or that does not agree with the run's own counts.
 """
 

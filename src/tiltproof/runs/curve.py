@@ -1,7 +1,7 @@
 """The curve of a run: the certified share over nested ranges, from a tenth of the transformation to all of it.
 
 A proof for a range holds for every range inside it, and a counterexample that lies inside a smaller range falsifies
-that one too. Of the images that the whole range left open, the largest proved range is looked for, as `certified_radius`
+that one too. Of the images that the whole range left open, the largest proved range is searched for, as `certified_radius`
 does. With a uniform grid, or a range that leaves out the untransformed image, they are certified again instead, from the
 largest nested range to the smallest. The result is stored with a run as ``curve.json`` (docs/run-folder.md); it is not part of the
 sealed evidence.
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tiltproof.errors import InputError
 from tiltproof.runs.atomic_io import document, replace_bytes
-from tiltproof.runs.folder import VERDICTS, size_of_file
+from tiltproof.runs.folder import RECORDS, size_of_file
 from tiltproof.transforms import Transform, parse
 from tiltproof.verify.api import certified_radius, certify
 from tiltproof.verify.options import BranchAndBound
@@ -226,7 +226,7 @@ def write_curve(folder: Path, points: Sequence[CurvePoint], began: float) -> Non
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "verdicts_sha256": hashlib.sha256((folder / VERDICTS).read_bytes()).hexdigest(),
+        "verdicts_sha256": hashlib.sha256((folder / RECORDS).read_bytes()).hexdigest(),
         "points": [asdict(point) for point in points],
         "seconds": time.perf_counter() - began,
     }

@@ -28,12 +28,12 @@ from tiltproof.verify.batch import Result, Run
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.results import ImageResult
 
-MANIFEST, VERDICTS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
-RUN_FILES = (MANIFEST, VERDICTS, BATCHES, SUMMARY)
+MANIFEST, RECORDS, BATCHES, SUMMARY = "manifest.json", "verdicts.jsonl", "batches.jsonl", "summary.json"
+RUN_FILES = (MANIFEST, RECORDS, BATCHES, SUMMARY)
 FORMAT = "tiltproof-run"
 CHECKED, CHECK_FORMAT = "check.json", "tiltproof-check"
 """What `tiltproof check` found (`checked.py`): beside the run, and no part of it."""
-KEYS = {VERDICTS: {"image", "boxes"}, BATCHES: {"batch", "claim", "sha256"}}
+KEYS = {RECORDS: {"image", "boxes"}, BATCHES: {"batch", "claim", "sha256"}}
 """Keys that every record of these files has, among others."""
 MOST_BYTES = 2**26
 """Most bytes of a record."""
@@ -67,7 +67,7 @@ def contents(folder: Path) -> Contents:
                 _ensure_own(_is_record(stream.readline(MOST_BYTES), keys), folder / name)
     if sizes.get(SUMMARY):
         _ensure_own(_is_record((folder / SUMMARY).read_bytes() + b"\n", {"files"}), folder / SUMMARY)
-    results = bool(sizes.get(VERDICTS) or sizes.get(BATCHES) or SUMMARY in sizes)
+    results = bool(sizes.get(RECORDS) or sizes.get(BATCHES) or SUMMARY in sizes)
     return Contents(manifest, results, next(iter(others), None))
 
 
@@ -180,7 +180,7 @@ class StoredRun(Run):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._look(resume, overwrite)
-            self.verdicts = self._open(VERDICTS)
+            self.verdicts = self._open(RECORDS)
             lock(self.verdicts, folder)  # from here on no other process reads or changes the run
             before = self._look(resume, overwrite)  # again: another process may have been here before the lock
             self.journal = self._open(BATCHES)
@@ -338,7 +338,7 @@ class StoredRun(Run):
         """Seal the run with counts and the digests of the other files."""
         try:
             files = {MANIFEST: hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()}
-            for name, stream in ((VERDICTS, self.verdicts), (BATCHES, self.journal)):
+            for name, stream in ((RECORDS, self.verdicts), (BATCHES, self.journal)):
                 if not os.path.samestat(os.fstat(stream.fileno()), (self.folder / name).stat()):
                     raise InputError(
                         "the run folder was replaced while the run was writing to it", got=self.folder / name
@@ -360,12 +360,12 @@ class StoredRun(Run):
     def _withdraw(self) -> None:
         """Delete a run that failed before its first batch was done, under its lock, and the folders made for it."""
         with suppress(OSError):  # what stays counts as an empty folder
-            for stream, name in ((self.verdicts, VERDICTS), (self.journal, BATCHES)):
+            for stream, name in ((self.verdicts, RECORDS), (self.journal, BATCHES)):
                 if not os.path.samestat(os.fstat(stream.fileno()), (self.folder / name).stat()):
                     return  # another run's
             if any(path.name not in RUN_FILES for path in self.folder.iterdir()):
                 return  # without its manifest, the folder would be one that is not empty
-            for name in (MANIFEST, BATCHES, VERDICTS):
+            for name in (MANIFEST, BATCHES, RECORDS):
                 (self.folder / name).unlink()
             for path in self.made:
                 path.rmdir()

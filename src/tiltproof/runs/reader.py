@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tiltproof.errors import InputError, shown
 from tiltproof.runs.checked import Checked, read_checked
 from tiltproof.runs.curve import CURVE, CurvePoint, curve_of_radii, read_curve
-from tiltproof.runs.folder import FORMAT, MANIFEST, RESUMED, RUN_FILES, SUMMARY, VERDICTS, VERSION
+from tiltproof.runs.folder import FORMAT, MANIFEST, RECORDS, RESUMED, RUN_FILES, SUMMARY, VERSION
 from tiltproof.runs.manifest import image_digests, weights_digest
 from tiltproof.transforms import Transform, parse
 from tiltproof.transforms.noise import from_text
@@ -108,7 +108,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
         claim = manifest["claim"]
         regression = claim.get("task") == "regression"
         kind, of_kind = KINDS[claim.get("task")]
-        results: list[Any] = [kind.of_record(json.loads(line)) for line in content[VERDICTS].splitlines()]
+        results: list[Any] = [kind.of_record(json.loads(line)) for line in content[RECORDS].splitlines()]
         numbers = list(range(claim["first"], claim["first"] + len(claim["images_sha256"])))
         if not numbers or [result.image for result in results] != numbers:
             raise ValueError("records and claim are not about the same images")
@@ -135,7 +135,7 @@ def read_finished(folder: str | Path) -> FinishedRun:
     if claim.get("task") == "radius":
         curve = curve_of_radii(results, transform)
     elif not regression:
-        curve = read_curve(folder, digests[VERDICTS], len(results))
+        curve = read_curve(folder, digests[RECORDS], len(results))
         if curve is None and (folder / CURVE).exists():
             notices.append(f"{CURVE} belongs to other verdicts than this run's and was left out.")
     digest, checked = hashlib.sha256(content[SUMMARY]).hexdigest(), None
@@ -228,10 +228,10 @@ def _check_perturbation(result: ImageResult, transform: Transform, shape: tuple[
 
 
 def _same_counts(results: list[ImageResult], summary: dict[str, Any]) -> None:
-    for name in ("certified", "falsified", "unknown", "misclassified"):
-        count = sum(str(result.verdict) == name for result in results)
-        if summary[name] != count:
-            raise ValueError(f"the summary says {name} {summary[name]}, the records say {count}")
+    for verdict in Verdict:
+        count = sum(result.verdict is verdict for result in results)
+        if summary[verdict] != count:
+            raise ValueError(f"the summary says {verdict} {summary[verdict]}, the records say {count}")
 
 
 def check_model(run: FinishedRun, model: nn.Module) -> None:

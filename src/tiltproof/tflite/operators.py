@@ -14,11 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiltproof.keras.layers import (
-    MOST,
     Window,
     average,
     average_inside,
-    axis_here,
     channels_first,
     channels_last,
     every_other,
@@ -29,6 +27,7 @@ from tiltproof.keras.layers import (
     reshaped,
     same,
 )
+from tiltproof.keras.settings import MOST, axis_here
 from tiltproof.step_module import convolve
 from tiltproof.tflite.module import Draft, Given, Value, as_whole, constant, image, value, whole_of
 from tiltproof.tflite.registry import reads

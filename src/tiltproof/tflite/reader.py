@@ -157,7 +157,7 @@ def _agree(draft: Draft, node: Node, found: Given) -> None:
 
 
 def _stand_in(entry: TensorEntry, node: Node) -> Given:
-    """A value in the place of one that was refused, to look at the operators behind it; nothing runs it."""
+    """A value in the place of one that was refused, so that the operators after it are read too; nothing runs it."""
     whole = None
     if entry.type in RANGES:
         try:

@@ -4,7 +4,7 @@ A *part* has one parameter. It is `Spatial` (it moves pixels), `Pixelwise` (cont
 or `Photometric` (gamma, colors, blurs: a separate stage on images with values in [0, 1]). Except for gamma and blurs, a
 part writes its formula once, with ``+ - * /``, ``sin``, ``cos``, ``deg2rad`` and ``reciprocal``. The same formula runs on
 torch tensors (concrete parameters, differentiable), on `Interval` and on `AffineForm` (all parameters of a box), so that
-the three cannot drift apart.
+the three cannot come to differ.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.errors import InputError
-from tiltproof.names import PADDINGS
-from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, sample_each
-from tiltproof.transforms.resampling import INTERPOLATIONS, resampled
+from tiltproof.names import INTERPOLATIONS, PADDINGS
+from tiltproof.transforms.interpolation import Matrix, multiply, pixel_coordinates, resampled, sample_each
 
 LETTERS: dict[str, type[Part]] = {}
 """The classes the text notation knows, by letter. A class of this package registers itself when it is defined.

@@ -33,7 +33,7 @@ MIN_FOCAL, MAX_FOCAL = 0.01, 1e6
 MAX_DEGREES = 85.0
 """Largest yaw or pitch."""
 GROUND = (0.0, -1.0, 0.0)
-"""The normal of the ground below a camera that looks at the horizon; the unit of length is the camera's height."""
+"""The normal of the ground below a camera whose line of sight is level; the unit of length is the camera's height."""
 MAX_NORMAL = 1e3
 LEAST_DISTANCE = Fraction(1, 16)
 """A camera keeps at least this share of its distance from the plane."""
@@ -175,17 +175,24 @@ def _cos_sin(degrees: Any) -> tuple[Any, Any]:
 
 
 class CameraMove(Camera):
-    """A move of the camera along one of its axes, over a plane that fills the image.
+    """A move of the camera along one of its axes, over a plane that fills the image; `MoveX`, `MoveY` and `MoveZ` say along which.
+
+    Convention
+        axes:     u to the right, v upwards, origin at the image's center, on the line of sight
+        plane:    n . P = 1 for points P = (right, up, forward) from the camera; n = (0, -1, 0) by default: the ground at the
+                  distance 1 below a camera whose line of sight is level. Another one follows a second @: ``Tx(0.1@300@0:0:1)``
+        unit:     the unit of length in which n . P = 1: the plane's distance if n has length 1
+        scene:    pixels whose rays do not meet the plane, as above the horizon, follow the same formula
+        padding:  from the composition (zeros by default)
 
     Parameters
     ----------
     low_lengths, high_lengths : float
-        Ends of the range; a single number x means -x to x. The unit of length is that of the plane n . P = 1: with a normal
-        of length 1 the plane's distance.
+        Ends of the range; a single number x means -x to x.
     focal_pixels : float
         The camera's focal length in pixels, 0.01 to 1e6.
     normal : sequence of three float
-        The vector n of the plane n . P = 1, in the camera's axes (right, up, forward).
+        The vector n of the plane, in the camera's axes (right, up, forward).
 
     Raises
     ------
@@ -245,23 +252,9 @@ class MoveX(CameraMove):
     """Move the camera sideways over a plane: ``MoveX(0.1, focal_pixels=300)`` is -0.1 to 0.1; text ``Tx(0.1@300)``.
 
     Convention
-        axes:     u to the right, v upwards, origin at the image's center, on the line of sight
-        plane:    n . P = 1 for points P = (right, up, forward) from the camera; n = (0, -1, 0) by default: the ground at the
-                  distance 1 below a camera that looks at the horizon. Another one follows a second @: ``Tx(0.1@300@0:0:1)``
         sign:     positive moves the camera to the right, so the content moves to the left
-        unit:     the unit of length in which n . P = 1: the plane's distance if n has length 1
         inverse:  u' = u + c (n_x u + n_y v + n_z f), v' = v with c = t / (1 - n_x t), where 1 - n_x t must be at least 1/16
-        scene:    pixels whose rays do not meet the plane, as above the horizon, follow the same formula
-        padding:  from the composition (zeros by default)
-
-    Parameters
-    ----------
-    low_lengths, high_lengths : float
-        Ends of the range; a single number x means -x to x.
-    focal_pixels : float
-        The camera's focal length in pixels, 0.01 to 1e6.
-    normal : sequence of three float
-        The vector n of the plane.
+        others:   axes, plane, unit, scene and padding as in `CameraMove`, which has the same parameters
     """
 
     letter, axis = "Tx", 0
@@ -272,23 +265,9 @@ class MoveY(CameraMove):
     """Move the camera up and down over a plane: ``MoveY(0.1, focal_pixels=300)`` is -0.1 to 0.1; text ``Ty(0.1@300)``.
 
     Convention
-        axes:     u to the right, v upwards, origin at the image's center, on the line of sight
-        plane:    n . P = 1 for points P = (right, up, forward) from the camera; n = (0, -1, 0) by default: the ground at the
-                  distance 1 below a camera that looks at the horizon. Another one follows a second @: ``Ty(0.1@300@0:0:1)``
         sign:     positive moves the camera upwards, so the content moves down
-        unit:     the unit of length in which n . P = 1: the plane's distance if n has length 1
         inverse:  u' = u, v' = v + c (n_x u + n_y v + n_z f) with c = t / (1 - n_y t), where 1 - n_y t must be at least 1/16
-        scene:    pixels whose rays do not meet the plane, as above the horizon, follow the same formula
-        padding:  from the composition (zeros by default)
-
-    Parameters
-    ----------
-    low_lengths, high_lengths : float
-        Ends of the range; a single number x means -x to x.
-    focal_pixels : float
-        The camera's focal length in pixels, 0.01 to 1e6.
-    normal : sequence of three float
-        The vector n of the plane.
+        others:   axes, plane, unit, scene and padding as in `CameraMove`, which has the same parameters
     """
 
     letter, axis = "Ty", 1
@@ -299,24 +278,10 @@ class MoveZ(CameraMove):
     """Move the camera forwards over a plane: ``MoveZ(0.1, focal_pixels=300)`` is -0.1 to 0.1; text ``Tz(0.1@300)``.
 
     Convention
-        axes:     u to the right, v upwards, origin at the image's center, on the line of sight
-        plane:    n . P = 1 for points P = (right, up, forward) from the camera; n = (0, -1, 0) by default: the ground at the
-                  distance 1 below a camera that looks at the horizon. Another one follows a second @: ``Tz(0.1@300@0:0:1)``
         sign:     positive moves the camera forwards, so what lies on the plane grows
-        unit:     the unit of length in which n . P = 1: the plane's distance if n has length 1
         inverse:  u' = u / w, v' = v / w with w = 1 + c (n_x u / f + n_y v / f + n_z) and c = t / (1 - n_z t), where 1 - n_z t
                   must be at least 1/16, and w above 1/16 for every pixel; a range for which it does not is refused
-        scene:    pixels whose rays do not meet the plane, as above the horizon, follow the same formula
-        padding:  from the composition (zeros by default)
-
-    Parameters
-    ----------
-    low_lengths, high_lengths : float
-        Ends of the range; a single number x means -x to x.
-    focal_pixels : float
-        The camera's focal length in pixels, 0.01 to 1e6.
-    normal : sequence of three float
-        The vector n of the plane.
+        others:   axes, plane, unit, scene and padding as in `CameraMove`, which has the same parameters
     """
 
     letter, axis = "Tz", 2
@@ -330,12 +295,12 @@ def _normal(name: str, normal: Sequence[float]) -> tuple[float, float, float]:
         raise InputError(
             f"{name}'s plane is given by three numbers: right, up, forward",
             got=repr(normal),
-            do="use normal=(0, -1, 0) for the ground below a camera that looks at the horizon",
+            do="use normal=(0, -1, 0) for the ground below a camera whose line of sight is level",
         ) from None
     if not all(abs(entry) <= MAX_NORMAL for entry in (x, y, z)) or not (x or y or z):
         raise InputError(
             f"{name}'s plane needs a normal of entries up to {MAX_NORMAL:g}, not all 0",
             got=":".join(map(number_text, (x, y, z))),
-            do="use 0:-1:0 for the ground below a camera that looks at the horizon, 0:0:1 for a wall in front of it",
+            do="use 0:-1:0 for the ground below a camera whose line of sight is level, 0:0:1 for a wall in front of it",
         )
     return x, y, z

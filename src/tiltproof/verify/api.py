@@ -73,7 +73,7 @@ def certify(
     images : Tensor
         Images [N, C, H, W] with values in [0, 1], on the model's device.
     labels : Tensor
-        Classes [N]; None if ``keep`` is `KeepOwn`, which does not look at them.
+        Classes [N]; None if ``keep`` is `KeepOwn`, which ignores them.
     transform : Transform or str
         The transformation, for example ``"R(30)"``.
     keep : KeepOwn or TopK or Allow or Forbid or Linear, optional

@@ -19,7 +19,7 @@ from torch import Tensor
 from tiltproof.device import few_threads
 from tiltproof.runtime.batch_size import AdaptiveBatchSize, keep_freed_memory, pair_bytes, pairs_at_a_time
 from tiltproof.transforms import Transform
-from tiltproof.verify.attack import Attacker, Counterexamples, OutputSampler
+from tiltproof.verify.attack import Attacker, Counterexamples
 from tiltproof.verify.branch_and_bound import (
     PRECISE_FROM,
     BranchingSearch,
@@ -33,6 +33,7 @@ from tiltproof.verify.branch_and_bound import (
     starting_grid,
 )
 from tiltproof.verify.eight_bit_search import eight_bit_search
+from tiltproof.verify.inner_range import OutputSampler
 from tiltproof.verify.inputs import Inputs
 from tiltproof.verify.options import Execution, Settings
 from tiltproof.verify.prover import BackwardPolicy, Prover, RangeProver
@@ -163,7 +164,7 @@ class Job:
         precise = self._steered(pilots, start)
         state = SearchState.start(spec, known, pilots.policy, inputs.images.device)
         if inputs.transform.noise:
-            state.next_look.fill_(1)  # a look at a single point costs no more than a box that stays open
+            state.next_look.fill_(1)  # bounding a single point costs no more than a box that stays open
         return BranchingSearch(spec, tiling, state, settings.search, 0 if precise else PRECISE_FROM), grid
 
     @staticmethod

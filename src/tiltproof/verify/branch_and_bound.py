@@ -396,7 +396,7 @@ def deep_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
     """Return the grid for a deep network: the coarsest with at most `DEEP_COLUMNS` columns a box, found on a few random pairs.
 
     The number of kinks grows in proportion to a box's width, so that the work for the whole range hardly depends on it; the columns that
-    every box has are a small share of so many. Grids whose boxes are given up, or whose bounds are far below the margins, are too coarse.
+    every box has are a small share of that many. A grid is too coarse if boxes are abandoned, or if bounds are far below the margins.
     """
     prover, deep = pilots.prover, pilots.prover.deep
     assert deep is not None
@@ -404,7 +404,7 @@ def deep_grid(pilots: PilotRuns, budget_boxes: int) -> tuple[int, ...]:
     too_coarse, best, k = -1, len(grids) - 1, min(DEEP_START, len(grids) - 1)
     while k > too_coarse and k <= best:
         found = deep.bound(*_some_boxes(pilots, grids[k]), prover.networks[torch.float64])
-        close = found.bound > found.center / 2  # false for a box that was given up
+        close = found.bound > found.center / 2  # false for a box that was abandoned
         columns = float(found.columns.mean())
         if int(close.sum()) * 2 <= len(close) or columns > DEEP_COLUMNS:
             too_coarse, k = k, min(k + 1, best)

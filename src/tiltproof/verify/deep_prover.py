@@ -19,7 +19,7 @@ PIXEL_SYMBOLS = 64
 
 @dataclass
 class DeepOutcome:
-    """For each pair [P]: a lower and an upper bound of the margin, the margin in the middle of the box (NaN for boxes that were given up),
+    """For each pair [P]: a lower and an upper bound of the margin, the margin in the middle of the box (NaN for boxes that were abandoned),
     and how many columns went through the network."""
 
     bound: Tensor

@@ -28,7 +28,7 @@ OPEN = 2
 """Open pixels of a leaf. With 1, 2, 4 and 6 there are 3,480, 2,980, 4,450 and 8,900 pictures to evaluate for each degree of an MNIST
 digit."""
 MOST_OPEN, DEEPEST = 12, 44
-"""Open pixels that a leaf may have at last: one more for each halving in a row that leaves as many open. After so many halvings a box
+"""Open pixels that a leaf may have at last: one more for each halving in a row that leaves as many open. After `DEEPEST` halvings a box
 stays open."""
 SLACK = 2.0**-40
 """More than 255 p - 1/2 and 255 p + 1/2 round in float64: three roundings of numbers up to 256, at most 2^-45 each."""
@@ -260,7 +260,7 @@ class Enumeration:
         return leaves.part(~held)
 
     def _confirm(self, failed: Boxes, found: Found) -> None:
-        """Look at the middles of boxes with a picture that does not hold: there, a picture may be known for sure."""
+        """Evaluate the middles of boxes with a picture that does not hold: there, a picture may be known for sure."""
         for k in range(min(len(failed), KEPT)):
             value = min(max(float(failed.low[k] + failed.high[k]) / 2, self.low), self.high)
             self.try_at(value, found)

@@ -142,7 +142,7 @@ def inspect(
     semantics: str = "real",
     progress: Progress | None = None,
 ) -> Inspection:
-    """Look at a network before a proof: its layers, what has no bound rule, how bounds grow, and what a proof may cost.
+    """Analyze a network before a proof: its layers, what has no bound rule, how bounds grow, and what a proof may cost.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ class Keep(_Option):
         raise NotImplementedError
 
     def rule(self, labels: Tensor, classes: int) -> Rule:
-        """Return the rule for images of these labels [N] and a network of so many classes."""
+        """Return the rule for images of these labels [N] and a network of ``classes`` classes."""
         raise NotImplementedError
 
     def of_images(self, numbers: Sequence[int]) -> Keep:
@@ -60,7 +60,7 @@ class KeepOwn(Keep):
         return "gives the same answer as to the untransformed image"
 
     def rule(self, labels: Tensor, classes: int) -> Rule:
-        """Return the rule for images of these labels [N] and a network of so many classes."""
+        """Return the rule for images of these labels [N] and a network of ``classes`` classes."""
         return OwnRule()
 
 
@@ -102,7 +102,7 @@ class TopK(Keep):
         )
 
     def rule(self, labels: Tensor, classes: int) -> Rule:
-        """Return the rule for images of these labels [N] and a network of so many classes."""
+        """Return the rule for images of these labels [N] and a network of ``classes`` classes."""
         if self.k >= classes:
             raise InputError(
                 "the label is among all classes anyway",
@@ -201,7 +201,7 @@ class Allow(ClassSets):
         return f"answers with the label or an allowed class ({each}{'; and so on' if len(table) > NAMED else ''})"
 
     def rule(self, labels: Tensor, classes: int) -> Rule:
-        """Return the rule for images of these labels [N] and a network of so many classes."""
+        """Return the rule for images of these labels [N] and a network of ``classes`` classes."""
         mask, _ = self._mask(labels, classes)
         allowed = mask | _one_hot(labels, classes).cpu()
         if bool(allowed.all(1).any()):
@@ -249,7 +249,7 @@ class Forbid(ClassSets):
         )
 
     def rule(self, labels: Tensor, classes: int) -> Rule:
-        """Return the rule for images of these labels [N] and a network of so many classes."""
+        """Return the rule for images of these labels [N] and a network of ``classes`` classes."""
         forbidden, known = self._mask(labels, classes)
         if bool(forbidden.all(1).any()):
             raise InputError("every class is forbidden, so that no answer is left", got="Forbid", do="leave one out")
@@ -327,7 +327,7 @@ class Linear(Keep):
         return f"has outputs y with C y > d ({count} row{'s' if count > 1 else ''}{which})"
 
     def rule(self, labels: Tensor, classes: int) -> Rule:
-        """Return the rule for images of these labels [N] and a network of so many classes."""
+        """Return the rule for images of these labels [N] and a network of ``classes`` classes."""
         count, wanted = len(self.rows), {None: 1, "label": classes, "image": len(labels)}[self.each]
         if self.rows.shape[2] != classes or count != wanted:
             first = "" if self.each is None else f"{wanted}, "

@@ -390,7 +390,7 @@ def check_kinds(**options: object) -> None:
 @dataclass(frozen=True)
 class Settings:
     """What determines the results of a run, besides its images, network and claim; ``tolerance``: None for classes;
-    ``gap``: if the largest proved range is looked for, the difference of the shares of both its ends;
+    ``gap``: if the largest proved range is searched for, the difference of the shares of both its ends;
     ``eight_bits``: None for other semantics."""
 
     bounds: AffineBounds | IntervalHull | FGV = BOUNDS["affine"]

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from tiltproof.errors import InputError
-from tiltproof.verify.results import Progress
+from tiltproof.verify.results import Progress, Verdict
 
 PHASES = {"attack": "attacking", "prove": "proving"}
-COUNTS = ("certified", "falsified", "unknown")
+COUNTS = (Verdict.CERTIFIED, Verdict.FALSIFIED, Verdict.UNKNOWN)
 LOG_SECONDS, DRAW_SECONDS = 30, 0.1
 BAR = 10
 """Least width of a bar, in characters."""

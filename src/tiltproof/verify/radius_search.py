@@ -323,7 +323,7 @@ class RadiusSearch(Search):
         self._note_open(state, pool, begins)
 
     def _give_up(self, state: RadiusState, pool: Pairs, begins: Tensor) -> None:
-        """Finish images whose nearest open box halving cannot prove; looked at whenever an image's boxes have doubled."""
+        """Finish images whose nearest open box halving cannot prove; tested whenever an image's boxes have doubled."""
         due = ((state.boxes >= state.next_look) & ~state.finished).nonzero().flatten()
         if len(due):
             nearest = self._nearest_of(pool, begins, due)
@@ -335,7 +335,7 @@ class RadiusSearch(Search):
             state.next_look[due] = 2 * state.boxes[due]
 
     def _note_open(self, state: RadiusState, pool: Pairs, begins: Tensor) -> None:
-        """Record the nearest open box of images that are given up, and the least bound of their open boxes."""
+        """Record the nearest open box of images that are abandoned, and the least bound of their open boxes."""
         rows = state.exhausted.nonzero().flatten()
         rows = rows[torch.isin(rows, pool.image)]
         rows = rows[[row not in state.open_box for row in rows.tolist()]]

@@ -22,6 +22,20 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"  # neither, within the budget
     MISCLASSIFIED = "misclassified"  # wrong already on the untransformed image
 
+    @property
+    def meaning(self) -> str:
+        """What it says, in half a line."""
+        return MEANINGS[self]
+
+
+MEANINGS = {
+    Verdict.CERTIFIED: "proved for every parameter of the range",
+    Verdict.FALSIFIED: "a transformation breaks the answer",
+    Verdict.UNKNOWN: "not decided within the budget or the splits",
+    Verdict.MISCLASSIFIED: "wrong before any transformation",
+}
+"""Meaning of each verdict."""
+
 
 class Reason(StrEnum):
     """Why an image is unknown."""

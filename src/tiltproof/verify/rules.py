@@ -45,7 +45,7 @@ class ClassRule:
     allowed classes a.
 
     - ``spare`` 0: the margin is max_a f_a - max_j f_j. If it is positive, each f_j is strictly below some f_a, so that
-      whoever picks a largest output, in whatever way ties are broken, picks an allowed class. It suffices to prove
+      whichever largest output is picked, however ties are broken, an allowed class is picked. It suffices to prove
       f_a > f_j for one a for each j, another a for another j or another box: the maximum over a exceeds each of them.
     - allowed is the label alone: at most ``spare`` other classes are not strictly below the label, so the label is
       among the 1 + spare largest outputs, in whatever way ties are broken. Different boxes may spare different classes:

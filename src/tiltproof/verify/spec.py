@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tiltproof.network import Network
-from tiltproof.verify.attack import Attacker, Counterexamples, InnerRange, OutputSampler, ensure_finite
+from tiltproof.verify.attack import Attacker, Counterexamples
+from tiltproof.verify.inner_range import InnerRange, OutputSampler, ensure_finite
 from tiltproof.verify.options import Tolerance
 from tiltproof.verify.prover import CostModel, EagerPolicy, Outcome, Prover, RangeProver
 from tiltproof.verify.results import ImageResult, RangeResult, Reason, Verdict

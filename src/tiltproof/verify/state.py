@@ -395,7 +395,7 @@ class SearchState:
     reasons: dict[int, Reason]
     """Why images are exhausted."""
     next_look: Tensor
-    """Boxes at which it is looked again whether an image can be proved at all."""
+    """Boxes after which an image is tested again for whether it can be proved at all."""
     frontier: Frontier | None = None
     slack: Slack | None = None
     """The boxes of certified images, where their margins are tightened."""

@@ -8,6 +8,7 @@ from tiltproof.network.ops import (
     compounds,
     contraction,
     convex,
+    curves,
     fixed_point,
     gather,
     linear,
@@ -17,7 +18,6 @@ from tiltproof.network.ops import (
     pooling,
     products,
     quantize,
-    reshape,
     smooth,
 )
 from tiltproof.network.ops.base import REGISTRY, BackwardResult, Rule
@@ -33,6 +33,7 @@ __all__ = [
     "compounds",
     "contraction",
     "convex",
+    "curves",
     "fixed_point",
     "gather",
     "linear",
@@ -42,6 +43,5 @@ __all__ = [
     "pooling",
     "products",
     "quantize",
-    "reshape",
     "smooth",
 ]

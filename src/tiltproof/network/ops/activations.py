@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tiltproof.device import has_kernel
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.enclosures.relu import quadratic_relaxation, relax_relu, relu_chord, relu_gap
 from tiltproof.enclosures.rounding import SMALLEST, gamma, widen
-from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops.base import (
     UNDERFLOW,

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from tiltproof.device import launch_bound
+from tiltproof.device import has_kernel, launch_bound
 from tiltproof.enclosures.affine_form import AffineForm, GatheredForm, added_lengths, row_length
 from tiltproof.enclosures.rounding import SMALLEST, UNIT, gamma, widen
-from tiltproof.kernel_registry import has_kernel
 from tiltproof.network.graph import Operation, Reference
 
 

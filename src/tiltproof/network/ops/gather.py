@@ -32,7 +32,7 @@ from tiltproof.network.ops.base import (
 )
 
 TRACED = 2
-"""Images in a traced batch; what holds for two images apart holds for any number."""
+"""Images in a traced batch; what holds for each of two images holds for any number."""
 SUBNORMAL = 2.0**-125
 """Below this a constant may be flushed to zero."""
 

@@ -48,13 +48,13 @@ ALONG_LAST = {
     **dict.fromkeys(("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "add.Tensor", "sub.Tensor"), 1),
     **dict.fromkeys(("relu.default", "gelu.default", "silu.default", "dropout.default", "clamp_min.default"), 0),
 }
-"""Operations that keep all but this many of the last dimensions apart."""
+"""Operations that mix only this many of the last dimensions."""
 
 ENTRY_BY_ENTRY = (
     *("scaled_dot_product_attention.default", "baddbmm.default"),
     *("mul.Tensor", "div.Tensor", "add.Tensor", "sub.Tensor"),
 )
-"""Operations whose constants meet the entries of the result one by one; they must not tell images apart."""
+"""Operations whose constants meet the entries of the result one by one; they must be the same for all images."""
 
 
 @dataclass(frozen=True)
