@@ -138,7 +138,7 @@ def test_demo_of_an_unknown_task(tiltproof, workspace):
     result = tiltproof("demo", "--task", "flying")
     assert result.exit_code == 2
     assert "use one of digits, driving" in result.stderr
-    assert not list(workspace.iterdir())
+    assert not (workspace / "tiltproof-demo").exists()
 
 
 @pytest.mark.usefixtures("zoo_of_one")

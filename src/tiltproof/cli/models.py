@@ -71,7 +71,7 @@ def command(
     cards = models()
     groups = ranked(card for card in cards if isinstance(card, Card))
     steering = [card for card in cards if isinstance(card, RegressionCard)]
-    ordered = [*(card for group in groups.values() for card in group), *steering]
+    ordered: list[Card | RegressionCard] = [*(card for group in groups.values() for card in group), *steering]
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(card) for card in ordered], indent=2))
         return
