@@ -1,7 +1,16 @@
 """Names that users type, and defaults that ``--help`` shows, separate from the code that uses them, which imports torch."""
 
-DATA_NAMES = ("mnist", "cifar10", "tinyimagenet", "driving", "gtsrb", "mnist-sample", "cifar10-sample")
-SIGNED_LABELS = ("driving",)
+DATA_NAMES = (
+    "mnist",
+    "cifar10",
+    "tinyimagenet",
+    "driving",
+    "gtsrb",
+    "mnist-sample",
+    "cifar10-sample",
+    "driving-sample",
+)
+SIGNED_LABELS = ("driving", "driving-sample")
 """Data sets whose labels change their sign when an image is flipped, as steering angles do."""
 ARCHITECTURE_NAMES = (
     *("mnist_cnn", "cifar10_cnn", "cifar10_wide", "cifar10_cnn7", "cifar10_resnet9", "cifar10_resnet18"),

@@ -15,7 +15,8 @@ import pytest
 
 import tiltproof as package
 from tests.cli.terminal import read_to_the_end
-from tiltproof.models import load
+from tiltproof import InputError
+from tiltproof.models import load, models
 from tiltproof.models.cards import PAPER_ROWS, WEIGHTS_FOLDER
 from tiltproof.runs.manifest import weights_digest
 from tiltproof.training import read_recipe, recipes
@@ -90,14 +91,34 @@ def test_rows_in_the_papers_order_and_the_most_certified_first(bundle, shown):
     ]
 
 
+def test_steering_networks_have_a_table_of_their_own(bundle, shown):
+    """In degrees; cards hold radians."""
+    own = card("wheel", "driving_cnn", "driving", "R(2)", 0, 0)
+    shares = {"clean_percent", "certified_percent", "unfalsified_percent"}
+    own = {key: value for key, value in own.items() if key not in shares}
+    means = {"mean_absolute_error": 0.1, "certified_mean_absolute_error": 0.125, "mean_width": 0.025}
+    bundle(own | means)
+    lines = shown()
+    assert lines[0].split() == ["name", "network", "error", "certified", "width", "boxes"]
+    assert lines[2:4] == ["Driving, R(2)", " wheel cnn      5.73      7.16  1.43    17"]
+    assert "degrees of the steering wheel" in " ".join(lines)
+    bundle(card("digits", "mnist_cnn", "mnist", "R(30)", 99, 98))
+    both = shown()
+    assert both[-len(lines) - 1 :] == ["", *lines]
+    assert [content["name"] for content in json.loads("\n".join(shown("--json")))] == ["digits", "wheel"]
+    bundle(own | means | {"mean_width": "narrow"})
+    with pytest.raises(InputError, match="'mean_width' of the model card .* must be a number"):
+        models()
+
+
 def test_every_recipe_fits(bundle, shown):
     for recipe in recipes():
         bundle(card(recipe.name, recipe.model.architecture, recipe.data.name, recipe.transform, 99.99, 88.88, 20_000))
     lines = shown()
     assert max(map(len, lines)) <= COLUMNS
-    models = [line for line in lines if line.startswith(" ")]
-    assert len({len(line) for line in models}) == 1  # one line per model, columns aligned
-    assert len(models) == 1 + len(recipes()) + len(PAPER_ROWS)
+    rows = [line for line in lines if line.startswith(" ")]
+    assert len({len(line) for line in rows}) == 1  # one line per model, columns aligned
+    assert len(rows) == 1 + len(recipes()) + len(PAPER_ROWS)
 
 
 def test_details(bundle, shown, tmp_path):

@@ -10,6 +10,7 @@ from safetensors.torch import save
 
 from tiltproof.data import load as load_data
 from tiltproof.models import mnist_cnn, models
+from tiltproof.transforms import parse
 
 
 def test_attack_finds_what_certify_finds(tiltproof, workspace):
@@ -115,6 +116,29 @@ def check_demo(tiltproof, workspace, monkeypatch, count):
     assert result.stdout.rstrip().endswith("images/report.html")
     assert "it is proved" in (workspace / "images" / "report.html").read_text(encoding="utf-8")
     return result
+
+
+def test_demo_proves_steering_angles(tiltproof, workspace, monkeypatch):
+    frames, angles = load_data("driving-sample")
+    assert frames.shape == (24, 3, 66, 200)
+    assert frames.min() >= 0 < frames.std()
+    assert (angles.double().abs() < 1).all()
+    monkeypatch.setattr("tiltproof.data.load", lambda _: (frames[14:15], angles[14:15]))
+    monkeypatch.setattr("tiltproof.transforms.Rotation", lambda _: parse("R(-0.1:0)"))
+    result = tiltproof("demo", "--task", "driving", "--out", "drive")
+    assert result.exit_code == 0, result.output
+    assert "1 of 1 ranges as tight as asked for" in result.stdout
+    assert "widest range: frame 0, from 14." in result.stdout
+    with Image.open(workspace / "drive" / "steering.png") as image:
+        assert image.width > 600
+    assert "certified range" in (workspace / "drive" / "report.html").read_text(encoding="utf-8")
+
+
+def test_demo_of_an_unknown_task(tiltproof, workspace):
+    result = tiltproof("demo", "--task", "flying")
+    assert result.exit_code == 2
+    assert "use one of digits, driving" in result.stderr
+    assert not (workspace / "tiltproof-demo").exists()
 
 
 @pytest.mark.usefixtures("zoo_of_one")

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.soundness.forms import assert_inside, candidates, climb, in_float64, make_form
+from tests.soundness.forms import assert_inside, candidates, climb, in_float64, make_form, margins
 from tests.support.small_networks import ACTIVATIONS, SHAPE, SUPPORTED, Function, build
 from tiltproof import InputError, UnsupportedOperation, bound_network
 from tiltproof.enclosures.affine_form import AffineForm
@@ -41,6 +41,29 @@ def test_every_operation(name, many):
                 for tensor in (margin.center[row], margin.radius[row], *margin.slopes[:, row]):
                     assert tensor[label] == 0
                 assert max(-margin.lower[row, label], margin.upper[row, label]) < 1e-20
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if k % 12 == 0 else pytest.param(name, marks=pytest.mark.slow) for k, name in enumerate(SUPPORTED)],
+)
+def test_an_unknown_input_proves_nothing_false(name):
+    """A radius that is infinite or NaN admits every number: no bound that a rule makes of it excludes any output."""
+    model = build(SUPPORTED[name], 1)
+    labels = torch.tensor([0, 2, 1])
+    form = make_form(SHAPE, 2, 1)
+    radius = form.radius.clone()
+    radius[0].view(-1)[3], radius[1].view(-1)[3] = torch.inf, torch.nan
+    with torch.no_grad():
+        bounds = [bound_network(model, AffineForm(form.stack, radius), each) for each in (None, labels)]
+        for shift in (0.0, 7.0, -1e3, 1e5):
+            images = form.center.double().clone()
+            images[:2].view(2, -1)[:, 3] += shift
+            outputs = in_float64(model)(images)
+            for bound, values in zip(bounds, (outputs, margins(outputs[None], labels)[0]), strict=True):
+                allowed = 1e-12 * (1 + outputs.abs().amax(1, keepdim=True))
+                assert not (bound.lower > values + allowed).any()  # false for a NaN
+                assert not (bound.upper < values - allowed).any()
 
 
 @pytest.mark.parametrize("name", [*ACTIVATIONS, "residual add", "max pool padding", "deep"])

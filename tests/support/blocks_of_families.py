@@ -164,12 +164,13 @@ def grid() -> nn.Module:
 
 
 def cosine_attention() -> nn.Module:
-    """Attention by angles, whose factor is learned: Swin of the second version."""
+    """Attention by angles, whose factor is learned: Swin of the second version. Shifted, so that no query may be of length zero,
+    at which bounds of 1 / length are infinite."""
 
     def block(m: nn.Module, x: Tensor) -> Tensor:
         tokens = x.flatten(1, 2).transpose(1, 2)[..., :4]
         query, key, value = m.all(tokens).chunk(3, -1)
-        scores = F.normalize(query + 2, dim=-1) @ F.normalize(key + 2, dim=-1).transpose(-2, -1)
+        scores = F.normalize(query + 3, dim=-1) @ F.normalize(key + 3, dim=-1).transpose(-2, -1)
         return m.head(((scores * m.factor.clamp(max=4.6).exp()).softmax(-1) @ value).flatten(1))
 
     return Function(block, all=nn.Linear(4, 12), factor=torch.tensor(0.7), head=head(20))

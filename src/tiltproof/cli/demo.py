@@ -1,7 +1,8 @@
-"""``tiltproof demo``: certify the bundled digits with a bundled model; write two figures and a report."""
+"""``tiltproof demo``: certify bundled digits or road frames with a bundled model; write figures and a report."""
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +12,9 @@ import typer
 from tiltproof.cli import options
 from tiltproof.cli.display import live_progress
 from tiltproof.cli.inputs import make_folder, write_figure
-from tiltproof.cli.options import option
-from tiltproof.cli.tables import print_curve, print_summary
+from tiltproof.cli.options import choice, option
+from tiltproof.cli.tables import print_curve, print_ranges, print_summary
+from tiltproof.errors import InputError
 from tiltproof.verify.options import RunFolder
 from tiltproof.verify.results import Verdict
 
@@ -24,18 +26,76 @@ if TYPE_CHECKING:
 MODEL, DATA = "mnist-r30", "mnist-sample"
 BOXES, SAMPLES = 60, 961
 DETAILS = 40
-EPILOG = options.epilog("tiltproof demo", "tiltproof demo --out figures")
+STEERING_MODEL, STEERING_DATA = "driving-r2-narrow", "driving-sample"
+DRAWN = 6
+"""Frames in the figure of steering angles."""
+TASKS = ("digits", "driving")
+EPILOG = options.epilog("tiltproof demo", "tiltproof demo --task driving --out figures")
 
 
 def command(
+    task: Annotated[
+        str, choice("digits: a classifier (default); driving: steering angles.", options.PROBLEM, *TASKS)
+    ] = "digits",
     out: Annotated[Path, option("Folder for figures, run and report.", options.RESULTS, "FOLDER")] = Path(
         "tiltproof-demo"
     ),
 ) -> None:
-    """Certify 100 digits for every rotation of up to 30 degrees.
+    """Certify what is bundled, and write a report.
 
-    Takes less than a minute on a CPU and downloads nothing.
+    100 digits for every rotation of up to 30 degrees, or the steering angles of 24
+    road frames for every roll of the camera of up to 2 degrees. Takes less than a
+    minute on a CPU and downloads nothing.
     """
+    if task not in TASKS:
+        raise InputError("unknown demo", got=task, do=f"use one of {', '.join(TASKS)}")
+    begin = time.perf_counter()
+    make_folder(out)
+    report = _certify_steering(out) if task == "driving" else _certify_digits(out)
+    typer.echo(f"done in {time.perf_counter() - begin:.1f} s")
+    typer.echo(f"report, for any browser: {report}")
+
+
+def _certify_steering(out: Path) -> Path:
+    """The angles that a steering network may give while the camera rolls: figure and report."""
+    from tiltproof import data, models
+    from tiltproof.reports import Steering, steering_plot
+    from tiltproof.reports import report as write_report
+    from tiltproof.reports.page import REPORT
+    from tiltproof.transforms import Rotation
+    from tiltproof.verify.api import certify_range
+
+    whole_range = Rotation(2)
+    model = models.load(STEERING_MODEL)
+    frames, angles = data.load(STEERING_DATA)
+    typer.echo(
+        f"Proving steering angles of {len(frames)} road frames of {STEERING_DATA} with {STEERING_MODEL} for {whole_range}: "
+        "every roll of the camera from -2 to 2 degrees"
+    )
+    with live_progress(len(frames)) as progress:
+        certificate = certify_range(
+            *(model, frames, angles, whole_range),
+            progress=progress,
+            run=RunFolder(out / "run", overwrite=True, notes={"model": STEERING_MODEL, "data": STEERING_DATA}),
+        )
+    print_ranges(certificate.summary())
+    widest = max(certificate.results, key=lambda result: result.upper[0] - result.lower[0])
+    low, high = (math.degrees(end) for end in (widest.lower[0], widest.upper[0]))
+    typer.echo(f"widest range: frame {widest.image}, from {low:.2f} to {high:.2f} degrees of the steering wheel")
+
+    drawn = range(0, len(frames), math.ceil(len(frames) / DRAWN))
+    needles = [
+        Steering(result.prediction[0], result.lower[0], result.upper[0], float(angles[k]))
+        for k, result in ((k, certificate.results[k]) for k in drawn)
+    ]
+    figure = steering_plot(frames[list(drawn)].numpy(), needles, f"Steering angles proved for {whole_range}")
+    write_figure(out / "steering.png", figure)
+    typer.echo(f"steering angles and their proved ranges: {out / 'steering.png'}")
+    return write_report(out / "run", model, frames, angles, out=out / REPORT, details=DETAILS)
+
+
+def _certify_digits(out: Path) -> Path:
+    """Digits, the margin of one of them over all angles, and their report."""
     from tiltproof import data, models
     from tiltproof.pixels.api import bound_pixels
     from tiltproof.reports import bounds_plot, margin_plot
@@ -46,8 +106,6 @@ def command(
     from tiltproof.verify.api import certify
 
     whole_range, small_box = Rotation(30), Rotation(10, 11)
-    begin = time.perf_counter()
-    make_folder(out)
     model = models.load(MODEL)
     images, labels = data.load(DATA)
     typer.echo(
@@ -78,12 +136,9 @@ def command(
     title = f"Margin of {subject} over the angle: {BOXES} boxes of {60 / BOXES:g} degrees"
     write_figure(out / "margin.png", margin_plot(angles, margins, boxes, title, "rotation (degrees)"))
 
-    report = write_report(out / "run", model, images, labels, out=out / REPORT, details=DETAILS)
-
     typer.echo(f"pixel bounds: {out / 'pixel-bounds.png'}")
     typer.echo(f"margin over the angle: {out / 'margin.png'}")
-    typer.echo(f"done in {time.perf_counter() - begin:.1f} s")
-    typer.echo(f"report, for any browser: {report}")
+    return write_report(out / "run", model, images, labels, out=out / REPORT, details=DETAILS)
 
 
 def proved_margins(

@@ -8,20 +8,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from tiltproof.cli import options
 from tiltproof.cli.options import flag
-from tiltproof.models.cards import PAPER_ROWS, SOURCE, Card, PaperRow, models
+from tiltproof.models.cards import PAPER_ROWS, SOURCE, Card, PaperRow, RegressionCard, models
 
 EPILOG = options.epilog(
     "tiltproof models", "tiltproof models --details", "tiltproof certify --model mnist-r30 --data mnist-sample"
 )
-DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+DATASETS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "driving": "Driving"}
 HEADINGS = ("name", "network", "clean", "certified", "unfalsified", "boxes")
+RANGE_HEADINGS = ("name", "network", "error", "certified", "width", "boxes")
 TEXTS = 2
 """The first columns are left-aligned texts; the others are numbers."""
 INDENT = " "
@@ -30,11 +32,15 @@ LEGEND = f"""\
 Percent of all test images; boxes: parameter boxes bounded per image, mean.
 Paper: {SOURCE}."""
 
+RANGE_LEGEND = """\
+Means over all test frames, in degrees of the steering wheel: error of the
+prediction, largest error that the proved range allows, width of that range."""
+
 Row = tuple[str, str]
 """Data set and transformation: models are compared within a row."""
 
 
-def row_of(entry: Card | PaperRow) -> Row:
+def row_of(entry: Card | RegressionCard | PaperRow) -> Row:
     """The row of a model, independent of how its transformation is spelled."""
     from tiltproof.transforms import parse
 
@@ -62,23 +68,28 @@ def command(
     its own network and verifier. certify and attack take a model by name, and
     its transformation unless told otherwise.
     """
-    groups = ranked(models())
+    cards = models()
+    groups = ranked(card for card in cards if isinstance(card, Card))
+    steering = [card for card in cards if isinstance(card, RegressionCard)]
+    ordered: list[Card | RegressionCard] = [*(card for group in groups.values() for card in group), *steering]
     if as_json:
-        cards = [dataclasses.asdict(card) for group in groups.values() for card in group]
-        typer.echo(json.dumps(cards, indent=2))
+        typer.echo(json.dumps([dataclasses.asdict(card) for card in ordered], indent=2))
         return
-    if not groups:
+    if not cards:
         typer.echo("no models are bundled with this installation")
         return
-    for line in leaderboard(groups):
-        typer.secho(line, bold=None if line.startswith(INDENT) else True)
-    typer.echo(f"\n{LEGEND}")
+    tables = ((leaderboard(groups), LEGEND), (range_table(steering), RANGE_LEGEND))
+    for k, (lines, legend) in enumerate(table for table in tables if len(table[0]) > 1):
+        typer.echo("\n" * k, nl=False)
+        for line in lines:
+            typer.secho(line, bold=None if line.startswith(INDENT) else True)
+        typer.echo(f"\n{legend}")
     if details:
         from tiltproof.models import load
         from tiltproof.runs.manifest import TENSORS, WEIGHTS_FILE, weights_digest
 
         typer.echo()
-        for card in (card for group in groups.values() for card in group):
+        for card in ordered:
             typer.echo(f"{card.name}: {card.trained}; measured: {card.measured}")
             typer.echo(f"  {WEIGHTS_FILE}: {card.sha256}")
             typer.echo(f"  {TENSORS}: {weights_digest(load(card.name))}")
@@ -99,8 +110,25 @@ def leaderboard(groups: dict[Row, list[Card]]) -> list[str]:
     for row in tables.keys() & paper().keys():
         tables[row].append(_paper_cells(paper()[row]))
     entries = [HEADINGS, *(cells for table in tables.values() for cells in table)]
+    return _lines(entries, tables)
+
+
+def range_table(cards: Iterable[RegressionCard]) -> list[str]:
+    """The lines to print for steering networks, whose cards are in radians."""
+    tables: dict[Row, list[tuple[str, ...]]] = {}
+    for card in cards:
+        means = (card.mean_absolute_error, card.certified_mean_absolute_error, card.mean_width)
+        degrees = (f"{math.degrees(mean):.2f}" for mean in means)
+        tables.setdefault(row_of(card), []).append(
+            (card.name, _network(card), *degrees, f"{card.boxes_per_image:,.0f}")
+        )
+    return _lines([RANGE_HEADINGS, *(cells for table in tables.values() for cells in table)], tables)
+
+
+def _lines(entries: Sequence[tuple[str, ...]], tables: Mapping[Row, list[tuple[str, ...]]]) -> list[str]:
+    """The first entry as headings, and each table under the name of its row, all in the same columns."""
     widths = [max(map(len, column)) for column in zip(*entries, strict=True)]
-    lines = [INDENT + _line(HEADINGS, widths)]
+    lines = [INDENT + _line(entries[0], widths)]
     for (dataset, transform), table in tables.items():
         lines += ["", f"{DATASETS.get(dataset, dataset)}, {transform}"]
         lines += [INDENT + _line(cells, widths) for cells in table]
@@ -112,7 +140,7 @@ def _cells(card: Card) -> tuple[str, ...]:
     return card.name, _network(card), *(f"{share:.2f}" for share in shares), f"{card.boxes_per_image:,.0f}"
 
 
-def _network(entry: Card | PaperRow) -> str:
+def _network(entry: Card | RegressionCard | PaperRow) -> str:
     """The architecture without the data set's name, which the heading has."""
     return entry.architecture.removeprefix(f"{entry.dataset}_")
 

@@ -113,7 +113,7 @@ MODEL_HELP = "Bundled model, .safetensors, .onnx, .keras, .h5 or .tflite file, o
 _model_names: Names = lambda: (card.name for card in models())  # noqa: E731
 _model = option(MODEL_HELP, PROBLEM, "MODEL", names=_model_names)
 _data = option(
-    "mnist[-sample], cifar10[-sample], tinyimagenet, driving, gtsrb, or a folder (labels.csv or per class).",
+    "mnist[-sample], cifar10[-sample], driving[-sample], tinyimagenet, gtsrb, or a folder (labels.csv or per class).",
     *(PROBLEM, "DATA"),
     names=lambda: DATA_NAMES,
 )

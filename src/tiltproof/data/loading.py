@@ -68,8 +68,9 @@ def load(
     Parameters
     ----------
     name : str or Path
-        ``mnist``, ``cifar10``, ``tinyimagenet``, ``driving``, ``gtsrb``, ``mnist-sample`` or ``cifar10-sample`` (the first 100 test
-        images, bundled), or the path of a folder of images with a ``labels.csv``, with a folder per class, or without answers.
+        ``mnist``, ``cifar10``, ``tinyimagenet``, ``driving`` or ``gtsrb``; bundled, ``mnist-sample`` or ``cifar10-sample`` (the first
+        100 test images) or ``driving-sample`` (24 frames from all over the test drive); or the path of a folder of images with a
+        ``labels.csv``, with a folder per class, or without answers.
     root : str or Path, optional
         The folder that contains ``mnist/``, ``cifar10/`` and so on, or that folder itself; by default ``$TILTPROOF_DATA``. Without
         either, ``mnist`` and ``cifar10`` are downloaded into a cache folder.
@@ -202,7 +203,7 @@ def open_data(
     if base == "gtsrb":
         return _source(_traffic_signs(root, split), preparation)
     if base in IMAGE_SETS:
-        pixels, labels = IMAGE_SETS[base](image_folder(base, root), split)
+        pixels, labels = IMAGE_SETS[base](image_folder(base, SAMPLE_ROOT if bundled else root), split)
     else:
         read, fetch = READERS[base]
         files = FILES[base, split]

@@ -7,7 +7,7 @@ from tiltproof.lazy import lazy
 if TYPE_CHECKING:
     from tiltproof.keras import load_keras
     from tiltproof.models.architectures import ARCHITECTURES, cifar10_cnn, mnist_cnn
-    from tiltproof.models.cards import Card, models
+    from tiltproof.models.cards import Card, RegressionCard, models
     from tiltproof.models.loading import card_of, load
     from tiltproof.models.normalization import normalized
     from tiltproof.onnx import load_onnx
@@ -18,7 +18,7 @@ else:
         {
             "keras": ("load_keras",),
             "models.architectures": ("ARCHITECTURES", "cifar10_cnn", "mnist_cnn"),
-            "models.cards": ("Card", "models"),
+            "models.cards": ("Card", "RegressionCard", "models"),
             "models.loading": ("card_of", "load"),
             "models.normalization": ("normalized",),
             "onnx": ("load_onnx",),
@@ -29,6 +29,7 @@ else:
 __all__ = [
     "ARCHITECTURES",
     "Card",
+    "RegressionCard",
     "card_of",
     "cifar10_cnn",
     "load",

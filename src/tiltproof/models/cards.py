@@ -66,26 +66,60 @@ class Card:
     recipe: dict[str, Any]
     environment: dict[str, Any] | None = None
 
-    @classmethod
-    def read(cls, path: Path) -> Card:
-        """Read a card; raise `InputError` for missing or unknown keys and wrong types."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(f"the model card {path} cannot be read", got=error) from None
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
-        if not isinstance(content, dict) or not needed <= set(content) <= set(fields):
-            got = ", ".join(sorted(content)) if isinstance(content, dict) else type(content).__name__
-            raise InputError(f"the model card {path} must have the keys {', '.join(sorted(needed))}", got=shown(got))
-        for name, value in content.items():
-            kind, types = KINDS[str(fields[name].type)]
-            if not isinstance(value, types) or isinstance(value, bool):
-                raise InputError(f"{name!r} of the model card {path} must be {kind}", got=shown(value))
-        return cls(**content)
+
+@dataclass(frozen=True)
+class RegressionCard:
+    """The card of a bundled regression network; errors and widths are means over all test images, in the unit of its output.
+
+    Attributes
+    ----------
+    name, architecture, dataset, transform, trained, measured, sha256, recipe, environment
+        As in `Card`.
+    mean_absolute_error : float
+        Of the predictions.
+    certified_mean_absolute_error : float
+        The largest errors that the proved ranges allow.
+    mean_width : float
+        Of the proved ranges.
+    boxes_per_image : float
+        Parameter boxes bounded, mean over all images.
+    """
+
+    name: str
+    architecture: str
+    dataset: str
+    transform: str
+    trained: str
+    mean_absolute_error: float
+    certified_mean_absolute_error: float
+    mean_width: float
+    boxes_per_image: float
+    measured: str
+    sha256: str
+    recipe: dict[str, Any]
+    environment: dict[str, Any] | None = None
 
 
-def models(folder: Path | None = None) -> list[Card]:
+def read_card(path: Path) -> Card | RegressionCard:
+    """Read a card; raise `InputError` for missing or unknown keys and wrong types."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"the model card {path} cannot be read", got=error) from None
+    kind = RegressionCard if isinstance(content, dict) and "mean_width" in content else Card
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
+    if not isinstance(content, dict) or not needed <= set(content) <= set(fields):
+        got = ", ".join(sorted(content)) if isinstance(content, dict) else type(content).__name__
+        raise InputError(f"the model card {path} must have the keys {', '.join(sorted(needed))}", got=shown(got))
+    for name, value in content.items():
+        expected, types = KINDS[str(fields[name].type)]
+        if not isinstance(value, types) or isinstance(value, bool):
+            raise InputError(f"{name!r} of the model card {path} must be {expected}", got=shown(value))
+    return kind(**content)
+
+
+def models(folder: Path | None = None) -> list[Card | RegressionCard]:
     """List the bundled networks.
 
     Parameters
@@ -95,7 +129,7 @@ def models(folder: Path | None = None) -> list[Card]:
 
     Returns
     -------
-    list of Card
+    list of Card or RegressionCard
         One card per network, sorted by name.
 
     Raises
@@ -103,7 +137,7 @@ def models(folder: Path | None = None) -> list[Card]:
     InputError
         If a card is damaged.
     """
-    return [Card.read(path) for path in sorted((folder or WEIGHTS_FOLDER).glob("*.json"))]
+    return [read_card(path) for path in sorted((folder or WEIGHTS_FOLDER).glob("*.json"))]
 
 
 @dataclass(frozen=True)
