@@ -7,6 +7,7 @@ for either sign.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from fractions import Fraction
@@ -89,14 +90,13 @@ def check(letters, lows, highs, padding, image, rng, many=3):
         tuple(Fraction(min(math.nextafter(low, math.inf), high)) for low, high in zip(lows, highs, strict=True)),
         tuple(Fraction(max(math.nextafter(high, -math.inf), low)) for low, high in zip(lows, highs, strict=True)),
     ]
-    finite = 0
+    finite, truth = 0, functools.cache(lambda theta: transformed(image, letters, theta, padding))
     for method in ("affine", "hull", "fgv"):
         try:
             form = bound_pixels(tensor, transform, method, lows, highs)
         except InputError:
             continue  # undefined for this method, or at a camera depth of zero
         for theta in thetas:
-            truth = transformed(image, letters, theta, padding)
             numbers = [form.center[0], form.slopes[:, 0], form.radius[0], form.lower[0], form.upper[0]]
             known = torch.cat([n.reshape(-1, *form.radius[0].shape) for n in numbers]).isfinite().all(0)
             finite += int(known.sum())
@@ -104,7 +104,7 @@ def check(letters, lows, highs, padding, image, rng, many=3):
             assert not (form.lower[0] > -torch.inf)[~known].any() or not (form.upper[0] < torch.inf)[~known].any()
             for n, value in zip(numbers, (0, 0, 9, -9, 9), strict=True):
                 n[..., ~known] = value
-            found = violations(truth, *numbers, symbols(theta, lows, highs))
+            found = violations(truth(theta), *numbers, symbols(theta, lows, highs))
             assert not found, f"{letters} {method} {padding} {lows} {highs} {[float(t) for t in theta]}: {found[:3]}"
     return finite
 
