@@ -327,7 +327,9 @@ def _joined(forms: list[AffineForm]) -> AffineForm:
 
 def _generators() -> tuple[Any, ...]:
     """The states of the process's random number generators."""
-    return random.getstate(), repr(np.random.get_state(legacy=False)), torch.random.get_rng_state().numpy().tobytes()
+    numbers = np.random.get_state(legacy=True)
+    arrays = tuple(each.tobytes() if isinstance(each, np.ndarray) else each for each in numbers)
+    return random.getstate(), arrays, torch.random.get_rng_state().numpy().tobytes()
 
 
 @contextmanager
