@@ -82,12 +82,14 @@ KINDS = {"classes": certified, "ranges": bounded}
 def whole(tmp_path_factory):
     """Return the evidence of undisturbed runs, and how often each of the functions is called in them."""
     folder = tmp_path_factory.mktemp("whole")
-    calls = {kind: counted(WRITERS, functools.partial(work, folder / kind)) for kind, work in KINDS.items()}
+    for kind, work in KINDS.items():  # the first run of a process calls more
+        work(folder / kind)
+    calls = {kind: counted(WRITERS, functools.partial(work, folder / f"{kind} again")) for kind, work in KINDS.items()}
     return {kind: digits.evidence(folder / kind) for kind in KINDS}, calls
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
+def stopped(whole, tmp_path_factory):  # noqa: ARG001 - the first run of a process calls more
     """Return the folder of a run that was stopped midway, and how often its resumption calls each of the functions."""
     folder = tmp_path_factory.mktemp("stopped")
 
@@ -200,8 +202,8 @@ def trained(folder, resume=False):
 def undisturbed(tmp_path_factory):
     """Return the network of an undisturbed training, and how often it calls each of the functions."""
     folder = tmp_path_factory.mktemp("trained")
-    calls = counted(CHECKPOINTS, lambda: trained(folder / "counted"))
-    return trained(folder / "run").model, calls
+    model = trained(folder / "run").model
+    return model, counted(CHECKPOINTS, lambda: trained(folder / "counted"))
 
 
 @pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(CHECKPOINTS))

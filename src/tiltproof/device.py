@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import torch
 from torch import Tensor
@@ -54,6 +55,12 @@ def launch_bound(x: Tensor) -> bool:
     If so, one operation over a whole tensor is best; if not, several operations over parts that stay in the caches.
     """
     return x.is_cuda
+
+
+def return_freed_memory() -> None:
+    """Return to the system what the C library keeps of freed memory, which otherwise counts as taken; only glibc can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def use_threads(count: int | None) -> None:

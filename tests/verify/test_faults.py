@@ -126,6 +126,7 @@ def calls(kind, owner, name, inside=None):
     """Return how often a run calls the function, or its steps do; all functions of a kind are counted in one run."""
     key = kind, inside is None
     if key not in COUNTED:
+        undisturbed(kind)  # the first run of a process calls more
         functions = [*STEP[kind], *ANYWHERE.get(kind, [])]
         COUNTED[key] = counted(functions, lambda: results(kind), inside or (lambda: True))
     return COUNTED[key][owner, name]

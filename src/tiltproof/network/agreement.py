@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tiltproof.device import is_out_of_memory
+from tiltproof.device import is_out_of_memory, return_freed_memory
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, raised, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
@@ -67,7 +67,10 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points:
             images = images.to(network.dtype())
             with proof_arithmetic(like.device), _exact_convolutions(like.device):
                 _compare_calls(model, passes, example_of(shape, like), images)
-                _compare(network, images, _answers(model, images))
+                answers = _answers(model, images)
+                if not images.is_cuda and network.entries() > ENTRIES_AT_ONCE:
+                    return_freed_memory()  # or what tracing took would add to what the comparison takes
+                _compare(network, images, answers)
                 _compare_with_files(model, images)
     return network
 
@@ -317,8 +320,7 @@ def _perturbed(network: Network, images: Tensor) -> Tensor:
 
 def _parts(network: Network, images: Tensor) -> tuple[Tensor, ...]:
     """Split the images so that large networks need little memory."""
-    entries = sum(math.prod(operation.shape) for operation in network.operations) + images[0].numel()
-    return images.split(max(1, ENTRIES_AT_ONCE // entries))
+    return images.split(max(1, ENTRIES_AT_ONCE // network.entries()))
 
 
 def _joined(forms: list[AffineForm]) -> AffineForm:
