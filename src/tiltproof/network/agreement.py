@@ -13,7 +13,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -209,7 +208,7 @@ def _answer(model: nn.Module, images: Tensor) -> Tensor:
 def _compare(network: Network, images: Tensor, answers: list[Tensor]) -> None:
     """Refuse a graph whose outputs or margins rounding cannot take to the module's own ``answers``."""
     shape, outputs, ahead, labels, size = _enclosed(network, images)
-    others = [_values(_live(network, network.dtype()), images), _perturbed(network, images)]
+    others = [_values(network.network_as(network.dtype()), images), _perturbed(network, images)]
     finite = outputs.center.isfinite().all(1)  # else an overflow: bounds will be infinite and prove nothing
     seen = max(float((other - outputs.center)[finite].abs().amax()) if bool(finite.any()) else 0.0 for other in others)
     coarse = (
@@ -255,7 +254,7 @@ def _enclosed(network: Network, images: Tensor) -> tuple[torch.Size, AffineForm,
     """Evaluations in the network's own precision: the outputs' shape, flat outputs [P, K], margins of the largest output and
     which that is, and the size [P] of the largest term that they are sums of."""
     unit = torch.finfo(network.dtype()).eps / 2
-    live, outputs, ahead, labels, sizes = _live(network, torch.float64, unit), [], [], [], []
+    live, outputs, ahead, labels, sizes = network.network_as(torch.float64, unit), [], [], [], []
     constants = max(
         [
             0.0,
@@ -278,6 +277,7 @@ def _enclosed(network: Network, images: Tensor) -> tuple[torch.Size, AffineForm,
         if len(output.shape) == 2 and output.shape[1] > 1:
             labels.append(output.center.argmax(1))
             ahead.append(margins(live, forms, labels[-1]))
+        del forms  # or the next part's would be in memory beside them
     shape = output.shape[1:]
     if not ahead:
         return shape, _joined(outputs), None, torch.empty(0), torch.cat(sizes)
@@ -304,7 +304,7 @@ def _perturbed(network: Network, images: Tensor) -> Tensor:
 
     Signs are random but fixed. This shows how far later layers carry a rounding, also where terms cancel.
     """
-    live, unit = _live(network, torch.float64), torch.finfo(network.dtype()).eps / 2
+    live, unit = network.network_as(torch.float64), torch.finfo(network.dtype()).eps / 2
     generator = torch.Generator().manual_seed(0)
     outputs = []
     for part in _parts(network, images):
@@ -317,15 +317,6 @@ def _perturbed(network: Network, images: Tensor) -> Tensor:
             forms[operation.name] = AffineForm.constant(value + signs * unit * terms)
         outputs.append(forms[live.output].center)
     return torch.cat(outputs).flatten(1)
-
-
-def _live(network: Network, dtype: torch.dtype, evaluation: float = 0.0) -> Network:
-    """The network with its constants. A large one works out their absolute values and matrices each time: kept, they take three times
-    the memory of its weights."""
-    live = network.network_as(dtype, evaluation)
-    if network.entries() > ENTRIES_AT_ONCE:
-        live.operations = [replace(operation, kept=None) for operation in live.operations]
-    return live
 
 
 def _parts(network: Network, images: Tensor) -> tuple[Tensor, ...]:
