@@ -16,6 +16,9 @@ import torch
 
 from tests.support.processes import environment
 
+collect_ignore = ["support"]
+"""Helpers, in which `--doctest-modules` would look for doctests: there are none, and one works when it is imported."""
+
 
 @pytest.fixture(autouse=True)
 def one_thread():

@@ -3,16 +3,18 @@
 Covers runs, curves, reports and training checkpoints. `tests/verify/test_faults.py` covers the steps of a search.
 """
 
+import functools
 import importlib
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support import digits, small_regression, tiny_training
-from tests.support.faults import Fault, sampled
+from tests.support.faults import Fault, counted, sampled
 from tiltproof import Attack, Execution, InputError, RunFolder, certify, certify_range
 from tiltproof.checker import check
 from tiltproof.reports import report
@@ -73,12 +75,33 @@ WRITERS = [
 ]  # fmt: skip
 
 
+KINDS = {"classes": certified, "ranges": bounded}
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
+    """Return the evidence of undisturbed runs, and how often each of the functions is called in them."""
     folder = tmp_path_factory.mktemp("whole")
-    certified(folder / "classes")
-    bounded(folder / "ranges")
-    return {name: digits.evidence(folder / name) for name in ("classes", "ranges")}
+    for kind, work in KINDS.items():  # the first run of a process calls more
+        work(folder / kind)
+    calls = {kind: counted(WRITERS, functools.partial(work, folder / f"{kind} again")) for kind, work in KINDS.items()}
+    return {kind: digits.evidence(folder / kind) for kind in KINDS}, calls
+
+
+@pytest.fixture(scope="module")
+def stopped(whole, tmp_path_factory):  # noqa: ARG001 - the first run of a process calls more
+    """Return the folder of a run that was stopped midway, and how often its resumption calls each of the functions."""
+    folder = tmp_path_factory.mktemp("stopped")
+
+    def progress(state):
+        if state.done > 2:  # a batch is reported before it is on disk: now the first one is
+            raise KeyboardInterrupt
+
+    execution = Execution(batch_size=2, batch_images=2)
+    with pytest.raises(KeyboardInterrupt):
+        certify(*images_of(), RANGE, execution=execution, run=RunFolder(folder / "run"), progress=progress)
+    shutil.copytree(folder / "run", folder / "counted")
+    return folder / "run", counted(WRITERS, lambda: certified(folder / "counted", resume=True))
 
 
 def disturbed(work, folder, owner, name, error, after, call):
@@ -95,15 +118,13 @@ def disturbed(work, folder, owner, name, error, after, call):
 @pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(WRITERS))
 @pytest.mark.parametrize("kind", ["classes", "ranges"])
 def test_a_run_goes_on_from_whatever_was_raised(kind, owner, name, error, after, short, whole, tmp_path):
-    work = {"classes": certified, "ranges": bounded}[kind]
-    with Fault(owner, name, 0, error, after) as counted:
-        work(tmp_path / "counted")
-    if not counted.calls:
+    work, evidence, calls = KINDS[kind], whole[0][kind], whole[1][kind][owner, name]
+    if not calls:
         pytest.skip("only called where something was there before")
-    for call in sampled(counted.calls, SHORT if short else counted.calls):
+    for call in sampled(calls, SHORT if short else calls):
         folder = tmp_path / str(call)
         assert disturbed(work, folder, owner, name, error, after, call)
-        assert digits.evidence(folder) == whole[kind], (call, counted.calls)
+        assert digits.evidence(folder) == evidence, (call, calls)
         assert sorted(path.name for path in folder.iterdir()) == sorted(run_folder_names())
         if kind == "classes" and call == 1:
             assert check(folder, *images_of()).images == 6
@@ -114,36 +135,19 @@ def run_folder_names():
 
 
 @pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(WRITERS))
-def test_a_run_that_is_resumed_may_fail_again(owner, name, error, after, short, whole, tmp_path):
+def test_a_run_that_is_resumed_may_fail_again(owner, name, error, after, short, whole, stopped, tmp_path):
     """A fault during the resumption of a run that was stopped midway."""
-
-    def stopped(folder):
-        def progress(state):
-            if state.done >= 2:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            certify(
-                *images_of(),
-                RANGE,
-                execution=Execution(batch_size=2, batch_images=2),
-                run=RunFolder(folder),
-                progress=progress,
-            )
-
-    stopped(tmp_path / "counted")
-    with Fault(owner, name, 0, error, after) as counted:
-        certified(tmp_path / "counted", resume=True)
-    for call in sampled(counted.calls, SHORT if short else counted.calls):
+    midway, calls = stopped[0], stopped[1][owner, name]
+    for call in sampled(calls, SHORT if short else calls):
         folder = tmp_path / str(call)
-        stopped(folder)
+        shutil.copytree(midway, folder)
         with Fault(owner, name, call, error, after):
             try:
                 certified(folder, resume=True)
             except (InputError, *ERRORS):
                 pass
         certified(folder, resume=True)
-        assert digits.evidence(folder) == whole["classes"]
+        assert digits.evidence(folder) == whole[0]["classes"]
 
 
 PAGES = [(os, "fsync"), (Path, "replace"), (json, "dumps"), (io, "open"), (writing, "replace_bytes")]
@@ -195,15 +199,17 @@ def trained(folder, resume=False):
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("trained") / "run").model
+def undisturbed(tmp_path_factory):
+    """Return the network of an undisturbed training, and how often it calls each of the functions."""
+    folder = tmp_path_factory.mktemp("trained")
+    model = trained(folder / "run").model
+    return model, counted(CHECKPOINTS, lambda: trained(folder / "counted"))
 
 
 @pytest.mark.parametrize(("owner", "name", "error", "after", "short"), cases(CHECKPOINTS))
-def test_a_training_goes_on_from_whatever_was_raised(owner, name, error, after, short, weights, tmp_path):
-    with Fault(owner, name, 0, error, after) as counted:
-        trained(tmp_path / "counted")
-    for call in sampled(counted.calls, SHORT if short else counted.calls):
+def test_a_training_goes_on_from_whatever_was_raised(owner, name, error, after, short, undisturbed, tmp_path):
+    weights, calls = undisturbed[0], undisturbed[1][owner, name]
+    for call in sampled(calls, SHORT if short else calls):
         folder = tmp_path / str(call)
         with Fault(owner, name, call, error, after):
             try:
@@ -212,4 +218,4 @@ def test_a_training_goes_on_from_whatever_was_raised(owner, name, error, after, 
                 pass
         again = trained(folder, resume=True)
         assert again.finished
-        assert tiny_training.same_weights(weights, again.model), (call, counted.calls)
+        assert tiny_training.same_weights(weights, again.model), (call, calls)

@@ -46,17 +46,23 @@ def prose(source):
     ]
 
 
-def names(source):
+@cache
+def names(path):
     """Return every name that the code of a module uses or defines."""
-    return {
-        token.string for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.NAME
-    }
+    tokens = tokenize.generate_tokens(io.StringIO(TEXTS[path]).readline)
+    return {token.string for token in tokens if token.type == tokenize.NAME}
 
 
-def defined(source):
+@cache
+def all_names():
+    return set().union(*map(names, FILES))
+
+
+@cache
+def defined(path):
     """Return what `module.name` can mean: what the module or a class in it defines."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(TEXTS[path])):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -68,19 +74,14 @@ def defined(source):
     return found
 
 
-NAMES = {path: names(source) for path, source in TEXTS.items()}
-DEFINED = {path: defined(source) for path, source in TEXTS.items()}
-ALL_NAMES = set().union(*NAMES.values()) if NAMES else set()
-
-
 @cache
 def holders(head):
     """Return what `head` can be: names below modules and packages of this name, and below classes of this name."""
-    below = [DEFINED[path] for path in FILES if head == (path.parent.name if path.name == "__init__.py" else path.stem)]
+    below = [defined(path) for path in FILES if head == (path.parent.name if path.name == "__init__.py" else path.stem)]
     below += [
         {path.parent.name if path.name == "__init__.py" else path.stem for path in FILES if head in path.parts[-3:-1]}
     ]
-    below += [DEFINED[path] for path in FILES if re.search(rf"^class {head}\b", TEXTS[path], re.MULTILINE)]
+    below += [defined(path) for path in FILES if re.search(rf"^class {head}\b", TEXTS[path], re.MULTILINE)]
     return [each for each in below if each]
 
 
@@ -92,18 +93,18 @@ def missing(path, text):
         ours = any(path.parts[-len(suffix.parts) :] == suffix.parts for path in FILES)
         if not ours and not (ROOT / suffix).exists():
             found.append(match[0])
-    parts = {each.name.removesuffix(".py") for each in PACKAGE.iterdir()} | ALL_NAMES
+    parts = {each.name.removesuffix(".py") for each in PACKAGE.iterdir()} | all_names()
     found += [match[0] for match in PACKAGE_PATH.finditer(text) if match[1].split(".")[1] not in parts]
     for match in NAME.finditer(text):
         head, *rest = match[1].split(".")
         if head in FOREIGN or (rest and rest[-1] == "py"):
             continue
         if not rest:
-            known = head in ALL_NAMES or hasattr(builtins, head) or bool(holders(head))
+            known = head in all_names() or hasattr(builtins, head) or bool(holders(head))
         elif holders(head):
             known = all(not holders(a) or any(b in each for each in holders(a)) for a, b in pairwise([head, *rest]))
         else:
-            known = {head, *rest} <= NAMES[path]
+            known = {head, *rest} <= names(path)
         if not known:
             found.append(match[1])
     return found

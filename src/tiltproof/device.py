@@ -8,12 +8,13 @@ not used again. An out-of-memory error passes through, because a smaller batch m
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import inspect
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, wraps
 from typing import Any, TypeVar
 
@@ -69,6 +70,12 @@ def launch_bound(x: Tensor) -> bool:
     If so, one operation over a whole tensor is best; if not, several operations over parts that stay in the caches.
     """
     return x.is_cuda
+
+
+def return_freed_memory() -> None:
+    """Return to the system what the C library keeps of freed memory, which otherwise counts as taken; only glibc can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def use_threads(count: int | None) -> None:

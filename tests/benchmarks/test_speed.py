@@ -172,6 +172,7 @@ def test_demo_ratio_compares_verdicts_and_times(program, start, monkeypatch):
     assert "VERDICTS DIFFER on images 0:" in printed
 
 
+@pytest.mark.slow
 def test_demo_ratio_runs_an_earlier_commit(program, start, monkeypatch, capsys):
     git = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
     if shutil.which("git") is None or subprocess.run(git, capture_output=True, check=False).returncode:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.file_kinds import KINDS
 
-SHORT, LONG = 200, 5000
+SHORT, LONG = 100, 5000
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limits on memory and time are those of Linux")
 

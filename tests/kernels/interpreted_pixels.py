@@ -92,20 +92,24 @@ def holds(form, other) -> torch.Tensor:
     return (apart == 0) & (form.radius == other.radius) | (apart + other.radius.double() <= form.radius.double())
 
 
+def alike(form, wanted, place, padding, exact) -> bool:
+    """Return whether a form differs from the reference's only by roundings, and contains it if these are known exactly."""
+    no_slopes = (wanted.slopes == 0).all()  # because of one pixel's box
+    near = agree(form, wanted, place, padding).all()
+    return bool(near) and (not exact or bool(no_slopes) or bool(holds(form, wanted).all()))
+
+
 def compare(image, transform, low, high, dtype, exact=EXACT, quadratic=False) -> AffineForm:
     """Bound all pairs at once with the kernel, each alone with the reference."""
     rows_of = torch.arange(len(low)) % len(image)
     found = kernel(image, rows_of, transform, "affine", low, high, dtype=dtype, quadratic=quadratic)
     for k in range(len(low)):
         arguments = rows_of[k : k + 1], transform, "affine", low[k : k + 1], high[k : k + 1]
-        mine, alike = found[k : k + 1], []
         place = coordinates_of(transform, low[k : k + 1], high[k : k + 1], *image.shape[-2:])
-        for own in (False, True):
-            wanted = padded(reference(image, *arguments, own=own, dtype=dtype, quadratic=quadratic), len(found.stack))
-            no_slopes = (wanted.slopes == 0).all()  # because of one pixel's box
-            near = agree(mine, wanted, place, transform.padding).all()
-            alike.append(bool(near) and (not exact or bool(no_slopes) or bool(holds(mine, wanted).all())))
-        assert any(alike), (str(transform), low[k], high[k], dtype)
+        wanted = (reference(image, *arguments, own=own, dtype=dtype, quadratic=quadratic) for own in (False, True))
+        mine, planes = found[k : k + 1], len(found.stack)
+        close = (alike(mine, padded(each, planes), place, transform.padding, exact) for each in wanted)
+        assert any(close), (str(transform), low[k], high[k], dtype)
     return found
 
 

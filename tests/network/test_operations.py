@@ -1,6 +1,7 @@
 """The table of small networks holds every operation, so that the tests that iterate over it see them all."""
 
 from fractions import Fraction
+from functools import cache
 
 import pytest
 import torch
@@ -12,13 +13,14 @@ from tests.support.small_networks import ACTIVATIONS, SHAPE, SUPPORTED, build
 from tiltproof import bound_network
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import UnsupportedOperation
-from tiltproof.network import read_network
 from tiltproof.network.graph import Operation
 from tiltproof.network.ops import REGISTRY
+from tiltproof.network.tracing import export_network
 
 
+@cache
 def kinds(name: str) -> set[str]:
-    network = read_network(build(SUPPORTED[name], 0), SHAPE, torch.rand(1, *SHAPE))
+    network = export_network(build(SUPPORTED[name], 0), SHAPE, torch.rand(1, *SHAPE))
     return {operation.kind for operation in network.operations}
 
 

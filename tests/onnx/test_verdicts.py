@@ -162,10 +162,11 @@ def test_bounds_contain_what_onnxruntime_computes(tmp_path, name, seed):
     (tmp_path / "net.onnx").write_bytes(content)
     center, slopes, radius = torch.rand(2, 1, 8, 8), 0.05 * torch.randn(3, 2, 1, 8, 8), 0.01 * torch.rand(2, 1, 8, 8)
     bounds = bound_network(load_onnx(tmp_path / "net.onnx"), AffineForm(torch.cat([center[None], slopes]), radius))
+    inside = []
     for _ in range(20):
         symbols = torch.rand(3, 1, 1, 1, 1) * 2 - 1
-        inside = center + (symbols * slopes).sum(0) + radius * (torch.rand_like(radius) * 2 - 1)
-        outputs = answers(content, inside)
+        inside.append(center + (symbols * slopes).sum(0) + radius * (torch.rand_like(radius) * 2 - 1))
+    for outputs in answers(content, torch.cat(inside)).split(len(center)):
         assert bool((outputs >= bounds.lower - 1e-5).all())
         assert bool((outputs <= bounds.upper + 1e-5).all())
 

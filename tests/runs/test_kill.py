@@ -10,9 +10,11 @@ import time
 
 import pytest
 
-from tests.support.digits import IMAGES, evidence, run
+from tests.support.digits import evidence, run
 from tests.support.processes import environment
 
+LIMIT = 12
+"""Images of the run by the program itself: several batches."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.support.digits_ready"])
 
@@ -91,7 +93,7 @@ def test_the_program_itself(tmp_path, how):
         "--transform",
         "R(30)",
         "--limit",
-        str(IMAGES),
+        str(LIMIT),
         "--device",
         "cpu",
         "--quiet",
@@ -113,4 +115,4 @@ def test_the_program_itself(tmp_path, how):
     subprocess.run([*command, "--resume"], check=True, env=environment())
     assert (tmp_path / "run" / "verdicts.jsonl").read_bytes()[: len(before) // 2] == before[: len(before) // 2]
     assert journal.read_bytes().count(b"\n") > done
-    assert len(evidence(tmp_path / "run")) == IMAGES
+    assert len(evidence(tmp_path / "run")) == LIMIT

@@ -118,6 +118,16 @@ def test_no_room_for_a_single_box_is_said_before_any_work(room, monkeypatch, tmp
     assert not (tmp_path / "run").exists()
 
 
+def test_what_reading_the_network_freed_is_no_reason_to_refuse(monkeypatch):
+    """The C library keeps it, and it counts as taken until it is returned."""
+    taken = [900_000_000]
+    monkeypatch.setattr(limits, "_resident", lambda _key: taken[-1])
+    monkeypatch.setattr(limits, "return_freed_memory", lambda: taken.append(400_000_000))
+    Memory(CPU, 10**9).check(500_000_000)
+    with pytest.raises(InputError, match="400 MB are taken"):
+        Memory(CPU, 10**9).check(600_000_000)
+
+
 def test_memory_that_runs_out_outside_of_a_batch_is_a_clear_error():
     with pytest.raises(InputError, match=r"memory ran out.*DefaultCPUAllocator"), Memory(CPU).watched():
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")

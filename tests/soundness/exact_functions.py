@@ -100,14 +100,16 @@ def inverse_root(x: Rational, epsilon: float) -> Rational:
     return elementwise(lambda each: 1 / mpmath.sqrt(each + epsilon) if each + epsilon > 0 else None, x)
 
 
-def softmax(x: Rational, dim: int) -> Rational:
-    first = Rational(x.ints - x.ints.max(dim, keepdims=True), x.exp, x.den)
+def softmax(x: Rational, dim: int, absent: Tensor | None = None) -> Rational:
+    """Softmax among the entries that are not absent, and 0 for those that are."""
+    gone = np.broadcast_to(False if absent is None else absent.numpy(), x.shape)
+    ints = np.where(gone, x.ints.min(), x.ints)  # which is no larger than what takes part
+    first = Rational(ints - ints.max(dim, keepdims=True), x.exp, x.den)
     powers = elementwise(mpmath.exp, first)
+    ints = np.where(gone, 0, powers.ints)
     with mpmath.workdps(DIGITS):
-        sums = np.broadcast_to(powers.ints.sum(dim, keepdims=True), powers.shape)
-        shares = [
-            (int(one) << powers.exp) // int(whole) for one, whole in zip(powers.ints.flat, sums.flat, strict=True)
-        ]
+        sums = np.broadcast_to(ints.sum(dim, keepdims=True), powers.shape)
+        shares = [(int(one) << powers.exp) // int(whole) for one, whole in zip(ints.flat, sums.flat, strict=True)]
     return Rational(_objects(shares, x.shape), powers.exp)
 
 
@@ -178,6 +180,7 @@ RULES: dict[str, Callable[..., Tensor]] = {
     "rule.mean_square": lambda x, dims: (x * x).mean(dims, keepdim=True),
     "rule.inverse_root": lambda x, epsilon: (x + epsilon).rsqrt(),
     "tanhshrink.default": lambda x: x - x.tanh(),
+    "masked_softmax.int": lambda x, dim, absent: x.masked_fill(absent, -math.inf).softmax(dim),
     "rule.quantize": lambda x, s: (x * s["factor"]).round().clamp(s["low"], s["high"]) * s["step"],
 }
 """Rules that no single call of torch stands for, with torch's value."""
@@ -187,6 +190,7 @@ EXACT: dict[str, Callable[[Layer, list[Rational]], Rational]] = {
     **dict.fromkeys(NORMS, lambda layer, before: normalized(layer, before[0])),
     **dict.fromkeys(("matmul.default", "bmm.default"), lambda _, before: matrices(*before)),
     "softmax.int": lambda layer, before: softmax(before[0], layer.args[1]),
+    "masked_softmax.int": lambda layer, before: softmax(before[0], *layer.args[1:]),
     "scaled_dot_product_attention.default": attention,
     "fake_quantize_per_tensor_affine.default": lambda layer, before: fake_quantized(before[0], *layer.args[1:]),
     "rule.centered": lambda layer, before: before[0] - mean(before[0], tuple(layer.args[1])),
@@ -324,6 +328,9 @@ FLOAT32: dict[str, Callable[[Any, Layer, list[np.ndarray]], np.ndarray]] = {
     **dict.fromkeys(NORMS, lambda run, layer, before: float32_normalized(run, layer, before[0])),
     **dict.fromkeys(("matmul.default", "bmm.default"), lambda run, _, before: float32_products(run, *before)),
     "softmax.int": lambda run, layer, before: float32_softmax(run, before[0], layer.args[1]),
+    "masked_softmax.int": lambda run, layer, before: float32_softmax(
+        run, np.where(layer.args[2].numpy(), np.float32(-np.inf), before[0]), layer.args[1]
+    ),
     "scaled_dot_product_attention.default": float32_attention,
     "fake_quantize_per_tensor_affine.default": lambda run, layer, before: float32_quantized(
         run, before[0], *layer.args[1:]

@@ -155,6 +155,7 @@ UNCALLED: dict[tuple[str, str], str] = {
     ("network/backward.py", "forward_shares"): "Branching scores: they choose which box is split, and bound nothing.",
     ("network/forward.py", "check_labels"): ELSEWHERE,
     ("network/graph.py", "last"): ELSEWHERE,
+    ("network/graph.py", "entries"): ELSEWHERE,
     ("network/graph.py", "output_shape"): ELSEWHERE,
     ("network/ops/base.py", "register"): "Called while importing, for every rule and every converter.",
     ("network/ops/base.py", "supported"): ELSEWHERE,

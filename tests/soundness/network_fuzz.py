@@ -16,6 +16,7 @@ magnitudes that it is composed of. Float64's unit roundoff is 2^-53.
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -168,6 +169,9 @@ def read(layers: Sequence[Layer], shape: tuple[int, ...]) -> Any:
         args = [given(arg, f"{layer.name}.{k}") for k, arg in enumerate(layer.args)]
         if layer.call.startswith("rule."):
             built = Built(layer.call.removeprefix("rule."), tuple(layer.inputs()), rule_settings(layer))
+        elif layer.call == "masked_softmax.int":  # what a mask leaves is read by a softmax alone
+            left = CONVERTERS["masked_fill.Scalar"](known[layer.name], args[0], args[2], -math.inf)
+            built = CONVERTERS["softmax.int"](known[layer.name], left, args[1])
         else:
             built = CONVERTERS[layer.call](known[layer.name], *args, **layer.options)
         append(network, built, layer.name, known[layer.name], {})

@@ -172,6 +172,15 @@ def far_softmaxes(rng: Rng) -> Iterator[Case]:
     yield make(rng, f"softmax, {given}", [Layer("y", "softmax.int", [X, 1])], (4,), given, 8)
 
 
+def masked_softmaxes(rng: Rng) -> Iterator[Case]:
+    """Yield cases of which a constant mask takes entries out: of every row some, and of one column all."""
+    rows = torch.tensor([[True, False, False], [True, False, True]])
+    for dim, shape, absent in ((1, (4,), torch.tensor([False, True, False, False])), (-1, (2, 3), rows)):
+        for given in (EVERY[0], EVERY[1], EVERY[3], EVERY[7], EVERY[8], EVERY[9]):
+            layers = [Layer("y", "masked_softmax.int", [X, dim, absent])]
+            yield make(rng, f"masked softmax over {dim} of {shape}, {given}", layers, shape, given, 10)
+
+
 def norms(rng: Rng) -> Iterator[Case]:
     """Yield cases with each step alone, and with each normalization."""
     image = (4, 1, 3)
@@ -246,5 +255,5 @@ def chains(rng: Rng) -> Iterator[Case]:
 
 
 def cases(rng: Rng) -> Iterator[Case]:
-    for family in (smooth, quantized, products, matrices, softmaxes, norms, chains, far_softmaxes):
+    for family in (smooth, quantized, products, matrices, softmaxes, norms, chains, far_softmaxes, masked_softmaxes):
         yield from family(np.random.default_rng(rng.integers(2**32)))

@@ -157,11 +157,11 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
     images = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
     if "cancelling" in kind:
         images, transform = torch.full_like(images, 0.5), parse("C(2), B(0.01)")
+    network = read_network(model, (1, 6, 6), images).network_as(dtype, UNIT)
     for half in (0.0, 1e-6, 0.3):  # of a box: at a point only rounding is left
         middle = 0.0 if "cancelling" in kind else 0.5
         low, high = [middle - half, 0.0], [middle + half, 0.0]
         pixels = bound_pixels(images.double(), transform, low=low, high=high)
-        network = read_network(model, (1, 6, 6), images).network_as(dtype, UNIT)
         forms = run(network, pixels.to(dtype))
         outputs, label = forms[network.output], torch.tensor([0])
         lowest = margins(network, forms, label).lower[0, 1:].double().numpy()
@@ -182,12 +182,13 @@ def test_every_evaluation_is_inside(kind, seed, dtype):
 def test_evaluations_of_every_operation_are_inside(name):
     """torch evaluates a batch, single images and both memory formats; in small boxes little but rounding counts."""
     model = build(SUPPORTED[name], 3)
+    network = read_network(model, SHAPE, make_form(SHAPE, 1, 0).center)
     for seed, (scale, dtype) in enumerate([(0.0, torch.float32), (1e-6, torch.float64), (0.1, torch.float32)]):
         form = make_form(SHAPE, 1, seed, scale=scale)
-        network = read_network(model, SHAPE, form.center).network_as(dtype, UNIT)
-        forms = run(network, form.to(dtype))
+        live = network.network_as(dtype, UNIT)
+        forms = run(live, form.to(dtype))
         labels = torch.tensor([0, 2, 1])
-        bounds = [(forms[network.output], None), (margins(network, forms, labels), labels)]
+        bounds = [(forms[live.output], None), (margins(live, forms, labels), labels)]
         e, s = candidates(form, seed)
         for members in points(form, e, s).float():  # whose rounding to float32 belongs to the evaluation
             answers = [model(members), torch.cat([model(member[None]) for member in members])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import ExitStack
 
 
 class Fault:
@@ -33,6 +34,14 @@ class Fault:
 
     def __exit__(self, *_):
         setattr(self.owner, self.name, self.original)
+
+
+def counted(functions, work, inside=lambda: True):
+    """Return how often each of these functions, pairs of owner and name, is called in one run of ``work``."""
+    with ExitStack() as stack:
+        faults = {each: stack.enter_context(Fault(*each, 0, MemoryError, False, inside)) for each in {*functions}}
+        work()
+    return {each: fault.calls for each, fault in faults.items()}
 
 
 def sampled(count, most):

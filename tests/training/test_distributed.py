@@ -4,17 +4,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.tiny_training import start_program, start_two
+from tests.support.tiny_training import start_two
+from tiltproof.data import load as load_data
 from tiltproof.errors import InputError
 from tiltproof.training.distributed import Processes
 
 
-def test_two_processes_equal_one(tmp_path, data_root):
-    running = [start_program(tmp_path, data_root, "one"), *start_two(tmp_path, data_root, "two")]
+def test_two_processes_equal_one(tmp_path, data_root, run):
+    running = start_two(tmp_path, data_root, "two")
+    images, labels = load_data("mnist", data_root, split="train")
+    run("one", "train.epochs=2", images=images, labels=labels)
     spoken = [process.communicate(timeout=120) for process in running]
-    assert [process.returncode for process in running] == [0, 0, 0], spoken
-    assert "2 epochs" in spoken[1][0]
-    assert not spoken[2][0]  # only the first of two processes prints
+    assert [process.returncode for process in running] == [0, 0], spoken
+    assert "2 epochs" in spoken[0][0]
+    assert not spoken[1][0]  # only the first of two processes prints
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name in one:

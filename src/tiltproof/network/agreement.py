@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tiltproof.device import is_out_of_memory
+from tiltproof.device import is_out_of_memory, return_freed_memory
 from tiltproof.enclosures.affine_form import AffineForm
 from tiltproof.errors import InputError, raised, shown
 from tiltproof.network.arithmetic import no_autocast, proof_arithmetic
@@ -67,7 +67,10 @@ def read_network(model: nn.Module, shape: tuple[int, ...], like: Tensor, points:
             images = images.to(network.dtype())
             with proof_arithmetic(like.device), _exact_convolutions(like.device):
                 _compare_calls(model, passes, example_of(shape, like), images)
-                _compare(network, images, _answers(model, images))
+                answers = _answers(model, images)
+                if not images.is_cuda and network.entries() > ENTRIES_AT_ONCE:
+                    return_freed_memory()  # or what tracing took would add to what the comparison takes
+                _compare(network, images, answers)
                 _compare_with_files(model, images)
     return network
 
@@ -274,6 +277,7 @@ def _enclosed(network: Network, images: Tensor) -> tuple[torch.Size, AffineForm,
         if len(output.shape) == 2 and output.shape[1] > 1:
             labels.append(output.center.argmax(1))
             ahead.append(margins(live, forms, labels[-1]))
+        del forms  # or the next part's would be in memory beside them
     shape = output.shape[1:]
     if not ahead:
         return shape, _joined(outputs), None, torch.empty(0), torch.cat(sizes)
@@ -317,8 +321,7 @@ def _perturbed(network: Network, images: Tensor) -> Tensor:
 
 def _parts(network: Network, images: Tensor) -> tuple[Tensor, ...]:
     """Split the images so that large networks need little memory."""
-    entries = sum(math.prod(operation.shape) for operation in network.operations) + images[0].numel()
-    return images.split(max(1, ENTRIES_AT_ONCE // entries))
+    return images.split(max(1, ENTRIES_AT_ONCE // network.entries()))
 
 
 def _joined(forms: list[AffineForm]) -> AffineForm:
@@ -327,7 +330,9 @@ def _joined(forms: list[AffineForm]) -> AffineForm:
 
 def _generators() -> tuple[Any, ...]:
     """The states of the process's random number generators."""
-    return random.getstate(), repr(np.random.get_state(legacy=False)), torch.random.get_rng_state().numpy().tobytes()
+    numbers = np.random.get_state(legacy=True)
+    arrays = tuple(each.tobytes() if isinstance(each, np.ndarray) else each for each in numbers)
+    return random.getstate(), arrays, torch.random.get_rng_state().numpy().tobytes()
 
 
 @contextmanager

@@ -131,6 +131,10 @@ class Network:
         """Shape of one image's output."""
         return next((operation.shape for operation in self.operations if operation.name == self.output), self.shape)
 
+    def entries(self) -> int:
+        """How many numbers an image and the results of all operations on it have."""
+        return math.prod(self.shape) + sum(math.prod(operation.shape) for operation in self.operations)
+
     def dtype(self) -> torch.dtype:
         """Floating-point type of the parameters (float32 without any)."""
         for get in self.leaves.values():

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from tiltproof.device import is_out_of_memory
+from tiltproof.device import is_out_of_memory, return_freed_memory
 from tiltproof.errors import InputError
 from tiltproof.network import Network
 from tiltproof.network.arithmetic import unfold_at_most
@@ -69,7 +69,11 @@ class Memory:
 
     def check(self, each: int) -> None:
         """Raise if the limit leaves no room for a single item of ``each`` bytes."""
-        if self.limit is None or self.room() >= each:
+        if self.limit is None:
+            return
+        if not self.on_gpu:
+            return_freed_memory()  # of what reading the network took, much is free again
+        if self.room() >= each:
             return
         where = "tensors on the GPU" if self.on_gpu else "Python, torch, the network and the images"
         raise InputError(
@@ -177,18 +181,14 @@ def fewest_together(network: Network, symbols: int) -> int:
 def _pair(network: Network, symbols: int) -> tuple[int, int]:
     """Return the entries of the forms of all operations, and of the pixel stage."""
     pixels = math.prod(network.shape)
-    return _entries(network) * 4 * (symbols + 4), pixels * 8 * (30 + 4 * symbols)
-
-
-def _entries(network: Network) -> int:
-    return math.prod(network.shape) + sum(math.prod(operation.shape) for operation in network.operations)
+    return network.entries() * 4 * (symbols + 4), pixels * 8 * (30 + 4 * symbols)
 
 
 def image_bytes(network: Network, gradient: bool) -> int:
     """Return the most bytes for evaluating the network on one transformed image, with or without what a gradient
     needs."""
     largest = max([math.prod(network.shape), *(math.prod(operation.shape) for operation in network.operations)])
-    return 8 * (24 * math.prod(network.shape) + (2 * _entries(network) if gradient else 4 * largest))
+    return 8 * (24 * math.prod(network.shape) + (2 * network.entries() if gradient else 4 * largest))
 
 
 class AdaptiveBatchSize:
