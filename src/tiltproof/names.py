@@ -9,6 +9,7 @@ ARCHITECTURE_NAMES = (
     "driving_cnn_dropout",
 )
 PADDINGS = ("zeros", "border", "reflect")
+INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 NORMALIZATIONS = ("imagenet", "cifar10", "mnist")
 CLUSTERS = ("auto", "local")
 

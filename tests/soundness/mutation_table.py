@@ -26,6 +26,7 @@ TIGHTENED, TIGHT = "verify/tighten.py", "verify/test_tighten.py"
 CHECKER_TILING = "checker/tiling.py"
 COUNTS = "soundness/test_rounding_counts.py"
 PERSPECTIVE, PHOTOMETRIC = "soundness/test_perspective.py", "soundness/test_photometric.py"
+LENS = "soundness/test_lens.py"
 FUSED, FUSED_BENT = "kernels/test_pixels.py", "kernels/test_quadratic.py"
 FUSED_VALUES, FUSED_SINGLE = "kernels/test_photometric.py", "kernels/test_pixels_float32.py"
 MANY_CLASSES = "network/test_margins_of_many_classes.py"
@@ -269,8 +270,8 @@ MUTATIONS = [
              "a depth that may be zero bounds no position", (PERSPECTIVE,)),
     Mutation("part of the image out of sight", COORDINATES, "interval.upper, size + 1.0)", "interval.upper, size / 2)",
              "an unbounded position may show any part of the image", (PERSPECTIVE,)),
-    Mutation("a range past camera depth zero", "pixels/coordinates.py", "(depth.lower >= LEAST_DEPTH).flatten(1).all(1)",
-             "(depth.lower >= LEAST_DEPTH).flatten(1).any(1)", "all four corners have to be in view", (PERSPECTIVE,)),
+    Mutation("a range past camera depth zero", "pixels/coordinates.py", "form.lower.flatten(1).amin(1)",
+             "form.lower.flatten(1).amax(1)", "all four corners have to be in view", (PERSPECTIVE,)),
     Mutation("half of a range past camera depth zero", "pixels/coordinates.py", "torch.cat([low, torch.where(axis, middle, low)])",
              "torch.cat([torch.where(axis, middle, low), torch.where(axis, middle, low)])",
              "both halves have to be in view", (PERSPECTIVE,)),
@@ -290,6 +291,26 @@ MUTATIONS = [
              "the camera is nearer to what lies ahead", (PERSPECTIVE,)),
     Mutation("a camera that reaches its plane", "transforms/camera.py", "left < LEAST_DISTANCE", "left < -LEAST_DISTANCE",
              "a camera in the plane, or beyond it, sees nothing of it", ("transforms/test_notation.py",)),
+    Mutation("lens over a whole diagonal", "transforms/lens.py", "25.0 * (width", "100.0 * (width",
+             "r is 1 at the corners", (LENS,)),
+    Mutation("distance of a lens", "transforms/lens.py", "square / 100.0 / self.fixed / self.fixed",
+             "square / 100.0 / self.fixed", "r is squared", (LENS,)),
+    Mutation("lens that folds", "transforms/lens.py", "height, width) * 3 + 1", "height, width) + 1",
+             "the distance stops to grow long before it reaches zero", (LENS,)),
+    Mutation("order of lenses and matrices", "transforms/base.py", "return groups[::-1]", "return groups",
+             "the last inverse map acts first", (LENS,)),
+    Mutation("lens of rays", COORDINATES, "(u, v), w = _divided(u, v, w), 1", "w = w",
+             "a lens moves positions, so the depth is divided by before it", (LENS,)),
+    Mutation("form of a camera before a lens", COORDINATES, "x, y, divided = x.over(w), y.over(w), True", "divided = True",
+             "a lens moves positions, so the depth is divided by before it", (LENS,)),
+    Mutation("limits in the middle of the image", COORDINATES, "moved_forms(transform, run, forms, u, v, height, width, found)",
+             "moved_forms(transform, run, forms, u / 2, v / 2, height, width, found)", "a lens folds at the border first", (LENS,)),
+    Mutation("lens of the checker", "checker/pixels.py", "squares * 4 / float(", "squares / float(",
+             "r is 1 at half of the diagonal", (CHECKER_PIXELS,)),
+    Mutation("distance of the checker's lens", "checker/pixels.py", "squares / f / f if f", "squares / f if f",
+             "r is squared", (CHECKER_PIXELS,)),
+    Mutation("rays before the checker's lens", "checker/pixels.py", "u, v, w, turned = quotient(u, w), quotient(v, w), zero + 1.0, False",
+             "pass", "a lens moves positions", (CHECKER_PIXELS,)),
     Mutation("camera move of the checker", "checker/pixels.py", "reciprocal(value * -normal[axis] + 1)",
              "reciprocal(value * normal[axis] + 1)",
              "the checker's camera comes nearer to its plane as well", (CHECKER_PIXELS,)),
@@ -339,7 +360,7 @@ MUTATIONS = [
     Mutation("polynomials of other interpolations", "pixels/polynomial.py", 'return transform.interpolation == "bilinear" and plain',
              "return plain",
              "they are those of the bilinear image", (INTERPOLATION,)),
-    Mutation("kernels for other interpolations", "kernels/matrix_program.py", 'if transform.interpolation != "bilinear":', "if False:",
+    Mutation("kernels for other interpolations", "kernels/matrix_program.py", 'transform.interpolation != "bilinear" or', "",
              "the kernels interpolate bilinearly", (INTERPOLATION,)),
     Mutation("half a pixel in the checker", "checker/pixels.py", "torch.ceil(end - 0.5)", "torch.ceil(end)",
              "the nearest pixel may lie up to half a pixel outside of the interval", (INTERPOLATION,)),
@@ -1764,7 +1785,7 @@ MUTATIONS = [
              "forms stand for every noise", (OF_NOISE,)),
     Mutation("noise: forgotten in intervals", RESAMPLE, "image = noisy_interval(Interval(form.lower, form.upper), epsilon)",
              "image = Interval(form.lower, form.upper)", "intervals stand for every noise", (OF_NOISE,)),
-    Mutation("noise: forgotten in polynomials", PIXEL_POLYNOMIALS, "    if transform.noise:\n        return False\n", "",
+    Mutation("noise: forgotten in polynomials", PIXEL_POLYNOMIALS, "if transform.noise or", "if",
              "polynomials do not know noise", (OF_NOISE,)),
     Mutation("noise: clamped at the wrong end", NOISY_PIXELS, "_moved(form, -high.clamp(max=epsilon), (1 - low).clamp(max=epsilon))",
              "_moved(form, -low.clamp(max=epsilon), (1 - high).clamp(max=epsilon))", "the clamp bites where x is, not everywhere",

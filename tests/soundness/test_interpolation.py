@@ -18,8 +18,9 @@ from tiltproof.checker.pixels import transformed as checked
 from tiltproof.checker.polynomials import polynomial_images
 from tiltproof.checker.tiling import read_transform
 from tiltproof.kernels.matrix_program import trace
+from tiltproof.names import INTERPOLATIONS
 from tiltproof.pixels.polynomial import supported
-from tiltproof.transforms.resampling import INTERPOLATIONS, cubic_weights, resampled
+from tiltproof.transforms.resampling import cubic_weights, resampled
 from tiltproof.verify.shares import nested
 
 OTHERS = INTERPOLATIONS[1:]

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tiltproof.transforms.interpolation import in_reach, pixels_at, ring_index, sample, with_ring
 
-INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
 SHARPNESS = -0.75
 """The number a of cubic convolution: the slope of its kernel at distance 1."""
 
