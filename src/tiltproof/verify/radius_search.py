@@ -9,6 +9,9 @@ Why the claim is covered: a box of the tiling is proved within the least share c
 time, and c only falls. Let t be the proved share. A parameter vector of share at most t lies in the closed boxes that
 begin below t (the tiling has no gaps, and boxes that begin at t or later touch it at their edges only); those are all
 proved within some c, and c > t because no proof holds at a counterexample.
+
+Noise (`Linf`) has no share: every box is proved for all of it, and every counterexample is moved by all of it. So the claim is about
+the parameters of a share and the whole noise. What is proved at share t holds at smaller ones, whose parameters are among those of t.
 """
 
 from __future__ import annotations
@@ -127,6 +130,7 @@ class RadiusSpec(ClassificationSpec):
                     seconds=float(state.seconds[k]) + more_seconds,
                     reason=reasons.get(k) if unknown else None,
                     share=share[k],
+                    perturbation=known.perturbation.get(k) if falsified else None,
                 )
             )
         return results
@@ -156,7 +160,8 @@ class RadiusSpec(ClassificationSpec):
         whole = (state.covered + open_content + state.dropped_content == everything).cpu()
         whole &= counted == torch.tensor(leaves)
         refuse(right & ~whole, "its result leaves out some parameters, or boxes that were not proved")
-        refuse(known.falsified & (share >= state.cap), "an evaluation contradicts its proof; a bound is wrong")
+        # share 0 claims nothing: with noise, the identity itself may be a counterexample
+        refuse(known.falsified & (share > 0) & (share >= state.cap), "an evaluation contradicts its proof; a bound is wrong")
         found: list[float] = share.tolist()
         return found
 
@@ -281,7 +286,7 @@ class RadiusSearch(Search):
         stuck = pairs[(~splittable).nonzero().flatten()]
         state.exhausted[stuck.image] = True
         for row in stuck.image.unique().tolist():
-            state.reasons[row] = Reason.OPEN
+            state.reasons[row] = self._halving_is_no_help()
         self._put(state, stuck)
         keep = splittable.nonzero().flatten()
         pairs, shares = pairs[keep], shares[keep]
@@ -331,8 +336,11 @@ class RadiusSearch(Search):
             hopeless = due[self.spec.hopeless(nearest.image, low, high)]
             state.exhausted[hopeless] = True
             for row in hopeless.tolist():
-                state.reasons[row] = Reason.OPEN
+                state.reasons[row] = self._halving_is_no_help()
             state.next_look[due] = 2 * state.boxes[due]
+
+    def _halving_is_no_help(self) -> Reason:
+        return Reason.NOISE if self.tiling.noise else Reason.OPEN
 
     def _note_open(self, state: RadiusState, pool: Pairs, begins: Tensor) -> None:
         """Record the nearest open box of images that are given up, and the least bound of their open boxes."""
