@@ -237,7 +237,12 @@ class Job:
             grid = self._chosen_grid(pilots)
             pieces = tuple(2 ** math.ceil(math.log2(count / typical)) for count in grid)
         precise = self._steered(pilots, grid)
-        spec = RadiusSpec(self._proving(inputs, pilots), attacker, shares.on(device))
+        prover = self._proving(inputs, pilots)
+        reserve = 0.0
+        if inputs.transform.noise:
+            prover.without_backward()
+            reserve = settings.gap / 4
+        spec = RadiusSpec(prover, attacker, shares.on(device), reserve)
         state = RadiusState.start(spec, known, pilots.policy, device)
         state.cap = cap
         if inputs.transform.noise:

@@ -12,6 +12,8 @@ proved within some c, and c > t because no proof holds at a counterexample.
 
 Noise (`Linf`) has no share: every box is proved for all of it, and every counterexample is moved by all of it. So the claim is about
 the parameters of a share and the whole noise. What is proved at share t holds at smaller ones, whose parameters are among those of t.
+Halving boxes does not divide noise: the proof of an image ends where nothing is left of its margin, and not near a counterexample. A
+quarter of the gap before that end is not claimed, so that a checker whose bounds round otherwise proves the claim again.
 """
 
 from __future__ import annotations
@@ -73,9 +75,10 @@ class RadiusState(SearchState):
 class RadiusSpec(ClassificationSpec):
     """The margin is positive for every parameter of the proved share."""
 
-    def __init__(self, prover: Prover, attacker: Attacker, shares: Shares) -> None:
+    def __init__(self, prover: Prover, attacker: Attacker, shares: Shares, reserve: float = 0.0) -> None:
+        """``reserve``: a share that is proved, but not claimed."""
         super().__init__(prover, attacker)
-        self.shares = shares
+        self.shares, self.reserve = shares, reserve
 
     def open_images(self, state: SearchState) -> Tensor:
         """All images that are right; those with a counterexample as well, which is out of reach of smaller ranges."""
@@ -161,6 +164,7 @@ class RadiusSpec(ClassificationSpec):
         whole &= counted == torch.tensor(leaves)
         refuse(right & ~whole, "its result leaves out some parameters, or boxes that were not proved")
         # share 0 claims nothing: with noise, the identity itself may be a counterexample
+        share = torch.where(share < 1, (share - self.reserve).clamp(min=0), share)
         refuse(known.falsified & (share > 0) & (share >= state.cap), "an evaluation contradicts its proof; a bound is wrong")
         found: list[float] = share.tolist()
         return found
@@ -317,7 +321,7 @@ class RadiusSearch(Search):
         state.lower = state.dropped_share.scatter_reduce(0, pool.image, begins, "amin").clamp(max=1)
         waits = torch.zeros_like(state.waiting).index_add_(0, pool.image, torch.ones_like(pool.image)) > 0
         searched = ~state.finished
-        state.certified |= searched & (~waits | (falsified & (cap - state.lower <= self.rays.gap)))
+        state.certified |= searched & (~waits | (falsified & (cap - state.lower <= self.rays.gap - self.spec.reserve)))
         spent = searched & ~state.certified & self.limits.spent(state.boxes, state.seconds)
         state.exhausted |= spent
         for row in spent.nonzero().flatten().tolist():
@@ -349,7 +353,8 @@ class RadiusSearch(Search):
         rows = rows[[row not in state.open_box for row in rows.tolist()]]
         if not len(rows):
             return
-        state.open_bound.scatter_reduce_(0, pool.image, pool.bound[:, 0], "amin")
+        mine = torch.isin(pool.image, rows)  # other images may still close their boxes
+        state.open_bound.scatter_reduce_(0, pool.image[mine], pool.bound[mine, 0], "amin")
         nearest = self._nearest_of(pool, begins, rows)
         low, high = (end.clamp(self.tiling.low, self.tiling.high) for end in self._within_cap(state, nearest))
         for row, a, b in zip(rows.tolist(), low.tolist(), high.tolist(), strict=True):
