@@ -220,9 +220,7 @@ FARTHEST, GAP = 90.0, 0.1
 def radius_curve() -> Sheet:
     """The share of images certified at radius >= r, from both ends: proved, and not yet refuted by a counterexample."""
     images, labels = tiltproof.data.load("mnist-sample")
-    found = tiltproof.certified_radius(
-        tiltproof.models.load("mnist-r30"), images, labels, f"R({FARTHEST:g})", gap=GAP
-    )
+    found = tiltproof.certified_radius(tiltproof.models.load("mnist-r30"), images, labels, f"R({FARTHEST:g})", gap=GAP)
     points, count = found.curve(), len(found.results)
     proved, possible = [(0.0, 0.0)], [(0.0, 100.0)]
     before = 0.0
@@ -234,7 +232,10 @@ def radius_curve() -> Sheet:
         possible += [(point.radius, possible[-1][1]), (point.radius, 100 * point.possible / count)]
     gaps = [high - low for low, high in found.radii if high is not None]
     sheet = Sheet(760, 330)
-    labels_ = ("radius r in degrees: every rotation by at most r to either side", "images certified at r or more, in percent")
+    labels_ = (
+        "radius r in degrees: every rotation by at most r to either side",
+        "images certified at r or more, in percent",
+    )
     chart = Chart(sheet, (60, 34, 680, 240), (0, FARTHEST), (0, 100), labels_)
     chart.area([*proved, (FARTHEST, 0)], PROVED, 0.35)
     chart.line(proved[1:], PROVED, 2)

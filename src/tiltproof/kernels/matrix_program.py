@@ -171,8 +171,8 @@ def constants(entries: Entries, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def trace(transform: Transform, run: list[int], quadratic: bool = False) -> Entries | None:
-    """The entries of a run of spatial parts; None for cameras and lenses, for interpolations that are not bilinear, and for formulas that do what
-    cannot be written down.
+    """The entries of a run of spatial parts; None for cameras and lenses, for interpolations that are not bilinear, and for
+    formulas that do what cannot be written down.
 
     ``quadratic``: see `coordinates.symbols`.
     """

@@ -41,7 +41,7 @@ def sequence_strip(results: Sequence[RangeResult], width: int = WIDE) -> str:
     step = math.ceil(len(results) / ((width - LEFT - RIGHT) / LEAST_BAR))
     count = math.ceil(len(results) / step)
     wide = (width - LEFT - RIGHT) / count
-    thin = wide * (0.9 if wide > 4 else 1.0)
+    thin = 0.9 * wide if wide > 4 else wide + 0.4  # thin bars touch, without gaps of rounding
     worst = statement.worst_frame - results[0].image
     bars, mark = [], ""
     for k in range(count):
@@ -93,9 +93,12 @@ def sequence_section(results: Sequence[RangeResult]) -> str:
         f'<div class="chart strip {name}">{sequence_strip(results, width)}</div>'
         for name, width in (("strip-wide", WIDE), ("strip-narrow", NARROW))
     )
-    keys = (("strip-proved", "proved: no transformation moves an output further"), ("strip-reached", "reached for certain"))
+    keys = [
+        ("strip-proved", "proved: no transformation moves an output further"),
+        ("strip-reached", "reached for certain"),
+    ]
     if not statement.proved:
-        keys = (*keys, ("strip-unknown", "no bound"))
+        keys.append(("strip-unknown", "no bound"))
     legend = "".join(
         f'<li><svg class="swatch" viewBox="0 0 10 10" aria-hidden="true"><rect width="10" height="10" class="{name}"/></svg>{text}</li>'
         for name, text in keys

@@ -165,7 +165,10 @@ class RadiusSpec(ClassificationSpec):
         refuse(right & ~whole, "its result leaves out some parameters, or boxes that were not proved")
         # share 0 claims nothing: with noise, the identity itself may be a counterexample
         share = torch.where(share < 1, (share - self.reserve).clamp(min=0), share)
-        refuse(known.falsified & (share > 0) & (share >= state.cap), "an evaluation contradicts its proof; a bound is wrong")
+        refuse(
+            known.falsified & (share > 0) & (share >= state.cap),
+            "an evaluation contradicts its proof; a bound is wrong",
+        )
         found: list[float] = share.tolist()
         return found
 
