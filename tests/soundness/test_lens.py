@@ -27,7 +27,7 @@ from tests.support.pixel_check import assert_sound, random_box
 from tiltproof import InputError, RunFolder, bound_pixels, certify, check, data, models, parse
 from tiltproof.pixels.api import pair_bounds
 from tiltproof.pixels.coordinates import check_limits, coordinates, interval_coordinates, symbols
-from tiltproof.transforms import Compose, LensDistortion, Rotation
+from tiltproof.transforms import Compose, LensDistortion, Rotation, Spatial
 
 SIZE = (5, 7)
 RUNS = [
@@ -209,6 +209,29 @@ def test_bounds_hold_where_a_range_would_be_refused(text):
                 seen = transform.apply(image.expand(parts, -1, -1, -1), lows + step * share)
                 assert (seen >= form.lower - 1e-9).all()
                 assert (seen <= form.upper + 1e-9).all()
+
+
+class Bend(Spatial):
+    """A user's own: lift the sides of the image, u' = u, v' = v - (b / 100) u^2."""
+
+    letter, unit, by_matrix = "Bend", "percent", False
+
+    def moved(self, value, u, v, height, width):
+        return u, -(value / 100) * u * u + v
+
+
+def test_a_map_of_the_users_own_is_bounded():
+    image = torch.tensor(make_image("random", 1, 6, 7, np.random.default_rng(1)))[None]
+    for transform in (Bend(20), Compose(Rotation(5), Bend(5), LensDistortion(3)), Compose(Bend(5), Rotation(5))):
+        check_limits(transform, 6, 7)
+        low, high = (torch.tensor([end], dtype=torch.float64) for end in (transform.low, transform.high))
+        for method in ("affine", "hull"):
+            form = bound_pixels(image, transform, method)
+            for share in torch.linspace(0, 1, 17, dtype=torch.float64):
+                seen = transform.apply(image, low + (high - low) * share)
+                assert (seen >= form.lower - 1e-9).all()
+                assert (seen <= form.upper + 1e-9).all()
+        assert (bound_pixels(image, transform, "affine", [0.1] * len(low[0]), [0.2] * len(low[0])).slopes != 0).any()
 
 
 def test_certified_and_checked(tmp_path):

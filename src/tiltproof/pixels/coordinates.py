@@ -182,13 +182,19 @@ def moved_forms(
     To ``limits`` each map adds what must stay above `LEAST_DEPTH`: a camera's depth, a lens's growth.
     """
     limits, divided, at_pixels = [] if limits is None else limits, False, True
-    x: Any = u
-    y: Any = v
+    shape = (v.shape[1], u.shape[2])
+    x: Any = u.expand(1, *shape)
+    y: Any = v.expand(1, *shape)
     for group in transform.maps(run):
         if not transform.one_matrix(group):
-            part, value = transform.parts[group[0]], _spread(forms[group[0]])
-            limits.append(part.growth(value, x, y, height, width))
-            x, y = part.moved(value, x, y, height, width)
+            part, value = transform.parts[group[0]], _spread(forms[group[0]], *shape)
+            growth = part.growth(value, x, y, height, width)
+            limits += [] if growth is None else [growth]
+            moved = part.moved(value, x, y, height, width)
+            x, y = (  # where a map leaves columns or rows as they are
+                AffineForm.constant(each.expand(value.shape), value.symbols) if isinstance(each, Tensor) else each
+                for each in moved
+            )
             at_pixels = False
             continue
         matrix = transform.composed_inverse(group, [forms[k] for k in group])
@@ -203,9 +209,11 @@ def moved_forms(
     return (x, y), divided
 
 
-def _spread(entry: Any) -> Any:
-    """A form [P] with dimensions for rows and columns, [P, 1, 1]; numbers as they are."""
-    return entry.exactly(lambda values: values.view(-1, 1, 1)) if isinstance(entry, AffineForm) else entry
+def _spread(entry: Any, height: int = 1, width: int = 1) -> Any:
+    """A form [P] with dimensions for rows and columns, [P, height, width]; numbers as they are."""
+    if not isinstance(entry, AffineForm):
+        return entry
+    return entry.exactly(lambda values: values.view(-1, 1, 1).expand(-1, height, width))
 
 
 def coordinates_of_chosen(
@@ -344,6 +352,8 @@ def limits(
             found.append(combine((third[0], third[1], third[2]), u, v, forms[0], 1, 0.0))
         else:
             moved_forms(transform, run, forms, u, v, height, width, found)
+        if not found:  # maps that are defined everywhere
+            found.append(AffineForm.constant(torch.ones_like(below[:, :1]), below.shape[1]))
         lower = torch.stack([form.lower.flatten(1).amin(1) for form in found]).amin(0)
         upper = torch.stack([form.upper.flatten(1).amin(1) for form in found]).amin(0)
         moves = torch.stack([form.slopes.abs().flatten(2).amax(2).T for form in found]).amax(0)

@@ -46,7 +46,7 @@ class LensDistortion(InPercent, Spatial):
 
     letter = "Ld"
     noun, quantity = "lens distortion", "lens distortion"
-    setting = ("distance where r is 1", "pixels")
+    setting = ("unit distance", "pixels")
     by_matrix = False
 
     def __init__(
